@@ -16,6 +16,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "regard"
 
 
+def import_path(*folders: Path) -> str:
+    """Return PYTHONPATH with these folders first, for a process that a test starts."""
+    inherited = filter(None, [os.environ.get("PYTHONPATH")])
+    return os.pathsep.join([*map(str, folders), *inherited])
+
+
 def short(path: Path) -> str:
     """Return a path relative to the root of the project."""
     return path.relative_to(ROOT).as_posix()

@@ -51,6 +51,7 @@ LEAVES = (
     "masks",
     "memory",
     "positions",
+    "roles",
     "scores",
     "select",
     "sites",
@@ -94,6 +95,7 @@ PUBLIC = (
     "RegardError",
     "RegardWarning",
     "Relative",
+    "Role",
     "Rotary",
     "SCORES",
     "ScaledDot",
@@ -205,8 +207,20 @@ def test_imports_have_no_cycles():
     assert order.index("regard.errors") < order.index("regard.attention") < order.index("regard.layers")
 
 
+def test_modules_do_not_import_private_names():
+    private = [
+        f"{short(path)}:{node.lineno}: {alias.name}"
+        for path in MODULES.values()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("regard")
+        for alias in node.names
+        if alias.name.startswith("_")
+    ]
+    assert private == []
+
+
 def test_viewing_depends_on_arrays_only():
-    known = {"viewing", "errors", "files"}
+    known = {"viewing", "errors", "files", "roles"}
     for path in (path for name, path in MODULES.items() if part(name) == "viewing"):
         outside = {name.split(".")[0] for name, _ in imports(path)} - set(sys.stdlib_module_names)
         assert outside <= {"matplotlib", "numpy", "PIL", "regard", "rich"}, short(path)

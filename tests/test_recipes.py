@@ -9,18 +9,28 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import classification, language
 from benchmarks.multi30k import RECIPES, Measured, given, table
+from benchmarks.recipe_runs import Job
 from regard.data.public_datasets import SETS
-from regard.models import build_model
+from regard.models import build_language_model, build_model
+from regard.tasks.task_table import find_task
 from regard.tasks.translation import TranslationSettings
 from regard.training.settings import build, read_toml
 
 FOLDER = Path(__file__).parents[1] / "recipes"
-PATHS = sorted(FOLDER.iterdir())
+PATHS = sorted(FOLDER.glob("multi30k-*.toml"))
+OTHERS = sorted(set(FOLDER.iterdir()) - set(PATHS))
 
 
 @pytest.fixture(params=PATHS, ids=lambda path: path.stem)
 def recipe(request: pytest.FixtureRequest) -> Path:
+    return request.param
+
+
+@pytest.fixture(params=OTHERS, ids=lambda path: path.stem)
+def other(request: pytest.FixtureRequest) -> Path:
+    """A recipe of a language model or a classifier."""
     return request.param
 
 
@@ -86,3 +96,65 @@ def test_table_has_a_row_for_each_run():
     assert "torch 2.0, gpu one; up to 2 " in text
     apart = table([runs[0], replace(runs[1], recipe="multi30k-en-de-transformer", at_once=1)], alphas=[1.0])
     assert "(de-en)" in apart and "(en-de)" in apart
+
+
+def test_benchmarks_have_every_recipe_of_their_task():
+    tasks = {path.stem: read_toml(path)["task"] for path in OTHERS}
+    assert {name for name, task in tasks.items() if task == "language"} == set(language.RECIPES)
+    assert {name for name, task in tasks.items() if task == "classification"} == set(classification.TESTS)
+
+
+def test_recipe_of_another_task_is_valid_and_sets_what_determines_its_result(other: Path):
+    content = read_toml(other)
+    task = find_task(content["task"])
+    settings = build(task.settings_type, content, other.name)
+    task.check_model(task.settings_type.model_validate(task.complete_settings(settings.model_dump(), None)))
+    needed = {"steps", "learning_rate", "warmup_steps", "precision", "evaluate_every"}
+    assert needed <= set(content["training"]) and {"dropout", "name"} <= set(content["model"])
+    assert isinstance(content["seed"], int) and {"batch_size", "batch_tokens"} & set(content["training"])
+    head = re.match(r"(#.*\n)+", other.read_text())
+    assert head is not None
+    assert f"regard train --recipe recipes/{other.name} --output runs/{other.stem}\n" in head.group()
+    test_file = re.search(rf"regard evaluate runs/{other.stem} --test-file data/(\S+)\n", head.group())
+    assert test_file is not None and test_file[1] not in str(content["data"])
+    assert test_file[1] == classification.TESTS.get(other.stem, "ptb/ptb.test.txt.gz")
+
+
+def test_language_models_of_penn_treebank_have_the_same_number_of_parameters():
+    counts = []
+    for name in language.RECIPES:
+        options = read_toml(FOLDER / f"{name}.toml")["model"]
+        options.pop("uniform", None)  # draws random numbers, which takes time
+        with torch.device("meta"):
+            model = build_language_model(options.pop("name"), 10_002, **options)
+        counts.append(sum(each.numel() for each in model.parameters()))
+    assert max(counts) / min(counts) < 1.03
+
+
+def test_lstm_of_zaremba_et_al_has_the_settings_of_the_paper():
+    recipe = read_toml(FOLDER / "ptb-lstm.toml")
+    data, training = recipe["data"], recipe["training"]
+    epoch = -(-(929_589 // data["streams"]) // data["window"])
+    assert training["steps"] == 39 * epoch and training["evaluate_every"] % epoch == 0
+    assert training["learning_rate"] == data["window"]
+    assert training["max_grad_norm"] == pytest.approx(5 / data["window"], rel=1e-15)
+
+
+def test_job_changes_the_data_folder_the_seed_and_settings_of_a_recipe():
+    changes = classification.MODELS["transformer"]
+    job = Job("sick", 3, Path("/far"), Path("runs"), variant="transformer", changes=changes)
+    assert job.name == "sick-transformer-3" and job.settings["seed"] == 3
+    assert job.settings["data"]["train_file"] == ["/far/sick/SICK_train.txt.gz"]
+    assert job.settings["model"]["name"] == "transformer" and "dropout" in job.settings["model"]
+
+
+def test_tables_have_a_row_for_each_model():
+    machine = {"torch": "2.0"}
+    run = {"seed": 1, "parameters": 2_000, "steps": 9, "best_step": 8, "seconds": 7.4, "machine": machine}
+    scores = {"valid": 90.04, "test": 80.0, "tokens_per_second": 700, "test_macro_f1": 50.0}
+    text = language.table([{"recipe": "ptb-lstm", "variant": "wide", **run, **scores}], notes="remark")
+    assert "| ptb-lstm, wide | 1 | 2,000 | 9 | 8 | 7 | 700 | 90.0 | 80.0 |" in text
+    assert text.index("82.7") < text.index("remark") < text.index("torch 2.0")
+    runs = [{"recipe": "sick", "model": "mean", **run, **scores, "test": test} for test in (80.0, 82.0)]
+    text = classification.table(runs)
+    assert "| sick | lstm, mean pooling | 2 | 2,000 | 7 | 90.0 ± 0.0 | 81.0 ± 1.4 | 50.0 ± 0.0 |" in text

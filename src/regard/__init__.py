@@ -47,6 +47,7 @@ if typing.TYPE_CHECKING:
         T5Bias,
         build_position,
     )
+    from regard.roles import Role
     from regard.scores import (
         SCORES,
         Additive,
@@ -96,6 +97,7 @@ __all__ = [
     "RegardError",
     "RegardWarning",
     "Relative",
+    "Role",
     "Rotary",
     "SCORES",
     "ScaledDot",
@@ -163,6 +165,7 @@ _MODULES = {
         "T5Bias",
         "build_position",
     ),
+    "regard.roles": ("Role",),
     "regard.scores": (
         "Additive",
         "Concat",
@@ -209,10 +212,10 @@ def __dir__() -> list[str]:
 
 
 class _Package(types.ModuleType):
-    """The type of this package, so that `regard.attention` is the function, not the module of that name.
+    """The type of the package object. It makes `regard.attention` the function, not the module of that name.
 
-    After `import regard.attention`, Python sets the module as an attribute of the package; this class stores
-    the function instead.
+    When the module regard.attention is imported, Python sets it as the attribute `attention` of the package.
+    This class stores the function instead, and likewise for other modules that share a public name.
     """
 
     def __setattr__(self, name: str, value: typing.Any) -> None:

@@ -13,10 +13,10 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 + SIGINT."""
 
 RETRY = 0.05
-"""Seconds to wait before an interrupt that arrived during an import is raised again."""
+"""Seconds to wait before Ctrl-C is signalled again, if it arrived during an import."""
 
 STARTING = ("torch", "regard.tasks.translation")
-"""Modules that a command imports before it does any work. Importing them takes seconds."""
+"""Modules that a command imports before it does any work. Their import takes seconds; Ctrl-C may end it."""
 
 _announced: list[bool] = []
 """Not empty once "stopping ..." has been printed."""
@@ -24,7 +24,7 @@ _announced: list[bool] = []
 
 def main() -> None:
     """Run the command line. At any moment, Ctrl-C ends it with exit status 130 and without a traceback."""
-    # With another handler, for example if the shell ignores SIGINT, keep that handler.
+    # If another handler is set, keep it. For example, a shell can start the command with SIGINT ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
     from regard.cli import main as command_line
@@ -35,10 +35,10 @@ def main() -> None:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Handle Ctrl-C: exit at once, or raise KeyboardInterrupt inside a command.
 
-    Exit at once where there is nothing to clean up: before a command runs, while it imports the modules
+    Exit at once if there is nothing to clean up: before a command runs, while it imports one of the modules
     STARTING, and after it has returned. Otherwise print "stopping ..." and raise KeyboardInterrupt. During
-    any other import, the imported code may replace or swallow the exception. Then this function is called
-    again every RETRY seconds, and raises it after the import.
+    any other import, the imported code might catch the exception. So the exception is not raised then;
+    instead, this function is called again every RETRY seconds, until the import has ended.
     """
     in_command = importing = False
     while frame is not None:

@@ -86,7 +86,7 @@ class Attended(NamedTuple):
     def only(self, look: Look | None, everything: Look | None) -> Attended:
         """Return a copy with only the fields that `look` requests.
 
-        everything: the Look that was computed. It requests at least what `look` requests.
+        everything: the Look for which this result was computed. It requests at least what `look` requests.
         """
         look, everything = look or Look(), everything or Look()
         rows, top = self.rows, self.top
@@ -115,7 +115,7 @@ class Attended(NamedTuple):
 
 
 def _short(field: Tensor | Top) -> str:
-    """Shape and dtype of a tensor, for a short repr."""
+    """Return shape and dtype of a tensor, or of the tensors of a Top, for the repr of an Attended."""
     if isinstance(field, Top):
         return f"Top(weights={_short(field.weights)}, keys={_short(field.keys)})"
     return f"{tuple(field.shape)} {str(field.dtype).removeprefix('torch.')}"

@@ -28,6 +28,7 @@ from regard.looking import look_at
 from regard.masks.mask import Mask
 from regard.memory import Memory
 from regard.positions import Bias
+from regard.roles import Role
 from regard.scores import Dot, ScaledDot, Score
 from regard.select import Given, Select, Soft
 
@@ -52,6 +53,7 @@ def attention(
     look: Look | None = None,
     backend: str = "auto",
     site: str = "attention",
+    role: Role | None = None,
 ) -> Attended:
     """Compute attention of queries over keys and values.
 
@@ -67,12 +69,13 @@ def attention(
     bias: a tensor added to the scores, broadcastable to (B, H, T, S), or a position scheme such as ALiBi.
     select: how to turn scores into weights.
     start: position of the first query, for decoding with a cache; used by masks and position schemes.
-    beams: number of sequences that are concatenated along T, with T / beams queries each; used by
-        intervene().
+    beams: number of sequences (beams of a beam search) that are concatenated along T, with T / beams queries
+        each. intervene(), for example, needs it to find the position of each query in its sequence.
     dropout: probability of dropping a weight.
     look: what to return besides output and lse, such as the weights.
     backend: name of a backend; "auto" picks the fastest one that supports the call (see explain()).
     site: name of this call for record() and intervene().
+    role: what queries and keys are, such as Role("cross", "target", "source"); recorded with the site.
 
     Returns an Attended; the result is its field `output`.
 
@@ -107,11 +110,18 @@ def attention(
     )
     if beams != 1:
         call = _with_beams(call, beams)
-    return _attend(call, backend, site, query.dim())
+    return _attend(call, backend, site, role, query.dim())
 
 
-def read(weights: Tensor, value: Tensor, *, look: Look | None = None, site: str = "read") -> Attended:
-    """Compute the weighted sum of values for given weights: the last step of attention() alone.
+def read(
+    weights: Tensor,
+    value: Tensor,
+    *,
+    look: Look | None = None,
+    site: str = "read",
+    role: Role | None = None,
+) -> Attended:
+    """Compute the weighted sum of the values, as in the last step of attention(), with weights of your own.
 
     output_t = sum_s weight_ts value_s
 
@@ -146,16 +156,17 @@ def read(weights: Tensor, value: Tensor, *, look: Look | None = None, site: str 
         )
     empty_query, empty_key = weights[..., :0], value[..., :0]
     call = check(empty_query, empty_key, value, score=Dot(), select=Given(weights), look=look)
-    return _attend(call, "reference", site, weights.dim())
+    return _attend(call, "reference", site, role, weights.dim())
 
 
-def _attend(call: Call, backend: str, site: str, dims: int) -> Attended:
+def _attend(call: Call, backend: str, site: str, role: Role | None, dims: int) -> Attended:
     """Run one call: edit it, run a backend, compute the fields that `look` requests, and record the result.
 
-    The scopes that intervene() and record() have opened edit and record the call. dims: number of dimensions
-    of the user's query; the result gets the same head and batch dimensions.
+    The scopes opened by intervene() edit the call, and those opened by record() record its result.
+    dims: number of dimensions of the user's query. The result has a head or batch dimension only if the query
+        has it.
     """
-    user_look, scopes = call.look, sites.scopes_at(site)
+    user_look, scopes = call.look, sites.scopes_at(site, role)
     for scope in scopes:
         call = scope.applied(call)
     with _no_autocast(call):
@@ -168,9 +179,10 @@ def _attend(call: Call, backend: str, site: str, dims: int) -> Attended:
 
 
 def _with_beams(call: Call, beams: int) -> Call:
-    """Return the call with its T query rows divided into `beams` sequences of equal length.
+    """Return the call with its field `beams` set: its T queries are `beams` sequences of equal length.
 
-    For masks and position schemes, the rows are still numbered from 0 to T - 1.
+    intervene(), for example, uses it to find the position of each query in its sequence. Masks and position
+    schemes do not use it: for them, the queries are numbered from 0 to T - 1.
     """
     queries = call.query.shape[2]
     if beams < 1 or queries % beams:
@@ -180,7 +192,7 @@ def _with_beams(call: Call, beams: int) -> Call:
 
 
 def _no_autocast(call: Call) -> AbstractContextManager[object]:
-    """Disable autocast: check() has already cast the inputs, and backends must not cast them again."""
+    """Return a context without autocast: check() has already cast the inputs, and backends must not do so."""
     device = call.query.device.type
     if not autocast_on(device):
         return nullcontext()

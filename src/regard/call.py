@@ -20,8 +20,8 @@ __all__ = ["Call", "Forward"]
 class Forward(NamedTuple):
     """The result of a backend: output (B, H, T, E) and lse (B, H, T).
 
-    The other fields are set for selections other than Soft. The looking pass, which computes the fields that
-    `look` requests, cannot recompute them.
+    The other fields are set for selections other than Soft, because for these selections the looking pass
+    (which computes the fields that `look` requests) cannot recompute them.
     """
 
     output: Tensor
@@ -43,7 +43,7 @@ class Call:
     scale: factor of the inner product.
     vector: v of an additive score, (H or 1, D); None for an inner product.
     bias: a tensor broadcastable to (B, H, T, S), a position scheme that acts on scores, or None.
-    beams: number of sequences that are concatenated along T.
+    beams: number of sequences that are concatenated along T, as in beam search.
     """
 
     query: Tensor
@@ -62,7 +62,7 @@ class Call:
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """(B, H, T, S)."""
+        """The sizes (B, H, T, S) of this call."""
         batch, heads, queries, _ = self.query.shape
         return batch, heads, queries, self.key.shape[2]
 
@@ -96,7 +96,7 @@ class Call:
 
     @property
     def bias_tensors(self) -> tuple[Tensor, ...]:
-        """The bias tensor, or the parameters of the position scheme."""
+        """The bias tensor, or the parameters of the position scheme; empty if there is no bias."""
         if isinstance(self.bias, Tensor):
             return (self.bias,)
         return () if self.bias is None else tuple(self.bias.parameters())
@@ -132,7 +132,10 @@ class Call:
         return tensor_BKSX.repeat_interleave(self.groups, dim=1)
 
     def bias_tile(self, query_BHTD: Tensor, tile: Tile) -> Tensor | None:
-        """Return what the bias adds to the scores of this tile; query_BHTD: the query rows of the tile."""
+        """Return what the bias adds to the scores of this tile, or None if there is no bias.
+
+        query_BHTD: the queries of the tile.
+        """
         if self.bias is None:
             return None
         if isinstance(self.bias, Tensor):

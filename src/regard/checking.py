@@ -38,7 +38,7 @@ def check(
     dropout: float = 0.0,
     look: Look | None = None,
 ) -> Call:
-    """Check the arguments of attention(), project query and key, and return a Call with all dimensions."""
+    """Check the arguments of attention(), project query and key, add missing dimensions; return a Call."""
     _check_tensors(query, key, value, look)
     start, dropout = _python_numbers(start, dropout)
     memory, raw_key, raw_value = None, key, key if value is None else value
@@ -53,7 +53,7 @@ def check(
     full_mask = hiding = lifted_mask(mask, dims).to(query.device)
     if memory:
         full_mask, score = memory.mask.to(query.device) & full_mask, memory.score
-        # prepare() has already set the keys beyond the lengths of memory.mask to 0.
+        # Without the lengths of memory.mask: prepare() has already set the keys that they hide to 0.
         hiding = replace(full_mask, lengths=hiding.lengths)
     _check_score(score, query, raw_key, memory.key_size if memory else raw_key.shape[-1], shown)
 
@@ -77,7 +77,7 @@ def check(
         score.project_query(query),
         raw_key if memory else score.project_key(raw_key),
     )
-    # Under autocast some operations return float32 for any input; kernels need one dtype.
+    # Under autocast, some operations return float32 for any input. Kernels need one dtype for all inputs.
     projected_query, projected_key = (
         each.to(raw_value.dtype) for each in score.narrowed(projected_query, projected_key)
     )
@@ -106,7 +106,7 @@ def check(
 
 
 def _python_numbers(start: int, dropout: float) -> tuple[int, float]:
-    """Convert NumPy numbers to Python numbers; return anything else unchanged."""
+    """Convert `start` and `dropout` from NumPy numbers to Python numbers; leave other types unchanged."""
     if not isinstance(start, int | torch.SymInt) and isinstance(start, Integral):
         start = int(start)
     if not isinstance(dropout, float | int) and isinstance(dropout, Real):
@@ -231,7 +231,7 @@ def _check_tensors(query: object, key: object, value: object, look: object) -> N
 
 
 def _expected_of_mask(mask: Mask, keys: int) -> tuple[str, str]:
-    """Return what is expected of a mask that does not match the call, and a hint."""
+    """Return two texts for an error message about a mask that does not match the call: expected and hint."""
     parts = mask.condition.parts() if mask.condition is not None else ()
     if any(each.overlong(keys) for each in (mask, *parts)):
         return f"0 <= length <= S = {keys}", ""
@@ -286,7 +286,7 @@ def _check_score(
 ) -> None:
     """Raise ArgumentError if `score` cannot compare query and key.
 
-    key_size: width of the keys before projection. tensors: the tensors to list in the message.
+    key_size: width of the keys before projection. tensors: the tensors to list in the error message.
     """
     wrong = score.mismatch(query.shape[-1], key_size, key.shape[-2])
     heads = (query.shape[1], key.shape[1]) if query.dim() == 4 else (1, 1)

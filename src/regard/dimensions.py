@@ -33,7 +33,7 @@ def lower(dims: int) -> Callable[[Tensor], Tensor]:
 def lifted_mask(mask: Mask | Tensor | None, dims: int) -> Mask:
     """Convert the `mask` argument to a Mask; dims: number of dimensions of the query.
 
-    If the query has no heads (dims = 3), a mask tensor with three dimensions is read as (B, T, S).
+    If the query has no head dimension (dims = 3), a mask tensor with three dimensions is read as (B, T, S).
     """
     if isinstance(mask, Tensor) and mask.dim() == 3 and dims == 3:
         return dense(mask[:, None])
@@ -41,7 +41,7 @@ def lifted_mask(mask: Mask | Tensor | None, dims: int) -> Mask:
 
 
 def autocast_on(device: str) -> bool:
-    """Whether torch.autocast is active for this device type; the meta device does not support it."""
+    """Whether torch.autocast is active for this device type; always False for the meta device."""
     return device != "meta" and torch.is_autocast_enabled(device)
 
 

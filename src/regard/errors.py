@@ -73,7 +73,8 @@ INSIDE_TORCH = (
 class Setting:
     """A setting that a hint recommends.
 
-    str(setting) is Python code. Message.spelled() can write another form, such as a command-line option.
+    str(setting) returns Python code. Message.spelled() can replace it by another form, such as a command-line
+    option.
 
     owner: the class or function that has this argument.
     name: name of the argument.
@@ -137,7 +138,7 @@ class RegardError(Exception):
 
     @property
     def message(self) -> Message:
-        """The message and its fields. For an error without message(), only the field `problem` is set."""
+        """The message with its fields. If it was not built by message(), only the field `problem` is set."""
         text = self.args[0] if self.args else ""
         return text if isinstance(text, Message) else _formatted("", str(self))
 
@@ -257,8 +258,8 @@ class UnknownName(RegardError, KeyError):
 def lettered(tensor: Tensor, letters: str) -> str:
     """Format shape, dtype and device of a tensor: "B=2 T=5 D=64  float32 cpu".
 
-    letters: one letter per dimension, the last letter for the last dimension. If there are fewer letters than
-    dimensions, the first dimensions are shown as "?".
+    letters: one letter per dimension; the last letter names the last dimension. If there are fewer letters
+    than dimensions, the first dimensions are named "?".
     """
     letters = letters.rjust(tensor.dim(), "?")[-tensor.dim() :] if tensor.dim() else ""
     shape = " ".join(f"{letter}={size}" for letter, size in zip(letters, tensor.shape, strict=True))
@@ -274,7 +275,7 @@ def message(
 ) -> Message:
     """Format an error message: call and problem, the tensors in aligned rows, what was expected, a hint.
 
-    tensors: for each name, the tensor and the letters of its dimensions, see lettered().
+    tensors: for each name, the tensor and the letters of its dimensions (see lettered()).
     hint: a text, or a sequence of texts and Settings; the settings are written as Python code.
     """
     table = []
@@ -335,9 +336,9 @@ def positive(call: str, dropout: float = 0.0, **sizes: object) -> None:
 
 
 def answer_torch_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: for a keyword of torch, raise an ArgumentError that says what to write instead.
+    """Decorator: if a keyword of torch is passed, raise an ArgumentError that says what to write instead.
 
-    A torch keyword that requests nothing, such as attn_mask=None or need_weights=False, is ignored, because
+    A torch keyword that has no effect, such as attn_mask=None or need_weights=False, is ignored, because
     nn.TransformerEncoderLayer passes such keywords to its attention layer. Any other unexpected keyword
     raises Python's TypeError.
 
@@ -365,7 +366,7 @@ def answer_torch_keywords(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _without_torch_keywords(call: str, keywords: Mapping[str, object]) -> dict[str, object]:
-    """Return the keywords without those of torch; raise ArgumentError if one of these requests something."""
+    """Return the keywords without those of torch; raise ArgumentError if a torch keyword has an effect."""
     torch_keywords = {name: value for name, value in keywords.items() if name in TORCH_KEYWORDS}
     if any(_requests(name, value) for name, value in torch_keywords.items()):
         raise _torch_keywords(call, torch_keywords)
@@ -373,9 +374,9 @@ def _without_torch_keywords(call: str, keywords: Mapping[str, object]) -> dict[s
 
 
 def _requests(name: str, value: object) -> bool:
-    """Whether a torch keyword requests something: its value is neither None nor False.
+    """Whether a torch keyword has an effect, that is, its value is neither None nor False.
 
-    For average_attn_weights, whose default in torch is True: its value is neither None nor True.
+    average_attn_weights, whose default in torch is True, has an effect if its value is neither None nor True.
     """
     return value is not None and value is not (name == "average_attn_weights")
 

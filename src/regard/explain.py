@@ -1,6 +1,6 @@
-"""explain(): which backend attention() would use, and why not the others.
+"""explain(): which backend attention() would use, and why it would not use the others.
 
-It also names the looking pass, which is the function that computes the fields that `look` requests.
+It also names the looking pass, the function that computes the fields that `look` requests.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Explanation:
 
 @answer_torch_keywords
 def explain(query: Tensor, key: Tensor | Memory, value: Tensor | None = None, **options: Any) -> Explanation:
-    """Return which backend attention() would use for these arguments, and why not the others.
+    """Return which backend attention() would use for these arguments, and why it would not use the others.
 
     explain() takes the same arguments as attention(), but does not run it. Print the result to read it.
 
@@ -75,7 +75,7 @@ def explain(query: Tensor, key: Tensor | Memory, value: Tensor | None = None, **
        reference       could run
     """
     name = options.pop("backend", "auto")
-    options.pop("site", None)
+    options.pop("site", None), options.pop("role", None)
     call = _call(query, key, value, **options)
     chosen = choose_backend(call, name)
     reasons = {

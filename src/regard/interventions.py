@@ -74,12 +74,12 @@ class Intervention:
         return {"kind": self.kind, **asdict(self)}
 
     def touches(self, call: Call) -> bool:
-        """Whether this intervention applies to any row of the call."""
+        """Whether this intervention applies to at least one query of the call."""
         row, each = getattr(self, "row", None), call.query.shape[2] // call.beams
         return row is None or call.start <= row < call.start + each
 
     def place(self, call: Call) -> Tensor:
-        """Return a bool tensor (H or 1, T, 1), True for the heads and rows to change."""
+        """Return a bool tensor (H or 1, T, 1), True for the heads and queries to change."""
         heads, row = call.query.shape[1], getattr(self, "row", None)
         if self.head is not None and self.head >= heads:
             problem = f"head {self.head} is out of range for a site that matches {self.at!r}"
@@ -108,8 +108,8 @@ class Cut(Intervention):
 class Force(Intervention):
     """Set the weight of a key; the other weights are scaled so that the row sums to 1.
 
-    weight: between 0 and 1. Default: 1. A key that the mask hides from the query keeps weight 0; the row then
-    sums to 1 - weight.
+    weight: the new weight, between 0 and 1. Default: 1. If the mask hides the key from the query, the key
+    keeps weight 0, and the row sums to 1 - weight.
 
     >>> Force(1, 4).weight
     1.0
@@ -199,19 +199,22 @@ def intervene(
 ) -> Iterator[dict[str, int]]:
     """Change the attention weights of any model inside a `with` statement.
 
-    cut: (row, key) or a list of such pairs: hide the key from the row. A row of None means every row.
-    force: (row, key) or (row, key, weight), or a list of them: set the weight of the key. Default weight: 1.
-    uniform: True, or row positions: give all visible keys the same weight.
-    scale: multiply the weights by this factor; 0 removes a head.
-    at: pattern for the names of sites, for the four options above. Default: all sites.
-    head: index of the head, for the four options above. Default: all heads.
+    A row is the position of a query.
+
+    cut: (row, key), or a list of such pairs. Hides the key from this row; row None means every row.
+    force: (row, key) or (row, key, weight), or a list of these. Sets the weight of the key; default: 1.
+    uniform: True for every row, or some rows. Gives all keys that such a row may see the same weight.
+    scale: a factor. Multiplies the weights by it; 0 removes a head.
+    at: pattern for the names of the sites to which the four options above apply. Default: all sites.
+    head: index of the head to which the four options above apply. Default: all heads.
     given: Cut, Force, Uniform and Scale objects of regard.interventions, instead of or besides the options.
     all_threads: change the calls of every thread of the process. By default, change the calls of this thread,
         and of functions that this thread passes to other threads with regard.sites.inherit_scopes().
 
-    Rows are absolute positions. So an intervention has the same effect in teacher forcing and in decoding
-    step by step, with or without beams. It applies to every sequence of a batch; to change one sentence, run
-    it alone. intervene() and record() can be nested; the outermost is applied first.
+    Positions are counted from the start of the sequence. So an intervention has the same effect in teacher
+    forcing and in decoding step by step, with or without beams. It applies to every sequence of a batch; to
+    change only one sequence, run the model on this sequence alone. intervene() and record() can be nested;
+    the outermost is applied first.
 
     Yields a dict with the number of changed calls for each pattern `at`. At the end of the `with` statement,
     raises ArgumentError if attention() was called but no site matched `at`, and warns (RegardWarning) if
@@ -256,7 +259,7 @@ def intervene(
 
 
 class _Edit:
-    """A function that edits a Call: it applies the interventions whose pattern is `at`.
+    """A function that takes a Call and returns it with all interventions applied whose pattern is `at`.
 
     calls: number of attention() calls at sites that match `at`, changed or not.
     changed: for each pattern, number of calls that at least one intervention changed.
@@ -341,7 +344,7 @@ class _Forced:
 
 
 def _change(call: Call, intervention: Uniform | Scale, columns_S: Tensor) -> Any:
-    """Return a function of (weights, visible) that returns the changed weights."""
+    """Return a function of (weights, visible) that applies the intervention and returns the new weights."""
     place = intervention.place(call)
     if isinstance(intervention, Scale):
         factor, key = intervention.factor, intervention.key
@@ -356,7 +359,7 @@ def _change(call: Call, intervention: Uniform | Scale, columns_S: Tensor) -> Any
 
 
 def _as_list(links: Any) -> Sequence[Any]:
-    """Return a list of links, such as (row, key), from one link, several links, or None."""
+    """Return a list of links from one link, several links, or None. A link is a tuple such as (row, key)."""
     one = isinstance(links, tuple) and links and not isinstance(links[0], tuple | list)
     if one or not isinstance(links, Iterable | None) or isinstance(links, str):
         return [links]

@@ -24,7 +24,7 @@ class Look:
     alignment: the key with the largest weight, (B, H, T); -1 if the query sees no key.
     entropy: the entropy of each query's weights in nats, (B, H, T).
     mass: the sum of the weights that each key receives, (B, H, S).
-    gradient: compute gradients through these fields and lse, for regularisation or guided alignment.
+    gradient: whether these fields and lse are differentiable, for regularisation or guided alignment.
 
     All fields describe the weights before dropout. All fields except `weights` can be computed without
     storing the T x S matrix, so they also work for long sequences.
@@ -80,7 +80,10 @@ class Look:
         )
 
     def possible(self, select: Select, queries: int) -> Look:
-        """Return this look without fields that `select` cannot compute, and without rows out of range."""
+        """Return this Look without fields that `select` cannot compute, and without rows out of range.
+
+        queries: T, the number of queries of the call.
+        """
         disabled: dict[str, Any] = {name: None if name == "rows" else False for name in self.requested}
         look = replace(self, **{name: off for name, off in disabled.items() if name not in select.looks})
         if look.rows is None:
@@ -89,7 +92,7 @@ class Look:
         return replace(look, rows=tuple(dict.fromkeys(in_range)) or None)
 
     def checked(self, select: Select, queries: int) -> Look:
-        """Return this look with negative rows replaced by row + T; raise LookError if it is not valid.
+        """Return this Look with negative rows replaced by row + T; raise LookError if it is not valid.
 
         queries: T, the number of queries of the call.
         """
@@ -124,7 +127,7 @@ def _plain(number: Any) -> Any:
 
 
 def _with_known_names(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap Look.__init__ to raise UnknownName, with the most similar name, for an unknown keyword."""
+    """Wrap Look.__init__ so that an unknown keyword raises UnknownName, which suggests a similar name."""
 
     @functools.wraps(init)
     def checked(self: Look, *values: Any, **keywords: Any) -> None:

@@ -20,8 +20,10 @@ __all__ = ["Memory", "cleaned", "prepare", "projected"]
 class Memory:
     """Projected keys, values, and a mask: the result of prepare(), passed to attention() in place of key.
 
-    key: (B, H, S, D), as projected by the score.
+    key: (B, H, S, D), the keys after the projection of `score`.
     value: (B, H, S, E).
+    score: the score that compares queries with these keys.
+    mask: a mask for every query; attention() combines it with its own mask.
     key_size: width of the keys before projection.
 
     `key` and `value` lack the head or batch dimension if the inputs of prepare() lack it. A Memory is
@@ -79,8 +81,17 @@ class Memory:
             value=torch.cat((self.value, value), -2),
         )
 
+    def to(self, device: torch.device | str) -> Memory:
+        """Return the memory on another device; the parameters of its score are not moved."""
+        device = torch.device(device)
+        return replace(self, key=self.key.to(device), value=self.value.to(device), mask=self.mask.to(device))
+
+    def detach(self) -> Memory:
+        """Return the memory with detached keys and values."""
+        return replace(self, key=self.key.detach(), value=self.value.detach())
+
     def reorder(self, index: Tensor) -> Memory:
-        """Return a new memory with the sequences selected by index, (B',), as in beam search."""
+        """Return a new memory with the sequences `index`, (B',), of this one, for example in beam search."""
         return replace(
             self,
             key=self.key.index_select(0, index),
@@ -117,11 +128,11 @@ def prepare(
 
 
 def projected(score: Score, key: Tensor, start: int = 0) -> Tensor:
-    """Return the keys as projected by the score; start: position of the first key.
+    """Return the keys after the projection of the score; start: position of the first key.
 
-    A key that contains NaN or inf is projected to NaN: it is not known yet whether a query may see this key.
-    It gets no gradient, because 0 * NaN in the backward pass would make the gradients of the score's
-    parameters NaN.
+    A key that contains NaN or inf becomes NaN, because it is not known yet whether a query may see this key.
+    Such a key is replaced by 0 before the projection and gets no gradient. Otherwise 0 * NaN in the backward
+    pass would make the gradients of the score's parameters NaN.
     """
     if type(score).project_key is Score.project_key:
         return key
@@ -138,7 +149,7 @@ def cleaned(
     heads: int,
     bias_BHTS: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return keys and values with zeros where no query can see them, so that NaN there has no effect.
+    """Return keys and values, with 0 for those that no query can see, so that NaN in them has no effect.
 
     No query can see a key if the mask hides it from every query, or if the bias is -inf for every query.
     queries, heads: T and H of the call. start: position of the first query.
@@ -148,7 +159,7 @@ def cleaned(
     if mask is not None:
         seen = mask.seen_keys(whole_tile(queries, keys, start, batch, heads, key.device))
     if bias_BHTS is not None and queries:
-        by_bias = bias_BHTS.detach().amax(-2) != -torch.inf  # a NaN in the bias does not hide the key
+        by_bias = bias_BHTS.detach().amax(-2) != -torch.inf  # a key with a NaN bias is not hidden
         seen = by_bias if seen is None else seen & by_bias
     if seen is None:
         return key, value

@@ -73,7 +73,7 @@ class Score:
         return key
 
     def scale(self, query_size: int) -> float:
-        """Return the factor of the inner product, given the width of the query."""
+        """Return the factor of the inner product; query_size: width of the query."""
         return 1.0
 
     def mixing_vector(self) -> Tensor | None:
@@ -85,7 +85,7 @@ class Score:
         return query, key
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
-        """Return (problem, expected, hint) if this score cannot compare these sizes, else None."""
+        """Return (problem, expected, hint) of an error if the score cannot compare these sizes, else None."""
         if query_size == key_size:
             return None
         name = type(self).__name__
@@ -388,14 +388,14 @@ def build_score(score: str | Score, query_size: int, key_size: int, heads: int |
 
 
 def learned_in(score: Score) -> nn.Parameter | None:
-    """Return the sharpness of a Cosine if it is a Parameter, so that a layer can register it; else None."""
+    """Return the sharpness of a Cosine score if it is a Parameter, which a layer must register; else None."""
     sharpness = getattr(score, "sharpness", None)
     return sharpness if isinstance(sharpness, nn.Parameter) else None
 
 
 def _unit(vectors: Tensor) -> Tensor:
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    # A zero vector stays zero with a finite gradient; adding an epsilon would give a gradient of 1 / epsilon.
+    # Avoid a division by 0. An epsilon in the denominator would give a zero vector the gradient 1 / epsilon.
     return vectors / torch.where(length > 0, length, torch.ones_like(length))
 
 

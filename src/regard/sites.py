@@ -12,7 +12,6 @@ variables, and does not guard on a subclass of threading.local that gives the at
 
 from __future__ import annotations
 
-import fnmatch
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -28,8 +27,18 @@ from regard.attended import Attended
 from regard.call import Call
 from regard.errors import ArgumentError, RegardError, RegardWarning, UnknownName, message
 from regard.look import Look
+from regard.roles import BySite, Role, matches
 
-__all__ = ["Record", "Scope", "inherit_scopes", "name_sites", "open_scope", "record", "scope"]
+__all__ = [
+    "Record",
+    "Scope",
+    "declared_sites",
+    "inherit_scopes",
+    "name_sites",
+    "open_scope",
+    "record",
+    "scope",
+]
 
 Edit = Callable[[Call], Call]
 Watch = Callable[[str, Call], None]
@@ -55,10 +64,11 @@ _any_open = _any_shared = False
 _lock = threading.Lock()
 
 
-class Record(dict[str, list[Attended]]):
+class Record(BySite[list[Attended]]):
     """The result of record(): a dict from the name of a site to a list of Attended, one per call, in order.
 
     called: the names of all sites that were called, recorded or not, in the order of their first call.
+    roles: the roles of the called sites whose layers declare one.
 
     >>> import regard, torch
     >>> with regard.record() as seen:
@@ -77,7 +87,7 @@ class Record(dict[str, list[Attended]]):
 
 @dataclass(eq=False)
 class Scope:
-    """Records or edits the calls at the sites whose names match the pattern `at`; see scope()."""
+    """Records or edits the calls at the sites that match the pattern `at`; see scope()."""
 
     look: Look | None = None
     edit: Edit | None = None
@@ -125,8 +135,8 @@ def open_scopes() -> list[Scope]:
     return [each for each in _open if each.all_threads or each in own]
 
 
-def scopes_at(site: str) -> list[Scope]:
-    """Return the open scopes of this thread whose pattern matches this site, outermost first.
+def scopes_at(site: str, role: Role | None = None) -> list[Scope]:
+    """Return the open scopes of this thread whose pattern matches this site or its role, outermost first.
 
     Also note in each open scope that this site was called. Raises RegardError in code that torch.compile
     compiles, if a scope is open.
@@ -144,7 +154,9 @@ def scopes_at(site: str) -> list[Scope]:
         )
     for each in scopes:
         each.seen.called[site] = None
-    return [each for each in scopes if fnmatch.fnmatchcase(site, each.at)]
+        if role is not None:
+            each.seen.roles[site] = role
+    return [each for each in scopes if matches(each.at, site, role)]
 
 
 def inherit_scopes(function: Callable[P, R]) -> Callable[P, R]:
@@ -221,7 +233,7 @@ def scope(
 
     look: what to record of each call. Default: nothing.
     edit: a function that gets the Call and returns the Call to run instead.
-    at: pattern for the names of sites, with * and ? as wildcards.
+    at: pattern for the names of sites, with * and ? as wildcards, or a role such as "cross".
     watch: a function that is called after each call with the name of the site and the Call.
     all_threads: apply to every thread of the process, not only to this one.
 
@@ -252,7 +264,8 @@ def record(
     """Record the attention() calls of any model inside a `with` statement; outputs do not change.
 
     look: what to record of each call. Default: the weights.
-    at: pattern for the sites to record, with * and ? as wildcards.
+    at: pattern for the names of the sites to record, with * and ? as wildcards, or a role: "self", "cross",
+        "memory", "image" or "pool".
     all_threads: record the calls of every thread of the process. By default, record the calls of this thread,
         and of functions that this thread passes to other threads with regard.sites.inherit_scopes().
 
@@ -319,3 +332,23 @@ def name_sites(model: nn.Module) -> list[str]:
             module.site = name
             names.append(name)
     return names
+
+
+def declared_sites(model: nn.Module) -> BySite[Role | None]:
+    """Return the sites of a model without running it: the attention layers, each with the role it declares.
+
+    A layer declares its site by an attribute `site`, and its role by an attribute `role`, which may be None.
+
+    >>> from regard.models import build_model
+    >>> sites = declared_sites(build_model("bahdanau", 9, 9, width=4))
+    >>> sites["decoder.cross"]
+    Role(kind='cross', rows='target', columns='source')
+    """
+    sites: BySite[Role | None] = BySite()
+    for module in model.modules():
+        site, role = getattr(module, "site", None), getattr(module, "role", None)
+        if isinstance(site, str):
+            sites[site] = role
+            if role is not None:
+                sites.roles[site] = role
+    return sites

@@ -89,6 +89,48 @@ def test_double_backward_raises_our_error(monkeypatch: pytest.MonkeyPatch):
     assert not x._backward_hooks
 
 
+class _Fused(torch.autograd.Function):
+    """An operation with a backward pass that cannot be differentiated, as that of FlexAttention."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(scores.softmax(-1))
+        return scores.softmax(-1) @ value
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, doutput: torch.Tensor) -> Any:
+        (weights,) = ctx.saved_tensors
+        return weights * doutput.sum(-1, keepdim=True), None
+
+
+def test_double_backward_through_the_parameters_of_a_bias_raises_our_error(monkeypatch: pytest.MonkeyPatch):
+    def stand_in(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> torch.Tensor:
+        head, row, j = torch.zeros(1, dtype=torch.long), torch.arange(5)[:, None], torch.arange(5)
+        return _Fused.apply(options["score_mod"](query @ key.mT, None, head, row, j), value.detach())
+
+    monkeypatch.setattr(flex, "_run_compiled", stand_in)
+    x, bias = torch.randn(1, 1, 5, 16), regard.T5Bias(heads=1)
+    call = Call(x, x, x, "inner", 1.0, None, as_mask(None), bias, regard.Soft(), 0, 0.0)
+    loss = flex.run(call).output.square().sum()
+    (once,) = torch.autograd.grad(loss, bias.table, retain_graph=True)
+    assert once.abs().sum() > 0 and not once.requires_grad
+    (slope,) = torch.autograd.grad(loss, bias.table, create_graph=True)
+    assert torch.equal(slope, once)
+    with pytest.raises(regard.BackendError, match="reference"):
+        slope.square().sum().backward()
+    assert not bias.table._backward_hooks
+
+
+@pytest.mark.gpu
+def test_double_backward_through_learned_biases_raises_our_error_on_a_gpu():
+    x, bias = torch.randn(1, 2, 32, 16, device="cuda"), regard.T5Bias(heads=2).cuda()
+    output = regard.attention(x, x, x, bias=bias, backend="flex").output
+    (slope,) = torch.autograd.grad(output.square().sum(), bias.table, create_graph=True)
+    with pytest.raises(regard.BackendError, match="reference"):
+        slope.square().sum().backward()
+
+
 @pytest.mark.parametrize("pairs", [1, 1 << 24])
 @pytest.mark.parametrize("name", [*CASES, "documents", "causal documents"])
 def test_blocks_agree_with_evaluating_every_pair(name: str, pairs: int, monkeypatch: pytest.MonkeyPatch):

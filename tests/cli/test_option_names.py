@@ -80,7 +80,7 @@ def test_gold_alignments_have_one_name_that_no_output_has():
     assert "--alignments" in OPTIONS["translate"] and "--gold-alignments" not in OPTIONS["translate"]
 
 
-def test_every_answer_for_another_toolkit_is_an_option_of_ours():
+def test_suggestions_for_other_toolkits_are_existing_options():
     known = set().union(*OPTIONS.values(), *ARGUMENTS.values())
     for peers, answers in PEER_OPTIONS.items():
         assert any(answer.split()[0] in known for answer in answers), peers
@@ -116,7 +116,7 @@ def test_every_answer_for_another_toolkit_is_an_option_of_ours():
         ("data fetch", "--output_dir", "--output"),
     ],
 )
-def test_options_of_other_toolkits_are_answered_with_ours(command, name, option, answer):
+def test_error_for_an_option_of_another_toolkit_contains_our_option(command, name, option, answer):
     assert peer_answer(option, OPTIONS[name] | ARGUMENTS[name]) == answer
     result = command(*name.split(), option, "x")
     assert (result.status, result.out) == (2, "")
@@ -124,7 +124,7 @@ def test_options_of_other_toolkits_are_answered_with_ours(command, name, option,
 
 
 @pytest.mark.parametrize("peer", ["--lr", "--hidden-size", "--vocab-size", "--save-dir", "--max-tokens"])
-def test_options_of_train_in_other_toolkits_have_an_answer(peer):
+def test_training_options_of_other_toolkits_have_a_suggestion(peer):
     known = {"--set", "--output", *OPTIONS["train"]}
     assert peer_answer(peer, known).split()[0] in known
 
@@ -146,7 +146,7 @@ def test_similar_options_are_suggested(command, name, option, nearest):
     assert result.status == 2 and option in result.err and nearest in result.err
 
 
-def test_an_option_like_no_other_leads_to_the_help(command):
+def test_unknown_option_without_similar_names_points_to_the_help(command):
     result = command("tour", "--zzz")
     assert result.status == 2 and "--zzz" in result.err and "regard tour --help" in result.err
     assert similar_options("--zzz", OPTIONS["tour"]) == [] and peer_answer("--zzz", OPTIONS["tour"]) == ""
@@ -154,9 +154,9 @@ def test_an_option_like_no_other_leads_to_the_help(command):
 
 @pytest.mark.parametrize(
     ("arguments", "nearest"),
-    [(("translat",), "translate"), (("data", "chek"), "check"), (("generate",), "translate")],
+    [(("translat",), "translate"), (("data", "chek"), "check"), (("interactive",), "translate")],
 )
-def test_a_mistyped_command_is_answered_with_the_nearest(command, arguments, nearest):
+def test_mistyped_command_suggests_the_nearest_one(command, arguments, nearest):
     result = command(*arguments)
     assert (result.status, result.out) == (2, "")
     assert f"'{arguments[-1]}'" in result.err and f"'{nearest}'" in result.err

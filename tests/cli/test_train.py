@@ -43,14 +43,14 @@ def trained(command, *more: object, out: str = "runs/x"):
     )
 
 
-def test_the_whole_way_of_a_user(command, here: Path):
-    said = trained(command, "--steps", 4, "--set", "evaluation.samples=1")
-    assert (said.status, said.out) == (0, "")
-    assert "reference" in said.err  # what the first sentence should have been
-    first = said.err.splitlines()[0]
+def test_train_translate_and_resume(command, here: Path):
+    result = trained(command, "--steps", 4, "--set", "evaluation.samples=1")
+    assert (result.status, result.out) == (0, "")
+    assert "reference" in result.err  # what the first sentence should have been
+    first = result.err.splitlines()[0]
     assert "a.ko" in first and "a.en" in first and "kB" in first, "the inputs are named at once"
-    assert "120 pairs read, 120 kept" in said.err and "training pairs, 5 held out" in said.err
-    assert "evaluation at step 4" in said.err and "regard translate runs/x" in said.err.splitlines()[-1]
+    assert "120 pairs read, 120 kept" in result.err and "training pairs, 5 held out" in result.err
+    assert "evaluation at step 4" in result.err and "regard translate runs/x" in result.err.splitlines()[-1]
     found = command("translate", "runs/x", "--text", "고양이가 잔다 .", "--device", "cpu")
     assert found.status == 0 and len(found.lines) == 1
     assert config_of(here / "runs/x")["data"]["source"] == [str(here / "a.ko")]
@@ -60,11 +60,11 @@ def test_the_whole_way_of_a_user(command, here: Path):
     assert refused.status == 2 and "there is a run in this folder already\nhint: --resume" in refused.err
 
 
-def test_a_dry_run_tells_and_leaves_nothing(command, here: Path):
-    said = trained(command, "--steps", 4, "--dry-run")
-    assert said.status == 0 and len(said.err.splitlines()) == 1 and "a.ko" in said.err
+def test_dry_run_prints_an_estimate_and_writes_nothing(command, here: Path):
+    result = trained(command, "--steps", 4, "--dry-run")
+    assert result.status == 0 and len(result.err.splitlines()) == 1 and "a.ko" in result.err
     for part in ("120 pairs read", "steps = 4", "parameters", "vocabulary", "batches per epoch", "MiB"):
-        assert part in said.out
+        assert part in result.out
     assert not (here / "runs").exists()
     minutes = trained(command, "--minutes", 2, "--dry-run")
     assert "minutes = 2.0" in minutes.out and "about 2 minutes on this machine" in minutes.out
@@ -75,7 +75,7 @@ def test_a_dry_run_tells_and_leaves_nothing(command, here: Path):
     assert changed.status == 2 and "training.steps: 2 -> 3" in changed.err
 
 
-def test_a_recipe_with_settings_over_it(command, here: Path):
+def test_options_override_a_recipe(command, here: Path):
     recipe = '[data]\nsource = "a.ko"\ntarget = "a.en"\n[model]\nname = "luong"\n'
     (here / "recipe.toml").write_text(recipe + "[training]\nsteps = 900\nrate = 0.5\n")
     more = (
@@ -94,8 +94,8 @@ def test_a_recipe_with_settings_over_it(command, here: Path):
     assert config["training"]["epochs"] == 0.5 and "steps" not in config["training"]
     assert config["data"]["target"] == [str(here / "a.en")]
     (here / "bad.toml").write_text("[trainig]\nsteps = 2\n")
-    said = command("train", *QUICK, "--recipe", "bad.toml", "--output", "runs/b")
-    assert said.status == 2 and "bad.toml: 'trainig'; did you mean 'training'?" in said.err
+    result = command("train", *QUICK, "--recipe", "bad.toml", "--output", "runs/b")
+    assert result.status == 2 and "bad.toml: 'trainig'; did you mean 'training'?" in result.err
 
 
 @pytest.mark.parametrize(
@@ -133,39 +133,41 @@ def test_a_recipe_with_settings_over_it(command, here: Path):
         (("--guided", "0.5"), "training.guided_alignment: "),
         (("--device", "abacus"), "unknown device 'abacus'"),
         (("--precision", "float8"), "training.precision is 'float8'"),
+        (("pairs.tsv",), "--tsv pairs.tsv"),
+        (("a.ko", "a.en"), "--source a.ko --target a.en"),
     ],
 )
-def test_what_cannot_be_is_said_in_words(command, arguments: tuple[str, ...], says: str):
-    said = trained(command, *arguments)
-    assert said.status == 2 and said.out == ""
-    assert says in said.err
+def test_invalid_options_exit_with_2_and_name_the_option(command, arguments: tuple[str, ...], says: str):
+    result = trained(command, *arguments)
+    assert result.status == 2 and result.out == ""
+    assert says in result.err
     assert not Path("runs/x/config.toml").exists()
 
 
-def test_no_data_and_data_that_do_not_fit(command, here: Path):
+def test_missing_or_unequal_data_files_are_errors(command, here: Path):
     assert "data are given" in command("train", "--output", "runs/x").err
     (here / "a.en").write_text("one line\n")
-    said = trained(command)
-    assert said.status == 2 and "a.ko" in said.err and "120" in said.err
+    result = trained(command)
+    assert result.status == 2 and "a.ko" in result.err and "120" in result.err
     (here / "a.ko").write_bytes(b"")
     (here / "a.en").write_bytes(b"")
     assert trained(command).status == 2
 
 
-def test_no_run_to_resume_and_a_run_whose_data_were_named_in_another_way(command, here: Path):
-    said = command("train", "--output", "runs/none", "--resume")
-    assert said.status == 2 and "runs/none: there is no run to resume" in said.err
+def test_resume_needs_a_run_and_the_same_data_options(command, here: Path):
+    result = command("train", "--output", "runs/none", "--resume")
+    assert result.status == 2 and "runs/none: there is no run to resume" in result.err
     assert "no run to resume" in command("train", "--output", "runs/none", "--resume", "--dry-run").err
     assert trained(command, "--steps", 2).status == 0
-    said = command("train", "--tsv", "x.tsv", "--output", "runs/x", "--resume")
-    assert said.status == 2 and "started with source and target, not with tsv" in said.err
+    result = command("train", "--tsv", "x.tsv", "--output", "runs/x", "--resume")
+    assert result.status == 2 and "started with source and target, not with tsv" in result.err
 
 
-def test_a_folder_with_other_files_is_left_alone(command, here: Path):
+def test_folder_with_other_files_is_an_error(command, here: Path):
     (here / "mine").mkdir()
     (here / "mine" / "thesis.txt").write_text("words")
-    said = trained(command, "--steps", 2, out="mine")
-    assert said.status == 2 and "other files: thesis.txt\nhint: choose another --output" in said.err
+    result = trained(command, "--steps", 2, out="mine")
+    assert result.status == 2 and "other files: thesis.txt\nhint: choose another --output" in result.err
     assert [path.name for path in (here / "mine").iterdir()] == ["thesis.txt"]
     (here / "mine" / "thesis.txt").rename(
         here / "mine" / "source.tokenizer"
@@ -173,17 +175,17 @@ def test_a_folder_with_other_files_is_left_alone(command, here: Path):
     assert trained(command, "--steps", 2, out="mine").status == 0
 
 
-def test_what_counts_for_the_built_in_corpus_is_said_of_it_alone(command, monkeypatch):
+def test_settings_of_the_built_in_corpus_are_errors_for_files(command, monkeypatch):
     assert plan.DEFAULT_PAIRS == 20_000
     monkeypatch.setattr(plan, "DEFAULT_PAIRS", 300)  # reading 20,000 sentences would take seconds
     assert "pairs = " not in trained(command, "--steps", 2, "--dry-run").out
-    said = command(
+    result = command(
         "train", "--built-in", "korean", "--set", "model.width=8", "--dry-run", "--output", "runs/k"
     )
-    assert "pairs = 300" in said.out
+    assert "pairs = 300" in result.out
 
 
-def test_columns_and_fields_say_which_side_is_which(command, here: Path):
+def test_columns_and_fields_select_source_and_target(command, here: Path):
     korean, english = ((here / name).read_text("utf-8").splitlines() for name in ("a.ko", "a.en"))
     pairs = list(zip(korean, english, strict=True))
     (here / "a.tsv").write_text("".join(f"{english}\t{korean}\n" for korean, english in pairs), "utf-8")
@@ -194,26 +196,26 @@ def test_columns_and_fields_say_which_side_is_which(command, here: Path):
         (("--tsv", "a.tsv", "--columns", "2,1"), "runs/t"),
         (("--jsonl", "a.jsonl", "--fields", "ko,en"), "runs/j"),
     ):
-        said = command("train", *way, *QUICK, "--steps", 2, "--output", out)
-        assert said.status == 0, said.err
+        result = command("train", *way, *QUICK, "--steps", 2, "--output", out)
+        assert result.status == 0, result.err
         for name in ("source.tokenizer", "target.tokenizer"):
             assert (here / out / name).read_bytes() == (here / "runs/x" / name).read_bytes()
     assert config_of(here / "runs/t")["data"]["columns"] == [2, 1]
-    said = command("train", "--tsv", "a.ko", *QUICK, "--output", "runs/one")
-    assert said.status == 2 and "check --columns;" in said.err
-    said = command("train", "--tsv", "a.tsv", "--columns", "de,en", *QUICK, "--output", "runs/one")
-    assert said.status == 2 and "check --columns" in said.err
+    result = command("train", "--tsv", "a.ko", *QUICK, "--output", "runs/one")
+    assert result.status == 2 and "check --columns;" in result.err
+    result = command("train", "--tsv", "a.tsv", "--columns", "de,en", *QUICK, "--output", "runs/one")
+    assert result.status == 2 and "check --columns" in result.err
 
 
-def test_a_file_with_nothing_in_it_is_said_to_have_no_pairs(command, here: Path):
+def test_empty_file_has_no_pairs(command, here: Path):
     (here / "empty.tsv").write_bytes(b"")
-    said = command("train", "--tsv", "empty.tsv", *QUICK, "--output", "runs/e")
-    assert said.status == 2 and "empty.tsv: the file has no pairs" in said.err
+    result = command("train", "--tsv", "empty.tsv", *QUICK, "--output", "runs/e")
+    assert result.status == 2 and "empty.tsv: the file has no pairs" in result.err
     (here / "empty.tsv").write_bytes(b"\t\n\n")
     assert "all 2 pairs were dropped" in command("train", "--tsv", "empty.tsv", "--output", "runs/e").err
 
 
-def test_the_report_is_as_wide_as_the_console_and_samples_in_a_file_are_text(
+def test_data_report_fits_the_console_and_samples_are_plain_text(
     command, here: Path, monkeypatch: pytest.MonkeyPatch
 ):
     deep = here / "a-folder-with-a-rather-long-name" / "and-another-inside-of-it"
@@ -223,20 +225,20 @@ def test_the_report_is_as_wide_as_the_console_and_samples_in_a_file_are_text(
         (deep / name).write_text(text + "\n" + text.splitlines()[0] + "\n", "utf-8")
     monkeypatch.chdir(deep)
     monkeypatch.setenv("COLUMNS", "80")
-    said = trained(command, "--steps", 2, "--set", "evaluation.samples=1")
-    assert said.status == 0, said.err
-    report = said.err[: said.err.index("5 held out")].splitlines()[:-1]
-    assert "a-folder" not in said.err and max(map(len, report)) <= 80
-    assert "a.ko, line 121" in said.err and "duplicate" in said.err
-    assert "reference  " in said.err and "log-probability" not in said.err and "░" not in said.err
-    told = trained(command, "--steps", 2, "--dry-run", out="runs/d").out
-    assert "a.ko, line 121" in told
+    result = trained(command, "--steps", 2, "--set", "evaluation.samples=1")
+    assert result.status == 0, result.err
+    report = result.err[: result.err.index("5 held out")].splitlines()[:-1]
+    assert "a-folder" not in result.err and max(map(len, report)) <= 80
+    assert "a.ko, line 121" in result.err and "duplicate" in result.err
+    assert "reference  " in result.err and "log-probability" not in result.err and "░" not in result.err
+    printed = trained(command, "--steps", 2, "--dry-run", out="runs/d").out
+    assert "a.ko, line 121" in printed
 
 
-def test_minutes_are_a_budget(command, here: Path, monkeypatch: pytest.MonkeyPatch):
+def test_training_stops_after_its_minutes(command, here: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("regard.training.budget.FEW_STEPS", 10**9)
-    said = trained(command, "--minutes", 0.005)
-    assert said.status == 0 and "more minutes" in said.err and "model.width" in said.err  # that was set
+    result = trained(command, "--minutes", 0.005)
+    assert result.status == 0 and "more minutes" in result.err and "model.width" in result.err  # that was set
     budget, *_ = records(here / "runs/x", "budget")
     assert "0.005 minutes" in budget["text"] and budget["total"] > 0
     options = [*QUICK[2:], "--minutes", 0.005]
@@ -247,7 +249,9 @@ def test_minutes_are_a_budget(command, here: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_says_how_to_go_on(command, here: Path, monkeypatch, number: int, status: int):
+def test_signal_saves_a_checkpoint_and_prints_how_to_resume(
+    command, here: Path, monkeypatch, number: int, status: int
+):
     assert trained(command, "--steps", 6, out="runs/whole").status == 0
     real, calls = TranslationTask.loss, []
 
@@ -259,14 +263,14 @@ def test_a_signal_saves_and_says_how_to_go_on(command, here: Path, monkeypatch, 
 
     with monkeypatch.context() as patch:
         patch.setattr(TranslationTask, "loss", struck)
-        said = trained(command, "--steps", 6)
-    assert said.status == status and "regard train --output runs/x --resume" in said.err
+        result = trained(command, "--steps", 6)
+    assert result.status == status and "regard train --output runs/x --resume" in result.err
     assert (here / "runs/x" / "latest").read_text() == "step-000003\n"
     assert command("train", "--output", "runs/x", "--resume", "--device", "cpu").status == 0
     assert bits(here / "runs/x") == bits(here / "runs/whole")
 
 
-def test_hostile_lines_are_trained_on_with_every_repair_counted(command, here: Path):
+def test_hostile_lines_are_repaired_and_counted(command, here: Path):
     korean, english = ((here / name).read_bytes().splitlines() for name in ("a.ko", "a.en"))
     (here / "a.ko").write_bytes(b"\n".join([*HOSTILE, *korean]) + b"\n")
     (here / "a.en").write_bytes(b"\n".join([*reversed(HOSTILE), *english]) + b"\n")
@@ -274,12 +278,12 @@ def test_hostile_lines_are_trained_on_with_every_repair_counted(command, here: P
     assert refused.status == 2
     assert "a.ko, line 10: not valid UTF-8: byte 1 of the line, 0xED" in refused.err
     assert '--set data.problems.invalid="replace"' in refused.err
-    said = trained(command, "--steps", 2, "--set", "data.problems.invalid=replace")
-    assert said.status == 0, said.err
+    result = trained(command, "--steps", 2, "--set", "data.problems.invalid=replace")
+    assert result.status == 0, result.err
     read = 120 + len(HOSTILE)
-    assert f"{read} pairs read" in said.err
+    assert f"{read} pairs read" in result.err
     for repair in ("not valid UTF-8", "NUL", "a side is empty", "over 1000 characters"):
-        assert repair in said.err
+        assert repair in result.err
     kept = records(here / "runs/x", "data")
     assert f"{read} pairs read" in kept[0]["text"] and "repaired" in kept[0]["text"]
     (here / "lines").write_bytes(b"\n".join(HOSTILE) + b"\n")
@@ -289,7 +293,7 @@ def test_hostile_lines_are_trained_on_with_every_repair_counted(command, here: P
         assert (found.status, len(found.lines)) == (0, len(HOSTILE)), found.err
 
 
-def test_the_log_is_json_whatever_the_text_was(command, here: Path):
+def test_log_is_json_for_any_text(command, here: Path):
     trained(command, "--steps", 2)
     lines = (here / "runs/x/log.jsonl").read_text(encoding="ascii").splitlines()
     assert {json.loads(line)["kind"] for line in lines} == {
@@ -302,7 +306,7 @@ def test_the_log_is_json_whatever_the_text_was(command, here: Path):
     }
 
 
-def test_options_are_the_settings_of_the_run(command, here: Path):
+def test_options_are_saved_as_settings(command, here: Path):
     sides = [(here / name).read_text("utf-8").splitlines()[:6] for name in ("a.ko", "a.en")]
     rows = "".join(f"{source}\t{target}\n" for source, target in zip(*sides, strict=True))
     (here / "valid.tsv").write_text(rows, encoding="utf-8")
@@ -322,8 +326,10 @@ def test_options_are_the_settings_of_the_run(command, here: Path):
     options = [str(part) for name, value in given.items() for part in (f"--{name}", value)]
     files = ("--source", "a.ko", "--target", "a.en", "--valid-tsv", "valid.tsv")
     (here / "recipe.toml").write_text("seed = 1\n[training]\ntokens = 300\nsmoothing = 0.0\nminutes = 9\n")
-    said = command("train", "--recipe", "recipe.toml", *files, *options, "--out", "runs/x", "--device", "cpu")
-    assert said.status == 0, said.err
+    result = command(
+        "train", "--recipe", "recipe.toml", *files, *options, "--out", "runs/x", "--device", "cpu"
+    )
+    assert result.status == 0, result.err
     config = config_of(here / "runs/x")
     training, data, model = config["training"], config["data"], config["model"]
     assert (training["learning_rate"], training["batch_size"], training["label_smoothing"]) == (0.002, 9, 0.2)
@@ -333,13 +339,13 @@ def test_options_are_the_settings_of_the_run(command, here: Path):
     assert data["source_vocab_size"] == data["target_vocab_size"] == 300
     assert data["valid_tsv"] == [str(here / "valid.tsv")] and "held_out" not in data
     for option in ("--width", "--batch-tokens"):
-        said = command("train", *files, option, 0, "--steps", 1, "--output", "runs/y")
-        assert said.status == 2 and option.removeprefix("--").replace("-", "_") in said.err
+        result = command("train", *files, option, 0, "--steps", 1, "--output", "runs/y")
+        assert result.status == 2 and option.removeprefix("--").replace("-", "_") in result.err
     again = command("train", "--output", "runs/x", "--resume", "--device", "cpu")
     assert again.status == 0, "options that are not given are no changes"
 
 
-def test_the_defaults_in_the_help_are_those_of_the_settings():
+def test_defaults_in_the_help_equal_the_settings():
     parameters = signature(train).parameters
     settings = TranslationSettings(data=Data(built_in="korean"))
     for option, names in SETTINGS.items():

@@ -20,7 +20,7 @@ def translator(kind: str) -> Translator:
     ("kind", "unknown"),
     [("word", ("dog", "zoo")), ("character", ("d", "o", "g", "z", "o", "o")), ("bpe", ("dog", "zoo"))],
 )
-def test_a_translation_names_what_the_tokenizer_does_not_know(kind: str, unknown: tuple[str, ...]):
+def test_translation_lists_unknown_words(kind: str, unknown: tuple[str, ...]):
     made = translator(kind)
     found = made.translate("the dog sat zoo")
     assert found.unknown == unknown and found.unknown_target == ()
@@ -34,12 +34,12 @@ def test_a_translation_names_what_the_tokenizer_does_not_know(kind: str, unknown
     assert ("bytes" in line) == any("bytes" in note for note in found.entry().notes) == (kind == "bpe")
 
 
-def test_case_does_not_count_where_it_is_ignored():
+def test_case_is_ignored_by_a_lowercased_vocabulary():
     tokenizer = Lowercased(train_tokenizer("word", ["the cat"]))
     assert tokenizer.unknown("The DOG cat") == ("dog",)
 
 
-def test_the_report_has_a_bound_and_counts_the_rest():
+def test_long_report_is_truncated_with_a_count():
     words = UnknownWords()
     for number in range(1, 1001):
         words.add(number, Scored("", "", unknown=(f"w{number}", "x" * 10_000)))
@@ -51,12 +51,12 @@ def test_the_report_has_a_bound_and_counts_the_rest():
 
 def test_commands_report_on_standard_error_and_print_the_same(command, trained, tmp_path):
     known = command("translate", trained, "--text", "나는 학교에")
-    said = command("translate", trained, "--text", "나는 학교에", "--text", "나는 갸르릉 학교에")
-    assert known.err == "" and said.lines[0] == known.lines[0]
-    assert said.err.count("\n") == 1 and "'갸르릉' (line 2)" in said.err
+    result = command("translate", trained, "--text", "나는 학교에", "--text", "나는 갸르릉 학교에")
+    assert known.err == "" and result.lines[0] == known.lines[0]
+    assert result.err.count("\n") == 1 and "'갸르릉' (line 2)" in result.err
     (tmp_path / "a").write_text("나는 학교에\n갸르릉\n", encoding="utf-8")
     (tmp_path / "b").write_text("I go\nI purr\n", encoding="utf-8")
     for name in ("score", "align", "evaluate"):
-        said = command(name, trained, "--source", tmp_path / "a", "--target", tmp_path / "b")
-        assert said.status == 0 and "'갸르릉' (line 2)" in said.err
-        assert ("'purr' (line 2)" in said.err) == (name != "evaluate")
+        result = command(name, trained, "--source", tmp_path / "a", "--target", tmp_path / "b")
+        assert result.status == 0 and "'갸르릉' (line 2)" in result.err
+        assert ("'purr' (line 2)" in result.err) == (name != "evaluate")

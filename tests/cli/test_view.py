@@ -204,7 +204,7 @@ def test_steps_of_a_word_are_those_of_its_tokens(command, layered):
     ("options", "fact"),
     [
         (("--view", "matrx"), "did you mean 'matrix'"),
-        (("--view", "nothing"), "known: heads, lines, long"),
+        (("--view", "nothing"), "heads, lines, long"),
         (("--specials", "drop"), "known: hide, renormalise, show"),
         (("--output", "x.jpg"), ".png, .svg, .pdf, .gif, .html, .seen"),
         (("--output", "no/such/x.png"), "no/such/x.png: "),
@@ -250,5 +250,5 @@ def test_help_lists_views_and_special_tokens(command):
     assert (
         "</s>: show" in result
         and all(f"{name} (" in result for name in (*VIEWS, "steps"))
-        and "[default: matrix]" in result
+        and "[default: (matrix;" in result
     )

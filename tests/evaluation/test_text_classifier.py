@@ -169,7 +169,7 @@ def test_result_as_json_text_and_html(tmp_path: Path):
     written = json.loads(json.dumps(result.to_dict()))
     assert written["label"] == result.label and written["probabilities"] == result.probabilities
     (text,) = written["texts"]
-    assert text["tokens"] == [*classifier.tokenizer.encode(result.text), EOS]
+    assert text["token_ids"] == [*classifier.tokenizer.encode(result.text), EOS]
     assert text["words"][1] == "<b>film</b>" and sum(text["weights"]) == pytest.approx(1)
     page = result._repr_html_()
     assert "<b>" not in page and "&lt;b&gt;film" in page and "<svg" in page and str(result.label) in page

@@ -162,7 +162,7 @@ def trained(decoder: Decoder, targets: list[int]) -> LearnedBaseline:
     optimizer = torch.optim.Adam(baseline.parameters(), 0.1)
     for _ in range(100):
         optimizer.zero_grad()
-        baseline(expected[None], features)[1].backward()
+        baseline(expected[None], features)[1].sum().backward()
         optimizer.step()
     assert abs(baseline(expected[None], features)[0] - expected) < 0.1
     return baseline

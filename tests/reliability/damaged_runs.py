@@ -83,11 +83,11 @@ class Original:
             original = cls(place)
             site = "decoder.0.cross" if kind == "subwords" else "decoder.cross"
             write_choice(place / "run", Choice(site, None, False))
-            run = load_translator(place / "run", search=Greedy(), look="*")
+            run = load_translator(place / "run", search=Greedy(), look="*", device="cpu")
             run.translate(original.sentences[0]).seen().save(place / "run" / LOOK)
             for step in (2, 4):
                 original.outputs[step] = original.translated(
-                    load_translator(place / "run", checkpoint=str(step))
+                    load_translator(place / "run", checkpoint=str(step), device="cpu")
                 )
             original.best = run.checkpoint.step
         original.final = (place / "run" / "step-000004" / "weights.safetensors").read_bytes()

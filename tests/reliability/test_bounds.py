@@ -34,7 +34,7 @@ from regard.decoding.sampling import sample_search
 from regard.tasks.translation.translation_settings import TranslationSettings
 from regard.training.settings import build, override
 from tests.decoding.toys import Table
-from tests.reading import PACKAGE
+from tests.reading import PACKAGE, import_path
 
 EXTREMES = ("1000000000", f"{10**30}", "-1", "nan", "inf")
 
@@ -300,7 +300,7 @@ def test_checking_tens_of_millions_of_lines_takes_bounded_memory(tmp_path: Path)
         "print(report.read, report['duplicate'].count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "a.gz"), str(tmp_path / "b.gz")]
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    environment = {**os.environ, "PYTHONPATH": import_path(PACKAGE.parent)}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True)
     read, duplicates, kibibytes = map(int, ran.stdout.split())
     assert read == 40_000_000 and abs(duplicates - 15_000_000) < 300_000 and kibibytes < 1.6e6

@@ -17,7 +17,7 @@ import pytest
 import torch  # noqa: F401 - a module of entry.STARTING
 
 from regard import __main__ as entry
-from tests.reading import PACKAGE
+from tests.reading import PACKAGE, import_path
 
 MOMENTS = 60
 """Number of interrupts per command in `make test-all`."""
@@ -31,7 +31,11 @@ COMMANDS = {
 
 def interrupted(folder: Path, arguments: list[str], seconds: float) -> tuple[int, str]:
     """Start a command and send SIGINT after this time; return its exit status and standard error."""
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "REGARD_CACHE": str(folder / "cache")}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": import_path(PACKAGE.parent),
+        "REGARD_CACHE": str(folder / "cache"),
+    }
     process = subprocess.Popen(
         [sys.executable, "-m", "regard", *arguments],
         cwd=folder,
@@ -51,7 +55,9 @@ def interrupted(folder: Path, arguments: list[str], seconds: float) -> tuple[int
 
 def quiet(name: str, status: int, errors: str) -> bool:
     """Whether a command ended with status 130, no traceback, and a last line about the interrupt."""
-    if status in (1, -signal.SIGINT) and not re.search(r"regard/(cli|__main__)|typer|torch", errors):
+    if status in (1, -signal.SIGINT) and not re.search(
+        r"(regard/(cli|__main__)|/typer/|/torch/\w+\.py)", errors
+    ):
         return True  # Python was still starting and had not called our entry point
     if status not in (0, 130) or "Traceback" in errors or "Exception ignored" in errors:
         return False

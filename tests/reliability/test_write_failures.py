@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import errno
+import hashlib
+import importlib
 import io
 import os
 import random
@@ -18,14 +20,17 @@ from typing import Any
 
 import pytest
 
+from regard.data.public_datasets import SETS, Piece, PublicSet
 from regard.errors import RegardError
 from tests.cli.conftest import Said, command, trained  # noqa: F401
-from tests.reading import PACKAGE
+from tests.reading import PACKAGE, import_path
 from tests.training.toys import Toy, bits, trainer
 
 CODES = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO)
 
 LINES = "나는 학교에 간다 .\n그 개가 잔다 .\n"
+
+ROWS = [f"sentence {number}\tSatz {number}" for number in range(40)]
 
 COMMANDS: dict[str, list[str]] = {
     "translate": ["translate", "RUN", "a.ko", "--greedy", "--output", "new.en", "--alignments", "new.links"],
@@ -38,8 +43,19 @@ COMMANDS: dict[str, list[str]] = {
     "korean": ["data", "korean", "--pairs", "50", "--output", "new", "--overwrite"],
     "split": ["data", "split", "--tsv", "a.tsv", "--held-out", "5", "--output", "new", "--overwrite"],
     "average": ["average", "RUN", "--last", "2", "--output", "new"],
+    "evaluate page": [
+        *("evaluate", "RUN", "--source", "a.ko", "--target", "a.en", "--greedy", "--page", "new.html")
+    ],
+    "fetch": ["data", "fetch", "test", "--from", ".", "--output", "new"],
+    "demo": ["demo", "--quick", "--output", "new"],
 }
 """Every command that writes files, except training. RUN is a trained run; output names begin with "new"."""
+
+FRESH = ("average", "demo")
+"""Commands that refuse or continue an output that exists, so that they are not tried with an earlier one."""
+
+TIMED = ("log.jsonl", "state.json", "manifest.json", "demo.html")
+"""Files of the demo that contain times or depend on them; only their names are compared."""
 
 PER_COMMAND, TRAININGS = 70, 300
 """Number of failed writes per command, and of training runs with a failed write, in `make test-all`."""
@@ -92,13 +108,13 @@ def prepare(folder: Path, run: Path) -> None:
     folder.mkdir()
     (folder / "a.ko").write_text(LINES, encoding="utf-8")
     (folder / "a.en").write_text("I go to school .\nThe dog sleeps .\n", encoding="utf-8")
-    rows = [f"sentence {number}\tSatz {number}" for number in range(40)]
-    (folder / "a.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    (folder / "a.tsv").write_text("\n".join(ROWS) + "\n", encoding="utf-8")
 
 
 def content(folder: Path) -> dict[str, bytes]:
     """Return the content of every file below a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(folder)): b"" if path.name in TIMED else path.read_bytes() for path in files}
 
 
 class Bench:
@@ -146,20 +162,35 @@ class Bench:
         shutil.rmtree(self.folder)
         prepare(self.folder, self.run)
         os.chdir(self.folder)
-        if earlier and self.name != "average":
+        if earlier and self.name not in FRESH:
             for name in set(self.whole) - set(self.inputs):
-                (self.folder / name).parent.mkdir(exist_ok=True)
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (self.folder / name).write_bytes(b"earlier\n")
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Path]:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder; a public dataset "test", which is the file a.tsv; and a demo of two steps."""
+    text = "".join(f"{row}\n" for row in ROWS).encode()
+    piece = Piece("b.tsv", "https://example.org/a.tsv", len(text), hashlib.sha256(text).hexdigest())
+    dataset = PublicSet("a test", "CC0", "https://example.org", "sets", (piece,), {})
+    monkeypatch.setitem(SETS, "test", dataset)
+    demo = importlib.import_module("regard.cli.demo")
+    monkeypatch.setitem(demo.SETTINGS["data"], "pairs", 60)
+    monkeypatch.setitem(demo.SETTINGS["model"], "width", 8)
+    monkeypatch.setitem(demo.QUICK, "training", {"steps": 2, "evaluate_every": 2})
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     before = Path.cwd()
     yield tmp_path
     os.chdir(before)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+SLOW = ("demo",)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in COMMANDS]
+)
 def test_failed_write_names_its_file_and_loses_nothing(name: str, here: Path, trained, command):  # noqa: F811
     bench, chosen = Bench(name, here / "work", trained, command), random.Random(name)
     for at in {1, bench.calls, chosen.randint(1, bench.calls)}:
@@ -222,7 +253,7 @@ def test_run_with_a_failed_write_at_any_moment_resumes_with_the_same_bits(tmp_pa
 
 def limited(folder: Path, limit: int, *arguments: str, out: str = os.devnull) -> tuple[int, str]:
     """Run a command with a limit on file sizes, in bytes; return its exit status and standard error."""
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    environment = {**os.environ, "PYTHONPATH": import_path(PACKAGE.parent)}
     with open(out, "wb") as output:
         ran = subprocess.run(
             [sys.executable, "-m", "regard", *arguments],

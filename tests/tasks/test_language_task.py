@@ -131,8 +131,11 @@ def test_carried_state_matters_and_belongs_to_the_streams(trained: dict[str, Pat
     with pytest.raises(ArgumentError, match="continues"):
         task.prepare(second, "cpu")
     task.model.eval()
-    task.loss(task.prepare(first, "cpu"))
-    continued = task.loss(task.prepare(second, "cpu")).total
+    losses = []
+    for batch in (first, second):
+        losses.append(task.loss(task.prepare(batch, "cpu")))
+        task.keep_state(batch, losses[-1].state)
+    continued = losses[1].total
     both = torch.cat((first.inputs, second.inputs), 1)
     encoded = task.model.source_free(5)
     logits = task.model.step(task.model.start(encoded), both, encoded)[1][:, first.inputs.shape[1] :]
@@ -175,7 +178,7 @@ def test_load_and_score(trained: dict[str, Path], name: str):
     likely, odd, empty = run.score(["the cat sat on the mat", "mat the a zebra", ""])
     assert likely.pieces == ("the", "cat", "sat", "on", "the", "mat", "</s>")
     assert len(likely.token_scores) == 7 and likely.log_probability == pytest.approx(sum(likely.token_scores))
-    assert odd.perplexity > likely.perplexity and odd.unknown == ("zebra",) and len(empty.tokens) == 1
+    assert odd.perplexity > likely.perplexity and odd.unknown == ("zebra",) and len(empty.token_ids) == 1
     alone = run.score("the cat sat on the mat")
     assert alone.token_scores == pytest.approx(likely.token_scores, abs=1e-5) and not alone.attention
     assert alone.to_dict()["log_probability"] == alone.log_probability
@@ -188,7 +191,9 @@ def test_score_records_attention_by_site(trained: dict[str, Path]):
     weights = long.attention["decoder.0.self"]
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
     assert weights.shape == (2, 7, 7) and not np.triu(weights, 1).any()
-    assert short.to_dict(attention=True)["attention"]["decoder.0.self"][0][0][0] == 1
+    site = short.seen().site("decoder.0.self")
+    assert site.columns == ("</s>", "a", "dog", "ran") and site.rows == (*site.columns[1:], "</s>")
+    assert "svg" in short._repr_html_() and short.word_perplexity == short.perplexity
     with pytest.raises(ArgumentError, match=r"cross.*TransformerLanguageModel"):
         run.score("a dog ran", look="*cross")
     with pytest.raises(ArgumentError, match="line 2"):

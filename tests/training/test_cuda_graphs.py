@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 from regard.data.batch import Batch
 from regard.models import build_model
+from regard.runs.prepare_run import Machine
+from regard.runs.train_run import train_run
+from regard.tasks.language import LanguageTask
 from regard.training import cuda_graphs
 from regard.training.cuda_graphs import Captured, Uncaptured, capture_chosen, shape_of, tensors_in
 from regard.training.losses import cross_entropy
@@ -51,7 +55,7 @@ class Device:
 
 def _results(results: Any) -> list[Tensor]:
     loss, _ = results
-    return [loss.total, *loss.shown.values()]
+    return [loss.total, *loss.shown.values(), *loss.state]
 
 
 @pytest.fixture
@@ -87,6 +91,33 @@ def test_captured_run_has_the_same_bits(tmp_path: Path, device: Device, accumula
     monkeypatch.setattr("regard.training.loop.capture_chosen", lambda *_: (False, ""))
     trainer(tmp_path / "plain", Uneven(4, shapes=4), steps=8, accumulation_steps=accumulate).run()
     assert bits(tmp_path / "captured") == bits(tmp_path / "plain")
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_captured_run_with_a_carried_state_has_the_same_bits(
+    tmp_path: Path, device: Device, accumulate: int, monkeypatch
+):
+    (tmp_path / "text").write_text("the cat sat on a mat\n" * 24)
+    data = {"train_file": [str(tmp_path / "text")], "tokenizer": "word", "window": 5, "streams": 4}
+    settings = {
+        "data": {**data, "valid_file": data["train_file"]},
+        "model": {"name": "lstm", "width": 6, "depth": 2, "dropout": 0.3},
+        "training": {"steps": 14, "accumulation_steps": accumulate, "learning_rate": 0.01},
+        "evaluation": {"samples": 0},
+    }
+    for folder, captured in (("captured", True), ("plain", False)):
+        monkeypatch.setattr("regard.training.loop.capture_chosen", lambda *_, chosen=captured: (chosen, ""))
+        train_run(
+            LanguageTask,
+            settings,
+            tmp_path / folder,
+            machine=Machine("cpu", 1),
+            console=Console(quiet=True),
+        )
+    # One graph for the first batch of an epoch, one for those that continue it, one for the short last one.
+    assert device.captured == 3 and device.replayed == 14 * accumulate
+    assert bits(tmp_path / "captured") == bits(tmp_path / "plain")
+    assert last(tmp_path / "captured").has("task")
 
 
 def test_random_numbers_do_not_depend_on_earlier_captures(tmp_path: Path, device: Device):

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from regard.training.distributed import Processes
-from tests.reading import ROOT
+from tests.reading import ROOT, import_path
 from tests.training.two_processes import losses, main
 
 
 def train_in_two_processes(folder: Path, tokens: int) -> list[tuple[float, float, int]]:
     """Train with two processes, started by torchrun as users do, and return the losses."""
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": import_path(ROOT / "src", ROOT), "OMP_NUM_THREADS": "1"}
     environment["REGARD_CACHE"] = str(folder / "cache")
     script = ["-m", "tests.training.two_processes", str(folder), str(tokens)]
     start = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]

@@ -136,8 +136,8 @@ def test_processes_share_the_mean_of_all_rewards():
 def test_learned_baseline_is_trained_by_its_own_loss():
     estimator = Reinforce({"name": "learned", "features": 4, "hidden": 3, "weight": 0.5})
     features, reward = torch.randn(2, 4, requires_grad=True), torch.tensor([-3.0, -5.0], requires_grad=True)
+    value, _ = estimator.baseline(reward.detach(), features)  # before the estimate updates the averages
     estimate = estimator(drawn_once(), reward, features=features)
-    value, _ = estimator.baseline(reward.detach(), features)
     torch.testing.assert_close(
         estimate.baseline_loss.detach(), 0.5 * (reward - value).square().sum().detach()
     )

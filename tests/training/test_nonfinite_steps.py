@@ -70,6 +70,27 @@ def test_nonfinite_step_on_a_full_disk_raises_both_errors(tmp_path: Path, monkey
         run.run()
 
 
+def test_symbolic_link_is_not_followed_when_the_step_is_saved(tmp_path: Path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "batch-0-0.safetensors").write_text("a file of somebody else")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "nonfinite-000004").symlink_to(elsewhere)
+    with pytest.raises(NonFinite, match="symbolic link"):
+        trainer(tmp_path / "run", task_with_bad_point("nan"), save_every=1).run()
+    assert [path.name for path in elsewhere.iterdir()] == ["batch-0-0.safetensors"]
+    assert (elsewhere / "batch-0-0.safetensors").read_text() == "a file of somebody else"
+
+
+def test_replay_ignores_files_with_other_names(tmp_path: Path):
+    with pytest.raises(NonFinite):
+        trainer(tmp_path, task_with_bad_point("nan"), save_every=1).run()
+    place = tmp_path / "nonfinite-000004"
+    for name in ("batch-a-b", "batch-0-1x", "batch-0-0-0"):
+        (place / f"{name}.safetensors").write_text("")
+    assert list(replay(place, task_with_bad_point("nan")).losses) == ["batch-0-0"]
+
+
 def test_replay_of_a_folder_without_a_saved_step_raises(tmp_path: Path):
     with pytest.raises(DataError, match=r"(?s)hint: .*nonfinite-"):
         replay(tmp_path, Toy())

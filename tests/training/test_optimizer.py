@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from regard.errors import DataError
+from regard.errors import DataError, UnknownName
 from regard.training.optimizer import Average, build_optimizer, load_optimizer, optimizer_tensors
 
 
-def build() -> tuple[nn.Module, torch.optim.AdamW]:
+def build() -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
     return model, build_optimizer(model, beta2=0.98, weight_decay=0.1)
@@ -54,6 +54,44 @@ def test_loaded_optimizer_continues_with_the_same_bits():
         step(other, fresh, seed)
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_sgd_takes_the_step_of_its_equation_and_is_restored(momentum: float):
+    options = {"beta2": 0.98, "weight_decay": 0.1, "name": "sgd", "momentum": momentum}
+    model, _ = build()
+    optimizer = build_optimizer(model, **options)
+    weight, velocity = model[0].weight.detach().clone(), torch.zeros(4, 3)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        inputs = torch.randn(5, 3)
+        gradient = torch.autograd.grad(model(inputs).square().sum(), model[0].weight)[0]
+        velocity = momentum * velocity + gradient + 0.1 * weight
+        step(model, optimizer, seed)
+        weight = weight - 0.1 * velocity
+        torch.testing.assert_close(model[0].weight.detach(), weight)
+    saved = {name: value.clone() for name, value in optimizer_tensors(model, optimizer).items()}
+    assert len(saved) == (6 if momentum else 0)
+    other, _ = build()
+    other.load_state_dict(model.state_dict())
+    fresh = build_optimizer(other, **options)
+    load_optimizer(other, fresh, saved, "here")
+    step(model, optimizer, 3)
+    step(other, fresh, 3)
+    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_state_of_another_optimizer_raises():
+    model, adamw = build()
+    step(model, adamw, 0)
+    sgd = build_optimizer(model, beta2=0.98, weight_decay=0.0, name="sgd")
+    with pytest.raises(DataError, match=r"(?s)here.*exp_avg.*no state"):
+        load_optimizer(model, sgd, optimizer_tensors(model, adamw), "here")
+
+
+def test_unknown_optimizer_raises():
+    with pytest.raises(UnknownName, match=r"(?s)'adam'.*adamw, sgd"):
+        build_optimizer(build()[0], beta2=0.98, weight_decay=0.0, name="adam")
 
 
 def test_state_of_another_model_raises():

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from regard.errors import ArgumentError, UnknownName
-from regard.training.schedule import SCHEDULES, decay_by_epoch, learning_rate
+from regard.training.schedule import SCHEDULES, decay_by_epoch, learning_rate, scheduled_rate
+from regard.training.settings import Training
 
 
 def rates(schedule: str, steps: range, warmup_steps: int, total: int | None) -> list[float]:
@@ -66,3 +67,12 @@ def test_invalid_arguments_of_decay_by_epoch_raise(options: dict[str, float]):
     ((name, value),) = options.items()
     with pytest.raises(ArgumentError, match=f"{name} is {value}"):
         decay_by_epoch(**{"epoch": 1, "rate": 1.0, "after": 2, "factor": 1.2, **options})  # type: ignore[arg-type]
+
+
+def test_epoch_decay_follows_the_warm_up_and_the_epoch():
+    settings = Training(
+        learning_rate=2.0, schedule="epoch-decay", decay_after=2, decay_factor=4.0, warmup_steps=4
+    )
+    steps = ((1, 1), (4, 1), (90, 2), (91, 3), (140, 4))
+    rates = [scheduled_rate(settings, step=step, epoch=epoch, total=1000) for step, epoch in steps]
+    assert rates == [0.5, 2.0, 2.0, 0.5, 0.125]

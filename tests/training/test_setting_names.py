@@ -52,7 +52,7 @@ def value_of(settings: TranslationSettings, name: str) -> Any:
     return getattr(getattr(settings, section), key)
 
 
-def test_the_table_leads_from_names_that_are_gone_to_names_that_exist():
+def test_table_maps_removed_names_to_existing_names():
     assert OLD_NAMES
     for old, new in OLD_NAMES.items():
         (section, before), (same, after) = old.split("."), new.split(".")
@@ -131,7 +131,7 @@ def test_old_names_keep_their_place_and_unknown_sections_are_left_alone():
         ("data.max_len", "data.max_length"),
     ],
 )
-def test_a_name_of_another_toolkit_is_answered_with_ours(name: str, ours: str):
+def test_error_for_a_name_of_another_toolkit_contains_our_name(name: str, ours: str):
     (settings,) = (override([f"{name}=1"]),)
     with pytest.raises(UnknownName) as caught:
         checked = built(settings)
@@ -149,7 +149,7 @@ def test_every_answer_names_settings_that_exist():
     assert len(ANSWERS) == sum(map(len, PEER_NAMES.values())), "each name is in one row"
 
 
-def test_no_setting_and_no_option_of_a_model_is_taken_for_another_one():
+def test_existing_settings_are_not_in_the_table():
     for section, kind in SECTIONS.items():
         for name in set(kind.model_fields) & set(ANSWERS):
             assert f"{section}.{name}" in ANSWERS[name]

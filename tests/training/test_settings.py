@@ -61,7 +61,10 @@ def test_unknown_setting_raises_and_suggests_the_nearest(sections: dict, message
         ({"training": {"steps": "many"}}, r"training.steps is 'many'\nexpected: .*integer"),
         ({"training": {"steps": True}}, "training.steps is True"),
         ({"training": {"label_smoothing": 1.0}}, "training.label_smoothing is 1.0"),
-        ({"training": {"schedule": "linear"}}, "'constant', 'cosine' or 'inverse-root'"),
+        ({"training": {"schedule": "linear"}}, "'constant', 'cosine', 'inverse-root' or 'epoch-decay'"),
+        ({"training": {"optimizer": "sgd"}}, r"(?s)optimizer is sgd.*learning_rate"),
+        ({"training": {"momentum": 0.9}}, r"(?s)momentum is 0.9.*adamw"),
+        ({"training": {"decay_factor": 0.5}}, "training.decay_factor is 0.5"),
         ({"training": {"keep": 1}}, "training.keep is 1\nexpected: .*2"),
         (
             {"training": {"steps": 5, "minutes": 2.0}},

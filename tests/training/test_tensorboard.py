@@ -84,6 +84,17 @@ def test_write_error_is_reported_once(tmp_path: Path):
     assert len(lines) == 3 and "TensorBoard" in lines[1] and "board" in lines[1]
 
 
+def test_symbolic_link_to_a_folder_is_not_followed(tmp_path: Path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "board").symlink_to(tmp_path / "elsewhere")
+    messages: list[str] = []
+    board = Board(tmp_path / "board", messages.append)
+    board.add(1, {"training/loss": 2.5})
+    board.close()
+    assert len(messages) == 1 and "board" in messages[0] and "symbolic link" in messages[0]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_no_folder_is_created_before_the_first_point(tmp_path: Path):
     board = Board(tmp_path / "board", print)
     board.flush()

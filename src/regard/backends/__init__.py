@@ -20,14 +20,14 @@ _SDPA_ABOUT = {
 }
 
 LARGE_TABLE = 1 << 24
-"""From this T x S on, "auto" prefers flex to kernels that need a mask tensor, because flex skips masked
-blocks."""
+"""If T x S is at least this number, "auto" prefers flex to kernels that need a mask tensor of size T x S,
+because flex skips masked blocks."""
 
 
 def _not_requested(call: Call) -> list[str]:
-    """Return why "auto" does not select an sdpa kernel: it needs a large mask tensor, and flex does not.
+    """Return why "auto" does not select an sdpa kernel although it can run the call; empty if it may.
 
-    Empty if "auto" may select the kernel.
+    The reason is that the kernel needs a large mask tensor, and flex could run the call without it.
     """
     _, _, queries, keys = call.sizes
     if call.query.device.type != "cuda" or not call.mask.parts or queries * keys < LARGE_TABLE:

@@ -1,4 +1,4 @@
-"""Backend: one implementation of the forward pass, and the reasons why it cannot run a call."""
+"""Backend: one implementation of the forward pass, which can also say why it cannot run a call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Backend:
 
     reasons(call): why the backend cannot run this call; empty if it can.
     run(call): compute the forward pass.
-    not_requested(call): why "auto" does not select the backend although it can run the call; empty otherwise.
+    not_requested(call): why "auto" does not select the backend although it can run the call; empty if it may.
     about: a short description.
     device: the only device type that the backend supports; None for all.
     approximations(call): what the backend approximates, and how to get the exact result; empty if nothing.

@@ -1,9 +1,9 @@
 """blocked: block-wise attention with an online softmax in plain PyTorch; memory linear in T + S.
 
-For calls that the fused kernels do not support: additive scores, dropout on CPU, learned biases, other
-devices. The backward pass recomputes the weights of each block from the lse. Additive scores are saved for
-the backward pass if they take less memory than query and key. If one row attends to a NaN, other rows of the
-same block can become NaN too.
+It runs calls that the fused kernels do not support (additive scores, dropout on CPU, learned biases, other
+devices). The backward pass recomputes the weights of each block from the lse. Additive scores are saved for
+the backward pass if they take less memory than query and key. If the query in one row attends to a NaN, other
+rows of the same block can become NaN too.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ def _worth_saving(call: Call) -> bool:
 
 
 def _widened(call: Call) -> Call:
-    """Return the call in at least float32, with one key head per query head, and with contiguous query and
-    key."""
+    """Return a copy of the call in at least float32, with a key and a value head for each query head.
+
+    Query and key are contiguous in the copy."""
     dtype = torch.promote_types(call.query.dtype, torch.float32)
     if (
         dtype == call.query.dtype
@@ -110,10 +111,10 @@ def _widened(call: Call) -> Call:
 
 
 def _forward_rows(call: Call, rows: slice, seed: int, saved: list[Tensor] | None) -> tuple[Tensor, Tensor]:
-    """Return output and lse of some rows by online softmax.
+    """Return output and lse of some query rows, computed by online softmax.
 
-    For each row it updates the maximum of the scores (`best`), the sum of exp(score - best) (`total`) and the
-    weighted sum of the values (`output`), block by block.
+    Block by block, the function updates three quantities for each row: the maximum of the scores (`best`),
+    the sum of exp(score - best) (`total`) and the weighted sum of the values (`output`).
     saved: a list to which the scores of each block are appended, for the backward pass; or None.
     """
     query = call.query[:, :, rows]
@@ -145,10 +146,11 @@ def _forward_rows(call: Call, rows: slice, seed: int, saved: list[Tensor] | None
 
 
 class _Totals:
-    """The sums of the gradients over the blocks computed so far.
+    """The gradients of all inputs, summed over the blocks computed so far.
 
-    query_by_bias: gradient of the query through a bias that depends on the query; added at the end.
-    factor: the vector v of additive scores; the gradients of query and key are multiplied by it at the end.
+    query_by_bias: gradient of the query through a bias that depends on the query. It is added to the gradient
+        of the query at the end.
+    factor: the vector v of additive scores. The gradients of query and key are multiplied by v at the end.
     """
 
     def __init__(self, call: Call):
@@ -189,9 +191,10 @@ def _backward_rows(
     saved: Iterator[Tensor] | None,
     totals: _Totals,
 ) -> None:
-    """Add the gradients from some query rows to `totals`.
+    """Compute the gradients of all inputs from some query rows, and add them to `totals`.
 
-    doutput, lse, delta: of these rows; delta is the sum of doutput * output over the channels.
+    doutput, lse: gradient of the output and lse of these rows.
+    delta: sum of doutput * output over the channels, for these rows.
     saved: the scores of the forward pass, block by block; None to recompute them.
     """
     query = call.query[:, :, rows]
@@ -209,8 +212,8 @@ def _backward_rows(
         if kept is not None:
             dweights *= kept
         if len(blocks) == 1:
-            # One block holds whole rows: divide by the row sum again, so that the rounding error of lse does
-            # not remain where terms cancel.
+            # This block holds whole rows, so the weights can be divided by their sum again. This removes the
+            # rounding error of the lse, which would remain where terms of the gradient cancel.
             weights /= _nonzero(weights.sum(-1, keepdim=True))
             delta = (weights * dweights).sum(-1, keepdim=True)
         dscores = dweights.sub_(delta).mul_(weights).div_(call.temperature)
@@ -227,7 +230,10 @@ def _backward_rows(
 def _through_bias(
     call: Call, query: Tensor, tile: Tile, dscores: Tensor, rows: slice, columns: slice, totals: _Totals
 ) -> None:
-    """Add the gradient of the bias, from the gradient of the scores of one tile, to `totals`."""
+    """Backward pass of the bias for one tile: add the gradients that go through the bias to `totals`.
+
+    dscores: gradient of the scores of the tile.
+    """
     if isinstance(call.bias, Tensor):
         place = totals.bias[0]
         place = place if place.shape[2] == 1 else place[:, :, rows]
@@ -243,8 +249,9 @@ def _through_bias(
 
 
 def _through_read(bias: Bias, weights: Tensor, tile: Tile, doutput: Tensor, totals: _Totals) -> Tensor:
-    """Backward pass of bias.read(), which adds to the output: return the gradient of the weights.
+    """Backward pass of bias.read(), which adds a term to the output: return the gradient of the weights.
 
+    weights: the weights of the tile, after dropout. doutput: gradient of the output.
     The gradients of the parameters of the bias are added to `totals`.
     """
     with torch.enable_grad():
@@ -279,9 +286,9 @@ def _collect(
 
 
 def _dropout(call: Call, weights: Tensor, tile: Tile, seed: int) -> Tensor:
-    """Return the dropout factors of one tile, 0 or 1 / (1 - dropout).
+    """Return a tensor of dropout factors for the weights of one tile, each 0 or 1 / (1 - dropout).
 
-    The seed and the place of the tile determine them, so forward and backward pass use the same factors.
+    They depend only on the seed and the place of the tile, so forward and backward pass use the same factors.
     """
     offset = int(tile.rows_T[0]) * call.sizes[3] + int(tile.columns_S[0])
     generator = torch.Generator(weights.device).manual_seed(seed + offset)
@@ -290,10 +297,10 @@ def _dropout(call: Call, weights: Tensor, tile: Tile, seed: int) -> Tensor:
 
 
 def _finite(level: Tensor) -> Tensor:
-    """Replace -inf by 0. The maximum or lse of a row is -inf as long as the row has seen no key."""
+    """Replace -inf, the maximum or lse of a row that sees no key, by 0. It avoids -inf - (-inf) = NaN."""
     return torch.where(level == -torch.inf, 0.0, level)
 
 
 def _nonzero(total: Tensor) -> Tensor:
-    """Replace 0 by 1. The sum of the weights of a row is 0 if the row sees no key."""
+    """Replace 0, the sum of the weights of a row that sees no key, by 1. It avoids a division by 0."""
     return torch.where(total == 0, 1.0, total)

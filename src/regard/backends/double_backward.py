@@ -1,4 +1,4 @@
-"""Double backward for backends whose backward pass is written by hand."""
+"""Double backward (gradients of gradients) for backends with their own backward pass."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ __all__ = ["differentiable"]
 
 
 def differentiable(call: Call, tensors: Sequence[Tensor | None], doutput: Tensor) -> list[Tensor | None]:
-    """Return gradients that can be differentiated again, computed by the reference backend.
+    """Return gradients of `tensors` that can be differentiated again, computed by the reference backend.
 
-    tensors: query, key, value, vector and the tensors of the bias, as passed to the backend. The gradient of
-    a tensor that does not require one is None. Unlike the calling backends, this function allocates tensors
-    of size T x S.
+    tensors: query, key, value, vector and the tensors of the bias, as passed to the backend.
+    doutput: gradient of the output.
+
+    A tensor that does not require a gradient gets None. Unlike the backends that call it, this function
+    allocates tensors of size T x S.
     """
     if call.dropout:
         raise BackendError(

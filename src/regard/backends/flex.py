@@ -1,8 +1,8 @@
 """flex: PyTorch's FlexAttention, which compiles masks and biases into the kernel and skips masked blocks.
 
-On CUDA it supports what the other fused kernels do not: where() masks for long sequences, float32 biases with
-half-precision queries, learned biases. On CPU it computes the forward pass only and is meant for tests;
-"auto" never selects it on CPU.
+On CUDA it supports calls that the other fused kernels do not support (where() masks for long sequences,
+float32 biases with half-precision queries, learned biases). On CPU it computes the forward pass only and is
+meant for tests; "auto" never selects it on CPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from regard.backends import blocked
-from regard.backends.transforms import once_differentiable, reasons_of_transforms
+from regard.backends.transforms import once_differentiable, once_differentiable_node, reasons_of_transforms
 from regard.backends.visible_blocks import seen_blocks
 from regard.call import Call, Forward
 from regard.positions import Bias
@@ -30,8 +30,8 @@ __all__ = ["reasons", "run", "not_requested"]
 _COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 VARIANTS = 1 << 20
-"""Our limit of recompilations. With PyTorch's default limits, torch.compile raises after 8 variants of a
-function, or 256 in total."""
+"""Maximum number of compiled variants of flex_attention. PyTorch's default limits would be too low:
+torch.compile raises an error after 8 variants of a function, or 256 variants in total."""
 
 _HAS_LIMIT = "recompile_limit" in inspect.signature(torch.compile).parameters
 _LIMIT_LOCK = threading.Lock()
@@ -75,7 +75,7 @@ def not_requested(call: Call) -> list[str]:
 
 
 def run(call: Call) -> Forward:
-    """Compile mask and bias into the kernel, and run it."""
+    """Compute the forward pass with FlexAttention; mask and bias are compiled into its kernel."""
     from torch.nn.attention.flex_attention import AuxRequest
 
     if call.trains:
@@ -98,6 +98,8 @@ def run(call: Call) -> Forward:
             call.query, call.key, call.value, **options, return_aux=AuxRequest(lse=True)
         )
         lse = aux.lse
+    if call.trains and isinstance(call.bias, Bias):
+        once_differentiable_node(output)
     assert lse is not None
     if not call.mask.parts and not isinstance(call.bias, Tensor):
         return Forward(output, lse)
@@ -107,21 +109,25 @@ def run(call: Call) -> Forward:
 
 @functools.cache
 def _compiled(static: bool) -> Callable[..., Any]:
-    """Return the compiled flex_attention. static: compile once per shape, without dynamic shapes."""
+    """Return flex_attention, compiled by torch.compile.
+
+    static: whether to compile it anew for each shape. If False, dynamic shapes are allowed.
+    """
     from torch.nn.attention.flex_attention import flex_attention
 
     def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
-        # A separate function: its recompile limit does not count recompilations for other callers.
+        # torch.compile counts recompilations per function. With a separate function, the recompilations for
+        # other callers of flex_attention do not count.
         return flex_attention(query, key, value, **options)
 
-    # fullgraph: PyTorch raises at the recompile limit. Without it, PyTorch would fall back to eager code,
-    # which allocates T x S.
+    # With fullgraph=True, PyTorch raises an error at the recompile limit. Otherwise it would fall back to
+    # eager code, which allocates T x S.
     options: dict[str, Any] = {"recompile_limit": VARIANTS} if _HAS_LIMIT else {}
     return torch.compile(attend, fullgraph=True, dynamic=False if static else None, **options)
 
 
 def _run_compiled(query: Tensor, *others: Tensor, **options: Any) -> Any:
-    """Run the compiled flex_attention. If Inductor fails with dynamic shapes, compile for this shape."""
+    """Run the compiled flex_attention. If Inductor fails with dynamic shapes, compile it for this shape."""
     static = query.device.type == "cpu"  # on CPU, compilation with dynamic shapes can fail
     if torch.compiler.is_compiling():
         return _compiled(static)(query, *others, **options)
@@ -151,7 +157,8 @@ def _bias(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tens
     bias, device = call.bias, call.query.device
     if bias is None:
         return None
-    # As tensors: a Python number that changes would make torch.compile recompile, and then Inductor fails.
+    # These are tensors, because torch.compile would recompile for each new Python number, and Inductor would
+    # then fail.
     start = torch.full((), call.start, device=device)
     temperature = torch.full((), call.temperature, dtype=torch.float32, device=device)
     if isinstance(bias, Bias):

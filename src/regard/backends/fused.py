@@ -1,8 +1,8 @@
 """fused: Triton kernels for additive attention, forward and backward; memory linear in T + S.
 
 For additive scores on CUDA. If TRITON_INTERPRET=1 is set in the environment before the first call, the
-kernels run in Triton's interpreter on the CPU, which is slow and meant for tests. If one row attends to a
-NaN, other rows of the same tile can become NaN too.
+kernels run in Triton's interpreter on the CPU, which is slow and meant for tests. If the query in one row
+attends to a NaN, other rows of the same tile can become NaN too.
 """
 
 from __future__ import annotations
@@ -86,7 +86,11 @@ def run(call: Call) -> Forward:
 
 
 def _mask(call: Call) -> tuple[Any, ...]:
-    """Return the mask as arguments of the operator: lengths, document ids (two), start, left, right."""
+    """Return the mask as six arguments of the operator additive_forward.
+
+    They are the lengths, the document ids of the queries, the document ids of the keys, start, left and
+    right. Each of them except start is None if the mask does not have this part.
+    """
     mask = call.mask
     documents = (None if ids is None else ids.contiguous() for ids in mask.documents or (None, None))
     return mask.lengths, *documents, call.start, *mask.sides
@@ -96,7 +100,10 @@ _loaded: list[str] = []
 
 
 def _load() -> bool:
-    """Import the operators, and Triton with them, on first use."""
+    """Import the custom operators and Triton on the first call, and register the backward pass.
+
+    Returns True, so that it can be called in an assert.
+    """
     if not _loaded:
         from regard.kernels.additive import additive_forward
 
@@ -140,7 +147,7 @@ def _rebuilt_call(
     of_query: Tensor | None, of_key: Tensor | None, start: int, left: int | None, right: int | None,
     scale: float,
 ) -> Call:  # fmt: skip
-    """Build a Call from the inputs of the operator, for double backward."""
+    """Build a Call from the inputs of the operator, because the double backward needs one."""
     documents = None if of_query is None or of_key is None else (of_query, of_key)
     window = None if left is None and right is None else (left, right)
     mask = Mask(lengths=lengths, window=window, documents=documents)

@@ -1,7 +1,7 @@
 """reference: the definition of attention in four steps, without optimisation; allocates T x S.
 
-Every other backend is tested against this one in float64. Only this backend guarantees that a masked key has
-no effect on a row even if the key is NaN or inf and other rows attend to it.
+Every other backend is tested against this backend in float64. Only this backend guarantees that a key with
+NaN or inf has no effect on the queries that may not see it, even if other queries attend to it.
 """
 
 from __future__ import annotations

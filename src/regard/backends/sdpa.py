@@ -1,9 +1,9 @@
 """sdpa: PyTorch's fused attention kernels, for inner-product scores.
 
-They are called as aten operators, not through F.scaled_dot_product_attention, for two reasons. That function
-silently falls back to a path that allocates T x S (on CPU for dropout, different widths of key and value, a
-bias with gradient, 3-D input, S = 0). And it does not return the log-sum-exp, from which the weights that a
-Look requests are computed.
+They are called as aten operators, not through F.scaled_dot_product_attention, for two reasons. First, that
+function silently falls back to a path that allocates T x S (on CPU for dropout, different widths of key and
+value, a bias with gradient, 3-D input, S = 0). Second, it does not return the log-sum-exp, from which the
+weights are computed if a Look requests them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from regard.select import Soft
 __all__ = ["KERNELS", "Kernel"]
 
 Operator = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float], tuple[Tensor, Tensor]]
-"""(query, key, value, bias, dropout, is_causal, scale) -> (output, lse)"""
+"""The signature of a kernel: (query, key, value, bias, dropout, is_causal, scale) -> (output, lse)."""
 
 
 AMPERE = (8, 0)
@@ -41,10 +41,11 @@ class Kernel:
     bias: bool  # supports a mask or bias
     dropout: bool
     grouped: bool  # supports fewer key heads than query heads
-    equal_widths: bool  # needs the same width for query, key and value; narrower ones get zero padding
-    multiple: int = 1  # widths are padded to a multiple of this
-    widest: int | None = None  # the largest width
-    capability: tuple[int, int] = (0, 0)  # the lowest CUDA compute capability
+    equal_widths: bool  # needs the same width for query, key and value; narrower tensors are zero-padded
+    multiple: int = 1  # widths are zero-padded to a multiple of this number
+    widest: int | None = None  # the largest head width that it supports; None for no limit
+    capability: tuple[int, int] = (0, 0)  # the lowest CUDA compute capability that it supports
+    single_key_gradient: bool = True  # has a backward pass for T = S = 1
 
     def reasons(self, call: Call) -> list[str]:
         """Return why this kernel cannot run the call; empty if it can."""
@@ -63,6 +64,8 @@ class Kernel:
         widest = max(call.query.shape[-1], call.value.shape[-1])
         if self.widest is not None and widest > self.widest:
             reasons.append(f"supports head widths up to {self.widest}, not {widest}")
+        if not self.single_key_gradient and call.trains and call.sizes[2:] == (1, 1):
+            reasons.append("has no backward pass for T = S = 1")
         return reasons
 
     def _missing_on(self, device: torch.device, dtype: torch.dtype) -> list[str]:
@@ -78,7 +81,7 @@ class Kernel:
         return reasons
 
     def run(self, call: Call) -> Forward:
-        """Run the kernel. Set output to 0 and lse to -inf in rows that see no key."""
+        """Run the kernel. A query that sees no key gets output 0 and lse -inf."""
         queries, width = call.query.shape[2], call.value.shape[3]
         query, key, value = call.query, call.key, call.value
         if not self.grouped:
@@ -156,15 +159,19 @@ def _causal_alone(call: Call) -> bool:
 
 
 def _causal_and_padding(call: Call) -> bool:
-    """Whether the mask is causal and padding only: is_causal=True, and the padding as a bias."""
+    """Whether the mask has only the parts causal and padding, and there is no bias.
+
+    The CPU kernel then applies the causal part (is_causal=True), and only the padding becomes a bias tensor.
+    """
     return call.mask.causal and call.mask.only("causal", "lengths") and call.bias is None and call.start == 0
 
 
 def _loses_precision(call: Call) -> bool:
-    """Whether a float32 bias would be rounded to half precision.
+    """Whether the bias would lose precision, because it must be rounded to half precision.
 
     The CUDA kernels require a bias in the dtype of the query. The bias of a position scheme is computed in
-    float32. A bias tensor is divided by the temperature, which is exact only for powers of two.
+    float32, so rounding changes it. A bias tensor is divided by the temperature; the result is exact only if
+    the temperature is a power of two.
     """
     if call.bias is None or call.query.dtype not in _HALF:
         return False
@@ -172,10 +179,10 @@ def _loses_precision(call: Call) -> bool:
 
 
 def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | None]:
-    """Return two tensors: mask and bias as one tensor to add to the scores, and which rows see a key.
+    """Return mask and bias as one tensor to add to the scores, and a bool tensor: which queries see a key.
 
-    Both are None if there is no mask and no bias. The first broadcasts to (B, H, T, S). without_causal: leave
-    out the causal mask, because the kernel applies it (is_causal).
+    The first tensor broadcasts to (B, H, T, S), the second to (B, H, T). Both are None if there is no mask
+    and no bias. without_causal: leave out the causal mask, because the kernel applies it (is_causal).
     """
     mask = replace(call.mask, causal=False) if without_causal else call.mask
     if not mask.parts and call.bias is None:
@@ -193,8 +200,8 @@ def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | Non
         visible = visible & (bias != -torch.inf)
         wide = bias.to(torch.promote_types(bias.dtype, torch.float32))
         added = torch.where(visible, wide / call.temperature, 0.0).to(dtype)
-    # If all scores of a row are -inf, the kernels return NaN or lse 0. So such a row gets no -inf here, and
-    # run() sets its output to 0 and its lse to -inf afterwards.
+    # If all scores of a row are -inf, the kernels return NaN or lse 0. So a row that sees no key gets no -inf
+    # here; run() later sets its output to 0 and its lse to -inf.
     seeing = visible.any(-1)
     return torch.where(~visible & seeing.unsqueeze(-1), -torch.inf, added).to(dtype), seeing
 
@@ -206,7 +213,10 @@ def _strided(bias: Tensor, call: Call) -> Tensor:
 
 
 def _last_dense(tensor: Tensor) -> Tensor:
-    """Return the tensor with stride 1 in its last dimension, which the kernels assume without a check."""
+    """Return the tensor with stride 1 in its last dimension, copied if necessary.
+
+    The kernels assume this stride and do not check it.
+    """
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -214,10 +224,10 @@ _VECTOR = 16  # number of elements of a SIMD vector in the CPU kernel
 
 
 def _missing_nan(call: Call) -> Tensor:
-    """Return what to add to output and lse, (B, H, T): NaN for rows whose scores are all NaN, otherwise 0.
+    """Return a tensor to add to output and lse, (B, H, T): NaN where all scores of a row are NaN, else 0.
 
-    With fewer keys than a SIMD vector has elements, the CPU kernel treats a row of NaN scores as a row that
-    sees no key, and returns no NaN.
+    If there are fewer keys than a SIMD vector has elements, the CPU kernel itself returns no NaN for such a
+    row; it treats the row as if the query saw no key.
     """
     no_key_BH1 = call.spread(call.key.isnan().any(-1).all(-1, keepdim=True))
     return torch.where(call.query.isnan().any(-1) | no_key_BH1, torch.nan, 0.0)
@@ -301,6 +311,7 @@ KERNELS = {
         multiple=8,
         widest=128,
         capability=AMPERE,
+        single_key_gradient=False,
     ),
     "sdpa-flash": Kernel(
         _flash,

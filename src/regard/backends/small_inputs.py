@@ -1,8 +1,8 @@
 """Small-input path of the blocked backend: additive attention without blocks.
 
-tanh(q + k) is computed as one tensor and saved for the backward pass. A recurrent decoder makes one small
-call per word, for which a loop over blocks costs more than it saves. FEW limits the memory for the saved
-tensor; larger inputs are computed block by block.
+tanh(q + k) is computed as one tensor and saved for the backward pass. This is faster than a loop over blocks
+for small inputs, such as those of a recurrent decoder, which calls attention() once per word. FEW limits the
+memory for the saved tensor; larger inputs are computed block by block.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from regard.call import Call, Forward
 __all__ = ["fits", "run"]
 
 FEW = 1 << 18
-"""Maximum number of elements of tanh(q + k), B H T S A, on a CPU: 1 MiB of float32. GPUs: see at_once()."""
+"""Maximum number of elements of tanh(q + k), B H T S A, on a CPU: 1 MiB of float32. For GPUs, at_once()
+computes the limit from it."""
 
 
 def fits(call: Call) -> bool:

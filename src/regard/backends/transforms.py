@@ -10,15 +10,15 @@ from torch.autograd import forward_ad
 
 from regard.errors import BackendError, message
 
-__all__ = ["once_differentiable", "reasons_of_transforms"]
+__all__ = ["once_differentiable", "once_differentiable_node", "reasons_of_transforms"]
 
 _HINT = 'backend="reference" supports torch.func, forward-mode AD and double backward'
 
 
 def reasons_of_transforms(vmap: bool = False) -> list[str]:
-    """Return why a backend cannot run inside the torch.func transforms that are active now; empty if it can.
+    """Return why a backend cannot run inside the active torch.func transforms; empty if it can.
 
-    vmap: whether the backend supports vmap and one level of grad. If False, it supports no transform.
+    vmap: whether the backend supports vmap and one level of grad. If False, it supports no transform at all.
     """
     if torch.compiler.is_compiling():
         return []
@@ -36,14 +36,32 @@ def reasons_of_transforms(vmap: bool = False) -> list[str]:
 
 
 def once_differentiable(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return views of the tensors with a hook that raises a BackendError in a double backward.
+    """Return views of the tensors that raise a BackendError if a gradient is differentiated again.
 
-    A tensor that requires no gradient is returned as it is. Inside torch.compile or torch.func, all tensors
-    are returned as they are.
+    A tensor that requires no gradient is returned unchanged. Inside torch.compile or torch.func, all tensors
+    are returned unchanged.
     """
     if torch.compiler.is_compiling() or torch._C._functorch.get_interpreter_stack():
         return tensors
     return tuple(_hooked(tensor) if tensor.requires_grad else tensor for tensor in tensors)
+
+
+def once_differentiable_node(output: Tensor) -> None:
+    """Make a double backward through the operation that computed `output` raise a BackendError.
+
+    Unlike once_differentiable(), this also covers tensors that the operation reads without being passed them,
+    such as the parameters of a position scheme.
+    """
+    if torch.compiler.is_compiling() or torch._C._functorch.get_interpreter_stack():
+        return
+    if output.grad_fn is not None:
+        output.grad_fn.register_hook(_once_each)
+
+
+def _once_each(gradients: tuple[Tensor | None, ...], _: object) -> tuple[Tensor | None, ...] | None:
+    if not torch.is_grad_enabled():
+        return None
+    return tuple(None if gradient is None else _Once.apply(gradient) for gradient in gradients)
 
 
 def _hooked(tensor: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
-"""Block masks for FlexAttention, computed without evaluating the mask for every pair.
+"""Block masks for FlexAttention, computed without evaluating the mask for every pair of query and key.
 
-For causal masks, windows and lengths, the visible keys of a row are an interval, and document ids are usually
-sorted. So the ends of a block are enough to decide whether the block is visible. A masked block that is
-mistaken for a visible one costs time but does not change the result, because the kernel still evaluates the
-mask inside it. Other masks are evaluated for every pair, some rows at a time.
+For causal masks, windows and lengths, the keys that a query sees are an interval, and document ids are
+usually sorted. So the first and last element of a block are enough to decide whether the block is visible. If
+a masked block is mistaken for a visible one, this costs time but does not change the result, because the
+kernel still evaluates the mask inside the block. Other masks are evaluated for every pair, some rows at a
+time.
 
 PyTorch's create_block_mask evaluates every pair for all masks: it is slow to compile, and without compilation
 it stores the whole T x S mask.
@@ -31,11 +32,11 @@ BLOCK = 128
 """Block size, in rows and in keys."""
 
 PAIRS_AT_ONCE = 1 << 24
-"""Number of (row, key) pairs to evaluate at once, for masks that must be evaluated."""
+"""Number of (row, key) pairs to evaluate at once, for masks that must be evaluated for every pair."""
 
 REMEMBERED = 1 << 18
-"""Maximum number of blocks of a mask that is cached. The last 32 causal and window masks are cached, up to
-4 MiB each."""
+"""Maximum number of blocks of a block mask that is cached; larger ones are computed again for each call. The
+cache holds the last 32 causal and window masks, with up to 4 MiB each."""
 
 
 def seen_blocks(call: Call) -> BlockMask:
@@ -73,7 +74,7 @@ def _block_mask(mask: Mask, tile: Tile) -> BlockMask:
 
 
 def _may_see(mask: Mask, tile: Tile) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    # As a tensor: torch.compile would recompile the mask for each new Python number.
+    # `start` is a tensor, because torch.compile would recompile the mask for each new Python number.
     start = torch.full((), tile.start, device=tile.rows_T.device)
 
     def may_see(batch: Tensor, head: Tensor, row: Tensor, j: Tensor) -> Tensor:
@@ -85,9 +86,9 @@ def _may_see(mask: Mask, tile: Tile) -> Callable[[Tensor, Tensor, Tensor, Tensor
 def _from_ends(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
     """Return which blocks may contain visible pairs, and which blocks are fully visible.
 
-    Both are (B or 1, 1, blocks of rows, blocks of keys). They are computed from the first and last position,
-    and from the smallest and largest document id, of each block. Only causal, window, lengths and documents
-    are considered.
+    Both results are bool tensors, (B or 1, 1, blocks of rows, blocks of keys). They are computed from the
+    first and last position and the smallest and largest document id of each block. Only the parts causal,
+    window, lengths and documents of the mask are considered.
     """
     queries, keys = len(tile.rows_T), len(tile.columns_S)
     row, begin = tile.rows_T[::BLOCK, None], tile.columns_S[::BLOCK]

@@ -26,6 +26,7 @@ COMMANDS = (
     "tour",
     "train",
     "translate",
+    "generate",
     "score",
     "classify",
     "evaluate",
@@ -105,6 +106,8 @@ def regard(
     * `regard translate runs/x --text "나는 고양이로소이다" --draw` translates and draws the attention
 
     * `regard view runs/x --text "나는 고양이로소이다" --output look.html` writes a page with every view
+
+    * `regard generate runs/lm --prompt "I learned"` continues a text with a language model
 
     * `regard tour` draws every attention mechanism in the terminal
 

@@ -40,6 +40,7 @@ from regard.decoding.word_alignment import pharaoh
 from regard.errors import ArgumentError, UnknownName, message
 from regard.evaluation import SYMMETRISATIONS, read_links
 from regard.evaluation.gold_alignment import evaluate_alignments
+from regard.roles import CROSS
 from regard.tasks.translation.alignment_choice import aligned_at, join_directions
 from regard.tasks.translation.alignment_search import search_alignments
 from regard.tasks.translation.translation_page import TranslationPage
@@ -82,8 +83,8 @@ Site = Annotated[
     typer.Option(
         "--site",
         metavar="NAME",
-        help="Name of an attention layer (site), e.g. decoder.5.cross; * matches any text. Several sites are "
-        "averaged.",
+        help="Attention layers (sites): a role, e.g. cross, or a name, e.g. decoder.5.cross; * matches any "
+        "text. Several sites are averaged.",
         show_default="saved by --choose; else trained with --guided; else all",
         rich_help_panel=WHERE,
     ),
@@ -219,7 +220,7 @@ def align(
 
     def load(folder: Path) -> Any:
         by_words = unit == "auto" and (gold_alignments is not None or choose not in (None, AGREEMENT))
-        settings = {"tokens_per_batch": batch_tokens, "longest": max_source_length, "look": "*cross"}
+        settings = {"tokens_per_batch": batch_tokens, "longest": max_source_length, "look": CROSS}
         settings["unit"] = "word" if by_words else unit
         return open_run(folder, checkpoint, device, threads, **settings)
 

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.cli import bounds
-from regard.cli.column_options import two_names
 from regard.cli.pair_options import (
     Chosen,
     Columns,
@@ -28,6 +27,7 @@ from regard.data.hold_out import HeldOut
 from regard.data.progress_bar import advancing
 from regard.errors import ArgumentError, message, shown
 from regard.files.file_group import check_free, written_together
+from regard.tasks.column_names import two_names
 
 __all__ = ["split"]
 

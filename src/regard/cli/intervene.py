@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import re
 from collections.abc import Sequence
@@ -39,6 +38,7 @@ from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.interventions import Cut, Force, Intervention, Scale, Uniform, read_interventions
 from regard.interventions import intervene as changing
 from regard.look import Look
+from regard.roles import CROSS, sites_matching
 from regard.sites import scope
 from regard.viewing import Entry, draw
 from regard.viewing.entry import ROWS
@@ -95,7 +95,8 @@ Place = Annotated[
     typer.Option(
         "--site",
         metavar="SITE",
-        help="Attention layers (sites) that --cut, --force and --erase change; * matches any text.",
+        help="Attention layers (sites) that --cut, --force and --erase change: a role, e.g. cross, or a "
+        "name; * matches any text.",
     ),
 ]
 Head = Annotated[
@@ -128,7 +129,7 @@ def intervene(
     erase: Erased = None,
     uniform: Evens = None,
     drop: Drops = None,
-    site: Place = "*cross",
+    site: Place = CROSS,
     head: Head = None,
     data: Data = None,
     as_json: AsJSON = False,
@@ -158,7 +159,7 @@ def intervene(
     """
     search = build_search(beam_size, length_penalty, greedy=greedy, max_length=max_length)
     sentence = one_sentence("regard intervene", sentence, text)
-    translator = open_run(run, checkpoint, device, threads, search=search, look="*cross")
+    translator = open_run(run, checkpoint, device, threads, search=search, look=CROSS)
     with scope(Look()) as sites:
         before = translator.translate(sentence)
     sentence = before.source  # after preprocessing: links have the word numbers of this text
@@ -181,7 +182,7 @@ def intervene(
         expected = "--cut, --force, --erase, --uniform, --drop or --data"
         raise ArgumentError(message("regard intervene", "no intervention is given", expected=expected))
     for place in {each.at: None for each in interventions}:
-        if not fnmatch.filter(sites, place):
+        if not sites_matching(sites, place):
             hint = f"the sites of the model: {', '.join(sites) or 'none'}"
             raise ArgumentError(
                 message("regard intervene", f"no attention site matches {place!r}", hint=hint)

@@ -28,6 +28,12 @@ class Command(TyperCommand):
         """Return the options and arguments, changed so that the help does not show their Python types."""
         return [_plain(each) for each in super().get_params(ctx)]
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line, without arguments that are hidden from the help."""
+        visible = [each for each in self.get_params(ctx) if not getattr(each, "hidden", False)]
+        pieces = [piece for each in visible for piece in each.get_usage_pieces(ctx)]
+        return [self.options_metavar, *pieces] if self.options_metavar else pieces
+
 
 class CommandGroup(TyperGroup):
     """A group of commands. An unknown command raises UnknownName, which suggests a similar command."""

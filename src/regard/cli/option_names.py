@@ -50,7 +50,7 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--valid-tgt", "--valid-trg", "--validation-target", "--dev-tgt", "--dev-target"): ("--valid-target",),
     ("--csv", "--tab"): ("--tsv",),
     ("--json", "--json-lines"): ("--jsonl",),
-    ("--sentence", "--string", "--line", "--prompt", "--interactive"): ("--text",),
+    ("--sentence", "--string", "--line", "--prompt", "--interactive"): ("--text", "--prompt"),
     ("--num-sentences", "--num-samples", "--number"): ("--count", "--sentences", "--pairs"),
     # output
     ("--save-dir", "--output-dir", "--out-dir", "--model-dir", "--save-model", "--save-path"): ("--output",),
@@ -121,6 +121,7 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--random-sampling-temp", "--sampling-temperature"): ("--temperature",),
     ("--max-len", "--max-len-b", "--max-new-tokens", "--max-target-length", "--max-output-length"): (
         "--max-length",
+        "--max-new-tokens",
     ),
     ("--max-input-length", "--max-src-len", "--src-seq-length", "--max-source-positions"): (
         "--max-source-length",
@@ -139,7 +140,6 @@ PEER_COMMANDS = {
     "eval": "evaluate",
     "finetune": "train",
     "fit": "train",
-    "generate": "translate",
     "info": "show",
     "interactive": "translate",
     "plot": "view",

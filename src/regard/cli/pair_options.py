@@ -7,26 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.column_options import COLUMNS, FIELDS, two_columns, two_names
+from regard.cli.pair_file_options import Files, pair_option
 from regard.data import Choices, Pairs, read_pairs
-from regard.data.line_io import STANDARD
+from regard.data.line_io import check_standard_input
 from regard.data.pair_stream import LinePairs, PairStream, RowPairs
 from regard.errors import ArgumentError, UnknownName, message
+from regard.tasks.column_names import two_columns, two_names
 
 __all__ = ["PairFiles", "check_standard_input", "read_choices"]
 
-SourceFiles = Annotated[
-    list[str] | None,
-    typer.Option("--source", metavar="FILE", help="File of source sentences, one per line; may be repeated."),
-]
-TargetFiles = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--target",
-        metavar="FILE",
-        help="File of translations: line N is the translation of line N of --source.",
-    ),
-]
+SourceFiles = Annotated[Files, pair_option("--source")]
+TargetFiles = Annotated[Files, pair_option("--target")]
 SourceLines = Annotated[
     list[str] | None,
     typer.Option(
@@ -43,26 +34,10 @@ TargetLines = Annotated[
         help="Target sentences: line N is the translation of line N of --source. - is standard input.",
     ),
 ]
-TsvFiles = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tsv", metavar="FILE", help="TSV file of sentence pairs, instead of --source and --target."
-    ),
-]
-JsonlFiles = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--jsonl", metavar="FILE", help="JSON lines file of sentence pairs, instead of --source and --target."
-    ),
-]
-Columns = Annotated[
-    str,
-    typer.Option("--columns", metavar="A,B", help=COLUMNS),
-]
-Fields = Annotated[
-    str,
-    typer.Option("--fields", metavar="A,B", help=FIELDS),
-]
+TsvFiles = Annotated[Files, pair_option("--tsv")]
+JsonlFiles = Annotated[Files, pair_option("--jsonl")]
+Columns = Annotated[str, pair_option("--columns")]
+Fields = Annotated[str, pair_option("--fields")]
 Chosen = Annotated[
     list[str] | None,
     typer.Option(
@@ -122,12 +97,6 @@ class PairFiles:
             return LinePairs(self.source, self.target)
         columns, names = two_columns(self.columns), two_names("--fields", self.fields)
         return RowPairs.read(self.tsv, self.jsonl, columns, names)
-
-
-def check_standard_input(*files: str | None) -> None:
-    """Raise ArgumentError if more than one of the files is "-", standard input."""
-    if files.count(STANDARD) > 1:
-        raise ArgumentError(message("-", "standard input is named twice, but can be read only once"))
 
 
 def read_choices(assignments: list[str]) -> Choices:

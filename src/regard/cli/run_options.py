@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,17 +9,15 @@ import typer
 
 from regard.cli import bounds
 from regard.data.line_io import say
-from regard.decoding import LENGTHS, Beam, Greedy, Rules, Sample, Search
 from regard.decoding.beam import MOST_BEAMS
-from regard.decoding.penalties import GNMT, MOST_ALPHA, Length
 from regard.decoding.rules import MOST_TOKENS
-from regard.errors import ArgumentError, UnknownName, message
+from regard.decoding.search_options import BEAM_SIZE, LENGTH_PENALTY, build_search
+from regard.errors import ArgumentError, message, shown
 
-__all__ = ["build_search", "one_sentence", "open_run"]
+__all__ = ["BEAM_SIZE", "LENGTH_PENALTY", "build_search", "one_sentence", "open_run", "open_task"]
 
 SEARCHING, MACHINE = "Decoding", "Checkpoint and device"
 
-BEAM_SIZE, LENGTH_PENALTY = 5, f"{GNMT().alpha:g}"
 MAX_SOURCE_LENGTH, BATCH_TOKENS = 512, 4096
 """Default values of options. The defaults of --temperature, --top-k, --top-p and --seed are in Sample."""
 
@@ -200,6 +197,28 @@ def open_run(run: Path, checkpoint: str, device: str, threads: int | None, **opt
     return loaded
 
 
+def open_task(task: str, run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:
+    """Load a run of this task, and report checkpoints that were skipped because they are damaged.
+
+    Raises ArgumentError for a run of another task; the error has the command for that run.
+    """
+    import torch
+
+    from regard.tasks.task_table import find_task, load, task_of
+
+    kind = task_of(run)
+    if not issubclass(kind, find_task(task)):
+        problem = f"this is not a run of the task {task}"
+        command = kind.next_command.format(run=shown(run))
+        raise ArgumentError(message(shown(run), problem, hint=f"for this run: {command}"))
+    if threads is not None:
+        torch.set_num_threads(threads)
+    loaded = load(run, checkpoint=checkpoint, device=device, **options)
+    for note in loaded.notes:
+        say(note)
+    return loaded
+
+
 def one_sentence(command: str, sentence: str | None, text: str | None) -> str:
     """Return the sentence to translate: the positional argument, or the value of --text.
 
@@ -216,69 +235,3 @@ def one_sentence(command: str, sentence: str | None, text: str | None) -> str:
         problem = "the sentence is missing" if sentence is None else "the sentence is empty"
         raise ArgumentError(message(command, problem, hint=f'{command} RUN --text "..."'))
     return str(sentence)
-
-
-def build_search(
-    beam_size: int | None,
-    length_penalty: str | None,
-    n_best: int = 1,
-    greedy: bool = False,
-    max_length: int | None = None,
-    sample: bool = False,
-    **sampling: float | None,
-) -> Search:
-    """Return the search with these options; raise ArgumentError if they cannot be combined.
-
-    sampling: temperature, top_k, top_p and seed. An option is None if it is not on the command line.
-
-    >>> build_search(None, "average:1", n_best=9)
-    Beam(size=9, best=9, length=Average(alpha=1.0), coverage=0.0, rules=Rules(minimum=1, ...))
-    """
-    sampling = {name: value for name, value in sampling.items() if value is not None}
-    options = {
-        "--beam-size": beam_size is not None,
-        "--length-penalty": length_penalty is not None,
-        "--greedy": greedy,
-        "--sample": sample,
-        "--n-best": n_best > 1,
-        **{f"--{name.replace('_', '-')}": True for name in sampling},
-    }
-    allowed = {
-        "--greedy": {"--greedy"},
-        "--sample": {"--sample", "--n-best", "--temperature", "--top-k", "--top-p", "--seed"},
-        "": {"--beam-size", "--length-penalty", "--n-best"},
-    }
-    method = "--greedy" if greedy else "--sample" if sample else ""
-    wrong = [name for name, present in options.items() if present and name not in allowed[method]]
-    if wrong:
-        hint = "" if method else f"use it with --sample: --sample {wrong[0]} ..."
-        problem = f"it cannot be combined with {method or 'beam search'}"
-        raise ArgumentError(message(wrong[0], problem, hint=hint))
-    rules = Rules(maximum=max_length)
-    if greedy:
-        return Greedy(rules)
-    if sample:
-        return Sample(**sampling, count=n_best, rules=rules)  # type: ignore[arg-type]
-    return Beam(
-        max(BEAM_SIZE, n_best) if beam_size is None else beam_size,
-        n_best,
-        _length(length_penalty),
-        rules=rules,
-    )
-
-
-def _length(text: str | None) -> Length:
-    """Parse a length penalty: a number such as 0.6, or a name and a number such as average:1."""
-    if text is None:
-        return GNMT()
-    name, colon, number = text.rpartition(":")
-    if colon and name not in LENGTHS:
-        raise UnknownName("length penalty", name, LENGTHS)
-    try:
-        alpha = float(number)
-    except ValueError:
-        alpha = math.nan
-    if not abs(alpha) <= MOST_ALPHA:
-        expected = f"a number from -{MOST_ALPHA} to {MOST_ALPHA}, or a name and a number: average:1"
-        raise ArgumentError(message("--length-penalty", f"{text[:60]!r}", expected=expected))
-    return LENGTHS[name or "gnmt"](alpha)

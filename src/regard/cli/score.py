@@ -1,9 +1,13 @@
-"""regard score: print the log-probabilities of translations that already exist."""
+"""regard score: print the log-probabilities of given translations, or of lines under a language model."""
 
 from __future__ import annotations
 
-import json
-from typing import Annotated
+import json as json_format
+import math
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -27,28 +31,48 @@ from regard.cli.run_options import (
     RunFolder,
     Threads,
     open_run,
+    open_task,
 )
-from regard.data.line_io import Notes, say, tell, writing
+from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell, writing
 from regard.data.pair_stream import in_batches
 from regard.decoding import Scored
 from regard.decoding.unknown_words import UnknownWords
+from regard.errors import ArgumentError, message, shown
+from regard.tasks.task_table import find_task, task_of
 from regard.training.logs.live_table import perplexity
 
 __all__ = ["score"]
 
 AT_ONCE = 4096
-"""Number of pairs that are scored together."""
+"""Number of pairs, or of lines, that are scored together."""
 
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILES", help="For a language model: files with one text per line; - is standard input."
+    ),
+]
+Texts = Annotated[
+    list[str] | None,
+    typer.Option("--text", metavar="TEXT", help="For a language model: a text to score; may be repeated."),
+]
 Tokens = Annotated[
     bool,
     typer.Option(
-        "--tokens", help="Print one JSON object per pair, with its tokens and their log-probabilities."
+        "--tokens",
+        help="Print one JSON object per line or pair, with its tokens and their log-probabilities.",
     ),
+]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object per line or pair, with all scores, tokens and notes."),
 ]
 
 
 def score(
     run: RunFolder,
+    files: Files = None,
+    text: Texts = None,
     source: SourceLines = None,
     target: TargetLines = None,
     tsv: TsvFiles = None,
@@ -57,16 +81,20 @@ def score(
     fields: Fields = "source,target",
     output: OutputFile = None,
     tokens: Tokens = False,
+    json: Json = False,
     max_source_length: MaxSourceLength = MAX_SOURCE_LENGTH,
     batch_tokens: BatchTokens = BATCH_TOKENS,
     checkpoint: CheckpointName = "best",
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Print the log-probability of each target sentence given its source, one number per line.
+    """Print the log-probability of each target sentence given its source, or of each line of a text.
 
-    The log-probability is summed over the tokens of the sentence, including the end token `</s>`. The
-    perplexity of all target tokens is printed to standard error.
+    A translator scores pairs (--source and --target, --tsv or --jsonl): one number per line. A language model
+    scores the lines of FILES, of --text or of standard input: log-probability, perplexity per token and
+    perplexity per word, separated by tabs. The log-probability is summed over the tokens of the sentence,
+    including the end token `</s>`, which counts as a word too. The perplexity of all tokens is printed to
+    standard error.
 
     Examples:
 
@@ -77,13 +105,38 @@ def score(
     * `regard score runs/x --tsv pairs.tsv --columns 2,1 --output scores.txt`
 
     * `regard translate runs/x test.ko | regard score runs/x --source test.ko --target -`
+
+    * `regard score runs/lm --text "I learned CS" --json`
+
+    * `regard score runs/lm test.txt --output scores.tsv`
     """
-    files = PairFiles(source, target, tsv, jsonl, columns, fields)
-    files.check("regard score")
+    loading = (run, checkpoint, device, threads)
+    pairs = {"--source": source, "--target": target, "--tsv": tsv, "--jsonl": jsonl}
+    form = "json" if json else "tokens" if tokens else ""
+    if issubclass(task_of(run), find_task("language")):
+        for option, given in pairs.items():
+            if given:
+                hint = f"regard score {shown(run)} FILES, or --text TEXT"
+                raise ArgumentError(message(option, "this run is a language model", hint=hint))
+        _score_lines(given_lines(files, text), open_task("language", *loading), output, form)
+        return
+    if files or text:
+        option = "--text" if text else "FILES"
+        problem = "a language model scores single texts, but this run is not a language model"
+        hint = "a translator scores pairs: --source FILE --target FILE"
+        raise ArgumentError(message(option, problem, hint=hint))
+    given_pairs = PairFiles(source, target, tsv, jsonl, columns, fields)
+    given_pairs.check("regard score")
+    options = {"tokens_per_batch": batch_tokens, "longest": max_source_length, "look": None}
+    _score_pairs(given_pairs, loading, options, output, form)
+
+
+def _score_pairs(
+    files: PairFiles, loading: tuple[Any, ...], options: dict[str, Any], output: Path | None, form: str
+) -> None:
+    """Score sentence pairs with a translator. form: "json", "tokens", or "" for one number per pair."""
     pairs = files.stream()
-    translator = open_run(
-        run, checkpoint, device, threads, tokens_per_batch=batch_tokens, longest=max_source_length, look=None
-    )
+    translator = open_run(*loading, **options)
     notes, unknown, total, count, lines = Notes(), UnknownWords(), 0.0, 0, 0
     with writing(output) as write:
         scored = (pair for batch in in_batches(pairs, AT_ONCE) for pair in translator.score(*batch))
@@ -92,7 +145,10 @@ def score(
             unknown.add(line, pair)
             lines += 1
             total, count = total + pair.score, count + len(pair.token_scores)
-            write(to_json(pair) if tokens else f"{pair.score:.4f}")
+            if form == "json":
+                write(json_format.dumps(pair.to_dict(), ensure_ascii=False))
+            else:
+                write(to_json(pair) if form else f"{pair.score:.4f}")
     tell(notes, pairs)
     unknown.say()
     if count:
@@ -102,4 +158,45 @@ def score(
 def to_json(pair: Scored) -> str:
     """Return a scored pair as a line of JSON."""
     record = {"score": pair.score, "tokens": pair.pieces, "token_scores": pair.token_scores}
-    return json.dumps(record | ({"notes": pair.notes} if pair.notes else {}), ensure_ascii=False)
+    return json_format.dumps(record | ({"notes": pair.notes} if pair.notes else {}), ensure_ascii=False)
+
+
+def _score_lines(lines: Lines, language: Any, output: Path | None, form: str) -> None:
+    """Score lines with a language model. form: "json", "tokens", or "" for three numbers per line."""
+    checked = _checked_lines(lines, language)
+    at_once = 1 if lines.keyboard else AT_ONCE
+    notes, total, tokens, words, number = Notes(), 0.0, 0, 0, 0
+    with writing(output) as write:
+        while chunk := list(islice(checked, at_once)):
+            for result in language.score(chunk):
+                number += 1
+                notes.add(number, result.all_notes)
+                total += result.log_probability
+                tokens, words = tokens + len(result.token_scores), words + result.words + 1
+                write(_line(result, form))
+    tell(notes, lines)
+    if tokens:
+        per_token, per_word = (perplexity(-total / count) for count in (tokens, words))
+        counts = f"{tokens:,} tokens and {words:,} words (each line end is one) in {number:,} lines"
+        say(f"perplexity {per_token:.2f} per token, {per_word:.2f} per word: {counts}")
+
+
+def _checked_lines(lines: Lines, language: Any) -> Iterator[str]:
+    """Yield the lines of all places; a line that is too long raises an error with file and line."""
+    for place in lines.places:
+        part = Lines([place])
+        for text in part:
+            language.encode_line(text, f"{place_name(place)}, line {part.read}")
+            lines.repaired += part.repaired
+            part.repaired = 0
+            yield text
+
+
+def _line(result: Any, form: str) -> str:
+    if form == "json":
+        return json_format.dumps(result.to_dict(), ensure_ascii=False)
+    if form == "tokens":
+        record = {"score": result.log_probability, "tokens": result.pieces}
+        return json_format.dumps(record | {"token_scores": result.token_scores}, ensure_ascii=False)
+    shown_scores = [result.log_probability, result.perplexity, result.word_perplexity]
+    return "\t".join(f"{each:.4f}" if math.isfinite(each) else str(each) for each in shown_scores)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.cli.json_output import print_json
 from regard.cli.task_option import OwnTask, task_of_run
 from regard.data.line_io import say
 from regard.errors import DataError, RegardError, message, printable, shown
 from regard.runs.run_facts import RunFacts, facts_of
-from regard.training.logs.json_log import strict
-from regard.training.logs.live_table import TITLES, best_title, in_time, in_words
+from regard.training.logs.live_table import TITLES, best_title, in_time, in_words, metric_title
 
 __all__ = ["show", "sparkline"]
 
@@ -57,10 +56,8 @@ def show(runs: Runs, as_json: AsJSON = False, task: OwnTask = None) -> None:
         else list(_readable_runs(runs, task))
     )
     if as_json:
-        records: Any = [strict(each.written()) for each in facts]
-        text = json.dumps(records if len(runs) > 1 else records[0], indent=2, ensure_ascii=False)
-        # json.dumps escapes control characters below U+0020 only, but terminals interpret others too.
-        typer.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
+        records = [each.written() for each in facts]
+        print_json(records if len(runs) > 1 else records[0])
         return
     console = Console(highlight=False)
     if len(runs) > 1:
@@ -202,7 +199,7 @@ def _evaluations(facts: RunFacts, console: Console) -> Table:
     names = list(dict.fromkeys(name for each in shown_rows for name in each if name != "step"))
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("evaluation", *names, ""):
-        table.add_column(Text(printable(TITLES.get(name, name))), justify="right", no_wrap=True)
+        table.add_column(Text(printable(metric_title(name))), justify="right")
     star = "*" if console.options.ascii_only else "★"
     for each in shown_rows:
         cells = [in_words(name, each[name]) if name in each else "" for name in names]
@@ -244,11 +241,17 @@ def compared(runs: list[RunFacts]) -> Table:
     table.add_column("run", min_width=widest, overflow="fold")
     table.add_column("model", no_wrap=True)
     criteria = sorted({each.best_metric for each in runs})
-    usual = ["loss", "bleu"] if any(each.task == "translation" for each in runs) else ["loss"]
-    scored = [*usual, *(name for name in criteria if name not in usual)]
-    differ = ["best by"] if len(criteria) > 1 else []
+    # The scores of different tasks are not comparable: one column has the name and the score of each.
+    several_tasks = len({each.task for each in runs}) > 1
+    scored = list(dict.fromkeys(["loss", *(each.usual_metric for each in runs), *criteria]))
+    scored = [] if several_tasks else scored
+    differ = ["best score"] if several_tasks else ["best by"] if len(criteria) > 1 else []
     titles = {**TITLES, "exact": "exact"}  # short, for 80 columns
-    for name in ("weights", "step", *(titles.get(score, score) for score in scored), *differ, "time"):
+    for name in ("weights", "step"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in scored:  # long names are wrapped between words
+        table.add_column(Text(printable(titles.get(name, metric_title(name)))), justify="right")
+    for name in (*differ, "time"):
         table.add_column(name, justify="right", no_wrap=True)
     if not differ:
         table.caption = Text(f"scores of the checkpoint with the {best_title(*criteria)}", style="dim")
@@ -259,13 +262,16 @@ def compared(runs: list[RunFacts]) -> Table:
         scores = [in_words(name, best[name]) if name in best else "" for name in scored]
         step = "" if at is None else f"{at.step:,}"
         step += f"/{at.total:,}" if at is not None and at.total not in (None, at.step) else ""
+        best_by = titles.get(each.best_metric, metric_title(each.best_metric))
+        if several_tasks and each.best_metric in best:
+            best_by = f"{best_by} {in_words(each.best_metric, best[each.best_metric])}"
         table.add_row(
             Text(place),
             Text(printable(str(each.model["name"]))),
             "" if each.parameters is None else _briefly(each.parameters),
             step,
             *scores,
-            *([titles.get(each.best_metric, each.best_metric)] if differ else []),
+            *([Text(printable(best_by))] if differ else []),
             "" if at is None else in_time(at.seconds),
             Text(printable(each.status)),
         )

@@ -46,6 +46,9 @@ def train(
     model: options.ModelName = "bahdanau",
     width: options.Width = None,
     dropout: options.Dropout = None,
+    score: options.AttentionScore = None,
+    select: options.Selection = None,
+    position: options.PositionScheme = None,
     minutes: options.Minutes = None,
     steps: options.Steps = None,
     epochs: options.Epochs = None,
@@ -55,6 +58,7 @@ def train(
     learning_rate: options.LearningRate = None,
     label_smoothing: options.LabelSmoothing = 0.1,
     guided: options.Guided = 0.0,
+    estimator: options.EstimatorName = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
     recipe: options.Recipe = None,
@@ -65,12 +69,12 @@ def train(
     change: options.Change = False,
     init_from: options.InitFrom = None,
     dry_run: options.DryRun = False,
+    files: options.Arguments = None,
 ) -> int:
     """Train a translator, a language model or a classifier (--task), and write it to a run folder.
 
-    If you do not set them, model size, batch size, learning rate, dropout and tokenizer are chosen
-    automatically. They depend on the data, on the length of the training (e.g. --minutes) and on the speed of
-    this machine.
+    Model size, batch size, learning rate, dropout and tokenizer are chosen from the data, the length of the
+    training (e.g. --minutes) and the speed of this machine, if you do not set them.
 
     Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop; --resume continues. With --steps or --epochs, a
     resumed run gives exactly the same weights, bit for bit, as a run without interruption.
@@ -81,7 +85,7 @@ def train(
 
     * `regard train --tsv pairs.tsv --model transformer --minutes 30 --output runs/y`
 
-    * `regard train --tsv pairs.tsv --columns 2,1 --learning-rate 0.001 --batch-size 64 --output runs/w`
+    * `regard train --tsv pairs.tsv --columns 2,1 --select hard --estimator reinforce --output runs/w`
 
     * `regard train --task language --train-file a.txt --valid-file b.txt --minutes 30 --output runs/v`
 
@@ -92,15 +96,23 @@ def train(
     * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --output runs/x`
     """
     arguments = locals()
+    options.check_no_files(files)
     options.check_exclusive(arguments)
     _print_inputs(arguments)
     kind, settings = _task_and_settings(arguments)
     if dry_run:
-        from regard.runs.estimate import estimate
-
-        _print_estimate(estimate(kind, settings, output, **_run_arguments(arguments)))
-        return 0
+        return _estimate(kind, settings, output, arguments)
     return _train(kind, settings, output, arguments)
+
+
+def _estimate(
+    kind: type[RunTask], settings: dict[str, Any], output: Path, arguments: Mapping[str, Any]
+) -> int:
+    """Print the estimate of --dry-run; return the exit status."""
+    from regard.runs.estimate import estimate
+
+    _print_estimate(estimate(kind, settings, output, **_run_arguments(arguments)))
+    return 0
 
 
 def _train(kind: type[RunTask], settings: dict[str, Any], output: Path, arguments: Mapping[str, Any]) -> int:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli import bounds
-from regard.cli.column_options import COLUMNS, FIELDS, two_columns, two_names
+from regard.cli.pair_file_options import Files, pair_option
 from regard.errors import ArgumentError, message
+from regard.tasks.column_names import two_columns, two_names
 
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
@@ -19,6 +20,7 @@ __all__ = ["SETTINGS", "check_exclusive", "settings_of"]
 
 DATA, MODEL, TRAINING, RUN = "Data", "Model", "Training", "Run"
 CHOSEN, HELD_OUT = "chosen automatically", "held out from the training pairs"
+OF_MODEL = "that of the model"
 HELD_OUT_TEXT = "held out from the training text"
 
 SETTINGS = {
@@ -42,6 +44,9 @@ SETTINGS = {
     "model": ("model.name",),
     "width": ("model.width",),
     "dropout": ("model.dropout",),
+    "score": ("model.score",),
+    "select": ("model.select",),
+    "position": ("model.position",),
     "minutes": ("training.minutes",),
     "steps": ("training.steps",),
     "epochs": ("training.epochs",),
@@ -51,6 +56,7 @@ SETTINGS = {
     "learning_rate": ("training.learning_rate",),
     "label_smoothing": ("training.label_smoothing",),
     "guided": ("training.guided_alignment",),
+    "estimator": ("training.estimator.name",),
     "precision": ("training.precision",),
     "seed": ("seed",),
     "init_from": ("init_from",),
@@ -82,8 +88,10 @@ def settings_of(options: Mapping[str, Any], task: type[RunTask]) -> dict[str, An
         if option in ("columns", "fields"):
             value = [*(two_columns(value) if option == "columns" else two_names("--fields", value))]
         for name in names:
-            section, _, last = name.rpartition(".")
-            place = settings.setdefault(section, {}) if section else settings
+            *sections, last = name.split(".")
+            place = settings
+            for section in sections:
+                place = place.setdefault(section, {})
             place[last] = str(value) if isinstance(value, Path) else value
     return settings
 
@@ -124,28 +132,27 @@ def check_exclusive(options: Mapping[str, Any]) -> None:
             raise ArgumentError(message("regard train", problem, expected=f"only one of {', '.join(both)}"))
 
 
+def check_no_files(files: Sequence[str] | None) -> None:
+    """Raise ArgumentError if files are given without the option that says what they contain."""
+    if not files:
+        return
+    named = {".tsv": "--tsv", ".jsonl": "--jsonl"}.get(Path(files[0]).suffix)
+    hint = f"{named} {files[0]}" if named else "--source FILE --target FILE, or --tsv FILE"
+    if len(files) == 2 and not named:
+        hint = f"--source {files[0]} --target {files[1]}"
+    raise ArgumentError(message(f"regard train {files[0]}", "files are named by options", hint=hint))
+
+
 def _option(name: str, metavar: str, text: str, panel: str = DATA, **more: Any) -> Any:
     return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, **more)
 
 
-Files = list[str] | None
-Source = Annotated[
-    Files, _option("--source", "FILE", "File of source sentences, one per line; may be repeated.")
-]
-Target = Annotated[
-    Files,
-    _option("--target", "FILE", "File of translations: line N is the translation of line N of --source."),
-]
-Tsv = Annotated[Files, _option("--tsv", "FILE", "TSV file of sentence pairs (see --columns).")]
-Jsonl = Annotated[Files, _option("--jsonl", "FILE", "JSON lines file of sentence pairs (see --fields).")]
-Columns = Annotated[
-    str | None,
-    _option("--columns", "A,B", COLUMNS, show_default="1,2"),
-]
-Fields = Annotated[
-    str | None,
-    _option("--fields", "A,B", FIELDS, show_default="source,target"),
-]
+Source = Annotated[Files, pair_option("--source", DATA)]
+Target = Annotated[Files, pair_option("--target", DATA)]
+Tsv = Annotated[Files, pair_option("--tsv", DATA)]
+Jsonl = Annotated[Files, pair_option("--jsonl", DATA)]
+Columns = Annotated[str | None, pair_option("--columns", DATA, show_default="1,2")]
+Fields = Annotated[str | None, pair_option("--fields", DATA, show_default="source,target")]
 BuiltIn = Annotated[
     str | None, _option("--built-in", "NAME", "Train on a built-in corpus instead of files: korean.")
 ]
@@ -213,6 +220,37 @@ Width = Annotated[
 Dropout = Annotated[
     float | None,
     _option("--dropout", "FLOAT", "Dropout probability.", MODEL, show_default=CHOSEN, callback=bounds.finite),
+]
+AttentionScore = Annotated[
+    str | None,
+    _option(
+        "--score",
+        "NAME",
+        "Score of the attention: dot, scaled_dot, general, additive, concat, cosine or location.",
+        MODEL,
+        show_default=OF_MODEL,
+    ),
+]
+Selection = Annotated[
+    str | None,
+    _option(
+        "--select",
+        "NAME",
+        "Selection of the attention: softmax, sparsemax, entmax, gate, straight-through, or hard (with "
+        "--estimator).",
+        MODEL,
+        show_default="softmax",
+    ),
+]
+PositionScheme = Annotated[
+    str | None,
+    _option(
+        "--position",
+        "NAME",
+        "Position scheme of a Transformer: sinusoidal, learned, noise, rotary, relative, t5, alibi or none.",
+        MODEL,
+        show_default=OF_MODEL,
+    ),
 ]
 Minutes = Annotated[
     float | None,
@@ -284,6 +322,15 @@ Guided = Annotated[
         callback=bounds.finite_unless_default,
     ),
 ]
+EstimatorName = Annotated[
+    str | None,
+    _option(
+        "--estimator",
+        "NAME",
+        "Estimator for --select hard: reinforce. To set its options: --set training.estimator.samples=2.",
+        TRAINING,
+    ),
+]
 Precision = Annotated[
     str | None,
     _option(
@@ -344,3 +391,5 @@ DryRun = Annotated[
         rich_help_panel=RUN,
     ),
 ]
+Arguments = Annotated[list[str] | None, typer.Argument(metavar="FILE", hidden=True)]
+"""Arguments that are not options, which regard train does not have; check_no_files() explains them."""

@@ -44,6 +44,7 @@ from regard.data.line_io import Notes, given_lines, tell, writing
 from regard.decoding import Sample, Translation
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message
+from regard.roles import CROSS
 from regard.tasks.translation.translation_page import TranslationPage, describe_search
 
 __all__ = ["translate"]
@@ -164,7 +165,7 @@ def translate(
         tokens_per_batch=batch_tokens,
         longest=max_source_length,
         overlong=overlong,
-        look="*cross" if with_attention else None,
+        look=CROSS if with_attention else None,
         unit=unit,
     )
     form = OutputForm(output, alignments, n_best, scores, draw, probabilities)

@@ -1,49 +1,44 @@
-"""regard view: show the attention of a run for one sentence, in the terminal or in a file."""
+"""regard view: show the attention of a run for one input, in the terminal or in a file."""
 
 from __future__ import annotations
 
-import fnmatch
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 
 from regard.cli import bounds
 from regard.cli.run_options import (
-    BEAM_SIZE,
-    LENGTH_PENALTY,
-    BeamSize,
     CheckpointName,
     Device,
-    GreedySearch,
-    LengthPenalty,
-    MaxLength,
     SentenceArgument,
     SentenceOption,
     Threads,
-    build_search,
     one_sentence,
-    open_run,
 )
+from regard.cli.task_option import OwnTask, task_of_run
+from regard.cli.task_options import check_given, given_options, options_of, with_task_options
 from regard.data.line_io import say
-from regard.decoding import Scored
 from regard.errors import ArgumentError, DataError, UnknownName, message, shown
-from regard.viewing import VIEWS, Picture, Seen, picture
+from regard.roles import matches
+from regard.runs.command_options import option_parameters
+from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
+from regard.runs.run_task import RunTask
+from regard.tasks.task_table import TASKS, find_task
+from regard.viewing import VIEWS, Picture, Seen
 
 __all__ = ["view"]
 
-STEPS = "steps"
-"""A view that is not in VIEWS, because it needs the model: it draws scores, which .seen files do not have."""
-
 KEPT, PAGE, PICTURES = ".seen", ".html", (".png", ".svg", ".pdf", ".gif")
-UNKNOWN = "<unk>"
-"""The unknown token."""
 
 OWN = ("self", "rollout")
 """The views that draw self-attention."""
+
+TASK_VIEWS = {name: about for task in TASKS for name, about in find_task(task).own_views.items()}
+"""The views that only some tasks have, because they need the model."""
 
 SPECIALS = ("show", "hide", "renormalise")
 
@@ -56,14 +51,6 @@ def _option(text: str, *names: str, metavar: str | None = None, **more: Any) -> 
 
 Run = Annotated[
     Path, typer.Argument(metavar="RUN", help="Run folder, or a .seen file, written by regard view --output.")
-]
-Target = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        metavar="TEXT",
-        help="Show the attention for this translation, instead of the translation by the model.",
-    ),
 ]
 OutputFile = Annotated[
     Path | None,
@@ -83,18 +70,20 @@ ABOUT = {
     "self": "self-attention",
     "rollout": "attention through all layers of the encoder",
     "player": "an animation, word by word",
-    "long": "long sequences in a .seen file",
-    STEPS: "how the weights are computed from the scores",
+    "long": "a map of a long sequence",
+    **TASK_VIEWS,
 }
 """A description of each view, for the help."""
 
-VIEW_HELP = f"View: {'; '.join(f'{name} ({ABOUT[name]})' for name in (*VIEWS, STEPS))}."
-View = Annotated[str, _option(VIEW_HELP, metavar="NAME")]
+VIEW_HELP = f"View: {'; '.join(f'{name} ({about})' for name, about in ABOUT.items())}."
+View = Annotated[
+    str | None, _option(VIEW_HELP, metavar="NAME", show_default="matrix; shaded for classification")
+]
 Place = Annotated[
     str | None,
     _option(
-        "Name of an attention layer (site), e.g. decoder.5.cross; * matches any text. Several sites are "
-        "averaged.",
+        "Attention layers (sites): a role, e.g. cross, or a name, e.g. decoder.5.cross; * matches any "
+        "text. Several sites are averaged.",
         "--site",
         metavar="SITE",
         show_default="all cross-attention layers",
@@ -138,35 +127,39 @@ Specials = Annotated[
 ByValues = Annotated[bool, _option("Multiply each weight by the norm of its value vector.", "--by-values")]
 
 
+@with_task_options("view_options")
 def view(
+    context: typer.Context,
     run: Run,
     sentence: SentenceArgument = None,
+    *,
     text: SentenceOption = None,
-    target: Target = None,
     output: OutputFile = None,
-    view: View = "matrix",
+    view: View = None,
     site: Place = None,
     head: Head = None,
     word: Word = None,
     subwords: Subwords = None,
     specials: Specials = "show",
     by_values: ByValues = False,
-    beam_size: BeamSize = BEAM_SIZE,
-    length_penalty: LengthPenalty = LENGTH_PENALTY,
-    greedy: GreedySearch = False,
-    max_length: MaxLength = None,
+    task: OwnTask = None,
     checkpoint: CheckpointName = "best",
     device: Device = "auto",
     threads: Threads = None,
+    **options: Any,
 ) -> None:
-    """Translate one sentence and show its attention, in the terminal or in a file.
+    """Show the attention of a run for one text, in the terminal or in a file.
+
+    Translation: the sentence is translated. Language models: the self-attention over the text so far.
+    Classification: the words of the text, shaded by the weights of the pooling, and what hiding each word
+    does to the probability of the class.
 
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.
 
-    The line under a picture tells if the translation depends on the words it attends to: by how many nats
-    the log-probability decreases if the most attended source word is masked, or a random one for comparison.
-    With --site or --head, the word is masked only there. See docs/faithfulness.md.
+    The line under a picture of a translation tells if the translation depends on the words it attends to: by
+    how many nats the log-probability decreases if the most attended source word is masked, or a random one
+    for comparison. With --site or --head, the word is masked only there. See docs/faithfulness.md.
 
     Examples:
 
@@ -185,66 +178,55 @@ def view(
     * `regard view runs/x --text "나는 고양이로소이다" --output look.seen`
 
     * `regard view look.seen --view shaded`
+
+    * `regard view runs/language --text "the cat sat on the mat" --view heads --site decoder.0.self`
+
+    * `regard view runs/classifier --text "a stirring , funny film"`
+
+    * `regard view runs/pairs --text "A man sleeps" --second "Nobody sleeps"`
     """
     _check(view, specials, output)
-    search = build_search(beam_size, length_penalty, greedy=greedy, max_length=max_length)
-    translator: Any = None
-    translation: Any = None
+    drawing = ViewOptions(view, site, head, word, subwords, specials, by_values)
     if run.is_file():
-        seen = _load_seen(run, sentence or text, target, view)
+        _check_without_model(context, run, sentence or text, view)
+        viewed = RunView(Seen.load(run))
     else:
-        sentence = one_sentence("regard view", sentence, text)
-        unit = "word" if subwords is False else "auto"
-        translator = open_run(run, checkpoint, device, threads, search=search, look="*", unit=unit)
-        sentence = translator.prepare(sentence)
-        translation = translator.translate(sentence) if target is None else translator.score(sentence, target)
-        seen = _measured(translator, translation, view, site, head)
-    if view in OWN and not any(each.name.endswith("self") for each in seen.sites):
+        kind = task_of_run(run, task)
+        check_given(context, kind, "view_options")
+        _check_view(kind, view)
+        if "text" in option_parameters(kind.view_options):
+            text = one_sentence("regard view", sentence, text)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        values = options_of(kind, "view_options", {**options, "text": text})
+        viewed = kind.view_run(ChosenRun(run, checkpoint, device), values, drawing)
+    _check_self_attention(viewed.seen, view)
+    _check_head(viewed.seen, site, head)
+    if output is not None and output.suffix.lower() in (KEPT, PAGE):
+        _write(viewed.seen, output)
+    else:
+        _show(viewed.picture(drawing), output)
+
+
+def _check_view(task: type[RunTask], view: str | None) -> None:
+    """Raise ArgumentError for a view that only other tasks have."""
+    if view in TASK_VIEWS and view not in task.own_views:
+        problem = f"runs of the task {task.task_name()} have no such view"
+        raise ArgumentError(message(f"--view {view}", problem, expected=", ".join((*VIEWS, *task.own_views))))
+
+
+def _check_self_attention(seen: Seen, view: str | None) -> None:
+    """Raise ArgumentError if a view draws self-attention, but there is none."""
+    if view in OWN and not any(each.role.kind == "self" for each in seen.sites):
         sites = ", ".join(each.name for each in seen.sites) or "none"
         problem = f"the model has no self-attention; its attention sites: {sites}"
         raise ArgumentError(message(f"--view {view}", problem, hint="a transformer has self-attention"))
-    _check_head(seen, site, head)
-    if output is not None and output.suffix.lower() in (KEPT, PAGE):
-        _write(seen, output)
-        return
-    if view == STEPS:
-        from regard.decoding.attention_inputs import drawn_steps
-
-        words = _with_unknown_words(seen.words(), translation)
-        drawn = drawn_steps(translator, seen, str(sentence), translation.text, site, head, word, words)
-    else:
-        prepared = _prepared(seen, bool(subwords), specials, by_values)
-        if not subwords and translation is not None:
-            prepared = _with_unknown_words(prepared, translation)
-        drawn = picture(prepared, view, site=site, head=head, word=word)
-    _show(drawn, output)
-
-
-def _measured(translator: Any, translation: Any, view: str, site: str | None, head: int | None) -> Seen:
-    """Return the attention of a translation, with its faithfulness as a note under every picture.
-
-    Faithfulness is measured for cross-attention. If `site` is cross-attention, only this site and head are
-    measured. Otherwise all cross-attention is measured, and the note says so.
-    """
-    from regard.evaluation import faithfulness
-
-    seen = translation.seen()
-    empty = not translation.text.strip() or len(translation.source_units) < 2
-    if translation.alignment is None or empty:
-        return seen
-    cross = [each for each in seen.sites if each.kind == "cross"]
-    drawn = [each for each in cross if site is None or fnmatch.fnmatchcase(each.name, site)]
-    if view in OWN or not drawn:
-        return seen.noted(f"cross-attention: {faithfulness(translator, translation)}")
-    exists = head is None or head < min(each.heads for each in drawn)
-    head = head if exists else None
-    return seen.noted(faithfulness(translator, translation, at=site or "*cross", head=head))
 
 
 def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
     """Raise ArgumentError if a site to be drawn has no head of this number."""
     sites = [each for each in seen.sites if each.kind == "cross" or site is not None]
-    sites = [each for each in sites if site is None or fnmatch.fnmatchcase(each.name, site)]
+    sites = [each for each in sites if site is None or matches(site, each.name, each.role)]
     heads = min((each.heads for each in sites), default=0)
     if head is not None and sites and head >= heads:
         number = "1 head" if heads == 1 else f"{heads} heads"
@@ -253,10 +235,10 @@ def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
         raise ArgumentError(message(f"--head {head}", f"{names} has {number}", expected=expected))
 
 
-def _check(view: str, specials: str, out: Path | None) -> None:
+def _check(view: str | None, specials: str, out: Path | None) -> None:
     """Raise an error for invalid options, before a model is loaded."""
-    if view not in (*VIEWS, STEPS):
-        raise UnknownName("view", view, (*VIEWS, STEPS))
+    if view is not None and view not in ABOUT:
+        raise UnknownName("view", view, ABOUT)
     if specials not in SPECIALS:
         raise UnknownName("value of --specials:", specials, SPECIALS)
     if out is None:
@@ -269,46 +251,14 @@ def _check(view: str, specials: str, out: Path | None) -> None:
         raise DataError(message(shown(out), "its folder does not exist", hint="create the folder first"))
 
 
-def _load_seen(path: Path, sentence: str | None, target: str | None, view: str) -> Seen:
-    """Load a .seen file, which has no model; raise ArgumentError for options that need a model."""
-    options = {"a sentence": sentence, "--target": target, "--view steps": view == STEPS}
-    for name, present in options.items():
-        if present:
-            problem = f"{name} needs a model, but this file has only attention weights"
-            raise ArgumentError(message(shown(path), problem, hint="use a run folder instead of the file"))
-    return Seen.load(path)
-
-
-def _prepared(seen: Seen, subwords: bool, specials: str, by_values: bool) -> Seen:
-    seen = seen.weighted_by_values() if by_values else seen
-    seen = seen if subwords else seen.words()
-    return seen if specials == "show" else seen.without_specials(renormalise=specials == "renormalise")
-
-
-def _with_unknown_words(seen: Seen, pair: Scored) -> Seen:
-    """Return a copy of `seen` in which <unk> is replaced by the text of the unknown word."""
-    spelled = {}
-    sides = (
-        ("source", pair.source_units, seen.source_words),
-        ("target", pair.target_units, seen.target_words),
-    )
-    for side, words, numbers in sides:
-        spelled[side] = words if len(words) == max(numbers, default=-1) + 1 else []
-
-    def spell(pieces: tuple[str, ...], numbers: tuple[int, ...] | None, side: str) -> tuple[str, ...]:
-        numbered = zip(pieces, numbers or (), strict=True)
-        words = spelled[side]
-        return tuple(words[n] if words and n >= 0 and UNKNOWN in piece else piece for piece, n in numbered)
-
-    sites = tuple(
-        replace(
-            site,
-            rows=spell(site.rows, site.row_words, "source" if site.kind == "encoder" else "target"),
-            columns=spell(site.columns, site.column_words, "target" if site.kind == "decoder" else "source"),
-        )
-        for site in seen.sites
-    )
-    return replace(seen, sites=sites)
+def _check_without_model(context: typer.Context, path: Path, sentence: str | None, view: str | None) -> None:
+    """Raise ArgumentError for options that need a model: a .seen file has only attention weights."""
+    needed = [f"--view {view}"] if view in TASK_VIEWS else []
+    needed += ["a sentence"] if sentence else []
+    needed += [f"--{name.replace('_', '-')}" for name in given_options(context, "view_options")]
+    if needed:
+        problem = f"{needed[0]} needs a model, but this file has only attention weights"
+        raise ArgumentError(message(shown(path), problem, hint="use a run folder instead of the file"))
 
 
 def _write(seen: Seen, path: Path) -> None:

@@ -12,7 +12,7 @@ from regard.errors import ArgumentError, UnknownName, message
 __all__ = ["TASKS", "algorithm_batch"]
 
 FIRST = EOS + 1
-"""The token id of the first symbol, after the special tokens."""
+"""The token id of the first symbol; the special tokens have the ids before it."""
 
 TASKS: dict[str, Callable[[list[int]], list[int]]] = {
     "copy": list,
@@ -33,8 +33,9 @@ def algorithm_batch(
 ) -> Batch:
     """Draw a batch of random sequences and their targets.
 
-    name: a task in TASKS. count: batch size.
-    length: number of symbols of each sequence.
+    name: a task in TASKS.
+    count: number of sequences (batch size).
+    length: number of symbols in each sequence.
     symbols: number of different symbols; their token ids start at 4, so a model needs a vocabulary of
         symbols + 4 tokens.
     generator: a CPU generator; the default is torch's global generator.

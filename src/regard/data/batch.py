@@ -10,6 +10,8 @@ import numpy
 import torch
 from torch import Tensor
 
+from regard.data.batch_rows import BatchRows
+
 __all__ = ["BOS", "EOS", "PAD", "UNK", "Batch"]
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -18,7 +20,7 @@ and end of sentence."""
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class Batch(BatchRows):
     """Source sentences with EOS and target sentences with BOS and EOS, padded with PAD.
 
     source: (B, S). source_lengths: (B,), including EOS.
@@ -77,11 +79,6 @@ class Batch:
             torch.tensor([len(row) - 1 for row in target_rows]),
             torch.as_tensor(range(len(source_rows)) if index is None else index),
         )
-
-    def to(self, device: torch.device | str) -> Batch:
-        """Return the batch on another device."""
-        tensors = (self.source, self.source_lengths, self.target, self.target_lengths, self.index)
-        return Batch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> Tensor:

@@ -1,4 +1,7 @@
-"""Batches: pairs grouped by length with a token budget, in an order that depends only on (seed, epoch)."""
+"""Batches: group pairs of similar length into batches with a limited number of tokens (token budget).
+
+For the same data and settings, the order of the batches depends only on (seed, epoch).
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from regard.errors import ArgumentError, DataError, message
 __all__ = ["Batches", "Plan"]
 
 WINDOW = 2**18
-"""Maximum size of a window: the samples are shuffled, divided into windows, and sorted by length within each
-window."""
+"""Maximum number of samples in a window. The samples of an epoch are shuffled, divided into windows, and
+sorted by length within each window, so that the samples of a batch have similar lengths."""
 
 
 class Plan(NamedTuple):
@@ -41,23 +44,24 @@ class Plan(NamedTuple):
 class Batches:
     """Batches with about the same number of tokens each. The sentences of a batch have similar lengths.
 
-    tokens: token budget: maximum number of tokens of each side of a batch, per process. This is the number of
-        rows times the length of the longest sentence, including EOS and padding. A sentence longer than the
-        budget is a batch of its own. None: no budget.
-    sentences: maximum number of rows of a batch, per process; required if `tokens` is None.
-    longest: leave out pairs with a side of more tokens than this, without BOS and EOS.
-    rounded: lengths, including EOS. Use it if you pad each batch to the next larger of these lengths: the
-        token budget then applies to the padded batch.
+    tokens: token budget, the maximum number of tokens in the source tensor or the target tensor of a batch,
+        per process. It counts padding: the number of rows times the length of the longest sentence,
+        including EOS. A sentence longer than the budget is a batch of its own. None: no budget.
+    sentences: maximum number of rows in a batch, per process; required if `tokens` is None.
+    longest: leave out pairs whose source or target has more tokens than this, without BOS and EOS.
+    rounded: a list of lengths, including EOS. Set it if you pad each batch to the next larger of these
+        lengths: the token budget then applies to the batch padded in this way.
     shuffle: if False, every epoch has the same batches, the shortest first.
     seed: random seed of the order. rank, world: index of this process, and number of processes.
 
     The order of an epoch depends only on the data, these arguments and (seed, epoch); each sample occurs
     once. With several processes, each batch is `world` times as large and is divided among them: a process
     takes every world-th row, starting at row `rank`. Each process needs at least one row. If the last batch
-    of a window has fewer rows than processes, it is joined to the batch before it, which may then exceed the
-    budget by one row per process.
+    of a window has fewer rows than processes, it is joined to the batch before it. The joined batch may then
+    exceed the budget by one row per process.
 
-    To sample new subwords in each epoch, encode the lines again. For line `number`, one of `batch.index`:
+    To sample new subwords in each epoch (subword regularization), encode the lines of a batch again. If
+    `number` is an element of `batch.index`, and `line` is the text of that line, use
     tokenizer.encode(line, sample=0.1, generator=random.Random(f"{seed} {epoch} {number}")).
 
     >>> from regard.data.encoded_pairs import EncodedPairs
@@ -89,7 +93,7 @@ class Batches:
         self._rounded = numpy.sort(numpy.array(rounded, numpy.int32))
         self.rank, self.world = rank, world
         self._tokens, self._sentences = tokens and tokens * world, sentences and sentences * world
-        # The longer side determines the cost of a row.
+        # The longer side of a pair decides how many pairs fit into the token budget.
         self._lengths = numpy.maximum(data.source_lengths, data.target_lengths)
         fits = numpy.ones(len(data), bool) if longest is None else self._lengths <= longest
         self._kept = numpy.flatnonzero(fits).astype(numpy.int32)
@@ -122,7 +126,10 @@ class Batches:
         return sizes.index(max(sizes))
 
     def plan(self, epoch: int) -> Plan:
-        """Return which samples each batch of an epoch contains; the last plan is cached."""
+        """Return which samples each batch of an epoch contains.
+
+        The plan of the last requested epoch is cached.
+        """
         if epoch < 0:
             raise ArgumentError(message("Batches.plan()", f"epoch is {epoch}", expected="0 or more"))
         if self._planned is None or self._planned[0] != epoch:
@@ -131,10 +138,11 @@ class Batches:
         return self._planned[1]
 
     def _plan(self, epoch: int) -> Plan:
-        # Shuffle with raw random bits: they are the same in every numpy version; permutation() may change.
+        # Shuffle with raw random bits, which are the same in every numpy version; the result of numpy's
+        # permutation() may change between versions.
         bits = numpy.random.PCG64(numpy.random.SeedSequence((self.seed, epoch)))
         order = self._kept[_shuffled(len(self._kept), bits)] if self.shuffle else self._kept.copy()
-        # All windows have about the same size: a short one would have too few samples of similar length.
+        # All windows have about the same size: a small window would have too few samples of similar length.
         parts = -(-len(order) // WINDOW) if self.shuffle else 1
         bounds = [len(order) * part // parts for part in range(parts + 1)]
         cuts = [0]
@@ -149,7 +157,7 @@ class Batches:
         return Plan(order, begins, ends)
 
     def _costs(self, rows: NDArray[numpy.int32]) -> NDArray[numpy.int32]:
-        """Return, for each row, the padded length of a batch in which this row is the longest."""
+        """Return the cost of each row: the padded length of a batch in which this row is the longest."""
         costs = self._lengths[rows] + 1
         places = numpy.searchsorted(self._rounded, costs)
         within = places < len(self._rounded)
@@ -157,27 +165,33 @@ class Batches:
         return costs
 
     def _sorted(self, rows: NDArray[numpy.int32]) -> NDArray[numpy.int64]:
-        """Return the order that sorts rows by the length of the longer side, then by the source length.
+        """Return the indices that sort `rows` by the length of the longer side, then by the source length.
 
-        The sort is stable, so that rows of equal length keep their random order.
+        The sort is stable, so rows of equal length keep their random order.
         """
         key = self._lengths[rows].astype(numpy.int64) << 32 | self.data.source_lengths[rows]
         return numpy.argsort(key, kind="stable")
 
     def _cuts(self, costs: NDArray[numpy.int32]) -> list[int]:
-        """Divide rows into batches and return the end index of each batch. costs: see _costs(), ascending."""
+        """Divide rows into batches and return the end index of each batch.
+
+        costs: the cost of each row, see _costs(), in ascending order.
+        """
         ends = [0]
         while ends[-1] < len(costs):
             begin = ends[-1]
             rows = self._rows(costs[begin:])
-            # Every process must have a row: the others would wait forever for a process without a batch.
+            # Every process needs a row: the others would wait forever for a process without a batch.
             ends.append(min(begin + max(rows, self.world), len(costs)))
         if len(ends) > 2 and ends[-1] - ends[-2] < self.world:
             del ends[-2]
         return ends[1:]
 
     def _rows(self, costs: NDArray[numpy.int32]) -> int:
-        """Return the number of rows of the next batch. costs: the costs of the remaining rows, ascending."""
+        """Return the number of rows of the next batch; 0 if the first row alone exceeds the token budget.
+
+        costs: the costs of the remaining rows, see _costs(), in ascending order.
+        """
         most = len(costs) if self._sentences is None else min(self._sentences, len(costs))
         if self._tokens is None:
             return most
@@ -206,9 +220,9 @@ def _shuffled(count: int, bits: numpy.random.PCG64) -> NDArray[numpy.int64]:
 
 
 def _padded(side: Side, rows: NDArray[numpy.int32], begin: bool) -> tuple[Tensor, Tensor]:
-    """Return the padded sentences of some rows, and their lengths, which include EOS but not BOS.
+    """Return the sentences at the indices `rows` as a padded tensor, and their lengths, (B,).
 
-    EOS is added to each sentence, and BOS if `begin` is True.
+    EOS is added to each sentence, and BOS too if `begin` is True. The lengths include EOS but not BOS.
     """
     tokens, lengths = side.gather(rows)
     places = numpy.arange(int(lengths.max()))

@@ -32,14 +32,14 @@ from regard.files.atomic_io import flush_folder
 __all__ = ["EncodedPairs", "encode_pairs"]
 
 VERSION = 1
-"""Version of the file format and of the text cleaning (clean()). It is part of the key: a new version never
-opens an old cache."""
+"""Version of the file format and of the text cleaning by clean(). It is part of the key of a cache, so that a
+cache of another version is never opened."""
 
 CHUNK = 20_000
 """Number of pairs that are encoded at a time, to limit the memory use."""
 
 LEFT_OVER = 24 * 60 * 60.0
-"""Age in seconds after which the unfinished folder of a killed run is deleted."""
+"""Age in seconds after which an unfinished cache is deleted. A process that was killed may leave one."""
 
 OVER = ("skip", "truncate")
 
@@ -64,13 +64,14 @@ def encode_pairs(
     """Encode pairs into a cache in `folder`, or open the cache if it already exists.
 
     pairs: Pairs, or a list of (source, target).
-    folder: the folder of all caches; it is created if it does not exist.
-    longest: maximum number of tokens of a side, without BOS and EOS, or None for no limit.
-    over: what to do with longer pairs: "skip" drops them, "truncate" cuts each side to `longest`
-        tokens. The result counts them (`skipped`, `truncated`).
+    folder: the parent folder of all caches; it is created if it does not exist.
+    longest: maximum number of tokens of the source and of the target of a pair, without BOS and EOS; None for
+        no limit.
+    over: what to do with longer pairs: "skip" drops them, "truncate" cuts both sides to `longest` tokens. The
+        attributes `skipped` and `truncated` of the result are the numbers of such pairs.
 
     If the cache is damaged, it is created again, with a warning. The text is not held in memory, only a few
-    numbers per pair.
+    numbers for each pair.
 
     >>> import tempfile
     >>> from regard.data.tokenizers import train_tokenizers
@@ -125,7 +126,7 @@ def _check(pairs: SizedPairs, longest: int | None, over: str) -> None:
 
 
 def _fingerprint(pairs: Iterable[Any]) -> str:
-    """Return a hash of the text of all pairs; used for pairs without the attribute `fingerprint`."""
+    """Return a hash of the text of all pairs, for collections that have no attribute `fingerprint`."""
     digest = hashlib.sha256()
     for number, pair in enumerate(pairs):
         for text in sides(pair):
@@ -140,7 +141,7 @@ def _fingerprint(pairs: Iterable[Any]) -> str:
 def _encoded(
     pairs: SizedPairs, tokenizers: tuple[Tokenizer, Tokenizer], longest: int | None, over: str
 ) -> Iterator[EncodedChunk]:
-    """Yield the encoded pairs in chunks; raise DataError at the end if all pairs were skipped."""
+    """Encode the pairs and yield them in chunks; raise DataError at the end if all pairs were skipped."""
     read = skipped = 0
     with advancing("encoding pairs", len(pairs)) as reached:
         for chunk in _chunks(pairs):
@@ -178,9 +179,10 @@ def _chunks(pairs: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _publish(part: Path, place: Path, key: str) -> None:
-    """Move the new cache from `part` to `place`.
+    """Rename the folder `part`, which holds a new cache, to `place`.
 
-    If `place` already exists, keep it if it is valid (another process wrote it), otherwise replace it.
+    If `place` already exists and is valid, another process wrote it, and it is kept. If it is damaged, it is
+    replaced.
     """
     if os.path.lexists(place):
         try:
@@ -209,7 +211,7 @@ def _remove(path: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete unfinished folders of killed runs that are older than LEFT_OVER."""
+    """Delete unfinished caches in `folder` that are older than LEFT_OVER."""
     for path in folder.glob(".*.part"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.lstat().st_mtime > LEFT_OVER:

@@ -73,7 +73,10 @@ class Labels:
         return self.names[index]
 
     def index(self, label: str) -> int:
-        """Return the index of a label; raise UnknownName, which lists the known labels, if it is unknown."""
+        """Return the index of a label.
+
+        For an unknown label, raise UnknownName, which lists the known labels.
+        """
         if label not in self._indices:
             raise UnknownName("label", label, self.names)
         return self._indices[label]
@@ -81,7 +84,8 @@ class Labels:
     def indices(self, labels: Iterable[str], place: Callable[[int], str]) -> list[int]:
         """Return the index of each label; raise DataError for an unknown label.
 
-        place: function from the position of a label, from 0, to its file and line, for the error message.
+        place: function that takes the position of a label in `labels`, from 0, and returns its file and line
+            for the error message.
         """
         found = []
         for position, label in enumerate(labels):
@@ -107,8 +111,8 @@ CLASS_WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": torch.ones_like,
     "balanced": _balanced,
 }
-"""All kinds of class weights by name. Each function computes the weight of each class in the loss, (C,), from
-the number of texts of each class, (C,). To add a kind, add a line."""
+"""All kinds of class weights by name. Each function takes the number of texts of each class, (C,), and
+returns the weight of each class in the loss, (C,). To add a kind, add a line."""
 
 
 def class_weights(kind: str, counts: Sequence[int]) -> Tensor:
@@ -133,7 +137,7 @@ def class_weights(kind: str, counts: Sequence[int]) -> Tensor:
 class ClassBalance:
     """The number of texts of each class; prints as a table.
 
-    labels: the classes. counts: the number of texts of each.
+    labels: the classes. counts: the number of texts of each class.
 
     >>> balance = ClassBalance.of(["a", "b", "a"], Labels(("a", "b", "c")))
     >>> balance.counts, balance.shares[0].__round__(3), balance.majority.__round__(3)

@@ -1,4 +1,7 @@
-"""The data report: the problems of all pairs, counted in one pass, and the action taken for each problem."""
+"""The data report: how many pairs have each kind of problem, and which action was taken for it.
+
+All pairs are read once to count the problems.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +33,15 @@ EXAMPLES = 3
 """Maximum number of examples of each kind of problem."""
 
 MOST_KEYS = 16_000_000
-"""Maximum number of pair hashes held in memory, 16 bytes each. If there are more than MOST_KEYS / 2 distinct
-pairs, the number of duplicates is estimated from a sample."""
+"""Maximum number of pairs whose hashes are held in memory, with 16 bytes for each pair. If there are more
+than MOST_KEYS / 2 distinct pairs, the number of duplicates is estimated from a sample."""
 
 REFUSED = "refused"
 COLUMNS, NUMBERS = ("problem", "pairs", "dropped", "action", "first"), ("pairs", "dropped")
-"""Column names of the report, and which of them are numeric."""
+"""COLUMNS: the column names of the report. NUMBERS: the names of the columns with numbers."""
 
 ACTIONS = {"error": REFUSED, "skip": "dropped", "replace": "repaired", "keep": "kept"}
-"""The word of the report for each action of Choices."""
+"""The word that the report prints for each action of Choices."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Example:
 class Finding:
     """One kind of problem and the pairs that have it.
 
-    kind: name of the problem, as in Choices. says: description of the problem.
+    kind: name of the problem, such as "empty" (see Choices). says: description of the problem.
     count: number of pairs with this problem.
     done: the action taken: "refused", "dropped", "repaired" or "kept".
     dropped: number of pairs dropped because of this problem. A pair with several problems is counted in
@@ -86,9 +89,9 @@ class Report:
     """The result of Pairs.inspect(): how many pairs were read and kept, and the problems found.
 
     read: number of pairs read. kept: number of pairs kept.
-    findings: one Finding for each kind of problem; report["empty"] returns that of the kind "empty".
-    refused: the error if the data cannot be used, otherwise None.
-    fingerprint: a hash of the content and of the choices that decide which pairs are kept.
+    findings: one Finding for each kind of problem; report["empty"] returns the Finding of kind "empty".
+    refused: if the data cannot be used, the error that check() raises; otherwise None.
+    fingerprint: a hash of the text of all pairs and of the choices that decide which pairs are kept.
 
     Print the report with print() or rich; a notebook shows it as a table.
 
@@ -122,7 +125,7 @@ class Report:
 
     @property
     def _rows(self) -> list[tuple[str, ...]]:
-        """The rows of the table, one cell for each of COLUMNS."""
+        """The rows of the printed table. Each row has one cell for each column in COLUMNS."""
         rows: list[tuple[str, ...]] = []
         for finding in self.findings:
             if finding.count:
@@ -165,7 +168,7 @@ def _html(text: str) -> str:
 
 
 def _relative(place: str) -> str:
-    """Return a place, such as "data/a.ko, line 3", without the path of the current working directory."""
+    """Return a place, such as "FOLDER/a.ko, line 3", without FOLDER if that is the working directory."""
     return place.removeprefix(str(Path.cwd()) + os.sep)
 
 
@@ -187,9 +190,9 @@ def inspect_pairs(origin: Origin, choices: Choices) -> Report:
 
 
 def _deciding(choices: Choices) -> list[tuple[str, object]]:
-    """Return the choices that decide which pairs are kept.
+    """Return the names and values of the choices that decide which pairs are kept.
 
-    `longest` and `ratio` decide nothing, and are left out, if the pairs that exceed them are kept.
+    `longest` and `ratio` are left out if pairs that exceed them are kept anyway.
     """
     unused = {
         bound
@@ -203,7 +206,7 @@ def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable
     """Return the error for a pair with a problem whose action is "error".
 
     index: position of the pair in the chunk. marks: the bits of its problems; see Kind.bit.
-    choosable: whether the user can set Choices. If so, the hint recommends other actions.
+    choosable: whether the user can set Choices. If True, the hint of the error recommends other actions.
     """
     refused = choices.bits("error") & marks
     kind = next(name for name, each in KINDS.items() if each.bit & refused)
@@ -238,11 +241,11 @@ def _first_invalid_byte(line: bytes) -> str:
 
 
 class _DuplicateCounter:
-    """Counts duplicate pairs by their 64-bit hashes (keys).
+    """Counts duplicate pairs. Pairs are compared by their keys, which are 64-bit hashes.
 
-    If there are more than MOST_KEYS / 2 distinct keys, only a sample of them is stored: one key in `every`,
+    If there are more than MOST_KEYS / 2 distinct keys, only about one in `every` distinct keys is stored,
     selected by its lowest bits. The number of distinct pairs is then estimated as `every` times the number of
-    stored keys. The number of all pairs is always exact.
+    stored keys. The number of all pairs (`total`) is always exact.
     """
 
     def __init__(self) -> None:
@@ -265,7 +268,10 @@ class _DuplicateCounter:
         return max(self.total - self.every * self._distinct(), 0), self.first
 
     def _distinct(self) -> int:
-        """Remove repeated keys, halve the sample while it is too large, and return the number of keys."""
+        """Remove repeated keys and return the number of distinct keys that are stored.
+
+        While there are too many (see MOST_KEYS), only about half of them are kept, and `every` is doubled.
+        """
         empty = numpy.zeros(0, numpy.int64)
         keys, positions = map(numpy.concatenate, zip((empty, empty), *self.parts, strict=True))
         order = numpy.argsort(keys, kind="stable")
@@ -286,7 +292,10 @@ class _DuplicateCounter:
 
 
 class _Tally:
-    """The counts of all chunks read so far. parallel: whether source and target are in separate files."""
+    """Counts the problems of the pairs, chunk by chunk, and creates the report.
+
+    parallel: whether source and target are in separate files. Then misaligned lines are searched too.
+    """
 
     def __init__(self, choices: Choices, parallel: bool):
         self.choices, self.parallel = choices, parallel
@@ -324,20 +333,21 @@ class _Tally:
             self.refused = refusal(chunk, int(wrong[0]), self.choices, int(marks[wrong[0]]))
 
     def _features(self, side: int, block: Block) -> Features:
-        """Return the features of a block, cached because several chunks may belong to the same block."""
+        """Return the features of the lines of a block. They are cached: several chunks may use the block."""
         last = self.last[side]
         if last is None or last[0] is not block:
             last = self.last[side] = (block, features_of(block))
         return last[1]
 
     def features(self) -> tuple[Features, Features]:
-        """Return the features of the lines read so far, for source and target."""
+        """Return the features of all source lines and of all target lines read so far."""
         return Features.joined(self.line_features[0]), Features.joined(self.line_features[1])
 
     def report(self, counts: tuple[int, int] | None, refused: DataError | None, fingerprint: str) -> Report:
         """Return the report.
 
-        counts: the line counts of two files if they differ, otherwise None. refused: the error in this case.
+        counts: the line counts of source and target file if they differ, otherwise None.
+        refused: the error for different line counts, or None.
         """
         read = int(self.histogram.sum())
         combinations = numpy.arange(256)
@@ -362,9 +372,10 @@ class _Tally:
         return Report(read, read - self.lost, tuple(findings), refused or self.refused, fingerprint)
 
     def _duplicates(self) -> Finding:
-        """Count the kept pairs that repeat an earlier pair; hold_out() drops them.
+        """Return the number of kept pairs that repeat an earlier pair, as a Finding.
 
-        Pairs are compared by 64-bit hashes. For 6 million pairs, the count is wrong with probability 1e-6.
+        They are only counted here; hold_out() drops them. Because pairs are compared by 64-bit hashes, the
+        count can be wrong, with a probability of 1e-6 for 6 million pairs.
         """
         count, first = self.keys.duplicates()
         examples = [Example(p + 1, self._place(p), "") for p in first] if count else []
@@ -373,7 +384,7 @@ class _Tally:
         return Finding("duplicate", says, count, "kept", 0, tuple(examples))
 
     def _misaligned(self) -> Finding:
-        """Look for lines that are shifted by one, because each file lacks one line at a different place."""
+        """Return lines that are shifted by one, if there are any, as a Finding; see shifted_lines()."""
         shifted, examples, says = shifted_lines(*self.features()), list[Example](), "misaligned lines"
         if shifted is not None:
             places = self._place(shifted.source), self._place(shifted.target, side=1)
@@ -390,16 +401,20 @@ class _Tally:
 
 
 def _joined_keys(source: NDArray[numpy.int64], target: NDArray[numpy.int64]) -> NDArray[numpy.int64]:
-    """Combine the keys of source and target into one key per pair; (a, b) and (b, a) have different keys."""
+    """Combine the keys of source and target lines into one key for each pair.
+
+    The pairs (a, b) and (b, a) get different keys.
+    """
     return source * numpy.int64(0x1E3779B97F4A7C15) + (target ^ (target >> 29)) * numpy.int64(
         0x3F58476D1CE4E5B9
     )
 
 
 def _odd_side(chunk: Chunk, index: int, bit: int) -> tuple[Block, int]:
-    """Return the block and the line index of the side that has the problem with this bit.
+    """Return which line of a pair has a problem, as its block and the index of the line in the block.
 
-    If no single side has it (uneven lengths), return those of the source.
+    index: position of the pair in the chunk. bit: the kind of problem; see Kind.bit.
+    If the problem belongs to both sides together (uneven lengths), return the source line.
     """
     sides = (chunk.source, chunk.source_from + index), (chunk.target, chunk.target_from + index)
     return next((side for side in sides if side[0].marks[side[1]] & bit), sides[0])

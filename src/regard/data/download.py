@@ -25,7 +25,7 @@ TIMEOUT = 30.0
 
 ATTEMPTS = 5
 PAUSE = 1.0
-"""Seconds before the second attempt; doubled before each further attempt."""
+"""Seconds to wait before the second attempt. The time is doubled before each further attempt."""
 
 LIMIT = 3600.0
 """Maximum duration of a download in seconds, all attempts together."""
@@ -36,13 +36,14 @@ RESUME = "call again to resume the partial download, or use source= with a folde
 
 
 def download(url: str, path: Path, most: int, reached: Callable[[int], None]) -> None:
-    """Download a file to `path`, completely or not at all; resume from `path`.part if that exists.
+    """Download a file to `path`. If the partial file `path`.part exists, resume its download.
 
-    most: maximum size in bytes.
+    most: maximum size of the file in bytes.
     reached: function that is called with the number of bytes downloaded so far.
 
-    A download is resumed only if the server confirms that the file has not changed (If-Range). Raises
-    DataError after LIMIT seconds, even if the server is still sending.
+    `path` is created only when the download is complete. A download is resumed only if the server confirms
+    that the file has not changed (If-Range). Raises DataError after LIMIT seconds, even if the server is
+    still sending.
     """
     _check_address(url)
     part = path.with_name(f"{path.name}.part")
@@ -73,13 +74,13 @@ def download(url: str, path: Path, most: int, reached: Callable[[int], None]) ->
 
 
 class _Clock:
-    """The time limit of a download."""
+    """The time limit of a download. url: named in the error. limit: seconds from now."""
 
     def __init__(self, url: str, limit: float):
         self.url, self.limit, self.end = url, limit, time.monotonic() + limit
 
     def left(self) -> float:
-        """Seconds until the limit; 0 or less after it."""
+        """Return the seconds left until the limit; 0 or less if it has passed."""
         return self.end - time.monotonic()
 
     def check(self) -> None:
@@ -90,13 +91,13 @@ class _Clock:
 
 
 def _attempt(url: str, part: Path, most: int, reached: Callable[[int], None], clock: _Clock) -> None:
-    """Request the missing bytes and append them to `part`; if the server cannot resume, request all."""
+    """Request the bytes that `part` lacks and append them. If the server sends the whole file, start anew."""
     have, tag = _partial(part)
     headers = {"User-Agent": "regard", "Accept-Encoding": "identity"}
     if have:
         headers |= {"Range": f"bytes={have}-", "If-Range": tag}
     with _opener(url, clock).open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:
-        clock.check()  # after the limit, the headers may be truncated, which urllib does not report
+        clock.check()  # at the limit, _cut_after() may truncate the headers, and urllib reports no error
         if answer.status != 206 or not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
             have = 0
             _restart(part, answer.headers)
@@ -111,9 +112,11 @@ def _attempt(url: str, part: Path, most: int, reached: Callable[[int], None], cl
 
 
 class _Limits(NamedTuple):
-    """Numbers of bytes.
+    """Sizes in bytes.
 
-    have: downloaded already. whole: size of the file, or None if unknown. most: maximum size allowed.
+    have: number of bytes downloaded already.
+    whole: size of the complete file, or None if unknown.
+    most: maximum size allowed.
     """
 
     have: int
@@ -124,7 +127,10 @@ class _Limits(NamedTuple):
 def _receive(
     answer: Any, file: IO[bytes], limits: _Limits, reached: Callable[[int], None], clock: _Clock
 ) -> int:
-    """Append the body of a response to a file, and return the size of the file in bytes."""
+    """Append the body of a response to a file, and return the size of the file in bytes.
+
+    Raises DataError, and deletes the file, if it is larger than limits.most.
+    """
     have, whole, most = limits
     part = Path(file.name)
     if whole is None or whole <= most:
@@ -151,11 +157,12 @@ def _partial(part: Path) -> tuple[int, str]:
 
 
 def _restart(part: Path, headers: Any) -> None:
-    """Delete the partial download, and save the ETag (or the date) of the download that begins now."""
+    """Delete the partial download, and save the ETag (or the date) of the download that starts now."""
     tag = headers.get("ETag") or headers.get("Last-Modified")
     with naming_file(part):
         _remove(part)
-    # A weak ETag ("W/...") does not guarantee the same bytes, so such a download is never resumed.
+    # A weak ETag ("W/...") does not guarantee the same bytes. So it is not saved, and the download is never
+    # resumed.
     if tag and not tag.startswith("W/"):
         with naming_file(_tag(part)):
             _tag(part).write_text(tag, encoding="latin-1", errors="replace")
@@ -183,7 +190,7 @@ class _SafeRedirect(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         _check_address(newurl)
-        fp.close()  # otherwise urllib would read the whole body, however long or slow it is
+        fp.close()  # otherwise urllib would read the whole body of the redirect, however long or slow it is
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -210,7 +217,11 @@ class _LimitedHTTPS(urllib.request.HTTPSHandler):
 
 
 def _cut_after(clock: _Clock, open_: Callable[[Any], Any], kind: type[http.client.HTTPConnection]) -> Any:
-    """Open a connection, and shut it down if the time limit passes before the headers have arrived."""
+    """Open a connection, and shut it down if the time limit passes before the headers have arrived.
+
+    open_: function that opens it, given a function that creates the connection object.
+    kind: the class of the connection object.
+    """
     connections: list[http.client.HTTPConnection] = []
 
     def connection(*arguments: Any, **options: Any) -> http.client.HTTPConnection:

@@ -2,9 +2,10 @@
 
 A folder holds these files:
 
-    source, target   all tokens of one side, then the start of each sentence and the end of the last, int64
-    numbers          the position of each kept pair in the original data, int64
-    header.json      sizes, dtypes and checksums
+    source      all source tokens, then int64 offsets: the start of each sentence and the end of the last
+    target      the same for the target tokens
+    numbers     the position of each kept pair in the original data, int64
+    header.json sizes, dtypes and checksums of the files
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ __all__ = ["EncodedChunk", "open_stored", "store"]
 SIDES = ("source", "target")
 
 LARGE = 2**27
-"""A file with up to this many bytes of tokens is read through its memory map, a larger file with Reader."""
+"""If the tokens in a file take more bytes than this, they are read with Reader, not through a memory map."""
 
 
 class EncodedChunk(NamedTuple):
-    """Encoded pairs.
+    """Some encoded pairs, to be written together.
 
-    rows: token ids of the sources and of the targets. numbers: position of each pair in the original data.
-    skipped, truncated: number of pairs that were too long and were dropped or cut.
+    rows: the token ids of the sources, and the token ids of the targets.
+    numbers: position of each pair in the original data.
+    skipped: number of pairs that were dropped because they were too long.
+    truncated: number of pairs that were cut because they were too long.
     """
 
     rows: tuple[list[list[int]], list[list[int]]]
@@ -49,7 +52,7 @@ class EncodedChunk(NamedTuple):
 
 
 class Written:
-    """A new file that computes the checksum of its content, and is flushed to disk when it is closed."""
+    """A new file. It computes the checksum of its content, and is flushed to disk when it is closed."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -113,9 +116,9 @@ def store(folder: Path, key: str, chunks: Iterable[EncodedChunk], sizes: tuple[i
 
 
 def open_stored(folder: Path, key: str) -> EncodedPairs:
-    """Open the pairs in a folder as memory maps, after verifying the checksums of all files.
+    """Verify the checksums of all files in a folder, and open the pairs in it as memory maps.
 
-    Raises DataError if anything is missing or damaged.
+    Raises DataError if a file is missing or damaged, or if `key` is not the key in the header.
     """
     try:
         return _opened(folder, _header(folder / "header.json", key))

@@ -39,8 +39,8 @@ class Side(NamedTuple):
     """The sentences of one side (source or target), as a flat array of tokens.
 
     tokens: all tokens, concatenated.
-    offsets: (N + 1,), start of each sentence in `tokens`, and the end of the last sentence.
-    reader: for a large file, reads its tokens without the memory map; otherwise None.
+    offsets: (N + 1,), index in `tokens` at which each sentence starts, then the end of the last sentence.
+    reader: reads the tokens of a large file, instead of its memory map; otherwise None.
     """
 
     tokens: NDArray[Any]
@@ -49,7 +49,7 @@ class Side(NamedTuple):
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Side:
-        """Create a side from lists of tokens."""
+        """Create a side from one list of tokens for each sentence."""
         offsets = numpy.cumsum([0, *map(len, rows)], dtype=numpy.int64)
         flat = itertools.chain.from_iterable(rows)
         return cls(numpy.fromiter(flat, numpy.uint32, int(offsets[-1])), offsets)
@@ -59,7 +59,7 @@ class Side(NamedTuple):
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
     def gather(self, rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[numpy.int64]]:
-        """Return the tokens of some sentences, concatenated, and the length of each."""
+        """Return the tokens of the sentences at the indices `rows`, concatenated, and the length of each."""
         begins, ends = self.offsets[rows], self.offsets[rows + 1]
         lengths = ends - begins
         if self.reader is not None:
@@ -110,11 +110,17 @@ class EncodedPairs:
         return len(self.numbers)
 
     def source(self, index: int) -> NDArray[Any]:
-        """Return the tokens of a source sentence, as a view, which is read-only if it is memory-mapped."""
+        """Return the tokens of a source sentence as a view.
+
+        It is read-only if the pairs are memory-mapped.
+        """
         return self.sources.at(self._checked(index))
 
     def target(self, index: int) -> NDArray[Any]:
-        """Return the tokens of a target sentence, as a view, which is read-only if it is memory-mapped."""
+        """Return the tokens of a target sentence as a view.
+
+        It is read-only if the pairs are memory-mapped.
+        """
         return self.targets.at(self._checked(index))
 
     @cached_property

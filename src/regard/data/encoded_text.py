@@ -21,7 +21,8 @@ from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 __all__ = ["LAYOUTS", "EncodedText", "TextCounts", "count_text", "encode_text"]
 
 LAYOUTS = ("documents", "continuous")
-"""documents: each line is a text of its own. continuous: the lines are one text; EOS follows each line."""
+"""How the lines of a text belong together. "documents": each line is a text of its own. "continuous": all
+lines are one running text, with EOS after each line."""
 
 CHUNK = 20_000
 """Number of lines that are encoded at a time, to limit the memory use."""
@@ -61,9 +62,11 @@ class EncodedText:
     """A text as token ids.
 
     lines: the tokens of each line, without BOS and EOS.
-    numbers: (N,), index of each line in the text; blank lines of documents are left out.
-    layout: "documents" or "continuous". counts: number of lines, words and characters.
-    name: name of the text, for messages.
+    numbers: (N,), index of each of these lines in the original text. They differ from 0, 1, ... if the layout
+        is "documents", where blank lines are left out.
+    layout: "documents" or "continuous"; see LAYOUTS.
+    counts: number of lines, words and characters.
+    name: name of the text, for error messages.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> lines = ["a rose is", "", "a rose"]
@@ -94,8 +97,8 @@ class EncodedText:
     def flat(self) -> NDArray[Any]:
         """Return all tokens in one array, with EOS after each line.
 
-        In documents, BOS precedes each line. A continuous text begins with one EOS, which is the input from
-        which its first token is predicted.
+        In the layout "documents", BOS precedes each line. In the layout "continuous", the array begins with
+        one EOS: the input from which the first token is predicted.
         """
         begins = len(self) if self.layout == "documents" else 1
         flat = numpy.full(self.token_count + begins, EOS, self.lines.tokens.dtype)
@@ -111,7 +114,7 @@ class EncodedText:
     def from_lines(
         cls, lines: Iterable[str], tokenizer: Tokenizer, *, layout: str, name: str = "the text"
     ) -> EncodedText:
-        """Encode lines of text. layout: see LAYOUTS. name: name of the text, for messages."""
+        """Encode lines of text. layout: see LAYOUTS. name: name of the text, for error messages."""
         if layout not in LAYOUTS:
             raise UnknownName("layout", layout, LAYOUTS)
         if isinstance(lines, str):
@@ -146,7 +149,7 @@ def encode_text(
     layout: "documents" if each line is a text of its own; blank lines are skipped. "continuous" if the lines
         are one running text, as in Penn Treebank; EOS follows each line, and a blank line is EOS alone.
 
-    Raises DataError with file and line for invalid UTF-8, and with the file if there is no text.
+    Raises DataError if a file is not valid UTF-8 (the error names file and line), or if there is no text.
 
     >>> import pathlib, tempfile
     >>> from regard.data.tokenizers import train_tokenizer

@@ -1,4 +1,4 @@
-"""Download known public datasets, or copy them from a folder; verify their hash and print their licence."""
+"""Download public datasets, or copy them from a folder; verify their SHA-256 and print their licence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ __all__ = ["Fetched", "fetch"]
 ANY_EDITION = Setting("fetch", "edition", "any")
 
 LARGEST = 1 << 30
-"""Maximum unpacked size in bytes of a file of a dataset that has several editions (PublicSet.editions)."""
+"""Maximum unpacked size in bytes of a file, if its dataset is updated from time to time, so that the size is
+not known (see PublicSet.editions)."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +74,17 @@ def fetch(
     source: str | os.PathLike[str] | None = None,
     edition: str = "known",
 ) -> Fetched:
-    """Download a known public dataset into a folder and print its licence; verify files that already exist.
+    """Download a public dataset into a folder and print its licence.
 
-    name: one of SETS. folder: where to write it.
-    source: a folder that has the files, compressed or not, to use instead of the network.
+    Files that already exist in the folder are verified. If they are correct, they are not downloaded again.
+
+    name: the name of the dataset, one of SETS. folder: where to write the files.
+    source: a folder that has the files, compressed or not. They are copied from it instead of downloaded.
     edition: "known" accepts only files with the known SHA-256. "any" also accepts other editions of a dataset
         that is updated from time to time (Tatoeba).
 
     Returns Fetched; its method pairs() reads a part of the dataset. Raises DataError if a file cannot be
-    downloaded, or if its SHA-256 is not the known one.
+    downloaded, or if its SHA-256 differs from the known SHA-256.
 
     >>> fetch("multi40k-en-de", "data")
     Traceback (most recent call last):
@@ -125,7 +128,10 @@ def _after(done: int, reached: Callable[[int], None]) -> Callable[[int], None]:
 def _fetch_piece(
     name: str, piece: Piece, into: Path, source: Path | None, edition: str, reached: Callable[[int], None]
 ) -> None:
-    """Download one file, or find it in `source`; unpack and verify it. Skip a file that already exists."""
+    """Download one file, or find it in `source`; unpack and verify it.
+
+    A file that already exists with the known SHA-256, or with any SHA-256 if `edition` is "any", is kept.
+    """
     place, accept_any = into / piece.name, edition == "any" and SETS[name].editions
     if place.is_file() and (accept_any or digest(place) == piece.sha256):
         return
@@ -142,7 +148,7 @@ def _fetch_piece(
     finally:
         unpacked.unlink(missing_ok=True)
         packed.unlink(missing_ok=True)
-    problem = "the SHA-256 of the text is not the known one"
+    problem = "the SHA-256 of the text differs from the known SHA-256"
     hint: Hint = "the file may be damaged: try again, or use another source"
     if SETS[name].editions:
         problem = "this is not the known edition: results will differ from the published results"
@@ -151,7 +157,7 @@ def _fetch_piece(
 
 
 def _find(name: str, piece: Piece, source: Path) -> Path:
-    """Return the path of one file in `source` or in its subfolder for the dataset, compressed or not."""
+    """Return the path of a file of the dataset, compressed or not, in `source` or in its subfolder."""
     own = [piece.name, piece.member] if piece.member else [piece.name]
     archive = Path(urllib.parse.urlsplit(piece.url).path).name
     names = list(dict.fromkeys([*(f"{each}{end}" for each in own for end in ("", ".gz")), archive]))

@@ -1,4 +1,7 @@
-"""Hold out some pairs for validation or test, chosen by a hash of the source sentence, not by position."""
+"""Hold out some pairs for validation or test.
+
+A hash of the source sentence, not the position, selects them.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,18 @@ Hashes = NDArray[numpy.uint64]
 RULES = ("auto", "both", "source")
 
 MOST_LEFT_OUT = 0.5
-"""Limit for disjoint="auto". If the target of more than this fraction of the training pairs is held out, the
-targets are probably labels. These pairs are then kept, and only the sources are disjoint."""
+"""Limit for disjoint="auto". If more than this fraction of the training pairs have a target that also occurs
+in a held-out pair, the targets are probably labels. These pairs are then kept, and only the sources of
+training and held-out pairs are disjoint."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Training pairs and held-out pairs; unpack it as `train, valid = hold_out(...)`.
+    """The result of hold_out(): training pairs and held-out pairs. `train, valid = hold_out(...)` unpacks it.
 
+    train: the training pairs. valid: the held-out pairs.
     duplicates: number of pairs dropped because they equal an earlier pair.
-    shared: number of pairs dropped from train because their target is held out.
+    shared: number of pairs dropped from `train` because their target also occurs in `valid`.
     dropped: number of pairs that the data check dropped before the split; pairs.inspect() lists them.
     disjoint: "both" if train and valid share no source and no target, "source" if they may share targets.
     why: the reason if `disjoint` is "source", otherwise "".
@@ -73,12 +78,13 @@ def hold_out(
 ) -> HeldOut:
     """Split pairs into training pairs and held-out pairs, by a hash of the source sentence.
 
-    count: number of pairs to hold out; a few less where a source sentence has several translations.
-    fraction: fraction of the sentences to hold out, approximately. Give either count or fraction.
+    count: number of pairs to hold out. The result can have a few less if a source sentence has several
+        translations, which are never separated.
+    fraction: approximate fraction of the sentences to hold out. Set either `count` or `fraction`.
     seed: random seed; another seed gives another split.
-    disjoint: "both" removes training pairs whose target is held out, so that no source and no target is in
-        both parts. "source" keeps them, so that only the sources are disjoint; use it if targets are labels.
-        "auto" is "both", unless that removes more than half of the training pairs.
+    disjoint: "both" removes training pairs whose target also occurs in a held-out pair, so that no source and
+        no target is in both parts. "source" keeps these pairs, so that only the sources are disjoint; use it
+        if the targets are labels. "auto" is "both", unless that removes more than half of the training pairs.
 
     Sentences that differ only in white space are equal. Of equal pairs, the first is kept. All pairs with the
     same source are in the same part. The split does not depend on the order of the pairs. With `fraction`, a
@@ -157,9 +163,12 @@ def _check(pairs: Pairs, count: int | None, fraction: float | None, disjoint: st
 def _by_source(
     disjoint: str, held: NDArray[numpy.bool_], shared: NDArray[numpy.bool_], targets: Hashes
 ) -> str:
-    """Return why only the sources of the split are disjoint, or "" if the targets are disjoint too.
+    """Return why only the sources of the two parts are disjoint, or "" if their targets are disjoint too.
 
-    held: the held-out pairs. shared: the other pairs whose target is held out. Both are boolean masks.
+    disjoint: the argument of hold_out().
+    held: boolean mask of the held-out pairs.
+    shared: boolean mask of the other pairs whose target also occurs in a held-out pair.
+    targets: the hash of the target of each pair.
     """
     left, repeated = int((~held).sum()), int(shared.sum())
     if disjoint == "source":
@@ -174,7 +183,10 @@ def _by_source(
 
 
 def _limit(sources: Hashes, count: int) -> numpy.uint64:
-    """Return the largest source hash to hold out, for at most `count` pairs, but at least one source."""
+    """Return the limit for source hashes: a pair is held out if the hash of its source is not larger.
+
+    At most `count` pairs are held out, unless the source with the smallest hash alone has more pairs.
+    """
     values, counts = numpy.unique(sources, return_counts=True)
     if not len(values):
         return numpy.uint64(0)
@@ -183,7 +195,10 @@ def _limit(sources: Hashes, count: int) -> numpy.uint64:
 
 
 def _hashes(pairs: Pairs, seed: int) -> tuple[NDArray[numpy.int64], Hashes, Hashes]:
-    """Return the position of each pair, and the hashes of source and target, the same on every machine."""
+    """Return the position of each pair in the data, the hash of its source, and the hash of its target.
+
+    The hashes are the same on every machine.
+    """
     key = str(seed).encode()
 
     def hashed(text: str) -> int:

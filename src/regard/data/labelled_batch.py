@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.data.batch import EOS, PAD, Batch
+from regard.data.batch_rows import BatchRows
 from regard.errors import ArgumentError, message
 
 __all__ = ["NO_LABEL", "LabelledBatch"]
 
 NO_LABEL = -100
-"""The label of a text whose class is not known. torch.nn.functional.cross_entropy ignores it by default."""
+"""The label of a text whose class is not known: the default of ignore_index in torch's cross_entropy."""
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledBatch:
+class LabelledBatch(BatchRows):
     """Texts, or pairs of texts, and their class labels. Texts end with EOS and are padded with PAD.
 
-    first: (B, S), the texts, or the first text of each pair. first_lengths: (B,), including EOS.
-    labels: (B,), class indices from 0; NO_LABEL where the class is not known.
+    first: (B, S), the texts, or the first text of each pair.
+    first_lengths: (B,), number of tokens of each text in `first`, including EOS.
+    labels: (B,), class indices from 0; NO_LABEL if the class is not known.
     index: (B,), position of each text in its dataset.
-    second: (B, T), the second text of each pair, or None. second_lengths: (B,), including EOS, or None.
+    second: (B, T), the second text of each pair; None if the texts are not pairs.
+    second_lengths: (B,), number of tokens of each text in `second`, including EOS, or None.
 
     >>> batch = LabelledBatch.collate([[7, 8], [9]], labels=[1, 0])
     >>> batch.first, batch.labels, batch.second
@@ -70,7 +73,8 @@ class LabelledBatch:
     def of_batch(cls, batch: Batch, labels: Tensor, pairs: bool) -> LabelledBatch:
         """Create a LabelledBatch from a Batch. The source becomes the first text.
 
-        labels: (B,). pairs: whether the target, without BOS, becomes the second text.
+        labels: (B,), class indices.
+        pairs: if True, the target becomes the second text, without BOS. If False, the target is ignored.
         """
         return cls(
             batch.source,
@@ -81,23 +85,11 @@ class LabelledBatch:
             batch.target_lengths if pairs else None,
         )
 
-    def to(self, device: torch.device | str) -> LabelledBatch:
-        """Return the batch on another device."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def select(self, index: Tensor) -> LabelledBatch:
-        """Select texts by index, with repetition allowed; index has shape (B',)."""
-        return self._map(lambda tensor: tensor.index_select(0, index))
-
-    def repeat(self, count: int) -> LabelledBatch:
-        """Repeat each text `count` times: row r of the result is row r // count of the batch."""
-        return self._map(lambda tensor: tensor.repeat_interleave(count, 0))
-
     def padded_to(self, rows: int, length: int) -> LabelledBatch:
         """Pad the texts to `length` tokens, and the batch to `rows` rows.
 
-        CUDA graphs and torch.compile need few different shapes. An added row is an empty text, EOS alone,
-        with NO_LABEL.
+        Use it with CUDA graphs and torch.compile, which need few different shapes. An added row is an empty
+        text (EOS alone) with the label NO_LABEL.
         """
         longest = max(self.first.shape[1], 0 if self.second is None else self.second.shape[1])
         more = rows - len(self)
@@ -106,26 +98,16 @@ class LabelledBatch:
             expected = f"at least {len(self)} rows and length {longest}"
             raise ArgumentError(message("LabelledBatch.padded_to()", problem, expected=expected))
 
-        def grown(tokens: Tensor) -> Tensor:
-            tokens = pad(tokens, (0, length - tokens.shape[1], 0, more), value=PAD)
+        grown = self.add_rows(more)
+
+        def padded(tokens: Tensor) -> Tensor:
+            tokens = pad(tokens, (0, length - tokens.shape[1]), value=PAD)
             tokens[len(self) :, 0] = EOS
             return tokens
 
-        def one(lengths: Tensor) -> Tensor:
-            return pad(lengths, (0, more), value=1)
-
-        return replace(
-            self,
-            first=grown(self.first),
-            first_lengths=one(self.first_lengths),
-            labels=pad(self.labels, (0, more), value=NO_LABEL),
-            index=pad(self.index, (0, more)),
-            second=None if self.second is None else grown(self.second),
-            second_lengths=None if self.second_lengths is None else one(self.second_lengths),
-        )
-
-    def _map(self, function: Callable[[Tensor], Tensor]) -> LabelledBatch:
-        """Apply a function to every field that is not None."""
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        changed = {name: function(tensor) for name, tensor in tensors.items() if tensor is not None}
-        return replace(self, **changed)
+        grown.labels[len(self) :] = NO_LABEL
+        grown.first_lengths[len(self) :] = 1
+        if grown.second is None or grown.second_lengths is None:
+            return replace(grown, first=padded(grown.first))
+        grown.second_lengths[len(self) :] = 1
+        return replace(grown, first=padded(grown.first), second=padded(grown.second))

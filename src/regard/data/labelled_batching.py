@@ -92,11 +92,11 @@ def encode_texts(
 ) -> EncodedTexts:
     """Encode labelled texts. Both texts of a pair are encoded with the same tokenizer.
 
-    labels: the classes of the training data; a label that is not among them raises DataError with file and
-        line.
+    labels: the classes of the training data. If a text has another label, DataError with its file and line is
+        raised.
     longest: maximum number of tokens of a text, without EOS, or None for no limit.
-    over: what to do with longer texts: "truncate" cuts them, "skip" drops them. The result counts them
-        (`truncated`, `skipped`).
+    over: what to do with longer texts: "truncate" cuts them, "skip" drops them. The attributes `truncated`
+        and `skipped` of the result are the numbers of such texts.
 
     >>> from regard.data.labelled_text import labelled_from_lists
     >>> from regard.data.tokenizers import train_tokenizer
@@ -141,8 +141,8 @@ class LabelledBatches:
     tokens: token budget of a batch, per process.
     options: the other arguments of Batches: sentences, longest, rounded, shuffle, seed, rank and world.
 
-    As in Batches, the order depends only on the data, these arguments and (seed, epoch). Of a batch, `index`
-    is the position of each text in the LabelledTexts.
+    As in Batches, the order depends only on the data, these arguments and (seed, epoch). The field `index` of
+    a batch has the position of each text in the LabelledTexts.
 
     >>> data = EncodedTexts.in_memory([[7, 8], [9], [5], [6, 6]], labels=[1, 0, 0, 1])
     >>> [(batch.index.tolist(), batch.labels.tolist()) for batch in LabelledBatches(data, tokens=6).epoch(0)]
@@ -152,7 +152,8 @@ class LabelledBatches:
     def __init__(self, data: EncodedTexts, tokens: int = 4096, **options: Any):
         self.data = data
         second = data.seconds
-        if second is None:  # Batches needs two sides: add empty second texts, which do not change the budget
+        # Batches needs two sides. Empty second texts are added; they do not count in the token budget.
+        if second is None:
             second = Side(numpy.zeros(0, numpy.uint32), numpy.zeros(len(data) + 1, numpy.int64))
         sides = EncodedPairs(data.firsts, second, numpy.arange(len(data)))
         self._batches = Batches(sides, tokens, **options)

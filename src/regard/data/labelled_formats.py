@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.data.read_text import read_lines
-from regard.data.row_formats import _field as field_of
+from regard.data.row_formats import field_of
 from regard.errors import ArgumentError, DataError, message, printable, shown
 
 __all__ = ["FORMATS", "Columns", "Format", "Row"]
 
 
 class Row(NamedTuple):
-    """One line of a file. number: its line number. texts: one text, or the two texts of a pair.
+    """One line of a file.
 
+    number: its line number, from 1.
+    label: the label as text. texts: one text, or the two texts of a pair.
     A blank line has an empty label and empty texts.
     """
 
@@ -31,10 +33,11 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns or JSON fields of label and texts.
+    """The columns or JSON fields that contain the label and the texts.
 
     Each is a column number from 1, a column name in the header line, or the name of a JSON field.
-    texts: one column, or two for pairs.
+    label: the column of the label.
+    texts: the column of the text, or the two columns of a pair of texts.
     """
 
     label: int | str
@@ -42,7 +45,7 @@ class Columns:
 
     @property
     def all(self) -> tuple[int | str, ...]:
-        """The column of the label, then those of the texts."""
+        """The column of the label, then the columns of the texts."""
         return self.label, *self.texts
 
 
@@ -69,7 +72,10 @@ def tabbed(path: Path, columns: Columns) -> Iterator[Row]:
 
 
 def json_lines(path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the rows of a file with one JSON object per line; "a.b" is the field "b" of the field "a"."""
+    """Yield the rows of a file with one JSON object per line.
+
+    The column name "a.b" means the field "b" of the object in the field "a".
+    """
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             yield Row(number, "", ("",) * len(columns.texts))
@@ -129,7 +135,7 @@ def _places_in_header(path: Path, header: str, columns: Columns) -> list[int]:
 
 
 def _label(value: Any, place: str) -> str:
-    """Return the label of a JSON object as text. Integers and booleans are written as in JSON; null is ""."""
+    """Return a label from JSON as text. Integers and booleans are written as in JSON; null becomes ""."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, int):
@@ -152,9 +158,11 @@ def _text(value: Any, place: str) -> str:
 def checked_columns(
     call: str, kind: str, label: int | str | None, text: int | str | None, second: int | str | None
 ) -> Columns:
-    """Return the columns to read, with the defaults of the format; raise ArgumentError if they are invalid.
+    """Return the columns to read; raise ArgumentError if they are invalid.
 
-    call: the calling function, for messages. kind: the name of the format.
+    call: the calling function, for error messages. kind: the name of the format.
+    label, text, second: the columns of the label, of the text and of the second text. If label or text is
+        None, the default of the format is used; if second is None, the data are not pairs.
     """
     own = FORMATS[kind]
     texts = (_or_default(text, own.text), *(() if second is None else (second,)))

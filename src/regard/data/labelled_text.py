@@ -26,7 +26,7 @@ from regard.data.read_text import checked_path
 from regard.data.tokenizers.normalize import clean
 from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
 
-__all__ = ["LabelledText", "LabelledTexts", "labelled_from_lists", "read_labelled"]
+__all__ = ["LabelledText", "LabelledTexts", "format_of", "labelled_from_lists", "read_labelled"]
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -34,7 +34,8 @@ EMPTY = ("skip", "error")
 """What to do with an empty text: "skip" leaves it out and counts it, "error" raises DataError."""
 
 MANY = 10
-"""With at least this many texts, it is an error if every text has a different label."""
+"""If there are at least this many texts and every text has a different label, label_set() raises DataError,
+because the labels were probably read from the wrong column."""
 
 
 class LabelledText(NamedTuple):
@@ -51,8 +52,9 @@ class LabelledTexts:
 
     firsts: the texts, or the first text of each pair. labels: the label of each text.
     seconds: the second text of each pair; None if the data are not pairs.
-    name: the files, for messages. file_names: the name of each file.
-    lines: the line number of each text in its file. files: the index of its file in `file_names`.
+    name: a name for all files together, for error messages. file_names: the name of each file.
+    lines: the line number of each text in its file.
+    files: for each text, the index of its file in `file_names`.
     empty: number of texts that were left out because they were empty.
     ignored: number of texts that were left out because of their label.
 
@@ -104,7 +106,7 @@ class LabelledTexts:
         return f"{self.file_names[self.files[index]]}, line {self.lines[index]}"
 
     def select(self, rows: Sequence[int] | NDArray[numpy.integer]) -> LabelledTexts:
-        """Return the texts at these positions, with their files and lines."""
+        """Return the texts at the positions `rows`. They keep their file and line numbers."""
         chosen = numpy.asarray(rows, numpy.int64)
         return replace(
             self,
@@ -132,7 +134,10 @@ class LabelledTexts:
         return Labels.of(different)
 
     def label_indices(self, labels: Labels) -> NDArray[numpy.int64]:
-        """Return the index of each label, (N,); raise DataError with file and line for an unknown label."""
+        """Return the class index of each text, (N,).
+
+        If its label is unknown, raise DataError with its line.
+        """
         return numpy.array(labels.indices(self.labels, self.place), numpy.int64)
 
     def balance(self, labels: Labels | None = None) -> ClassBalance:
@@ -141,7 +146,7 @@ class LabelledTexts:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of texts and labels, independent of file names."""
+        """A hash of texts and labels. It does not depend on the file names."""
         digest = hashlib.sha256()
         for text in self:
             for part in text:
@@ -163,17 +168,19 @@ def read_labelled(
     """Read labelled texts from one or more files.
 
     paths: a path or a list of paths, plain or gzip.
-    format: "tsv" (tab-separated columns), "jsonl" (one JSON object per line), or "label-first" (a label, a
-        space, and the text). Default: from the file name, .tsv or .jsonl.
-    label, text: the column or field of the label, and that of the text.
-        tsv: column numbers from 1, or names in the header line. Default: label=1, text=2.
-        jsonl: names of fields; "a.b" is the field "b" of the field "a". Default: "label" and "text".
+    format: "tsv" (tab-separated columns), "jsonl" (one JSON object per line), or "label-first" (each line is
+        a label, a space, and the text). By default, the file name decides, if it ends with .tsv or .jsonl.
+    label: the column or field that contains the label. text: the column or field that contains the text.
+        For tsv, column numbers from 1, or names in the header line. Default: label=1, text=2.
+        For jsonl, names of fields; "a.b" is the field "b" of the object in the field "a". Default: "label"
+        and "text".
     second: for pairs, the column or field of the second text.
     empty: what to do with an empty text: "skip" leaves it out and counts it, "error" raises DataError.
-    ignore: texts with these labels are left out and counted; an example is "-" in SNLI.
+    ignore: texts with these labels are left out and counted. In SNLI, for example, the label "-" means that
+        the annotators did not agree.
 
-    Raises DataError, with file and line, for a missing column, a malformed line or an empty label, and if no
-    text is left.
+    Raises DataError for a missing column, a malformed line or an empty label (the error names file and line),
+    and if no text is left.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -190,7 +197,7 @@ def read_labelled(
     files = list(map(checked_path, [paths] if isinstance(paths, str | os.PathLike) else paths))
     if not files:
         raise ArgumentError(message(call, "the list of files is empty", expected="at least one"))
-    kinds = [_format(path, format) for path in files]
+    kinds = [format_of(path, format) for path in files]
     pairs = second is not None
     rows = _Rows(empty, frozenset(ignore), pairs)
     for path, kind in zip(files, kinds, strict=True):
@@ -221,7 +228,8 @@ def labelled_from_lists(
     return rows.result()
 
 
-def _format(path: Path, requested: str | None) -> str:
+def format_of(path: Path, requested: str | None) -> str:
+    """Return the format of a file of labelled texts: `requested`, or the one that the file name says."""
     if requested is not None:
         if requested not in FORMATS:
             raise UnknownName("format of labelled texts", requested, FORMATS)
@@ -236,7 +244,7 @@ def _format(path: Path, requested: str | None) -> str:
 
 
 class _Rows:
-    """Collects the rows of files. It checks the labels, and leaves out empty texts and labels to ignore."""
+    """Collects the rows of several files. Rows with an empty text or with a label to ignore are left out."""
 
     def __init__(self, empty: str, ignore: frozenset[str], pairs: bool):
         self.on_empty, self.ignore, self.pairs = empty, ignore, pairs
@@ -253,7 +261,7 @@ class _Rows:
             raise DataError(message(shown(path), "there are no texts", hint=hint))
 
     def add(self, name: str, rows: Iterable[Row]) -> int:
-        """Add the rows of a file; return the number of rows, including those that are left out."""
+        """Add the rows of a file, and return how many rows it has, including those that are left out."""
         self.names.append(name)
         count = 0
         for row in rows:

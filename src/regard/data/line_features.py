@@ -14,11 +14,11 @@ from regard.data.pair_checks import SHORT
 __all__ = ["MOST_FEATURES", "Features", "features_of", "length_ratios", "likeness"]
 
 MOST_FEATURES = 4_000_000
-"""Maximum number of lines whose features are held in memory; longer files are not searched for missing
-lines."""
+"""Maximum number of lines of a file whose features are held in memory. In longer files, missing lines are not
+located."""
 
 BYTE, DIGITS = 256, 32
-"""Number of different values of a byte, and of the feature `digits`."""
+"""BYTE: number of different values of a byte. DIGITS: number of different values of the feature `digits`."""
 
 Scores = NDArray[numpy.float32]
 LinePairs = list[tuple["Features", "Features"]]
@@ -29,7 +29,8 @@ class Features(NamedTuple):
 
     lengths: length of each line in characters.
     marks: the last byte of each line, usually its final punctuation.
-    digits: 0 if the line has no digits, otherwise a hash of the sum of its digits.
+    digits: 0 if the line has no digits, otherwise a number from 1 to 31 that depends on the sum of its
+        digits.
     """
 
     lengths: NDArray[numpy.int32]
@@ -65,13 +66,17 @@ def features_of(block: Block) -> Features:
 def likeness(aligned: LinePairs, candidates: LinePairs) -> list[Scores]:
     """Score pairs of lines: how likely is it that two lines are translations of each other?
 
-    The score is a log-likelihood ratio: two lines that are translations, against two random lines.
+    The score is a log-likelihood ratio, up to a constant: the log of how likely the features of the two lines
+    are if the lines are translations, minus the log of how likely they are in two random lines.
 
-    aligned: (source, target) features of lines that are mostly translations, to estimate the statistics from.
-    candidates: (source, target) features of the lines to score; source and target have the same number.
+    aligned: a list of (source, target), the features of lines that are mostly translations of each other.
+        The statistics are estimated from them.
+    candidates: a list of (source, target), the features of the lines to score. Line i of source and line i of
+        target are one pair.
 
-    The log of the length ratio is assumed to have a Laplace distribution. For each other feature, the score
-    adds the pointwise mutual information of its values.
+    Returns one array for each candidate, with one score for each pair of lines. The log of the length ratio
+    is assumed to have a Laplace distribution. For each other feature, the pointwise mutual information
+    between its value in the source line and its value in the target line is added.
     """
     ratios = numpy.concatenate([length_ratios(*pair) for pair in aligned])
     usual = float(numpy.median(ratios)) if len(ratios) else 0.0
@@ -90,12 +95,16 @@ def likeness(aligned: LinePairs, candidates: LinePairs) -> list[Scores]:
 
 
 def length_ratios(source: Features, target: Features) -> NDArray[numpy.float64]:
-    """Return the log of the length ratio of each pair of lines, smoothed for short lines."""
+    """Return log(target length / source length) of each pair of lines; it is smoothed for short lines."""
     return numpy.log((target.lengths + SHORT / 2) / (source.lengths + SHORT / 2))
 
 
 def _information(pairs: list[tuple[NDArray[numpy.uint8], NDArray[numpy.uint8]]]) -> NDArray[numpy.float64]:
-    """Return the pointwise mutual information of two features, (256, 256), smoothed to 0 for rare values."""
+    """Return a table of pointwise mutual information between source values and target values, (256, 256).
+
+    pairs: the values of one feature (0 to 255) in source lines and in their target lines.
+    The entries of rare values are smoothed towards 0.
+    """
     joint = numpy.zeros(BYTE * BYTE)
     for source, target in pairs:
         joint += numpy.bincount(source.astype(numpy.int64) * BYTE + target, minlength=BYTE * BYTE)

@@ -18,10 +18,10 @@ from regard.data.read_text import FOREIGN, LONGEST_LINE, checked_path
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import naming_file, write_all
 
-__all__ = ["Lines", "Notes", "given_lines", "place_name", "say", "tell", "writing"]
+__all__ = ["Lines", "Notes", "check_standard_input", "given_lines", "place_name", "say", "tell", "writing"]
 
 Place = str | bytes
-"""A file name, "-" for standard input, or the text itself as bytes."""
+"""Where lines are read from: a file name, "-" for standard input, or the text itself as bytes."""
 
 STANDARD = "-"
 
@@ -30,8 +30,10 @@ STANDARD = "-"
 class Lines:
     """Iterate over the lines of files (plain or gzip), of standard input ("-"), or of bytes.
 
-    A line ends at "\\n" only; a "\\r" before it and a byte order mark are removed, and invalid UTF-8 is
-    replaced by U+FFFD. read: number of lines read so far. repaired: number of those with invalid UTF-8.
+    A line ends at "\\n" only. A "\\r" before "\\n" and a byte order mark are removed. Invalid UTF-8 is
+    replaced by U+FFFD.
+
+    read: number of lines read so far. repaired: number of lines read so far that had invalid UTF-8.
 
     >>> lines = Lines([b"one\\r\\ntwo\\xff \\xe2\\x80\\xa8still two"])
     >>> list(lines), lines.read, lines.repaired
@@ -65,12 +67,12 @@ class Lines:
 
     @property
     def keyboard(self) -> bool:
-        """Whether the lines are typed in a terminal. Then each line should be processed immediately."""
+        """Whether the user types the lines in a terminal. Then each line should be processed immediately."""
         return STANDARD in self.places and sys.stdin is not None and sys.stdin.isatty()
 
 
 def place_name(place: Place) -> str:
-    """Return the name of a place for messages: a file name, "standard input", or "--text" for bytes."""
+    """Return the name of a place (see Place) for messages: a file name, "standard input", or "--text"."""
     return "--text" if isinstance(place, bytes) else "standard input" if place == STANDARD else shown(place)
 
 
@@ -110,10 +112,10 @@ def _begins(file: BinaryIO, start: bytes) -> bool:
 
 @contextmanager
 def writing(output: Path | None) -> Iterator[Callable[[str], None]]:
-    """Yield a function that writes one line to a file, or to standard output if output is None or "-".
+    """Yield a function that writes one line to the file `output`, or to standard output if it is None or "-".
 
-    Lines are written to FILE.part, which is renamed to FILE at the end, so that FILE is always complete.
-    After an error, FILE.part is kept.
+    Lines are written to `output`.part, which is renamed to `output` at the end, so that `output` is always
+    complete. After an error, `output`.part is kept.
     """
     if output is None or str(output) == STANDARD:
         sys.stdout.flush()
@@ -121,7 +123,9 @@ def writing(output: Path | None) -> Iterator[Callable[[str], None]]:
         return
     with naming_file(output):
         path = output.resolve()
-    through = path.exists() and not path.is_file()  # a pipe or a device cannot be replaced: write to it
+    through = (
+        path.exists() and not path.is_file()
+    )  # a pipe or a device cannot be replaced: write to it directly
     place = path if through else path.with_name(f"{path.name}.part")
     try:
         with ExitStack() as stack:
@@ -151,7 +155,7 @@ def _print(line: str) -> None:
 
 
 def _keep_part(part: Path) -> None:
-    """Print the name of an incomplete output file; delete it if it is empty."""
+    """After an error, print the name of the incomplete output file; if it is empty, delete it instead."""
     with suppress(OSError):
         if part.is_file() and part.stat().st_size:
             say(f"the incomplete output is in {shown(part.name)}")
@@ -166,9 +170,10 @@ def say(text: str) -> None:
 
 @dataclass
 class Notes:
-    """Collects messages about lines. Messages that differ only in numbers are of the same kind.
+    """Collects messages about lines, so that similar messages are printed only once.
 
-    Of each kind, the first message is stored, and the others are counted.
+    Messages that differ only in numbers are of the same kind. The first message of each kind is stored, and
+    the others are counted.
 
     >>> notes = Notes()
     >>> for number, note in enumerate(["cut at 9 of 11 tokens", "", "cut at 9 of 12 tokens"], 1):
@@ -190,7 +195,7 @@ class Notes:
                 self.first[kind] = number, note
 
     def lines(self) -> Iterator[str]:
-        """Yield the first message of each kind, with the number of other lines that have this kind."""
+        """Yield the first message of each kind, and how many more lines have a message of this kind."""
         for kind, (number, note) in self.first.items():
             more = self.more.get(kind, 0)
             rest = f"; and {more:,} more line{'s' if more > 1 else ''}" if more else ""
@@ -198,14 +203,17 @@ class Notes:
 
 
 class Repaired(Protocol):
-    """Lines or pairs that have been read; repaired: number of lines that had invalid UTF-8."""
+    """Any reader of lines or pairs that counts, as `repaired`, the lines that had invalid UTF-8."""
 
     @property
     def repaired(self) -> int: ...
 
 
 def tell(notes: Notes, *sides: Repaired) -> None:
-    """Print the collected messages and the number of repaired lines, after all lines are read."""
+    """Print the collected messages, and how many lines had invalid UTF-8. Call it after reading all lines.
+
+    sides: the readers of the lines.
+    """
     for line in notes.lines():
         say(line)
     repaired = sum(side.repaired for side in sides)
@@ -215,7 +223,7 @@ def tell(notes: Notes, *sides: Repaired) -> None:
 
 
 def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Lines:
-    """Return the lines of the FILE arguments or of --text; if there are none, those of standard input."""
+    """Return the lines of the FILE arguments or of --text. Without both, return those of standard input."""
     if files and text:
         raise ArgumentError(message("--text", "conflicts with FILE arguments", expected="one of the two"))
     if list(files or ()).count(STANDARD) > 1:
@@ -231,3 +239,9 @@ def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Line
     if lines.keyboard:
         say("reading standard input; end with Ctrl-D")
     return lines
+
+
+def check_standard_input(*files: str | None) -> None:
+    """Raise ArgumentError if more than one of the files is "-", standard input."""
+    if files.count(STANDARD) > 1:
+        raise ArgumentError(message("-", "standard input is named twice, but can be read only once"))

@@ -22,10 +22,11 @@ NEWLINE = ord("\n")
 LONGEST_EXCERPT = 60
 
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
-"""Zero-width characters, which str.isspace() does not count as white space."""
+"""Zero-width characters. A line of these counts as empty, although str.isspace() is False for them."""
 
 BLANK_LEADS = numpy.zeros(256, bool)
-"""(256,), True for each byte that can be the first byte of a white-space character or of one of INVISIBLE."""
+"""(256,), True for each byte that can be the first byte of a white-space character or of a character in
+INVISIBLE."""
 BLANK_LEADS[[*range(9, 14), *range(28, 33), 0xC2, 0xE1, 0xE2, 0xE3, 0xEF]] = True
 
 
@@ -33,11 +34,12 @@ BLANK_LEADS[[*range(9, 14), *range(28, 33), 0xC2, 0xE1, 0xE2, 0xE3, 0xEF]] = Tru
 class Block:
     """Consecutive lines of one side after repair, with their lengths and problems.
 
-    raw: the block as read. first: line number of the first line in its file.
-    data: valid UTF-8, each line ended by "\\n". ends: positions of these "\\n".
+    raw: the block as it was read, before repair.
+    first: line number of the first line of the block in its file.
+    data: the lines in valid UTF-8, each ended by "\\n". ends: positions of these "\\n" in `data`.
     lengths: length of each line in characters.
-    marks: one integer per line, with a bit set for each of its problems; see Kind.bit.
-    keys: a hash of each line, which differs between processes; or None.
+    marks: one integer for each line, with a bit set for each problem of the line; see Kind.bit.
+    keys: a hash of each line, or None if not computed. The hashes differ between processes.
     """
 
     raw: Raw
@@ -71,8 +73,8 @@ class Block:
 class Examiner:
     """Finds the problems in the lines of one side (source or target). Call it with all blocks, in order.
 
-    choices: the limits and actions. keyed: whether to compute `digest`, a hash of all data read so far, and
-    the keys of the lines.
+    choices: the limits for lines and the actions for problems.
+    keyed: whether to compute the keys of each block, and the attribute `digest`, a hash of all data so far.
     """
 
     def __init__(self, choices: Choices, *, keyed: bool):
@@ -103,14 +105,17 @@ class Examiner:
         return block
 
     def _keys(self, data: bytes, count: int) -> NDArray[numpy.int64] | None:
-        """Return Python's 64-bit hash of each line. It differs between processes, so it must not be saved."""
+        """Return Python's hash() of each line, or None if keyed is False.
+
+        The hashes differ between processes, so they must not be saved to a file.
+        """
         if not self.keyed:
             return None
         return numpy.fromiter(map(hash, data.split(b"\n")), numpy.int64, count)
 
 
 def _decodable(data: bytes) -> tuple[bytes, list[int]]:
-    """Replace invalid UTF-8 by U+FFFD; return the data and the indices of the lines that were changed."""
+    """Replace invalid UTF-8 by U+FFFD. Return the repaired data and the indices of the changed lines."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
@@ -131,14 +136,17 @@ def _lengths(data: bytes, bytes_: Marks, ends: NDArray[numpy.intp]) -> NDArray[n
     """Return the length of each line in characters."""
     if data.isascii():
         return (numpy.diff(ends, prepend=-1) - 1).astype(numpy.int32)
-    # Each byte except 0x80 to 0xBF starts a character. As int8, these are the bytes >= -64. The "\n" at the
-    # end of each line is not counted: subtract 1.
+    # Count the first bytes of characters: all bytes except 0x80 to 0xBF, which are those >= -64 as int8. Then
+    # subtract 1 for the "\n" at the end of each line.
     begins = (bytes_.view(numpy.int8) >= -64).view(numpy.uint8)
     return numpy.add.reduceat(begins, _starts(ends), dtype=numpy.int32) - numpy.int32(1)
 
 
 def _blank(data: bytes, bytes_: Marks, ends: NDArray[numpy.intp]) -> list[int]:
-    """Return the indices of blank lines. Only lines that may begin with a blank character are decoded."""
+    """Return the indices of blank lines.
+
+    To save time, a line is decoded only if its first byte can begin a blank character (BLANK_LEADS).
+    """
     starts = _starts(ends)
     empty = starts == ends
     candidates = numpy.flatnonzero(BLANK_LEADS[bytes_[starts]] & ~empty)
@@ -147,7 +155,7 @@ def _blank(data: bytes, bytes_: Marks, ends: NDArray[numpy.intp]) -> list[int]:
 
 
 def _starts(ends: NDArray[numpy.intp]) -> NDArray[numpy.intp]:
-    """Return the start of each line, from the ends of all lines; there must be at least one line."""
+    """Return the position at which each line starts. ends: the position of each "\\n"; at least one."""
     return numpy.concatenate(([0], ends[:-1] + 1))
 
 

@@ -18,24 +18,29 @@ from regard.errors import DataError, message, printable, shown
 __all__ = ["Missing", "Shifted", "counts_differ", "lines_without_counterpart", "shifted_lines"]
 
 CLEAR = 5.0
-"""Minimum gain of the log-likelihood ratio, see likeness(), to report lines without a counterpart."""
+"""Lines without a counterpart are reported only if they clearly improve the pairing: the sum of the scores of
+all line pairs, see likeness(), must be larger by this number than if the last lines had no counterpart."""
 
 FEW = 5
-"""If a file has up to this many extra lines, each is located separately; more are assumed to be one block."""
+"""If one file has at most this many lines more than the other, each extra line is located separately. More
+extra lines are assumed to be consecutive."""
 
 MOST = 1_000_000
-"""Maximum number of lines that are compared to find shifted lines, or to locate extra lines separately."""
+"""Shifted lines are searched in this many lines at the beginning of the files. If the shorter file has more
+lines, extra lines are not located separately, but assumed to be consecutive."""
 
 NEAR, FAR = 500, 150
-"""Numbers of lines before and after a suspected place. NEAR: word translations are learned from these lines.
-FAR: the place is searched in these lines."""
+"""Two distances in lines from the place where an extra line is suspected, before and after it. Word
+translations are learned from the lines up to NEAR lines away. The extra line is searched up to FAR lines
+away."""
 
 NAMED = 3
 """Maximum number of lines without a counterpart that the error message lists."""
 
 FEWEST, PARALLEL = 20, 0.8
-"""Two files look parallel if both have at least FEWEST lines, and the spread of the length ratios of lines
-with the same number is less than PARALLEL times that of lines paired at random."""
+"""Two files look parallel if both have at least FEWEST lines and their line lengths are correlated. To test
+this, the length ratio of source line i and target line i is computed for all i. It must vary less than
+PARALLEL times as much as it does after the target lines are shuffled."""
 
 
 Words = frozenset[str]
@@ -44,8 +49,9 @@ Words = frozenset[str]
 class Shifted(NamedTuple):
     """Consecutive lines that are shifted by one, in two files with the same number of lines.
 
-    source: index (from 0) of the source line that has no counterpart. target: the same for the target file.
-    lines: number of shifted lines; they lie between these two indices.
+    source: index, from 0, of the source line that has no counterpart.
+    target: index, from 0, of the target line that has no counterpart.
+    lines: number of shifted lines. They lie between the two indices.
     """
 
     source: int
@@ -54,11 +60,12 @@ class Shifted(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """A line of the longer side that probably has no counterpart.
+    """A line of the longer file that probably has no counterpart in the shorter file.
 
     line: its index, from 0.
-    gains: one number for each line of the shorter side: the score of its pair if `line` comes after this
-        line, minus the score of its pair if `line` comes before this line. For scores, see likeness().
+    gains: one number for each line i of the shorter file. If the line without a counterpart comes before i,
+        the partner of i is one line later than if it comes after i. The number is the score of the earlier
+        partner minus the score of the later one. likeness() computes the scores.
     """
 
     line: int
@@ -66,13 +73,16 @@ class Missing(NamedTuple):
 
 
 def lines_without_counterpart(source: Features, target: Features) -> list[Missing]:
-    """Return the lines of the longer side that probably have no counterpart.
+    """Return the lines of the longer file that probably have no counterpart in the shorter file.
 
-    Line i of the shorter side is paired with line i + k of the longer side, where k is the number of lines
-    without a counterpart before it. Dynamic programming finds the places that maximise the sum of the scores
-    of all pairs. likeness() computes the scores, with statistics estimated from the two files themselves.
+    source, target: the features of all lines of the two files.
 
-    Returns [] if no place is clear, or if the extra lines are at the end of the longer side.
+    Line i of the shorter file is paired with line i + k of the longer file, where the offset k is the number
+    of lines without a counterpart before it. Each pair has a score, which likeness() computes with statistics
+    of the two files. Dynamic programming finds the lines without a counterpart for which the sum of the
+    scores is largest.
+
+    Returns [] if the sum is not clearly larger (see CLEAR) than with the extra lines at the end of the file.
     """
     swapped = len(source) > len(target)
     short, long = (target, source) if swapped else (source, target)
@@ -105,10 +115,14 @@ def lines_without_counterpart(source: Features, target: Features) -> list[Missin
 
 
 def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
-    """Return the lines at which the offset k increases, so that the sum of scores is largest, and the gain.
+    """Find the lines at which an increase of the offset k makes the sum of the scores largest.
 
-    scores: for each offset, the score of each line of the shorter side when it is paired with this offset.
-    The gain is the difference from the sum of scores for the first offset alone.
+    lines_without_counterpart() explains offsets and scores.
+
+    scores: for each offset, the score of each line of the shorter file when it is paired with this offset.
+
+    Returns the index of the first line of each new offset, and the gain: the sum of the scores, minus the sum
+    if all lines had the first offset.
     """
     sums = [numpy.concatenate(([0.0], numpy.cumsum(each, dtype=numpy.float64))) for each in scores]
     best, changes = sums[0], []
@@ -126,9 +140,9 @@ def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
 
 
 def shifted_lines(source: Features, target: Features) -> Shifted | None:
-    """Find consecutive lines that are shifted by one, because each file lacks one line at a different place.
+    """Find consecutive lines that are shifted by one: each file lacks a line, but not at the same place.
 
-    Lines are compared by length, final punctuation and digits. Returns None if no such lines are found.
+    Lines are compared by length, final punctuation and digits. Returns None if there are no shifted lines.
     """
     source, target = source.part(0, MOST), target.part(0, MOST)
     count = len(source) - 1
@@ -158,9 +172,10 @@ def shifted_lines(source: Features, target: Features) -> Shifted | None:
 
 
 def counts_differ(difference: CountsDiffer, source: Features, target: Features) -> DataError:
-    """Return the error for two files with different line counts; it lists lines without a counterpart.
+    """Return the error for two files with different line counts. It lists the lines without a counterpart.
 
-    source, target: the features of the lines that were read before the shorter file ended.
+    difference: the exception that the reader raised at the end of the shorter file.
+    source, target: the features of the lines that were read before.
     """
     counts, shared = difference.counts, min(difference.counts)
     sides = [features.part(max(len(features) - shared, 0)) for features in (source, target)]
@@ -196,9 +211,9 @@ def counts_differ(difference: CountsDiffer, source: Features, target: Features) 
 
 
 def _look_parallel(source: Features, target: Features) -> bool:
-    """Return whether the length ratios of lines with the same index vary less than those of random pairs.
+    """Return whether two files look parallel; see PARALLEL.
 
-    source, target: the features of the lines; both have the same number of lines.
+    source, target: the features of their lines, with the same number of lines in both.
     """
     count = len(source)
     if count < FEWEST:
@@ -211,12 +226,12 @@ def _look_parallel(source: Features, target: Features) -> bool:
 
 
 def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
-    """Return the index of the line without a counterpart in the longer file, located by the words of lines.
+    """Locate a line without a counterpart in the longer file more exactly, and return its index.
 
-    Neighbouring lines often have the same length and final punctuation, especially in sorted files, so
-    features give only an approximate place. Word translations are learned from the lines around it.
-
-    missing: the approximate place. offset: number of lines without a counterpart before this line.
+    missing: the line, as located by the features of lines. This is only approximate, because neighbouring
+        lines often have the same length and final punctuation, especially in sorted files. This function also
+        compares words; it learns word translations from the lines near `missing`.
+    offset: number of lines without a counterpart before this line.
     """
     jump = missing.line - offset
     first = max(jump - NEAR, 0)
@@ -235,9 +250,11 @@ def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
 
 
 class _Dictionary:
-    """Scores of word translations, learned from the words that occur together in paired lines.
+    """Scores how well two lines match, by word translations.
 
-    source, target: the lines, each as a set of words. place: index of the target line without a counterpart.
+    The translations are learned from the words that occur together in paired lines.
+    source, target: the lines, each as a set of words.
+    place: index of the target line without a counterpart; it determines which lines are paired.
     """
 
     def __init__(self, source: list[Words], target: list[Words], place: int):
@@ -248,14 +265,15 @@ class _Dictionary:
         self.both = Counter((a, b) for one, other in pairs for a in one for b in other)
 
     def partner(self, line: int) -> int:
-        """Return the index of the target line that is paired with a source line."""
+        """Return the index of the target line that is paired with the source line of index `line`."""
         return line + (line >= self.place)
 
     def __call__(self, i: int, j: int) -> float:
         """Return how well source line i and target line j match.
 
-        Each word has the score of its best translation in the other line. The result is the mean score of the
-        words of line i plus that of line j. The counts do not include these two lines themselves.
+        Each word has the score of its best translation in the other line. The result is the mean word score
+        of line i plus the mean word score of line j. How often words occur together is counted without these
+        two lines, so that a pair of lines does not support itself.
         """
         one, other = self.source[i], self.target[j]
         same = self.partner(i) == j

@@ -33,11 +33,12 @@ KINDS = {
     "break": Kind(64, "line break inside a sentence, replaced by a space", ("replace",)),
     "return": Kind(128, "\\r at the end of a line, removed", ("replace",)),
 }
-"""All kinds of problems by name. If a pair has several problems whose action is "skip", the report counts it
-as dropped for the first of them in this order."""
+"""All kinds of problems by name. If a pair has several problems with the action "skip", the report counts the
+pair as dropped only for the first of these problems, in the order of this dict."""
 
 SHORT = 10
-"""In length ratios, shorter sides count as this many characters: "No." may have a long translation."""
+"""A side with fewer characters counts as this many characters when the lengths of two sides are compared. For
+example, "No." may have a much longer translation."""
 
 MOST = 2**31 - 1
 """Largest allowed value of Choices.longest and Choices.ratio."""
@@ -45,9 +46,10 @@ MOST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Choices:
-    """What to do with pairs that have a problem. The report counts all problems.
+    """What to do with pairs that have a problem: an action for each kind of problem.
 
-    "skip" drops the pair, "replace" repairs it, "keep" keeps it, "error" raises DataError.
+    The action "skip" drops the pair, "replace" repairs it, "keep" keeps it, and "error" raises DataError.
+    The data report counts the problems, whatever the action.
 
     malformed: a line that is not valid JSON or has too few columns.
     invalid: bytes that are not valid UTF-8; "replace" writes U+FFFD instead.
@@ -55,9 +57,9 @@ class Choices:
     empty: a side that is empty or only white space.
     longest: maximum length of a side in characters, or None for no limit.
     long: the action for pairs with a longer side.
-    ratio: maximum ratio of the lengths of the two sides, or None for no limit. Lengths are in characters;
-        lengths under 10 count as 10.
-    uneven: the action for pairs with a larger ratio.
+    ratio: maximum length of the longer side divided by the length of the shorter side, or None for no limit.
+        Lengths are in characters; lengths under 10 count as 10.
+    uneven: the action for pairs that exceed `ratio`.
 
     >>> Choices(invalid="replace", longest=200)
     Choices(invalid='replace', longest=200)

@@ -1,4 +1,4 @@
-"""The formats that pairs are read from. Each format yields chunks: runs of pairs whose lines are checked.
+"""The formats from which pairs are read. Each format yields chunks: consecutive pairs, already checked.
 
 To add a format, add its class here and a keyword of read_pairs() in pairs.py.
 """
@@ -31,8 +31,10 @@ NO_TEXT = KINDS["malformed"].bit | KINDS["empty"].bit
 class Chunk(NamedTuple):
     """Consecutive pairs: a range of lines of a source block, and a range of lines of a target block.
 
-    source_from, target_from: index of the first line in each block. pairs: number of pairs.
-    position: number of pairs before this chunk. reached: how much of Origin.size() has been read so far.
+    source, target: the blocks.
+    source_from, target_from: index in each block of the first line that belongs to this chunk.
+    pairs: number of pairs in this chunk. position: number of pairs before this chunk.
+    reached: how many bytes or rows have been read so far, of Origin.size() in total.
     """
 
     source: Block
@@ -45,14 +47,14 @@ class Chunk(NamedTuple):
 
     @property
     def sides(self) -> tuple[tuple[Block, slice], tuple[Block, slice]]:
-        """Source and target block, each with the slice of its lines that belongs to this chunk."""
+        """The source block and the target block, each with the slice of its lines in this chunk."""
         return (
             (self.source, slice(self.source_from, self.source_from + self.pairs)),
             (self.target, slice(self.target_from, self.target_from + self.pairs)),
         )
 
     def marks(self, choices: Choices) -> Marks:
-        """Return one integer per pair, with a bit set for each of its problems; see Kind.bit."""
+        """Return one integer for each pair, with a bit set for each problem of the pair; see Kind.bit."""
         (source, of_source), (target, of_target) = self.sides
         marks = source.marks[of_source] | target.marks[of_target]
         if choices.ratio is not None:
@@ -67,8 +69,9 @@ class Chunk(NamedTuple):
 class CountsDiffer(Exception):
     """Raised when two parallel files have different numbers of lines.
 
-    paths, counts: path and line count of source and target.
-    rest: the features of the extra lines of the longer file, or of about the first MOST_FEATURES of them.
+    paths: the source path and the target path. counts: the line counts of these two files.
+    rest: the features of the extra lines of the longer file. If there are more than about MOST_FEATURES extra
+        lines, only the first of them have features.
     """
 
     def __init__(self, paths: tuple[Path, Path], counts: tuple[int, int], rest: Features):
@@ -77,7 +80,7 @@ class CountsDiffer(Exception):
 
 
 class Origin(Protocol):
-    """Where pairs are read from. An origin can be read any number of times."""
+    """The source of Pairs: files or a collection. An origin can be read any number of times."""
 
     def size(self) -> int:
         """Return the size in the unit of Chunk.reached (bytes or rows), or 0 if unknown."""
@@ -88,8 +91,8 @@ class Origin(Protocol):
     def chunks(self, examiners: Examiners, *, threads: bool) -> Iterator[Chunk]:
         """Yield all pairs in chunks.
 
-        examiners: check the lines of source and target.
-        threads: whether to check the two sides in parallel, where possible.
+        examiners: one checks the source lines, the other the target lines.
+        threads: whether to read and check the next blocks in background threads, if the format supports it.
         """
 
 
@@ -121,9 +124,9 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Tabbed:
-    """Files of tab-separated columns; other columns are ignored.
+    """Files of tab-separated columns. Source and target are two of the columns; the others are ignored.
 
-    columns: the numbers of the source and target columns, from 1, or their names in the header line.
+    columns: the source column and the target column, as numbers from 1 or as names in the header line.
     """
 
     paths: tuple[Path, ...]
@@ -143,7 +146,10 @@ class Tabbed:
 
 @dataclass(frozen=True)
 class JsonLines:
-    """Files with one JSON object per line; "translation.de" is the field "de" of the field "translation"."""
+    """Files with one JSON object per line.
+
+    fields: the source field and the target field; "translation.de" is the field "de" in "translation".
+    """
 
     paths: tuple[Path, ...]
     fields: tuple[str, str]
@@ -162,7 +168,7 @@ class JsonLines:
 class Rows:
     """Rows of a Python collection that can be iterated over repeatedly, such as a list.
 
-    fields: the names of the source and target fields; None if the rows are (source, target) tuples.
+    fields: the names of the source field and the target field; None if the rows are (source, target) tuples.
     """
 
     rows: Iterable[Any]
@@ -185,7 +191,11 @@ def _stamp(paths: Iterable[Path]) -> Stamp:
 def _joined(
     files: Iterable[tuple[Path | None, Iterator[tuple[Raw, Raw]]]], examiners: Examiners, first: int = 1
 ) -> Iterator[Chunk]:
-    """Yield the chunks of files that hold both sides on one line. first: line number of the first pair."""
+    """Yield the chunks of files that have both sides of a pair on one line.
+
+    files: the path of each file, or None for a collection, and its blocks of source and target lines.
+    first: line number of the first pair in each file.
+    """
     position = reached = 0
     for path, blocks in files:
         for examiner in examiners:
@@ -198,7 +208,11 @@ def _joined(
 
 
 def _aligned(source: Iterator[Block], target: Iterator[Block], paths: tuple[Path, Path]) -> Iterator[Chunk]:
-    """Yield the chunks of two files. Their blocks may end at different lines, so a block may have several."""
+    """Yield the chunks of two parallel files.
+
+    A block of one file and a block of the other may end at different lines, so a block can be divided among
+    several chunks. Raises CountsDiffer if one file ends before the other.
+    """
     left, right = next(source, None), next(target, None)
     i = j = shared = 0
     while left is not None and right is not None:
@@ -218,7 +232,11 @@ def _aligned(source: Iterator[Block], target: Iterator[Block], paths: tuple[Path
 
 
 def _rest(first: Features, blocks: Iterator[Block]) -> tuple[Features, int]:
-    """Return the features of about MOST_FEATURES remaining lines at most, and the number of all of them."""
+    """Return the features of the remaining lines of a file, and the number of these lines.
+
+    first: the features of the first remaining lines. blocks: the blocks after them.
+    After about MOST_FEATURES lines, the lines are counted without computing features.
+    """
     parts, count = [first], len(first)
     for block in blocks:
         if count < MOST_FEATURES:
@@ -228,7 +246,7 @@ def _rest(first: Features, blocks: Iterator[Block]) -> tuple[Features, int]:
 
 
 def _ahead(blocks: Iterator[Block]) -> Iterator[Block]:
-    """Yield the same blocks. A thread prepares the next block while the caller uses the current one."""
+    """Yield the blocks unchanged. A thread prepares the next block while the caller uses the current one."""
     with ThreadPoolExecutor(1) as worker:
         upcoming = worker.submit(next, blocks, None)
         while (block := upcoming.result()) is not None:

@@ -1,7 +1,7 @@
 """Pairs to score, align or evaluate: read once, in order, from files or standard input.
 
-Unlike Pairs, a stream keeps every pair, so that the output has one line per pair: a side may be empty or
-long, and invalid UTF-8 is replaced by U+FFFD and counted.
+Unlike Pairs, a stream drops no pair, so that the output of a command has one line for each pair. Empty and
+long sentences are kept. Invalid UTF-8 is replaced by U+FFFD, and such lines are counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PairStream(Protocol):
 
     @property
     def name(self) -> str:
-        """The files, for messages."""
+        """The names of the files, for messages."""
 
     @property
     def first_line(self) -> int:
@@ -95,7 +95,7 @@ class RowPairs:
         columns: tuple[int, int] | tuple[str, str] = (1, 2),
         fields: tuple[str, str] = ("source", "target"),
     ) -> RowPairs:
-        """Return the pairs of TSV files or of JSON lines files; the arguments are those of read_pairs()."""
+        """Return the pairs of TSV files or of JSON lines files. For the arguments, see read_pairs()."""
         if tsv:
             return cls(Tabbed(_checked(tsv), columns))
         return cls(JsonLines(_checked(jsonl or ()), fields))
@@ -125,7 +125,7 @@ def _checked(paths: Iterable[str]) -> tuple[Path, ...]:
 
 
 def in_batches(pairs: Iterable[tuple[str, str]], size: int) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the sources and the targets of `size` pairs at a time.
+    """Group pairs into batches of `size` pairs. Yield the list of sources and the list of targets of each.
 
     >>> list(in_batches([("a", "x"), ("b", "y"), ("c", "z")], 2))
     [(['a', 'b'], ['x', 'y']), (['c'], ['z'])]

@@ -33,9 +33,10 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class Pair(NamedTuple):
-    """A source sentence, its translation, and its position in the data, starting at 1.
+    """A source sentence and its translation (target).
 
-    For a single file without a header, `number` is the line number.
+    number: position of the pair in the data, from 1. For a single file without a header, this is the line
+        number.
 
     >>> Pair("안녕.", "Hi.", 7).target
     'Hi.'
@@ -49,9 +50,9 @@ class Pair(NamedTuple):
 class Pairs:
     """Sentence pairs that are read from disk in each iteration; they are not held in memory.
 
-    Iteration applies the same choices as inspect(), so the counts of the report are exact. The first use of
-    len() or `fingerprint` reads all pairs once. If a pair has a problem whose action is "error" (see
-    Choices), iteration, len() and `fingerprint` raise DataError.
+    Iteration drops and repairs pairs by the same Choices as inspect(), so it yields exactly as many pairs as
+    the report says. The first use of len() or `fingerprint` reads all pairs once. If a pair has a problem
+    with the action "error" (see Choices), iteration, len() and `fingerprint` raise DataError.
 
     >>> pairs = pairs_from_lists(["하나", "둘", ""], ["one", "two", "three"])
     >>> list(pairs), len(pairs)
@@ -90,7 +91,10 @@ class Pairs:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the content and of the choices that decide which pairs are kept, not of file names."""
+        """A hash of the text and of the choices that decide which pairs are kept.
+
+        File names do not matter.
+        """
         report = self.inspect()
         report.check()
         if self._selected is None:
@@ -101,8 +105,8 @@ class Pairs:
     def inspect(self) -> Report:
         """Read all pairs once and return a report of their problems.
 
-        Errors are not raised: the report contains them. For a part selected by only(), the report is that of
-        the whole data.
+        If the data cannot be used, no error is raised here; the report contains the error. For Pairs that
+        only() has selected, the report describes all pairs, not only the selected ones.
         """
         self._check_unchanged()
         if self._inspected is None:
@@ -110,10 +114,10 @@ class Pairs:
         return self._inspected[1]
 
     def only(self, selected: NDArray[numpy.bool_], name: str) -> Pairs:
-        """Return some of the pairs.
+        """Return some of the pairs as new Pairs.
 
-        selected: bool array, True for these pairs, with one element for each pair of the data, including
-            dropped pairs; their number is inspect().read.
+        selected: bool array, (inspect().read,): True for each pair to return. It has one element for each
+            pair in the files, including the pairs that the choices drop.
         name: name of the new Pairs, for messages.
         """
         report = self.inspect()
@@ -132,7 +136,10 @@ class Pairs:
             raise DataError(message(self.name, "the files have changed since they were checked", hint=hint))
 
     def _decided(self, chunk: Chunk) -> tuple[list[int], DataError | None]:
-        """Return the indices of the pairs of a chunk to yield, and the error to raise after them, or None."""
+        """Return which pairs of a chunk to yield, and the error to raise after them, or None.
+
+        The pairs are returned as indices in the chunk.
+        """
         marks = chunk.marks(self.choices)
         refused = numpy.flatnonzero(marks & self.choices.bits("error"))
         kept = (marks & self.choices.bits("skip")) == 0
@@ -147,7 +154,7 @@ class Pairs:
 
 
 class _Text:
-    """Caches the decoded lines of the last block, because several chunks may belong to the same block."""
+    """Decodes the lines of a block. The last result is cached, because several chunks may use one block."""
 
     def __init__(self) -> None:
         self.block: Block | None = None
@@ -171,10 +178,12 @@ def read_pairs(
 ) -> Pairs:
     """Read pairs from two parallel files, from tab-separated columns, or from JSON lines.
 
-    source, target: a path each, or two lists of paths of the same length.
-    tsv, jsonl: a path or a list of paths.
-    columns: the source and target columns of tsv, as numbers from 1 or as names in the header line.
-    fields: the source and target fields of jsonl; "translation.de" is the field "de" of "translation".
+    source, target: the paths of two parallel files, or two lists of paths of the same length.
+    tsv: instead, the path of a file with tab-separated columns, or a list of paths.
+    jsonl: instead, the path of a file with one JSON object per line, or a list of paths.
+    columns: the source column and the target column of tsv, as numbers from 1 or as names in the header line.
+    fields: the source field and the target field of jsonl; "translation.de" is the field "de" in
+        "translation".
     choices: what to do with pairs that have a problem; see Choices.
 
     Files are read during iteration, not by this call. Raises ArgumentError if the arguments do not name both
@@ -240,7 +249,8 @@ def pairs_from_dataset(
     """Create Pairs from a Hugging Face dataset, or from another collection of rows with named fields.
 
     dataset: the rows; it must be possible to iterate over them repeatedly.
-    source, target: the names of the fields; "translation.de" is the field "de" of the field "translation".
+    source, target: the names of the source field and the target field; "translation.de" is the field "de" in
+        "translation".
 
     >>> rows = [{"id": 1, "translation": {"de": "Hallo.", "en": "Hi."}}]
     >>> list(pairs_from_dataset(rows, "translation.de", "translation.en"))
@@ -264,7 +274,7 @@ def pairs_from_dataset(
 
 
 def _paths(value: Any) -> tuple[Path, ...]:
-    """Return the paths of existing files, from one path or a list of paths."""
+    """Return one path, or a list of paths, as a tuple. Raise DataError if one of the files does not exist."""
     several = isinstance(value, Iterable) and not isinstance(value, str | os.PathLike)
     paths = tuple(value) if several else (value,)
     if not paths:

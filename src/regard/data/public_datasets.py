@@ -13,7 +13,7 @@ __all__ = ["SETS", "Piece", "PublicSet"]
 class Piece:
     """One file of a dataset: its local name, its URL, and the size and SHA-256 of its unpacked text.
 
-    member: name of the file inside the zip archive; "" if the URL is that of a plain or gzip file.
+    member: if the URL leads to a zip archive, the name of the file in the archive; otherwise "".
     """
 
     name: str
@@ -29,7 +29,8 @@ class PublicSet:
 
     folder: name of the subfolder for the files; datasets with the same folder share files.
     pieces: the files.
-    parts: for each part, such as "train", the arguments of read_pairs(), with file names instead of paths.
+    parts: for each part, such as "train", the arguments of read_pairs() that read it, with names of files in
+        the folder instead of paths.
     editions: whether the dataset is updated from time to time, so that its SHA-256 changes.
 
     >>> SETS["tatoeba-en-ko"].licence

@@ -1,7 +1,8 @@
 """Read text files, plain or gzip, as bytes, in blocks of whole lines.
 
-A line ends at "\\n" only: str.splitlines() also splits at U+2028, U+0085, form feeds and others, which may
-occur on only one side of a parallel text. The last line need not end with "\\n".
+A line ends at "\\n" only. str.splitlines() would also split at U+2028, U+0085, form feeds and others. If such
+a character occurs in only one of two parallel files, the line counts would differ. The last line need not end
+with "\\n".
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ __all__ = ["Marks", "Raw", "checked_path", "read_blocks", "read_lines"]
 Marks = NDArray[numpy.uint8]
 
 BLOCK = 1 << 20
-"""Number of bytes read at a time: small enough to stay in the CPU cache while they are scanned."""
+"""Number of bytes read at a time. They fit into the CPU cache, so scanning them several times is fast."""
 
 LONGEST_LINE = 1 << 26
-"""Maximum length of a line in bytes. A longer line is probably not text and could fill the memory."""
+"""Maximum length of a line in bytes. A file with a longer line is probably not text, and reading it could use
+up all memory."""
 
 RETURN = KINDS["return"].bit
 
@@ -44,20 +46,21 @@ FOREIGN = {
     b"BZh91AY&SY": ("compressed with bzip2", "unpack it first, or compress it with gzip"),
     b"PAR1": ("a Parquet file", "read it with the package datasets, and call pairs_from_dataset()"),
 }
-"""First bytes of file types that are not UTF-8 text, with a description and a hint."""
+"""The bytes with which files of other types than UTF-8 text begin. Each has a description and a hint."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Raw:
     """A block of whole lines as bytes, before any check.
 
-    name: the file, for messages. data: the lines, each ended by "\\n".
-    marks: one integer per line, with a bit set for each problem found while reading (see Kind.bit); or None.
-    unit: the word for a line in messages: "line", "row" or "pair".
-    reached: number of bytes or rows read so far.
-    reasons: for the index of each malformed line, why it is malformed.
-    remedy: the setting to check if lines are malformed, or None.
-    whole: the complete lines of the file, if `data` holds only one column of them.
+    name: name of the file, for messages. data: the lines, each ended by "\\n".
+    marks: one integer for each line, with a bit set for each problem that the reader of the format has found
+        (see Kind.bit). None: no problems.
+    unit: what a line is called in messages: "line", "row" or "pair".
+    reached: number of bytes or rows read so far, including this block.
+    reasons: why a line is malformed, by the index of the line.
+    remedy: the setting that an error about a malformed line asks the user to check, or None.
+    whole: the complete lines of the file, if `data` has only one column of them; otherwise empty.
     """
 
     name: str
@@ -70,12 +73,12 @@ class Raw:
     whole: Sequence[bytes] = ()
 
     def line(self, index: int) -> bytes:
-        """Return a complete line of the file."""
+        """Return the complete line of the file at this index."""
         return self.whole[index] if self.whole else self.data.split(b"\n")[index]
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path if it is a regular file; otherwise (a pipe cannot be read twice) raise DataError."""
+    """Return the path if it is a regular file, otherwise raise DataError. A pipe could not be read twice."""
     path = Path(path)
     if path.is_file():
         return path
@@ -108,7 +111,7 @@ def read_blocks(path: Path) -> Iterator[Raw]:
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yield the lines of a file as text; raise DataError with the line and byte if it is not valid UTF-8.
+    """Yield the lines of a file as text. If one is not valid UTF-8, raise DataError that names line and byte.
 
     >>> import tempfile, pathlib
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -155,11 +158,11 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[Raw]:
 
 
 def _begun(path: Path, data: bytes) -> bytes:
-    """Return the first block of a file without byte order mark; raise DataError if it is not UTF-8 text."""
+    """Return the first block of a file without its byte order mark; raise DataError if it is not UTF-8."""
     for start, (kind, hint) in FOREIGN.items():
         if data.startswith(start):
             raise DataError(message(shown(path), f"this is {kind}", expected="UTF-8 text", hint=hint))
-    # UTF-16 without a byte order mark: if the text begins with Latin letters, every second byte is NUL.
+    # Detect UTF-16 without byte order mark: if the text begins with Latin letters, every second byte is NUL.
     head = data[:8]
     if len(head) == 8 and any(head[::2]) != any(head[1::2]):
         hint = f"convert it: iconv -f UTF-16{'LE' if head[0] else 'BE'} -t UTF-8"
@@ -171,7 +174,8 @@ def _whole(path: Path, data: bytes, reached: int) -> Raw:
     if b"\r" not in data or b"\r\n" not in data:  # searching for one byte first is much faster
         return Raw(shown(path), data, reached=reached)
     bytes_ = numpy.frombuffer(data, numpy.uint8)
-    # If "\n" is at index 0, index -1 is the last byte, which is also "\n".
+    # Look at the byte before each "\n". Before a "\n" at index 0, this is index -1, the last byte; it is a
+    # "\n" too, so it is not mistaken for "\r".
     returns = bytes_[numpy.flatnonzero(bytes_ == ord("\n")) - 1] == ord("\r")
     return Raw(
         shown(path), data.replace(b"\r\n", b"\n"), returns.astype(numpy.uint8) * RETURN, reached=reached

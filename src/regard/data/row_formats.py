@@ -1,4 +1,7 @@
-"""Read rows that hold both sides (tab-separated columns, JSON objects, Python values) as blocks of lines."""
+"""Read pairs from rows (tab-separated columns, JSON objects, Python values), as blocks of lines.
+
+Each row has both sides of a pair. The functions yield a block of source lines with a block of target lines.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from regard.data.pair_checks import KINDS
 from regard.data.read_text import Marks, Raw, read_blocks
 from regard.errors import DataError, Setting, message, printable, shown
 
-__all__ = ["json_rows", "list_rows", "tabbed_rows"]
+__all__ = ["field_of", "json_rows", "list_rows", "tabbed_rows"]
 
 MALFORMED, BREAK = KINDS["malformed"].bit, KINDS["break"].bit
 ROWS = 4096
@@ -24,11 +27,14 @@ COLUMNS = Setting("read_pairs", "columns")
 Two = tuple[Raw, Raw]
 
 MAPPINGS = (dict, Mapping)
-"""Types for isinstance(). dict comes first: checking for dict is much faster than checking for Mapping."""
+"""The types of rows with named fields, for isinstance(). dict is first because its check is much faster."""
 
 
 def tabbed_rows(path: Path, columns: tuple[int, int] | tuple[str, str]) -> Iterator[Two]:
-    """Yield two columns of a TSV file in blocks; if `columns` are names, the first line is the header."""
+    """Yield the source and target columns of a TSV file in blocks.
+
+    columns: numbers from 1, or names. With names, the first line of the file is the header.
+    """
     picked: tuple[int, int] | None = None
     for raw in read_blocks(path):
         lines, marks = raw.data.split(b"\n")[:-1], raw.marks
@@ -41,7 +47,7 @@ def tabbed_rows(path: Path, columns: tuple[int, int] | tuple[str, str]) -> Itera
 
 
 def json_rows(path: Path, fields: tuple[str, str]) -> Iterator[Two]:
-    """Yield two fields of the JSON objects of a file, in blocks; the file has one object per line."""
+    """Yield the source and target fields of a file with one JSON object per line, in blocks."""
     for raw in read_blocks(path):
         sides, lines = _Sides(raw.marks), raw.data.split(b"\n")[:-1]
         for line in lines:
@@ -49,7 +55,7 @@ def json_rows(path: Path, fields: tuple[str, str]) -> Iterator[Two]:
                 sides.add(None, None)
                 continue
             try:
-                # Invalid bytes become lone surrogates; encode() in _line() restores the bytes.
+                # Decode invalid bytes as lone surrogates. encode() in _line() restores these bytes.
                 row = json.loads(line.decode("utf-8", "surrogateescape"))
             except (ValueError, RecursionError) as error:
                 sides.add_malformed(f"not valid JSON: {error}")
@@ -59,7 +65,10 @@ def json_rows(path: Path, fields: tuple[str, str]) -> Iterator[Two]:
 
 
 def list_rows(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[Two]:
-    """Yield two fields of the rows, in blocks; if `fields` is None, each row is (source, target)."""
+    """Yield the source and target fields of Python rows, in blocks.
+
+    fields: the names of the two fields. If None, each row is a tuple (source, target).
+    """
     iterator, reached = iter(rows), 0
     while batch := list(itertools.islice(iterator, ROWS)):
         sides = _Sides(None)
@@ -73,7 +82,10 @@ def list_rows(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[T
 
 
 class _Sides:
-    """The source lines and target lines of a block under construction, with their marks."""
+    """Collects the source lines and target lines of a block, with the bits of their problems (Kind.bit).
+
+    marks: bits found when the complete lines were read, or None. They apply to both sides.
+    """
 
     def __init__(self, marks: Marks | None):
         self.marks, self.lines, self.own = marks, ([], []), ([], [])
@@ -92,7 +104,7 @@ class _Sides:
 
     def add_fields(self, row: Any, fields: tuple[str, str]) -> None:
         try:
-            values = [_field(row, name) for name in fields]
+            values = [field_of(row, name) for name in fields]
         except LookupError as error:
             self.add_malformed(str(error.args[0]))
         else:
@@ -117,9 +129,9 @@ class _Sides:
 
 
 def _line(value: Any) -> tuple[bytes, int]:
-    """Return a value as one line of bytes, and its mark (0 or the bit of its problem).
+    """Return a value as one line of bytes, and the bit of its problem (see Kind.bit), or 0.
 
-    Line breaks inside the value are replaced by spaces.
+    Line breaks inside the value are replaced by spaces. None becomes an empty line.
     """
     if value is None:
         return b"", 0
@@ -134,7 +146,7 @@ def _line(value: Any) -> tuple[bytes, int]:
         return value.encode("utf-8", "surrogatepass"), mark
 
 
-def _field(row: Any, name: str) -> Any:
+def field_of(row: Any, name: str) -> Any:
     """Return a field by its name, or a nested field by a path such as "translation.de"."""
     if isinstance(row, MAPPINGS) and name in row:
         return row[name]
@@ -161,7 +173,7 @@ def _tabbed(raw: Raw, lines: list[bytes], marks: Marks | None, picked: tuple[int
         for i, row in enumerate(rows)
         if len(row) < least
     }
-    # A blank line is an empty pair, as in the other formats.
+    # A blank line is not malformed: it is a pair with empty sides, as in the other formats.
     reasons = {i: reason for i, reason in reasons.items() if lines[i].strip()}
     own = numpy.zeros(len(lines), numpy.uint8) if marks is None else marks.copy()
     own[list(reasons)] |= MALFORMED

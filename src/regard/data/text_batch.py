@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
-import torch
 from torch import Tensor
 
 from regard.data.batch import PAD, Batch
+from regard.data.batch_rows import BatchRows
 
 __all__ = ["TextBatch"]
 
 
 @dataclass(frozen=True, eq=False)
-class TextBatch:
+class TextBatch(BatchRows):
     """Rows of running text, padded with PAD. Each position has an input token and a target, the next token.
 
     inputs: (B, T), the tokens to read.
-    targets: (B, T), the tokens to predict; PAD where a position is padding or is not counted in the loss.
-    lengths: (B,), number of inputs of each row, without padding.
-    index: (B,), where each row is in the text. For documents, the index of the line; otherwise, the position
-        of the first target.
-    carried: whether the rows continue those of the previous batch, so that a recurrent model continues from
-        its last state. If False, every row starts from the initial state.
-
-    The first dimension of every tensor is the batch dimension: to(), select() and repeat() rely on this.
+    targets: (B, T), the tokens to predict. PAD at padding, and at positions that are not counted in the loss.
+    lengths: (B,), number of input tokens of each row, without padding.
+    index: (B,), where each row is in the text: the index of its line in the layout "documents", the position
+        of its first target in the layout "continuous".
+    carried: whether each row continues the same row of the previous batch. If True, a recurrent model
+        continues from its last state. If False, it starts from the initial state.
 
     >>> batch = TextBatch.collate([[7, 8], [9]])
     >>> batch.inputs, batch.targets, batch.count
     (tensor([[2, 7, 8],
             [2, 9, 3]]), tensor([[7, 8, 3],
             [9, 3, 0]]), 5)
+    >>> batch.select(slice(1, 2)).repeat(2).index
+    tensor([1, 1])
     """
 
     inputs: Tensor
@@ -46,7 +46,7 @@ class TextBatch:
 
     @property
     def count(self) -> int:
-        """Number of targets that are counted in the loss; synchronises if the batch is on a GPU."""
+        """Number of targets that are counted in the loss. On a GPU, reading it waits for the device."""
         return int((self.targets != PAD).sum())
 
     @classmethod
@@ -58,31 +58,3 @@ class TextBatch:
     def from_batch(cls, batch: Batch) -> Self:
         """Return the target side of a Batch as a TextBatch, to train a language model on it."""
         return cls(batch.inputs, batch.labels, batch.target_lengths, batch.index)
-
-    def to(self, device: torch.device | str) -> Self:
-        """Return the batch on another device."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def select(self, index: Tensor) -> Self:
-        """Select rows by index, with repetition allowed; index has shape (B',).
-
-        >>> TextBatch.collate([[7, 8], [9]]).select(torch.tensor([1])).inputs
-        tensor([[2, 9, 3]])
-        """
-        return self._map(lambda tensor: tensor.index_select(0, index.to(tensor.device)))
-
-    def repeat(self, count: int) -> Self:
-        """Repeat each row `count` times; the copies of a row are next to each other.
-
-        >>> TextBatch.collate([[7], [9]]).repeat(2).index
-        tensor([0, 0, 1, 1])
-        """
-        return self._map(lambda tensor: tensor.repeat_interleave(count, 0))
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Apply a function to every tensor of the batch."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        changed: dict[str, Any] = {
-            name: change(value) for name, value in values.items() if isinstance(value, Tensor)
-        }
-        return replace(self, **changed)

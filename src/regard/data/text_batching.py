@@ -1,9 +1,9 @@
 """Batches of running text: documents, parallel streams, windows, and sliding windows for evaluation.
 
     DocumentBatches   documents of about the same length, BOS ... EOS
-    StreamBatches     continuous text in parallel streams; a recurrent state is carried from batch to batch
-    WindowBatches     continuous text in shuffled windows, for models without a carried state
-    SlidingWindows    overlapping windows that count each token once, for evaluation
+    StreamBatches     continuous text in parallel streams; a recurrent model keeps its state between batches
+    WindowBatches     continuous text in shuffled windows, for models without a state between batches
+    SlidingWindows    overlapping windows for evaluation; each token is counted in the loss once
 
 The order depends only on the data, the arguments and (seed, epoch). epoch(epoch, start) resumes an epoch at
 batch `start`. With several processes, each batch is `world` times as large and is divided among them: a
@@ -36,8 +36,8 @@ class DocumentBatches:
     """Batches of whole documents with about the same number of tokens each.
 
     text: encoded with the layout "documents".
-    tokens: token budget: maximum number of tokens of a batch, per process. This is the number of rows times
-        the length of the longest document, including EOS.
+    tokens: token budget, the maximum number of tokens in a batch, per process. It counts padding: the number
+        of rows times the length of the longest document, including EOS.
     options: other arguments of Batches, such as sentences, longest, shuffle, seed, rank and world.
 
     >>> from regard.data.tokenizers import train_tokenizer
@@ -75,8 +75,8 @@ class StreamBatches:
     use these batches for Penn Treebank, with 20 streams and windows of 35 tokens.
 
     text: encoded with the layout "continuous".
-    window: number of tokens of each row. The last window is shorter if `window` does not divide the length of
-        the streams.
+    window: number of tokens of each row. If it does not divide the length of the streams, the last window is
+        shorter.
     streams: number of rows, per process. The tokens at the end of the text that do not fill all streams
         equally are left out; `left_out` is their number, which is 0 with one stream.
 
@@ -106,7 +106,7 @@ class StreamBatches:
         used = length * streams * world
         self.left_out = text.token_count - used
         flat = text.flat()
-        # Row r of a process is stream rank + r * world.
+        # Row r of this process reads the stream with the index rank + r * world.
         self._inputs = flat[:used].reshape(-1, length)[rank::world]
         self._targets = flat[1 : used + 1].reshape(-1, length)[rank::world]
         self._begins = numpy.arange(0, used, length)[rank::world]
@@ -143,9 +143,9 @@ class StreamBatches:
 class WindowBatches:
     """Continuous text in windows of fixed length, each read from the initial state, in random order.
 
-    For models without a carried state, such as a Transformer. In each epoch, every token is predicted once.
-    The first window has a random length, so that a token is at different positions of its window in different
-    epochs. The first and the last window are padded: all windows have the same size.
+    Use it for models that keep no state between batches, such as a Transformer. In each epoch, every token is
+    predicted once. The first window has a random length, so that a token is at different positions of its
+    window in different epochs. The first and the last window are padded to the size of the others.
 
     text: encoded with the layout "continuous".
     window: number of tokens of each row.
@@ -205,10 +205,10 @@ class WindowBatches:
         return int(rows.argmax())
 
     def _plan(self, epoch: int) -> tuple[Numbers, Numbers]:
-        """Return begin and end of each window of an epoch, in the order of the batches."""
+        """Return where each window of an epoch begins and ends in the text, in the order of the batches."""
         if epoch < 0:
             raise ArgumentError(message("WindowBatches.epoch()", f"epoch is {epoch}", expected="0 or more"))
-        # Shuffle with raw random bits: they are the same in every numpy version.
+        # Shuffle with raw random bits, which are the same in every numpy version.
         bits = numpy.random.PCG64(numpy.random.SeedSequence((self.seed, epoch)))
         first = 1 + int(bits.random_raw() % self.window) if self.shuffle else self.window
         begins = numpy.array([0, *range(first, self.text.token_count, self.window)], numpy.int64)
@@ -219,7 +219,11 @@ class WindowBatches:
         return begins, ends
 
     def _cuts(self, windows: int) -> list[int]:
-        """Return the bounds of the batches. Every process must have a row of the last batch."""
+        """Divide `windows` windows into batches. Return the start of each batch, and the end of the last.
+
+        If the last batch has fewer rows than there are processes, it is joined to the batch before it,
+        because every process needs a row.
+        """
         cuts = [*range(0, windows, self._rows), windows]
         if len(cuts) > 2 and cuts[-1] - cuts[-2] < self.world:
             del cuts[-2]
@@ -234,14 +238,14 @@ class WindowBatches:
 class SlidingWindows:
     """Overlapping windows of a text for evaluation: each token is predicted once, with enough context.
 
-    Window k of a text reads the tokens from k * stride to k * stride + window - 1. It counts only the targets
-    that the windows before it did not count; the other targets are PAD. So each token is predicted from at
-    least window - stride + 1 tokens, or from all tokens before it in its document or continuous text.
+    Window k reads the tokens from k * stride to k * stride + window - 1 of a document or of the continuous
+    text. Only targets that no earlier window has counted are counted in the loss; the other targets are PAD.
+    So each token is predicted from at least window - stride + 1 tokens, or from all tokens before it.
 
     text: encoded with either layout; a window never crosses the end of a document.
     window: number of tokens of a window.
-    stride: distance of the windows, by default window // 2. A smaller stride gives more context and takes
-        longer; with stride = window, the windows do not overlap.
+    stride: distance in tokens from one window to the next, by default window // 2. A smaller stride gives
+        more context and takes longer. With stride = window, the windows do not overlap.
     tokens: token budget of a batch; the number of rows is tokens // window, but at least 1.
 
     >>> from regard.data.tokenizers import train_tokenizer
@@ -286,11 +290,12 @@ class SlidingWindows:
 def _gathered(
     flat: NDArray[Any], begins: Numbers, ends: Numbers, counted: Numbers, index: Numbers, width: int = 0
 ) -> TextBatch:
-    """Return windows of a flat array as a batch. Row r reads flat[begins[r]:ends[r]].
+    """Return windows of a flat array of tokens as a batch.
 
-    The target of each position is the next token of `flat`.
+    The inputs of row r are flat[begins[r]:ends[r]]. The target of each position is the next token in `flat`.
     counted: for each row, the position in `flat` of the first input whose target is counted in the loss.
-    index: TextBatch.index. width: minimum number of positions of the rows, including padding.
+    index: the field `index` of the batch.
+    width: number of positions to which the rows are padded, if they are shorter.
     """
     lengths = ends - begins
     places = numpy.arange(max(int(lengths.max()), width))

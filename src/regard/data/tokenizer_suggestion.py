@@ -13,27 +13,30 @@ from regard.data.tokenizers.normalize import clean, sides
 __all__ = ["suggest_tokenizer"]
 
 READ, SAMPLE = 200_000, 4000
-"""READ: maximum number of pairs that are read. SAMPLE: maximum number of pairs that are used; they are taken
-at equal distances, because files may be sorted."""
+"""At most READ pairs are read. Of these, at most SAMPLE pairs are used. They are taken at equal distances,
+because files may be sorted."""
 
 FEWEST = 20
-"""Minimum number of pairs for a decision."""
+"""If the sample has fewer pairs than this, "unigram" is suggested without a look at the pairs."""
 
 MOST_WORDS = 1.5
-"""If a side has more words per line than this on average, it consists of sentences or phrases."""
+"""If the lines of a side have more words than this on average, they are sentences or phrases, not strings."""
 
 LONG_STRING, LONG_LINE = 40, 80
-"""Maximum median length in characters of a side for "character": LONG_STRING for non-ASCII text with a large
-alphabet, LONG_LINE for other text. Longer sequences of characters take too long to train on."""
+"""Maximum median length of the lines of a side, in characters, for which "character" is suggested. The limit
+is LONG_STRING for non-ASCII text with a large alphabet, and LONG_LINE for other text. Training on longer
+sequences of characters takes too long."""
 
 ENDS = (".", "!", "?", "…", "。", "！", "？")
 """Final punctuation of sentences."""
 
 SMALL_ALPHABET = 30
-"""A side with at most this many distinct characters may have long lines: nucleotides, digits and so on."""
+"""If a side has at most this many distinct characters (such as nucleotides or digits), "character" may be
+suggested even if its lines are long."""
 
 WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "JAVANESE")
-"""Scripts without spaces between words, by the first word of their Unicode character names."""
+"""Scripts that do not separate words by spaces. Each is identified by the word with which the Unicode names
+of its characters begin, for example "HIRAGANA LETTER A"."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,12 @@ class _Side:
         )
 
     def strings(self) -> str:
-        """Return why this side consists of strings to read character by character, or "" if it does not."""
-        if self.distinct < 0.1 or self.unseen < 0.1:  # a closed set, such as class labels
+        """Return why "character" suits this side: its lines are strings, not sentences.
+
+        Return "" otherwise.
+        """
+        # Lines or words that are mostly repeated come from a small set, such as class labels.
+        if self.distinct < 0.1 or self.unseen < 0.1:
             return ""
         if self.symbols >= 0.5 and self.length <= LONG_STRING:
             kind = "are mostly digits and punctuation"

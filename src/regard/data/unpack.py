@@ -21,9 +21,10 @@ BLOCK = 1 << 20
 
 
 def unpack(packed: Path, path: Path, member: str, most: int) -> str:
-    """Write the text in a plain, gzip or zip file to `path`, and return its SHA-256.
+    """Write the text in the plain, gzip or zip file `packed` to `path`, and return the SHA-256 of the text.
 
-    member: the file to extract from a zip archive; it is written to `path`, whatever its name in the archive.
+    member: the name of the file to extract from a zip archive. It is written to `path`, not under its own
+        name.
     most: maximum size of the text in bytes.
     """
     hashed, size = hashlib.sha256(), 0

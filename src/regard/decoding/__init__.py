@@ -8,7 +8,8 @@
     translator.score(sources, targets)[0].token_scores           # log-probabilities of a given target
 
 The search methods are Greedy(), Beam() and Sample(). Each has an argument `rules` that constrains the output.
-search() and observe() do the same as translate() and score(), but with token ids instead of text.
+search() and observe() do the same as translate() and score(), but with token ids instead of text. With
+Prompts, search() continues texts with a language model, which has no source.
 """
 
 from regard.decoding.beam import Beam
@@ -17,7 +18,8 @@ from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.long_lines import OVERLONG, Tokenizer
 from regard.decoding.penalties import GNMT, LENGTHS, Average, Length, coverage
-from regard.decoding.rules import Rules
+from regard.decoding.prompts import Prompts
+from regard.decoding.rules import LengthLimit, Rules
 from regard.decoding.sampling import Sample
 from regard.decoding.search import Search, search
 from regard.decoding.translation import Passage, Scored, Translation
@@ -34,9 +36,11 @@ __all__ = [
     "Hypothesis",
     "LENGTHS",
     "Length",
+    "LengthLimit",
     "OVERLONG",
     "Observed",
     "Passage",
+    "Prompts",
     "Rules",
     "Sample",
     "Scored",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,14 +10,23 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import BOS, Batch
-from regard.decoding.rules import Rules, pad_prefixes
+from regard.data.batch_rows import BatchRows
+from regard.decoding.prompts import Prompts
+from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules, pad_prefixes
 from regard.models.base import Encoded, Model, State, in_eval_mode
 
-__all__ = ["ActiveRows", "device_of", "eval_without_grad", "start_decoding", "state_rows"]
+__all__ = ["ActiveRows", "Ends", "device_of", "eval_without_grad", "start_decoding", "state_rows"]
+
+Ends = Callable[[Tensor, Tensor], Tensor]
+"""A function that decides, after each step, which hypotheses end, besides those that end with EOS.
+
+Its arguments: the tokens generated so far, (b, K, t), and the index in the batch of each sentence, (b,). It
+returns a boolean tensor (b, K).
+"""
 
 
 @dataclass(frozen=True, eq=False)
-class ActiveRows:
+class ActiveRows(BatchRows):
     """The b sentences that are still being decoded, with K hypotheses (rows) each.
 
     index: (b,), the index of each sentence in the batch.
@@ -34,15 +43,6 @@ class ActiveRows:
     def __len__(self) -> int:
         return len(self.index)
 
-    def select(self, index: Tensor) -> ActiveRows:
-        """Return only the sentences at `index`, a tensor of shape (b',)."""
-        return ActiveRows(
-            self.index.index_select(0, index),
-            self.limits.index_select(0, index),
-            self.prefix.index_select(0, index),
-            self.encoded.reorder(index),
-        )
-
     def forced_tokens(self, step: int, per_sentence: int) -> Tensor | None:
         """Return the prefix token of each row at this step, (b K,), or PAD for a row whose prefix has ended.
 
@@ -52,21 +52,41 @@ class ActiveRows:
 
 
 def start_decoding(
-    model: Model, batch: Batch, rules: Rules, prefixes: Sequence[Sequence[int]] | None, per_sentence: int
+    model: Model,
+    batch: Batch | Prompts,
+    rules: Rules,
+    prefixes: Sequence[Sequence[int]] | None,
+    per_sentence: int,
+    limit: LengthLimit = TRANSLATION_LIMIT,
 ) -> tuple[ActiveRows, State, Tensor]:
-    """Encode the sources and prepare the first step.
+    """Encode the sources, or read the prompts, and prepare the first step.
 
     per_sentence: the number of hypotheses (rows) for each sentence, K.
+    limit: the maximum length of the output, if the rules have none.
 
-    Return the active sentences, the decoder state with B K rows, and the first input, BOS, (B K, 1).
+    All tokens of a prompt except its last one are read here, in one call, once for all K rows. The last one
+    is the first input of the search.
+
+    Return the active sentences, the decoder state with B K rows, and the first input, (B K, 1): BOS, or the
+    last token of each prompt.
     """
-    device = batch.source.device
+    device = batch.index.device
     prefix_BP, prefix_lengths_B = pad_prefixes(prefixes, len(batch), model.target_size)
-    limits_B = rules.limits(model, batch.source_lengths, prefix_lengths_B.to(device))
-    encoded = model.encode(batch.source, batch.source_lengths)
+    if isinstance(batch, Prompts):
+        source_BS, source_lengths_B = batch.tokens[:, :0], torch.zeros_like(batch.index)
+        before_BP, last_B1 = batch.tokens[:, :-1], batch.tokens[:, -1:]
+    else:
+        source_BS, source_lengths_B = batch.source, batch.source_lengths
+        before_BP, last_B1 = source_BS[:, :0], torch.full((len(batch), 1), BOS, device=device)
+    already_read = before_BP.shape[1]
+    limits_B = rules.limits(model, source_lengths_B, prefix_lengths_B.to(device), limit, already_read)
+    encoded = model.encode(source_BS, source_lengths_B)
+    state = model.start(encoded)
+    if already_read:
+        state, _ = model.step(state, before_BP, encoded)
     index_B = torch.arange(len(batch), device=device)
-    state = model.start(encoded).reorder(index_B.repeat_interleave(per_sentence))
-    last_R1 = torch.full((len(batch) * per_sentence, 1), BOS, device=device)
+    state = state.repeat(per_sentence)
+    last_R1 = last_B1.repeat_interleave(per_sentence, 0)
     return ActiveRows(index_B, limits_B, prefix_BP.to(device), encoded), state, last_R1
 
 

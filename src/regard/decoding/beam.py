@@ -22,13 +22,16 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.data.batch import EOS, Batch
-from regard.decoding.active_rows import ActiveRows, start_decoding, state_rows
+from regard.data.batch_rows import BatchRows
+from regard.decoding.active_rows import ActiveRows, Ends, start_decoding, state_rows
 from regard.decoding.hypothesis import ROOM, SearchResult
 from regard.decoding.penalties import GNMT, Length, coverage
-from regard.decoding.rules import Rules, check_integers
+from regard.decoding.prompts import Prompts
+from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules, check_integers
 from regard.errors import ArgumentError, message
 from regard.look import Look
 from regard.models.base import Model
+from regard.roles import CROSS
 from regard.sites import Record, scope
 
 __all__ = ["Beam", "MOST_BEAMS", "beam_search", "best_of"]
@@ -73,7 +76,7 @@ class Beam:
 
 
 @dataclass(frozen=True, eq=False)
-class Beams:
+class Beams(BatchRows):
     """The K beams of b sentences after t steps, and the pool of their finished hypotheses.
 
     tokens, token_scores: (b, K, t), the tokens of the beams and their log-probabilities.
@@ -98,16 +101,6 @@ class Beams:
         empty_BK0 = torch.zeros(sentences, how.size, 0, device=device)
         pool = SearchResult.empty(sentences, how.best, 0, device)
         return cls(empty_BK0.long(), empty_BK0, sums_BK, empty_BK0, pool)
-
-    def select(self, index: Tensor) -> Beams:
-        """Return only the sentences at `index`, a tensor of shape (b',)."""
-        return Beams(
-            self.tokens.index_select(0, index),
-            self.token_scores.index_select(0, index),
-            self.sums.index_select(0, index),
-            self.covered.index_select(0, index),
-            self.pool.map(lambda tensor: tensor.index_select(0, index)),
-        )
 
     def result(self, divisor: Tensor) -> SearchResult:
         """Return the pool. For sentences without a finished hypothesis, return the unfinished beams instead.
@@ -138,11 +131,13 @@ class Beams:
 
 def beam_search(
     model: Model,
-    batch: Batch,
+    batch: Batch | Prompts,
     how: Beam,
     prefixes: Sequence[Sequence[int]] | None = None,
     *,
     stop_early: bool = True,
+    limit: LengthLimit = TRANSLATION_LIMIT,
+    ends: Ends | None = None,
 ) -> SearchResult:
     """Run beam search on a batch.
 
@@ -150,20 +145,22 @@ def beam_search(
     prefixes: tokens that each output must begin with.
     stop_early: stop decoding a sentence as soon as its n-best list is final. With False, it is decoded to the
         maximum length, with the same result.
+    limit: the maximum length of the output, if the rules have none.
+    ends: a function that ends hypotheses before EOS (see Ends). They are finished hypotheses.
     """
-    active, state, last_R1 = start_decoding(model, batch, how.rules, prefixes, how.size)
+    active, state, last_R1 = start_decoding(model, batch, how.rules, prefixes, how.size, limit)
     longest = int(active.limits.max()) if len(active) else 0
     result = SearchResult.empty(len(active), how.best, min(longest, ROOM), last_R1.device)
     divisors = how.length.table(longest + 1, last_R1.device)
     beams = Beams.at_start(active, how)
     for step in range(longest):
-        recording = scope(Look(weights=True), at="*cross") if how.coverage else nullcontext(Record())
+        recording = scope(Look(weights=True), at=CROSS) if how.coverage else nullcontext(Record())
         with recording as record:
             state, logits_R1V = model.step(state, last_R1, active.encoded)
         if how.coverage:
             beams = replace(beams, covered=_add_coverage(beams.covered, record))
         scores_RV = logits_R1V[:, -1].float().log_softmax(-1)
-        beams, source_RK = advance(beams, scores_RV, active, how, divisors)
+        beams, source_RK = advance(beams, scores_RV, active, how, divisors, ends)
 
         done_B = step + 1 >= active.limits
         if stop_early:
@@ -177,17 +174,23 @@ def beam_search(
                 break
             active, beams = active.select(remaining_b), beams.select(remaining_b)
             rows_R = rows_R[state_rows(remaining_b, how.size)]
-        state, last_R1 = state.reorder(rows_R), beams.tokens[:, :, -1].reshape(-1, 1)
+        state, last_R1 = state.select(rows_R), beams.tokens[:, :, -1].reshape(-1, 1)
     return result
 
 
 def advance(
-    beams: Beams, scores_RV: Tensor, active: ActiveRows, how: Beam, divisors: Tensor
+    beams: Beams,
+    scores_RV: Tensor,
+    active: ActiveRows,
+    how: Beam,
+    divisors: Tensor,
+    ends: Ends | None = None,
 ) -> tuple[Beams, Tensor]:
     """Extend the beams by one token.
 
     scores_RV: (b K, V), the log-probabilities of the next token.
     divisors: the length penalty for each length.
+    ends: a function that ends hypotheses before EOS. If it leaves fewer than K beams, the others are unused.
 
     Return the extended beams, and the row of the decoder state that each of them continues, (b, K).
     """
@@ -203,6 +206,8 @@ def advance(
     token_scores_BCT = torch.cat((_take(beams.token_scores, beam_BC), score_BC[..., None]), -1)
 
     ends_BC = token_BC == EOS
+    if ends is not None:
+        ends_BC = ends_BC | ends(tokens_BCT, active.index)
     ranking_BK = sums_BC[:, :size] / divisors[step + 1]
     if how.coverage:
         penalty_BK = coverage(beams.covered, active.encoded.lengths[:, None])
@@ -213,11 +218,14 @@ def advance(
 
     next_BK = ends_BC.int().argsort(dim=-1, stable=True)[:, :size]
     beam_BK = beam_BC.gather(1, next_BK)
+    sums_BK = sums_BC.gather(1, next_BK)
+    if ends is not None:
+        sums_BK = torch.where(ends_BC.gather(1, next_BK), -torch.inf, sums_BK)
     row_BK = beam_BK + size * torch.arange(sentences, device=beam_BK.device)[:, None]
     extended = Beams(
         _take(tokens_BCT, next_BK),
         _take(token_scores_BCT, next_BK),
-        sums_BC.gather(1, next_BK),
+        sums_BK,
         _take(beams.covered, beam_BK),
         pool,
     )
@@ -285,7 +293,7 @@ def _add_coverage(before: Tensor, record: Record) -> Tensor:
             message(
                 "search()",
                 "the coverage penalty needs cross-attention weights, but this model records none",
-                expected="attention sites whose names end in 'cross'",
+                expected="attention layers with the role 'cross'",
                 hint="Beam(coverage=0) disables the coverage penalty",
             )
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -22,12 +22,10 @@ from regard.decoding.active_rows import device_of, eval_without_grad
 from regard.errors import ArgumentError, message
 from regard.look import Look
 from regard.models.base import Model
-from regard.sites import Record, scope
+from regard.roles import CROSS, BySite, sites_matching
+from regard.sites import Record, declared_sites, scope
 
 __all__ = ["CROSS", "Observed", "check_look", "observe", "pieces_of", "sites_of"]
-
-CROSS = "*cross"
-"""Matches the names of all cross-attention layers (sites), in which the decoder attends to the source."""
 
 LOGITS = 2**26
 """Maximum number of logits, B T V, that are in memory at the same time (see pieces_of())."""
@@ -38,13 +36,14 @@ class Observed:
     """The result of forced decoding on a batch.
 
     token_scores: (B, T), the log-probability of each target token, 0 for padding.
-    attention: for each site, the weights (B, T, S), or (B, H, T, S) with heads, padded like the batch.
+    attention: for each site, the weights (B, T, S), or (B, H, T, S) with heads, padded like the batch. It has
+        the roles of the sites.
     source_lengths, target_lengths: (B,), the number of tokens of each source and target.
     values: for each site, the norms of the attended values, (B, H, S). Without heads, H is 1.
     """
 
     token_scores: Tensor
-    attention: dict[str, Tensor]
+    attention: BySite[Tensor]
     source_lengths: Tensor
     target_lengths: Tensor
     values: dict[str, Tensor] = field(default_factory=dict)
@@ -54,14 +53,12 @@ class Observed:
         """The log-probability of each target, (B,)."""
         return self.token_scores.sum(-1)
 
-    def attention_of(self, row: int) -> dict[str, Tensor]:
+    def attention_of(self, row: int) -> BySite[Tensor]:
         """Return the attention weights of one pair for each site, without padding, on the CPU.
 
-        Encoder sites: rows and columns are source tokens.
-        Cross-attention sites: rows are target tokens, columns are source tokens.
-        Other decoder sites: rows and columns are target tokens.
+        The role of a site says what its rows and columns are: source tokens or target tokens.
         """
-        unpadded = {}
+        unpadded = BySite[Tensor](roles=self.attention.roles)
         for site, weights in self.attention.items():
             rows, columns = self._sizes(site, row)
             unpadded[site] = weights[row, ..., :rows, :columns].clone()
@@ -78,15 +75,15 @@ class Observed:
     def _sizes(self, site: str, row: int) -> tuple[int, int]:
         """Return the number of rows and columns of the weights at a site for one pair, without padding."""
         source, target = int(self.source_lengths[row]), int(self.target_lengths[row])
-        in_encoder = site.startswith("encoder")
-        columns = source if in_encoder or site.endswith("cross") else target
-        return source if in_encoder else target, columns
+        role = self.attention.role(site)
+        return source if role.rows == "source" else target, source if role.columns == "source" else target
 
 
 def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
     """Run forced decoding on a batch: return the log-probability of each target token, and the attention.
 
-    look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
+    look: the attention layers (sites) whose weights are recorded: a role such as "cross", or names with * as
+        wildcard. None records nothing.
 
     >>> import torch
     >>> from regard.data.batch import Batch
@@ -110,9 +107,10 @@ def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
         scores_BT = label_logits_BT - logits_BTV.logsumexp(-1)
     position = torch.arange(scores_BT.shape[1], device=scores_BT.device)
     real_BT = position < batch.target_lengths[:, None]
+    weights = {name: calls for name, calls in record.items() if calls[0].weights is not None}
     return Observed(
         torch.where(real_BT, scores_BT, 0.0).cpu(),
-        {site: _concatenated(calls).cpu() for site, calls in record.items() if calls[0].weights is not None},
+        BySite({name: _concatenated(calls).cpu() for name, calls in weights.items()}, record.roles),
         batch.source_lengths.cpu(),
         batch.target_lengths.cpu(),
         {site: norms.float().cpu() for site, norms in values.items()},
@@ -132,7 +130,13 @@ class _ValueNorms(dict[str, Tensor]):
 
 
 def sites_of(model: Model, look: str = CROSS) -> list[str]:
-    """Return the names of the sites that match `look`, in forward order. Runs the model on one token."""
+    """Return the names of the sites that match `look`, in forward order.
+
+    The layers of the model declare them. If none does, the model runs on one token, and its calls are listed.
+    """
+    declared = declared_sites(model)
+    if declared:
+        return sites_matching(declared, look)
     batch = Batch.collate([[UNK]], [[UNK]]).to(device_of(model))
     with eval_without_grad(model), scope(Look(), at=look) as record:
         model.forward(batch)
@@ -153,15 +157,9 @@ def pieces_of(batch: Batch, vocabulary: int) -> Iterator[Batch]:
     tokens = max(batch.target.shape[1], 1) * max(vocabulary, 1)
     rows = max(LOGITS // tokens, 1)
     for first in range(0, len(batch), rows):
-        part = slice(first, first + rows)
-        longest = int(batch.target_lengths[part].max())
-        yield Batch(
-            batch.source[part],
-            batch.source_lengths[part],
-            batch.target[part, : longest + 1],
-            batch.target_lengths[part],
-            batch.index[part],
-        )
+        part = batch.select(slice(first, first + rows))
+        longest = int(part.target_lengths.max())
+        yield replace(part, target=part.target[:, : longest + 1])
 
 
 def _concatenated(calls: list[Attended]) -> Tensor:

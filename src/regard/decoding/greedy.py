@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import EOS, PAD, Batch
-from regard.decoding.active_rows import start_decoding, state_rows
+from regard.decoding.active_rows import Ends, start_decoding, state_rows
 from regard.decoding.hypothesis import ROOM, SearchResult
-from regard.decoding.rules import Rules
+from regard.decoding.prompts import Prompts
+from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules
 from regard.models.base import Model
 
 __all__ = ["Greedy", "generate", "greedy_search"]
@@ -44,28 +45,41 @@ class Greedy:
 
 
 def greedy_search(
-    model: Model, batch: Batch, how: Greedy, prefixes: Sequence[Sequence[int]] | None = None
+    model: Model,
+    batch: Batch | Prompts,
+    how: Greedy,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    *,
+    limit: LengthLimit = TRANSLATION_LIMIT,
+    ends: Ends | None = None,
 ) -> SearchResult:
     """Run greedy search on a batch. Of tokens with equal scores, take the one with the lowest id."""
-    return generate(
-        model, batch, how.rules, prefixes, 1, lambda permitted_RV, index_b, step: permitted_RV.argmax(-1)
-    )
+
+    def choose(permitted_RV: Tensor, index_b: Tensor, step: int) -> Tensor:
+        return permitted_RV.argmax(-1)
+
+    return generate(model, batch, how.rules, prefixes, 1, choose, limit=limit, ends=ends)
 
 
 def generate(
     model: Model,
-    batch: Batch,
+    batch: Batch | Prompts,
     rules: Rules,
     prefixes: Sequence[Sequence[int]] | None,
     per_sentence: int,
     choose: Choose,
+    *,
+    limit: LengthLimit = TRANSLATION_LIMIT,
+    ends: Ends | None = None,
 ) -> SearchResult:
     """Generate outputs token by token, for greedy search and sampling.
 
     per_sentence: the number of hypotheses for each source, K.
     choose: the function that chooses the next tokens (see Choose).
+    limit: the maximum length of the output, if the rules have none.
+    ends: a function that ends hypotheses before EOS (see Ends).
     """
-    active, state, last_R1 = start_decoding(model, batch, rules, prefixes, per_sentence)
+    active, state, last_R1 = start_decoding(model, batch, rules, prefixes, per_sentence, limit)
     longest = int(active.limits.max()) if len(active) else 0
     result = SearchResult.empty(len(active), per_sentence, min(longest, ROOM), last_R1.device)
     tokens_RT = last_R1[:, :0]
@@ -83,6 +97,8 @@ def generate(
         last_R1 = token_R[:, None]
         tokens_RT = torch.cat((tokens_RT, last_R1), 1)
         ended_R |= (token_R == EOS) | (step + 1 >= active.limits).repeat_interleave(per_sentence)
+        if ends is not None:
+            ended_R |= ends(tokens_RT.view(len(active), per_sentence, -1), active.index).flatten()
         done_b = ended_R.view(-1, per_sentence).all(-1)
         done = int(done_b.sum())
         if done == len(active):
@@ -90,6 +106,6 @@ def generate(
         if done * DROP >= len(active):
             remaining_b = (~done_b).nonzero()[:, 0]
             rows_R = state_rows(remaining_b, per_sentence)
-            active, state = active.select(remaining_b), state.reorder(rows_R)
+            active, state = active.select(remaining_b), state.select(rows_R)
             last_R1, tokens_RT, ended_R = last_R1[rows_R], tokens_RT[rows_R], ended_R[rows_R]
     return replace(result, ranking=result.token_scores.sum(-1))

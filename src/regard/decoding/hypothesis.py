@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.data.batch import EOS, PAD
+from regard.data.batch_rows import BatchRows
+from regard.roles import BySite
 
 __all__ = ["Hypothesis", "ROOM", "SearchResult", "unfinished_note"]
 
@@ -37,7 +39,7 @@ class Hypothesis:
     tokens: tuple[int, ...]
     token_scores: tuple[float, ...]
     ranking: float
-    attention: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    attention: BySite[Tensor] = field(default_factory=BySite, repr=False)
     values: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     @property
@@ -57,7 +59,7 @@ class Hypothesis:
 
 
 @dataclass(frozen=True, eq=False)
-class SearchResult:
+class SearchResult(BatchRows):
     """The result of a search as tensors: K hypotheses for each of B sentences, best first.
 
     tokens: (B, K, L), padded with PAD.
@@ -82,10 +84,6 @@ class SearchResult:
     def lengths(self) -> Tensor:
         """The number of tokens of each hypothesis, (B, K), EOS included."""
         return (self.tokens != PAD).sum(-1)
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> SearchResult:
-        """Return a result with the function `change` applied to each of the three tensors."""
-        return SearchResult(change(self.tokens), change(self.token_scores), change(self.ranking))
 
     def with_room_for(self, length: int, longest: int) -> SearchResult:
         """Return a result with room for `length` tokens. The room grows by doubling, up to `longest`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -13,6 +13,7 @@ from regard.decoding.alignment_units import Units
 from regard.decoding.forced_decoding import observe, pieces_of
 from regard.decoding.hypothesis import Hypothesis, unfinished_note
 from regard.decoding.long_lines import Part, Tokenizer
+from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.search import Search, search
 from regard.decoding.translation import END, Passage, Translation
 from regard.decoding.word_alignment import Choice
@@ -59,6 +60,7 @@ class LineDecoder:
     look: the attention layers (sites) whose weights are recorded, or None.
     alignment: the attention that alignments are computed from.
     tokens_per_batch: the maximum number of source tokens per batch, padding included.
+    limit: the maximum length of a translation, if the rules of the search have none.
     """
 
     model: Model
@@ -67,6 +69,7 @@ class LineDecoder:
     look: str | None
     alignment: Choice
     tokens_per_batch: int
+    limit: LengthLimit = TRANSLATION_LIMIT
 
     @property
     def units(self) -> tuple[str, str]:
@@ -100,7 +103,7 @@ class LineDecoder:
                 index = [(place << 40) + first + line for line, place in some]
                 batch = Batch.collate([parts[line][place].tokens for line, place in some], index=index)
                 starts = [prefixes[line] if place == 0 else () for line, place in some]
-                result = search(self.model, batch, how, prefixes=starts, look=self.look)
+                result = search(self.model, batch, how, prefixes=starts, look=self.look, limit=self.limit)
                 for (line, place), hypotheses in zip(some, result, strict=True):
                     found[line][place] = hypotheses
                 done += len(rows)
@@ -167,7 +170,7 @@ class LineDecoder:
         part: Part,
         token_ids: tuple[int, ...],
         token_scores: tuple[float, ...],
-        attention: dict[str, Tensor],
+        attention: Mapping[str, Tensor],
         values: dict[str, Tensor],
         *,
         text: str,

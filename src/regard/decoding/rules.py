@@ -17,18 +17,57 @@ from regard.data.batch import BOS, EOS, PAD, UNK
 from regard.errors import ArgumentError, message
 from regard.models.base import Model
 
-__all__ = ["MOST_TOKENS", "Rules", "check_integers", "pad_prefixes"]
+__all__ = ["LengthLimit", "MOST_TOKENS", "Rules", "TRANSLATION_LIMIT", "check_integers", "pad_prefixes"]
 
 MOST_TOKENS = 100_000
 """The largest value of Rules(minimum=..., maximum=..., repeat=...)."""
+
+
+def check_integers(call: str, **numbers: tuple[object, int] | tuple[object, int, int]) -> None:
+    """Raise ArgumentError if a value is not an int in its range: name=(value, minimum[, maximum])."""
+    for name, (number, least, *most) in numbers.items():
+        if (
+            not isinstance(number, int)
+            or isinstance(number, bool)
+            or not least <= number <= max(most, default=number)
+        ):
+            expected = f"an integer, {least} {f'to {most[0]:,}' if most else 'or more'}"
+            raise ArgumentError(message(call, f"{name} is {number!r}", expected=expected))
+
+
+@dataclass(frozen=True)
+class LengthLimit:
+    """The maximum number of output tokens of a task: per_source_token * source length + constant.
+
+    EOS counts as a token. Each task has its own limit; Rules(maximum=...) replaces it.
+
+    >>> import torch
+    >>> LengthLimit(per_source_token=2, constant=10).tokens(torch.tensor([3, 7]))
+    tensor([16, 24])
+    """
+
+    per_source_token: int = 0
+    constant: int = 100
+
+    def __post_init__(self) -> None:
+        bounds = {name: (value, 0, MOST_TOKENS) for name, value in vars(self).items()}
+        check_integers("LengthLimit()", **bounds)
+
+    def tokens(self, source_lengths: Tensor) -> Tensor:
+        """Return the maximum number of output tokens of each sentence, (B,). source_lengths: (B,)."""
+        return self.per_source_token * source_lengths + self.constant
+
+
+TRANSLATION_LIMIT = LengthLimit(per_source_token=2, constant=10)
+"""The limit of translations."""
 
 
 @dataclass(frozen=True)
 class Rules:
     """Constraints on the output: its length, repeated n-grams, and forbidden tokens.
 
-    minimum, maximum: the smallest and the largest number of tokens, EOS included. Default maximum: 2 * source
-        length + 10.
+    minimum, maximum: the smallest and the largest number of tokens, EOS included. Default maximum: the limit
+        of the task, for translations 2 * source length + 10.
     repeat: no n-gram of this size may occur twice (no_repeat_ngram_size in Hugging Face). 0 disables this.
     forbidden: token ids that are never generated. PAD and BOS are always forbidden.
 
@@ -67,24 +106,40 @@ class Rules:
                 message("Rules()", "forbidden contains EOS, so no sentence could end", hint=hint)
             )
 
-    def limits(self, model: Model, source_lengths: Tensor, prefix_lengths: Tensor) -> Tensor:
+    def limits(
+        self,
+        model: Model,
+        source_lengths: Tensor,
+        prefix_lengths: Tensor,
+        limit: LengthLimit = TRANSLATION_LIMIT,
+        already_read: int = 0,
+    ) -> Tensor:
         """Return the maximum number of tokens of each sentence, (B,), EOS included.
 
-        Raise ArgumentError if the prefix of a sentence already has that many tokens.
+        limit: the limit of the task, which is used if there is no `maximum`.
+        already_read: number of positions of the model that a prompt takes.
+
+        Raise ArgumentError if the prefix of a sentence already has that many tokens, or if the prompt takes
+        all positions of the model.
         """
         if self.maximum is None:
-            limits = (2 * source_lengths + 10 + prefix_lengths).clamp(min=self.minimum)
+            limits = (limit.tokens(source_lengths) + prefix_lengths).clamp(min=self.minimum)
         else:
             limits = torch.full_like(source_lengths, self.maximum)
         if model.longest_target is not None:
-            limits = limits.clamp(max=model.longest_target)
+            if already_read >= model.longest_target:
+                problem = f"the prompt has {already_read} tokens"
+                expected = f"fewer than {model.longest_target}, the number of positions of the model"
+                hint = "shorten the prompt"
+                raise ArgumentError(message("search()", problem, expected=expected, hint=hint))
+            limits = limits.clamp(max=model.longest_target - already_read)
         if (prefix_lengths >= limits).any():
             worst = int((prefix_lengths - limits).argmax())
             raise ArgumentError(
                 message(
                     "search()",
                     f"the prefix of sentence {worst} has {int(prefix_lengths[worst])} tokens",
-                    expected=f"fewer than {int(limits[worst])}, the maximum length of its translation",
+                    expected=f"fewer than {int(limits[worst])}, the maximum length of the output",
                     hint="use a shorter prefix, or a larger Rules(maximum=...)",
                 )
             )
@@ -138,18 +193,6 @@ def pad_prefixes(
     longest = max(map(len, rows), default=0)
     padded = [[*row, *[PAD] * (longest - len(row))] for row in rows]
     return torch.tensor(padded, dtype=torch.long).reshape(sentences, longest), lengths
-
-
-def check_integers(call: str, **numbers: tuple[object, int] | tuple[object, int, int]) -> None:
-    """Raise ArgumentError if a value is not an int in its range: name=(value, minimum[, maximum])."""
-    for name, (number, least, *most) in numbers.items():
-        if (
-            not isinstance(number, int)
-            or isinstance(number, bool)
-            or not least <= number <= max(most, default=number)
-        ):
-            expected = f"an integer, {least} {f'to {most[0]:,}' if most else 'or more'}"
-            raise ArgumentError(message(call, f"{name} is {number!r}", expected=expected))
 
 
 @lru_cache(maxsize=8)

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Batch
+from regard.decoding.active_rows import Ends
 from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.greedy import generate
 from regard.decoding.hypothesis import SearchResult
-from regard.decoding.rules import Rules, check_integers
+from regard.decoding.prompts import Prompts
+from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules, check_integers
 from regard.errors import ArgumentError, message
 from regard.models.base import Model
 
@@ -98,10 +100,16 @@ class Sample:
 
 
 def sample_search(
-    model: Model, batch: Batch, how: Sample, prefixes: Sequence[Sequence[int]] | None = None
+    model: Model,
+    batch: Batch | Prompts,
+    how: Sample,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    *,
+    limit: LengthLimit = TRANSLATION_LIMIT,
+    ends: Ends | None = None,
 ) -> SearchResult:
     """Sample K sentences for each source of a batch. The samples of a source are not sorted."""
-    blocks = _random_numbers(how, batch.index.tolist(), batch.source.device)
+    blocks = _random_numbers(how, batch.index.tolist(), batch.index.device)
     random_BLK = next(blocks)
 
     def choose(permitted_RV: Tensor, index_b: Tensor, step: int) -> Tensor:
@@ -110,7 +118,7 @@ def sample_search(
             random_BLK = next(blocks)
         return how.draw(permitted_RV, random_BLK[index_b, step % DRAWN].flatten())
 
-    return generate(model, batch, how.rules, prefixes, how.count, choose)
+    return generate(model, batch, how.rules, prefixes, how.count, choose, limit=limit, ends=ends)
 
 
 def _random_numbers(how: Sample, index: Sequence[int], device: torch.device) -> Iterator[Tensor]:

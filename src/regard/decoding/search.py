@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from regard.data.batch import BOS, Batch
-from regard.decoding.active_rows import device_of, eval_without_grad
+from regard.decoding.active_rows import Ends, device_of, eval_without_grad
 from regard.decoding.beam import Beam, beam_search
-from regard.decoding.forced_decoding import CROSS, observe, pieces_of
+from regard.decoding.forced_decoding import observe, pieces_of
 from regard.decoding.greedy import Greedy, greedy_search
 from regard.decoding.hypothesis import Hypothesis, SearchResult
+from regard.decoding.prompts import Prompts
+from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, sample_search
 from regard.errors import ArgumentError, RegardError, message
 from regard.models.base import Model
+from regard.roles import CROSS, BySite
 
 __all__ = ["Search", "search"]
 
@@ -25,18 +29,23 @@ Search = Greedy | Beam | Sample
 
 def search(
     model: Model,
-    batch: Batch,
+    batch: Batch | Prompts,
     how: Search,
     *,
     prefixes: Sequence[Sequence[int]] | None = None,
     look: str | None = CROSS,
+    limit: LengthLimit = TRANSLATION_LIMIT,
+    ends: Ends | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode each source of a batch. Return a list of hypotheses for each source, best first.
 
-    batch: the sources. Targets are ignored.
+    batch: the sources; targets are ignored. Or the Prompts that a language model continues: a hypothesis has
+        the tokens and scores after the prompt; its attention has a row for each token of prompt and output.
     how: the search method with its settings: Greedy(...), Beam(...) or Sample(...).
     prefixes: the tokens that each output must begin with, [] for none.
     look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
+    limit: the maximum length of the output, if the rules of `how` have none.
+    ends: a function that ends hypotheses before EOS, for example at a stop string (see active_rows.Ends).
 
     Every source has at least one hypothesis. Beam search returns unfinished hypotheses (cut at the maximum
     length) only if no hypothesis of the source is finished.
@@ -64,7 +73,12 @@ def search(
         return []
     batch = batch.to(device_of(model))
     with eval_without_grad(model):
-        result = _run_search(model, batch, how, prefixes)
+        if isinstance(how, Beam):
+            result = beam_search(model, batch, how, prefixes, limit=limit, ends=ends)
+        elif isinstance(how, Sample):
+            result = sample_search(model, batch, how, prefixes, limit=limit, ends=ends)
+        else:
+            result = greedy_search(model, batch, how, prefixes, limit=limit, ends=ends)
     if result.token_scores.isnan().any():
         raise RegardError(
             message(
@@ -77,39 +91,32 @@ def search(
     exists_BK = result.ranking > -torch.inf
     exists_BK[:, 0] = True
     recorded = _recorded_attention(model, batch, result, exists_BK, look)
-    return _as_hypotheses(result.map(Tensor.cpu), exists_BK.cpu(), recorded)
+    return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), recorded)
 
 
-def _run_search(
-    model: Model, batch: Batch, how: Search, prefixes: Sequence[Sequence[int]] | None
-) -> SearchResult:
-    if isinstance(how, Beam):
-        return beam_search(model, batch, how, prefixes)
-    if isinstance(how, Sample):
-        return sample_search(model, batch, how, prefixes)
-    return greedy_search(model, batch, how, prefixes)
-
-
-BySite = dict[str, Tensor]
+Recorded = tuple[BySite[Tensor], dict[str, Tensor]]
+"""The attention weights and the value norms of a hypothesis, at each site."""
 
 
 def _recorded_attention(
-    model: Model, batch: Batch, result: SearchResult, exists_BK: Tensor, look: str | None
-) -> list[tuple[BySite, BySite]]:
+    model: Model, batch: Batch | Prompts, result: SearchResult, exists_BK: Tensor, look: str | None
+) -> list[Recorded]:
     """Return the attention weights and the value norms at each site, for every hypothesis that exists."""
     sentence_N, rank_N = exists_BK.nonzero(as_tuple=True)
     if look is None:
-        return [({}, {}) for _ in range(len(sentence_N))]
+        return [(BySite(), {}) for _ in range(len(sentence_N))]
     tokens_NL = result.tokens[sentence_N, rank_N]
-    target_NL = torch.cat((torch.full_like(tokens_NL[:, :1], BOS), tokens_NL), 1)
-    pairs = Batch(
-        batch.source[sentence_N],
-        batch.source_lengths[sentence_N],
-        target_NL,
-        result.lengths[sentence_N, rank_N],
-        batch.index[sentence_N],
-    )
-    recorded = []
+    lengths_N = result.lengths[sentence_N, rank_N]
+    if isinstance(batch, Prompts):
+        prompts = batch.select(sentence_N)
+        target_NL = torch.cat((prompts.tokens, tokens_NL), 1)
+        lengths_N = lengths_N + prompts.tokens.shape[1] - 1
+        empty_NS = prompts.tokens[:, :0]
+        pairs = Batch(empty_NS, torch.zeros_like(sentence_N), target_NL, lengths_N, prompts.index)
+    else:
+        target_NL = torch.cat((torch.full_like(tokens_NL[:, :1], BOS), tokens_NL), 1)
+        pairs = replace(batch.select(sentence_N), target=target_NL, target_lengths=lengths_N)
+    recorded = list[Recorded]()
     for part in pieces_of(pairs, model.target_size):
         observed = observe(model, part, look)
         recorded += [(observed.attention_of(row), observed.values_of(row)) for row in range(len(part))]
@@ -117,7 +124,7 @@ def _recorded_attention(
 
 
 def _as_hypotheses(
-    result: SearchResult, exists_BK: Tensor, recorded: list[tuple[BySite, BySite]]
+    result: SearchResult, exists_BK: Tensor, recorded: list[Recorded]
 ) -> list[list[Hypothesis]]:
     """Convert a result on the CPU to Hypothesis objects, with the recorded weights and value norms."""
     attention_and_values = iter(recorded)

@@ -6,9 +6,8 @@ translation.save("x.html") writes an HTML page.
 
 from __future__ import annotations
 
-import fnmatch
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from regard.data.tokenizers.normalize import clean
 from regard.decoding.alignment_units import shown_units
 from regard.decoding.word_alignment import Alignment, Choice, align
 from regard.errors import ArgumentError, message
+from regard.roles import BySite, sites_matching
 from regard.viewing import Entry, Seen, Site, fragment, save_page
 
 __all__ = ["Passage", "Scored", "Translation"]
@@ -59,7 +59,7 @@ class Passage:
     pieces: tuple[str, ...]
     words: tuple[int, ...]
     token_scores: tuple[float, ...]
-    attention: dict[str, Tensor] = field(repr=False)
+    attention: Mapping[str, Tensor] = field(repr=False)
     values: dict[str, Tensor] = field(default_factory=dict, repr=False)
     source_token_ids: tuple[int, ...] = ()
     token_ids: tuple[int, ...] = ()
@@ -130,12 +130,14 @@ class Scored:
         return self._concatenated("source_token_ids")
 
     @property
-    def attention(self) -> dict[str, Tensor]:
+    def attention(self) -> BySite[Tensor]:
         """For each site, the weights ([H,] T, S). Weights between tokens of different passages are 0."""
         sites = self.passages[0].attention if self.passages else {}
+        roles = sites.roles if isinstance(sites, BySite) else {}
         if len(self.passages) == 1:
-            return sites
-        return {site: _block_diagonal([each.attention[site] for each in self.passages]) for site in sites}
+            return BySite(sites, roles)
+        joined = {site: _block_diagonal([each.attention[site] for each in self.passages]) for site in sites}
+        return BySite(joined, roles)
 
     @property
     def values(self) -> dict[str, Tensor]:
@@ -149,9 +151,8 @@ class Scored:
 
         None if this attention was not recorded, for example because the model has no attention.
         """
-        sites = [name for each in self.passages for name in each.attention]
-        matches = any(fnmatch.fnmatchcase(name, self.aligned_at.site) for name in sites)
-        return self.align() if matches or not self.passages else None
+        recorded = any(sites_matching(each.attention, self.aligned_at.site) for each in self.passages)
+        return self.align() if recorded or not self.passages else None
 
     def align(
         self, site: str | None = None, head: int | None = None, shifted: bool | None = None
@@ -215,19 +216,19 @@ class Scored:
         sides: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
             "source": (self.source_pieces, self._concatenated("source_words")),
             "target": (self.pieces, self._concatenated("words")),
-            "decoder input": (
+            "input": (
                 tuple(piece for each in self.passages for piece in ("<s>", *each.pieces[:-1])),
                 tuple(word for each in self.passages for word in (-1, *each.words[:-1])),
             ),
         }
-        sites, values = [], self.values
-        for name, weights in self.attention.items():
-            encoder, cross = name.startswith("encoder"), name.endswith("cross")
-            (rows, row_words) = sides["source" if encoder else "target"]
-            (columns, column_words) = sides["source" if encoder or cross else "decoder input"]
+        sites, values, attention = [], self.values, self.attention
+        for name, weights in attention.items():
+            role = attention.role(name)
+            (rows, row_words) = sides.get(role.rows, sides["target"])
+            (columns, column_words) = sides.get(role.columns, sides["input"])
             array = weights.float().numpy(force=True)
             norms = None if name not in values else values[name].numpy(force=True)
-            sites.append(Site(name, array, rows, columns, norms, row_words, column_words))
+            sites.append(Site(name, array, rows, columns, norms, row_words, column_words, role))
         (source, source_words), (target, target_words) = sides["source"], sides["target"]
         score = self.score if self.passages else None
         seen = Seen(

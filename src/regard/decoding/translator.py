@@ -8,7 +8,7 @@ from typing import overload
 
 from regard.decoding.alignment_units import Units, units_of
 from regard.decoding.beam import Beam
-from regard.decoding.forced_decoding import CROSS, check_look
+from regard.decoding.forced_decoding import check_look
 from regard.decoding.input_checks import (
     DEFAULT,
     Default,
@@ -20,12 +20,13 @@ from regard.decoding.input_checks import (
 )
 from regard.decoding.line_decoder import LineDecoder, Side
 from regard.decoding.long_lines import OVERLONG, Part, Tokenizer, divided, encode_truncated, truncated
-from regard.decoding.rules import check_integers
+from regard.decoding.rules import TRANSLATION_LIMIT, check_integers
 from regard.decoding.search import Search
 from regard.decoding.translation import Scored, Translation
 from regard.decoding.word_alignment import Alignment, Choice
 from regard.errors import ArgumentError, UnknownName, message
 from regard.models.base import Model
+from regard.roles import CROSS
 
 __all__ = ["Translator"]
 
@@ -52,7 +53,8 @@ class Translator:
         the maximum of the model is smaller, that is used.
     overlong: what to do with a longer line in translate(): "split" translates it sentence by sentence,
         "truncate" translates only its beginning. Translation.notes says if a line was split or truncated.
-    look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
+    look: the attention layers (sites) whose weights are recorded: a role such as "cross", or names with * as
+        wildcard. None records nothing.
     alignment: the attention that alignments are computed from: sites, which are averaged over layers and
         heads, or a Choice.
     unit: what alignments link: "word", "character", or "auto" (characters for character tokenizers, otherwise
@@ -80,6 +82,9 @@ class Translator:
     >>> translator.translate("abc").text == first.text
     True
     """
+
+    limit = TRANSLATION_LIMIT
+    """The maximum length of a translation, if the rules of the search have none."""
 
     @answer_keywords("Translator()")
     def __init__(
@@ -291,7 +296,7 @@ class Translator:
         if None in alignments:
             sites = self.look if look is DEFAULT else look
             problem = f"{type(self.model).__name__} has no cross-attention that matches look={sites!r}"
-            hint = "use a model with attention, and look='*cross'"
+            hint = "use a model with attention, and look='cross'"
             raise ArgumentError(message("align()", problem, hint=hint))
         return [alignment for alignment in alignments if alignment is not None]
 
@@ -305,6 +310,7 @@ class Translator:
             self._checked_look(call, look),
             self.alignment,
             self.tokens_per_batch,
+            self.limit,
         )
 
     def _checked_look(self, call: str, look: str | Default | None) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError, UnknownName, message
+from regard.roles import CROSS, sites_matching
 
 __all__ = ["Alignment", "Block", "Choice", "align", "averaged", "choices", "pharaoh"]
 
@@ -135,11 +135,11 @@ def pharaoh(weighted: Iterable[tuple[int, int, float]], probabilities: bool = Fa
     )
 
 
-def averaged(attention: Mapping[str, Tensor], site: str = "*cross", head: int | None = None) -> Tensor:
+def averaged(attention: Mapping[str, Tensor], site: str = CROSS, head: int | None = None) -> Tensor:
     """Average the attention of a hypothesis over sites and heads. Return one matrix (T, S).
 
     attention: for each site, the weights ([H,] T, S).
-    site: the sites to average, with * as wildcard.
+    site: the sites to average: a role, or names with * as wildcard.
     head: use only this head of each site. Default: the average of all heads.
 
     >>> import torch
@@ -148,10 +148,10 @@ def averaged(attention: Mapping[str, Tensor], site: str = "*cross", head: int | 
     >>> averaged(seen), averaged(seen, "decoder.0.*", head=1)
     (tensor([[0.5000, 0.5000]]), tensor([[0., 1.]]))
     """
-    matching = [weights for name, weights in attention.items() if fnmatch.fnmatchcase(name, site)]
+    matching = [attention[name] for name in sites_matching(attention, site)]
     if not attention:
         problem = "no attention was recorded"
-        hint = "set look='*cross' to record attention; the model seq2seq has no attention"
+        hint = "set look='cross' to record attention; the model seq2seq has no attention"
         raise ArgumentError(message("averaged()", problem, hint=hint))
     if not matching:
         raise UnknownName("site", site, attention)
@@ -168,7 +168,7 @@ def averaged(attention: Mapping[str, Tensor], site: str = "*cross", head: int | 
 class Choice:
     """The attention weights that an alignment is computed from.
 
-    site: the name of an attention layer (site), with * as wildcard. Several sites are averaged.
+    site: a role, or the name of an attention layer (site) with * as wildcard. Several sites are averaged.
     head: the index of a head. Default: the mean over all heads.
     shifted: align a token with the weights of the next step, in which the token is the decoder input, instead
         of the step that generates the token. In a Transformer, the next step often attends to the source word
@@ -185,7 +185,7 @@ class Choice:
     decoder.0.cross, head 2, one step later
     """
 
-    site: str = "*cross"
+    site: str = CROSS
     head: int | None = None
     shifted: bool = False
 
@@ -222,7 +222,7 @@ class Choice:
         return f"{self.site}, {head}{', one step later' if self.shifted else ''}"
 
 
-def choices(attention: Mapping[str, Tensor], site: str = "*cross") -> list[Choice]:
+def choices(attention: Mapping[str, Tensor], site: str = CROSS) -> list[Choice]:
     """Return all choices: all sites averaged, each site, and each head; each without and with `shifted`.
 
     >>> import torch
@@ -236,7 +236,7 @@ def choices(attention: Mapping[str, Tensor], site: str = "*cross") -> list[Choic
     decoder.0.cross, head 1
     decoder.0.cross, head 1, one step later
     """
-    matching = {name: weights for name, weights in attention.items() if fnmatch.fnmatchcase(name, site)}
+    matching = {name: attention[name] for name in sites_matching(attention, site)}
     places: list[tuple[str, int | None]] = [(site, None)] if len(matching) > 1 else []
     for name, weights in matching.items():
         heads = range(len(weights)) if weights.dim() == 3 and len(weights) > 1 else ()

@@ -9,9 +9,9 @@ from typing import Any
 import numpy
 
 from regard.errors import ArgumentError, message
-from regard.evaluation.erasure import CROSS
 from regard.evaluation.faithfulness import Translates
 from regard.evaluation.rank_correlation import jensen_shannon
+from regard.roles import CROSS
 
 __all__ = ["Agreement", "agreement"]
 

@@ -7,7 +7,7 @@ result.save("x.html") writes a page.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,12 +21,12 @@ from rich.text import Text
 from regard.data.tokenizers.normalize import clean
 from regard.errors import printable
 from regard.files.atomic_io import write_whole
-from regard.models.classifier import POOL
+from regard.roles import POOLING, BySite, Role, sites_matching
 from regard.viewing import Picture, Seen, Site, shaded
 from regard.viewing.html_document import check_ending, document, safe, static
 from regard.viewing.word_groups import SHOWN_SPACE, grouped, joined, spelled_or_space
 
-__all__ = ["Classification", "ReadText"]
+__all__ = ["Classification", "ReadText", "save_classifications"]
 
 SIDES = ("first", "second")
 """The names of the two texts of a pair."""
@@ -67,7 +67,7 @@ class ReadText:
     tokens: tuple[int, ...]
     pieces: tuple[str, ...]
     word_numbers: tuple[int, ...]
-    attention: dict[str, NDArray[Any]] = field(default_factory=dict, repr=False)
+    attention: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
     unit: str = "word"
     unknown: tuple[str, ...] = ()
 
@@ -89,9 +89,10 @@ class ReadText:
     @cached_property
     def weights(self) -> tuple[float, ...] | None:
         """The weight of each word in the pooling, summed over its tokens; None if not recorded."""
-        if POOL not in self.attention or not self.places:
+        pools = sites_matching(self.attention, POOLING.kind)
+        if not pools or not self.places:
             return None
-        by_word = joined(self.attention[POOL].astype(numpy.float64), self.places, axis=1)[0]
+        by_word = joined(self.attention[pools[0]].astype(numpy.float64), self.places, axis=1)[0]
         return tuple(by_word.tolist())
 
     def picture(self, label: str) -> Picture | None:
@@ -104,7 +105,7 @@ class ReadText:
         """Return text, tokens, words and weights as a dict for JSON."""
         return {
             "text": self.text,
-            "tokens": list(self.tokens),
+            "token_ids": list(self.tokens),
             "pieces": list(self.pieces),
             "words": list(self.words),
             "weights": None if self.weights is None else list(self.weights),
@@ -169,14 +170,18 @@ class Classification:
         """
         sites = []
         for side, read in zip(SIDES, self.texts, strict=False):
-            prefix = f"{side}." if len(self.texts) > 1 else ""
-            for name, weights in sorted(read.attention.items(), key=lambda item: item[0] == POOL):
+            by_site = read.attention if isinstance(read.attention, BySite) else BySite(read.attention)
+            pools = sites_matching(by_site, POOLING.kind)
+            for name, weights in sorted(by_site.items(), key=lambda item: item[0] in pools):
                 columns, numbers = read.pieces, read.word_numbers
                 if weights.shape[-1] == len(columns) + 1:
                     columns, numbers = (BEGIN, *columns), (-1, *numbers)
-                rows, row_numbers = (columns, numbers) if name != POOL else ((str(self.label),), (0,))
-                site = Site(f"{prefix}{name}", weights, rows, columns, None, row_numbers, numbers)
-                sites.append(site)
+                rows, row_numbers = (columns, numbers) if name not in pools else ((str(self.label),), (0,))
+                role = by_site.role(name)
+                if len(self.texts) > 1:
+                    role = Role(role.kind, role.rows if name in pools else side, side)
+                    name = f"{side}.{name}"
+                sites.append(Site(name, weights, rows, columns, None, row_numbers, numbers, role))
         source, target = self.texts[0], (str(self.label),)
         heading = title or str(self)
         return Seen(tuple(sites), source.pieces, target, source.word_numbers, (0,), heading, self._all_notes)
@@ -186,12 +191,7 @@ class Classification:
 
         The page is a single file and loads nothing from the network.
         """
-        path = Path(path)
-        check_ending(path, ".html", "a classification is written as a page")
-        style = static("entry.css") + static("page.css")
-        body = ["<header>", f'<h1 dir="auto">{safe(title)}</h1>', "</header>", "<main>"]
-        page = document(title, style, "", [*body, "<article>", *self._html(), "</article>", "</main>"])
-        write_whole(path, page.encode())
+        save_classifications(path, [self], title)
 
     def __str__(self) -> str:
         return "" if self.label is None else self.label
@@ -229,10 +229,13 @@ class Classification:
         more = f", and {len(self.ranked) - LISTED} more classes" if len(self.ranked) > LISTED else ""
         return f"{printable(self.label)} ({chances}{more})"
 
-    def _html(self) -> Iterator[str]:
+    def _html(self, true_label: str | None = None) -> Iterator[str]:
         """Yield label, texts, probabilities and notes as escaped HTML; words are drawn as SVG."""
         yield "<dl>"
         yield f'<dt>label</dt><dd class="target" dir="auto">{safe(str(self) or "not classified")}</dd>'
+        if true_label is not None:
+            wrong = "" if true_label == self.label else " (the prediction is wrong)"
+            yield f'<dt>true label</dt><dd dir="auto">{safe(true_label)}{wrong}</dd>'
         for name, read in zip(SIDES if len(self.texts) > 1 else ("text",), self.texts, strict=True):
             yield f'<dt>{name}</dt><dd class="source" dir="auto" lang="">{safe(read.text)}</dd>'
             drawn = read.picture(str(self.label))
@@ -247,3 +250,26 @@ class Classification:
         for note in self._all_notes:
             yield f'<dt>note</dt><dd dir="auto">{safe(note)}</dd>'
         yield "</dl>"
+
+
+def save_classifications(
+    path: str | Path,
+    results: Sequence[Classification],
+    title: str = "Classifications",
+    about: str = "",
+    true_labels: Sequence[str] | None = None,
+) -> None:
+    """Write an HTML page of classified texts, the words shaded by their weights. path: must end in .html.
+
+    about: a line below the title. true_labels: the true class of each text, if known.
+
+    The page is a single file and loads nothing from the network.
+    """
+    path = Path(path)
+    check_ending(path, ".html", "classifications are written as a page")
+    style = static("entry.css") + static("page.css")
+    body = ["<header>", f'<h1 dir="auto">{safe(title)}</h1>', f"<p>{safe(about)}</p>" * bool(about)]
+    body += ["</header>", "<main>"]
+    for number, result in enumerate(results):
+        body += ["<article>", *result._html(true_labels[number] if true_labels else None), "</article>"]
+    write_whole(path, document(title, style, "", [*body, "</main>"]).encode())

@@ -10,7 +10,7 @@ unknown  its tokens are replaced by UNK before the encoder, so that no informati
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,12 +23,19 @@ from regard.data.batch import UNK
 from regard.data.labelled_batch import LabelledBatch
 from regard.errors import ArgumentError, message
 from regard.evaluation.classification import SIDES, Classification, ReadText
-from regard.evaluation.erasure import _HideKeys as HideKeys
-from regard.evaluation.faithfulness import _in_nats as in_nats
+from regard.evaluation.erasure import (
+    Erasure,
+    HideKeys,
+    Trials,
+    check_counts,
+    in_nats,
+    ranked_and_random,
+    trial_scores,
+)
 from regard.evaluation.text_classifier import Line, TextClassifier, batches_by_length, log_probabilities
-from regard.sites import scope
+from regard.sites import Edit
 
-__all__ = ["ClassifierErasure", "TextErasure", "erase_words"]
+__all__ = ["ClassifierErasure", "ClassifierTrial", "PredictedLabels", "TextErasure", "erase_words"]
 
 
 @dataclass(frozen=True)
@@ -132,10 +139,7 @@ def erase_words(
     1
     """
     call = "erase_words()"
-    if k < 1 or samples < 1:
-        raise ArgumentError(
-            message(call, f"k is {k} and samples is {samples}", expected="at least 1 for both")
-        )
+    check_counts(call, k, samples)
     site = classifier.model.pool_site
     if site is None:
         problem = "the pooling of this classifier does not use attention"
@@ -143,12 +147,12 @@ def erase_words(
     results = classifier.classify(lines, look=site)
     results = [results] if isinstance(results, Classification) else results
     plan = _Plan(results, k, samples, seed)
-    scores = _label_scores(classifier, site, results, plan.trials)
+    scores = trial_scores(PredictedLabels(classifier, site, results), plan.trials.all)
     return ClassifierErasure(tuple(each.measured(scores) for each in plan.texts), k, plan.skipped)
 
 
 @dataclass(frozen=True)
-class _Trial:
+class ClassifierTrial:
     """One evaluation of a line with some tokens of one side removed.
 
     line: the index of the line. side: 0 for the first text, 1 for the second.
@@ -192,8 +196,7 @@ class _Plan:
 
     def __init__(self, results: Sequence[Classification], k: int, samples: int, seed: int):
         self.k, self.samples, self.seed = k, samples, seed
-        self.trials: list[_Trial] = []
-        self.indices: dict[_Trial, int] = {}
+        self.trials = Trials[ClassifierTrial]()
         self.texts: list[_Text] = []
         self.skipped = 0
         for line, result in enumerate(results):
@@ -207,55 +210,52 @@ class _Plan:
         self, line: int, side: int, result: Classification, read: ReadText, weights: Sequence[float]
     ) -> None:
         """Add the trials of one text. The random draws depend only on the seed, the line and the side."""
-        order = [int(word) for word in numpy.argsort(-numpy.array(weights), kind="stable")]
-        looked, others = order[: self.k], order[self.k :]
-        generator = numpy.random.default_rng([self.seed, line, side])
-        count = min(self.k, len(others))
-        draws = [generator.choice(others, count, replace=False).tolist() for _ in range(self.samples)]
-        plain, trials = self._trial(_Trial(line)), dict[str, list[int]]()
+        order, draws = ranked_and_random(weights, self.k, self.samples, (self.seed, line, side))
+        looked = order[: self.k]
+        plain, trials = self.trials.add(ClassifierTrial(line)), dict[str, list[int]]()
         for end, chosen in (("", [looked]), ("_random", draws)):
             for words in chosen:
                 places = tuple(sorted(place for word in words for place in read.places[word]))
                 for name, trial in (
-                    (f"hidden{end}", _Trial(line, side, hidden=places)),
-                    (f"unknown{end}", _Trial(line, side, unknown=places)),
+                    (f"hidden{end}", ClassifierTrial(line, side, hidden=places)),
+                    (f"unknown{end}", ClassifierTrial(line, side, unknown=places)),
                 ):
-                    trials.setdefault(name, []).append(self._trial(trial))
+                    trials.setdefault(name, []).append(self.trials.add(trial))
         self.texts.append(_Text(line, side, result, tuple(looked), plain, trials))
 
-    def _trial(self, trial: _Trial) -> int:
-        """Return the index of a trial. Equal trials, which occur in short texts, are computed only once."""
-        if trial not in self.indices:
-            self.indices[trial] = len(self.trials)
-            self.trials.append(trial)
-        return self.indices[trial]
 
+class PredictedLabels(Erasure[ClassifierTrial]):
+    """The log-probability of the predicted label of each line; words are hidden in the pooling.
 
-def _label_scores(
-    classifier: TextClassifier, site: str, results: Sequence[Classification], trials: Sequence[_Trial]
-) -> NDArray[numpy.float64]:
-    """Return the log-probability of the predicted label in each trial, with shape (trials,)."""
-    scores = numpy.zeros(len(trials))
-    lengths = {
-        index: max(len(read.tokens) for read in results[trial.line].texts)
-        for index, trial in enumerate(trials)
-    }
-    for rows in batches_by_length(lengths, classifier.tokens_per_batch):
-        chosen = [trials[row] for row in rows]
-        sides = []
-        for side in range(len(results[0].texts)):
-            tokens = [list(results[trial.line].texts[side].tokens[:-1]) for trial in chosen]
-            for own, trial in zip(tokens, chosen, strict=True):
+    at: the site of the pooling; None if the pooling is not attention, so that no words can be hidden.
+    results: the classification of each line.
+    """
+
+    def __init__(self, classifier: TextClassifier, at: str | None, results: Sequence[Classification]):
+        self.classifier, self.at, self.results = classifier, at, results
+
+    def batches(self, trials: Sequence[ClassifierTrial]) -> Iterator[list[int]]:
+        lengths = {
+            index: max(len(read.tokens) for read in self.results[trial.line].texts)
+            for index, trial in enumerate(trials)
+        }
+        return batches_by_length(lengths, self.classifier.tokens_per_batch)
+
+    def scores(self, trials: Sequence[ClassifierTrial]) -> tuple[Edit, Callable[[], NDArray[numpy.float64]]]:
+        model, sides = self.classifier.model, []
+        for side in range(len(self.results[0].texts)):
+            tokens = [list(self.results[trial.line].texts[side].tokens[:-1]) for trial in trials]
+            for own, trial in zip(tokens, trials, strict=True):
                 for place in trial.unknown if trial.side == side else ():
                     own[place] = UNK
             sides.append(tokens)
-        edit = _HideWords(chosen, sides, next(classifier.model.parameters()).device)
         batch = LabelledBatch.collate(sides[0], sides[1] if len(sides) > 1 else None)
-        with scope(edit=edit, at=site):
-            scores_BC = log_probabilities(classifier.model, batch)
-        labels = [classifier.labels.index(str(results[trial.line].label)) for trial in chosen]
-        scores[rows] = scores_BC[numpy.arange(len(rows)), labels]
-    return scores
+        labels = [self.classifier.labels.index(str(self.results[trial.line].label)) for trial in trials]
+
+        def run() -> NDArray[numpy.float64]:
+            return log_probabilities(model, batch)[numpy.arange(len(labels)), labels]
+
+        return _HideWords(trials, sides, next(model.parameters()).device), run
 
 
 class _HideWords:
@@ -266,7 +266,10 @@ class _HideWords:
     """
 
     def __init__(
-        self, trials: Sequence[_Trial], sides: Sequence[Sequence[Sequence[int]]], device: torch.device
+        self,
+        trials: Sequence[ClassifierTrial],
+        sides: Sequence[Sequence[Sequence[int]]],
+        device: torch.device,
     ):
         self.edits, self.calls = [], 0
         for side, tokens in enumerate(sides):

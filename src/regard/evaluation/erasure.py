@@ -1,21 +1,23 @@
-"""Erasure: compute the log-probability of a target word after some source words are removed.
+"""Erasure: compute the log-probability of an output after some input words are removed.
 
-There are two ways to remove a source word:
+There are two ways to remove a word:
 
-hidden   its keys are masked in the cross-attention of the target word; information about the word that the
-         encoder has passed to other positions remains
+hidden   its keys are masked in the attention that reads it; information about the word that the encoder has
+         passed to other positions remains
 unknown  its tokens are replaced by UNK before the encoder, so that no information about it remains
 
-One such computation is a Trial. Many trials are computed in one batch.
+One such computation is a trial. Many trials are computed in one batch. The first part of this file is for any
+task: a task implements Erasure. The second part is for target words of translations.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy
 import torch
@@ -27,17 +29,125 @@ from regard.data.batch import BOS, EOS, UNK, Batch
 from regard.errors import ArgumentError, message
 from regard.masks.mask import Mask
 from regard.models.base import Model, in_eval_mode
-from regard.sites import scope
+from regard.roles import CROSS
+from regard.sites import Edit, scope
 
-__all__ = ["CROSS", "Pair", "Trial", "saliencies", "word_scores"]
-
-CROSS = "*cross"
-"""Pattern of the names of the cross-attention sites, in which the decoder attends to the source."""
+__all__ = [
+    "Erasure",
+    "HideKeys",
+    "Pair",
+    "Trial",
+    "Trials",
+    "check_counts",
+    "in_nats",
+    "ranked_and_random",
+    "saliencies",
+    "trial_scores",
+    "word_scores",
+]
 
 CELLS, LOGITS = 2**16, 2**22
 """Maximum number of attention scores (target tokens times source tokens), and of logits, in a batch."""
 
 _cudnn_lock = threading.Lock()
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Erasure(ABC, Generic[T]):
+    """What a task implements for trial_scores(). T: the type of a trial.
+
+    at: the attention layers (sites) in which words are hidden: a role, or names with * as wildcard; None if
+        the trials hide no words.
+    """
+
+    at: str | None
+
+    @abstractmethod
+    def batches(self, trials: Sequence[T]) -> Iterator[list[int]]:
+        """Yield batches of indices of trials that are computed together."""
+
+    @abstractmethod
+    def scores(self, trials: Sequence[T]) -> tuple[Edit, Callable[[], NDArray[numpy.float64]]]:
+        """Prepare a batch of trials.
+
+        Return the edit that hides keys in the attention calls of the batch, and a function that runs the
+        model and returns the log-probability of the output of each trial, (B,).
+        """
+
+
+class Trials(Generic[T]):
+    """A list of distinct trials. Equal trials, which occur in short texts, are computed only once.
+
+    >>> trials = Trials[str]()
+    >>> trials.add("a"), trials.add("b"), trials.add("a"), trials.all
+    (0, 1, 0, ['a', 'b'])
+    """
+
+    def __init__(self) -> None:
+        self.all: list[T] = []
+        self._indices: dict[T, int] = {}
+
+    def add(self, trial: T) -> int:
+        """Add a trial, unless an equal one was added before; return its index."""
+        if trial not in self._indices:
+            self._indices[trial] = len(self.all)
+            self.all.append(trial)
+        return self._indices[trial]
+
+
+def trial_scores(task: Erasure[T], trials: Sequence[T]) -> NDArray[numpy.float64]:
+    """Return the log-probability of the output of each trial, with shape (trials,)."""
+    log_probabilities = numpy.zeros(len(trials))
+    for indices in task.batches(trials):
+        edit, run = task.scores([trials[index] for index in indices])
+        with nullcontext() if task.at is None else scope(edit=edit, at=task.at):
+            log_probabilities[indices] = run()
+    return log_probabilities
+
+
+def ranked_and_random(
+    weights: Sequence[float] | NDArray[numpy.float64], k: int, samples: int, seed: Sequence[int]
+) -> tuple[list[int], list[list[int]]]:
+    """Return the words by weight, the largest first, and random draws of k words that are not the first k.
+
+    samples: number of draws. seed: the draws depend only on it. If there are fewer than k other words, a draw
+    has all of them.
+
+    >>> ranked_and_random([0.1, 0.7, 0.2], k=1, samples=2, seed=[0])
+    ([1, 2, 0], [[0], [0]])
+    """
+    order = [int(word) for word in numpy.argsort(-numpy.asarray(weights), kind="stable")]
+    others, generator = order[k:], numpy.random.default_rng(list(seed))
+    count = min(k, len(others))
+    return order, [generator.choice(others, count, replace=False).tolist() for _ in range(samples)]
+
+
+def check_counts(call: str, k: int, samples: int) -> None:
+    """Raise ArgumentError unless k, the number of words to remove, and samples are at least 1."""
+    if k < 1 or samples < 1:
+        problem = f"k is {k} and samples is {samples}"
+        raise ArgumentError(message(call, problem, expected="at least 1 for both"))
+
+
+def in_nats(mean: float) -> str:
+    """Format a number with one decimal, or with two if it is below 0.95; never as "-0.0"."""
+    digits = 2 if 0.005 <= abs(mean) < 0.95 else 1
+    return f"{round(mean, digits) + 0.0:.{digits}f}"
+
+
+class HideKeys:
+    """An `edit` function for scope(): masks keys in an attention call. hidden_BTS: True where masked."""
+
+    def __init__(self, hidden_BTS: Tensor):
+        self.visible_BTS = ~hidden_BTS
+        self.any = bool(hidden_BTS.any())
+
+    def __call__(self, call: Call) -> Call:
+        if not self.any:
+            return call
+        rows_BTS = self.visible_BTS.index_select(1, call.positions)
+        return replace(call, mask=call.mask & Mask(table=rows_BTS[:, None]))
 
 
 @dataclass(frozen=True)
@@ -71,16 +181,30 @@ class Trial:
 
 def word_scores(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> NDArray[numpy.float64]:
     """Return the log-probability of the target word of each trial, with shape (trials,)."""
-    log_probabilities = numpy.zeros(len(trials))
     with in_eval_mode(model), torch.no_grad():
-        for indices in _batches(model, pairs, trials):
-            chosen = [trials[index] for index in indices]
-            batch, hidden_BTS = _collated(model, pairs, chosen)
-            with scope(edit=_HideKeys(hidden_BTS), at=CROSS):
-                scores_BT = _token_scores(model, batch)
-            word_scores_B = torch.where(_word_rows(chosen, scores_BT), scores_BT, 0.0).sum(-1)
-            log_probabilities[indices] = word_scores_B.double().cpu().numpy()
-    return log_probabilities
+        return trial_scores(_TargetWords(model, pairs), trials)
+
+
+class _TargetWords(Erasure[Trial]):
+    """The log-probability of target words; source words are hidden in the cross-attention."""
+
+    at = CROSS
+
+    def __init__(self, model: Model, pairs: Sequence[Pair]):
+        self.model, self.pairs = model, pairs
+
+    def batches(self, trials: Sequence[Trial]) -> Iterator[list[int]]:
+        return _batches(self.model, self.pairs, trials)
+
+    def scores(self, trials: Sequence[Trial]) -> tuple[Edit, Callable[[], NDArray[numpy.float64]]]:
+        batch, hidden_BTS = _collated(self.model, self.pairs, trials)
+
+        def run() -> NDArray[numpy.float64]:
+            scores_BT = _token_scores(self.model, batch)
+            scores_B = torch.where(_word_rows(trials, scores_BT), scores_BT, 0.0).sum(-1)
+            return scores_B.double().cpu().numpy()
+
+        return HideKeys(hidden_BTS), run
 
 
 def saliencies(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> list[NDArray[numpy.float64]]:
@@ -111,20 +235,6 @@ def saliencies(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> 
         for row, index in enumerate(indices):
             by_trial[index] = product_BS[row, : len(pairs[trials[index].pair].source)]
     return [by_trial[index] for index in range(len(trials))]
-
-
-class _HideKeys:
-    """An `edit` function for scope(): masks keys in an attention call. hidden_BTS: True where masked."""
-
-    def __init__(self, hidden_BTS: Tensor):
-        self.visible_BTS = ~hidden_BTS
-        self.any = bool(hidden_BTS.any())
-
-    def __call__(self, call: Call) -> Call:
-        if not self.any:
-            return call
-        rows_BTS = self.visible_BTS.index_select(1, call.positions)
-        return replace(call, mask=call.mask & Mask(table=rows_BTS[:, None]))
 
 
 def _token_scores(model: Model, batch: Batch) -> Tensor:

@@ -12,10 +12,20 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
-from regard.evaluation.erasure import CROSS, Pair, Trial, saliencies, word_scores
+from regard.evaluation.erasure import (
+    Pair,
+    Trial,
+    Trials,
+    check_counts,
+    in_nats,
+    ranked_and_random,
+    saliencies,
+    word_scores,
+)
 from regard.evaluation.rank_correlation import kendall, spearman
 from regard.interventions import intervene
 from regard.models.base import Model
+from regard.roles import CROSS
 from regard.viewing.word_groups import spelled_or_space
 
 __all__ = ["Faithfulness", "Translates", "WordTruth", "faithfulness"]
@@ -122,7 +132,7 @@ class Faithfulness:
         """Return one sentence for the caption of a picture."""
         if not self.words:
             return f"the source has too few {self.unit}s to measure the faithfulness of the attention"
-        attended, random = (_in_nats(self.mean(name)) for name in ("hidden", "hidden_random"))
+        attended, random = (in_nats(self.mean(name)) for name in ("hidden", "hidden_random"))
         one, several = self.unit, f"{self.unit}s"
         hidden = f"most attended source {one}" if self.k == 1 else f"{self.k} most attended source {several}"
         others = f"a random {one}" if self.k == 1 else f"{self.k} random {several}"
@@ -142,12 +152,6 @@ class Faithfulness:
         settings = {"at": self.at, "head": self.head, "k": self.k, "sentences": self.sentences}
         settings |= {"words": len(self.words), "skipped": self.skipped}
         return settings | {name: None if math.isnan(number) else number for name, number in numbers.items()}
-
-
-def _in_nats(mean: float) -> str:
-    """Format a number with one decimal, or with two if it is below 0.95; never as "-0.0"."""
-    digits = 2 if 0.005 <= abs(mean) < 0.95 else 1
-    return f"{round(mean, digits) + 0.0:.{digits}f}"
 
 
 _NONE = WordTruth(0, 0, "", (), *[math.nan] * 8)
@@ -174,7 +178,7 @@ def faithfulness(
     k: the number of source words to remove.
     samples: the number of random draws of k other words.
     seed: random seed.
-    at: the cross-attention layers (sites) that rank the source words, by name, with * as wildcard; several
+    at: the cross-attention layers (sites) that rank the source words: names with * as wildcard; several
         are averaged. For the `uniform` field, the weights of these layers are made uniform. Source words are
         always hidden in all cross-attention layers.
     head: the index of the head of these layers. Default: the mean over heads.
@@ -189,9 +193,7 @@ def faithfulness(
     >>> len(result.words), result.words[3].text
     (4, 'cat')
     """
-    if k < 1 or samples < 1:
-        problem = f"k is {k} and samples is {samples}"
-        raise ArgumentError(message("faithfulness()", problem, expected="at least 1 for both"))
+    check_counts("faithfulness()", k, samples)
     if isinstance(sources, Result):
         targets = sources.text if targets is None else targets
         sources = sources.source
@@ -228,8 +230,7 @@ class _Plan:
     def __init__(self, k: int, samples: int, seed: int):
         self.k, self.samples, self.seed = k, samples, seed
         self.pairs: list[Pair] = []
-        self.trials: list[Trial] = []
-        self.indices: dict[Trial, int] = {}
+        self.trials = Trials[Trial]()
         self.words: list[_Word] = []
         self.skipped = 0
         self.unit = "word"
@@ -263,21 +264,15 @@ class _Plan:
         rows: tuple[int, ...],
     ) -> _Word:
         """Return a word with its trials. The random draws depend only on seed, sentence and word index."""
-        order = [int(each) for each in numpy.argsort(-weights, kind="stable")]
-        looked, others = order[: self.k], order[self.k :]
-        generator = numpy.random.default_rng([self.seed, sentence, word])
-        count = min(self.k, len(others))
-        drawn = [generator.choice(others, count, replace=False).tolist() for _ in range(self.samples)]
+        order, drawn = ranked_and_random(weights, self.k, self.samples, (self.seed, sentence, word))
+        looked = order[: self.k]
         most = [order[: max(1, math.ceil(part * len(order)))] for part in FRACTIONS]
         all_tokens = range(len(self.pairs[-1].source))
         trials: dict[str, list[int]] = {}
 
         def plan(name: str, hidden: Iterable[int] = (), unknown: Iterable[int] = ()) -> None:
             trial = Trial(len(self.pairs) - 1, rows, tuple(sorted(hidden)), tuple(sorted(unknown)))
-            if trial not in self.indices:  # in short sentences, equal trials can have several names
-                self.indices[trial] = len(self.trials)
-                self.trials.append(trial)
-            trials.setdefault(name, []).append(self.indices[trial])
+            trials.setdefault(name, []).append(self.trials.add(trial))
 
         plan("plain")
         plan("hidden", _positions(tokens, looked))
@@ -292,8 +287,8 @@ class _Plan:
 
     def run(self, model: Model, at: str, head: int | None) -> Faithfulness:
         """Run the trials and compute the measurements of each word."""
-        scores = word_scores(model, self.pairs, self.trials)
-        plain = [self.trials[each.trials["plain"][0]] for each in self.words]
+        scores = word_scores(model, self.pairs, self.trials.all)
+        plain = [self.trials.all[each.trials["plain"][0]] for each in self.words]
         gradients = saliencies(model, self.pairs, plain)
         with intervene(uniform=True, at=at, head=head) if plain else nullcontext():
             even = word_scores(model, self.pairs, plain)

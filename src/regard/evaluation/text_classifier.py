@@ -25,6 +25,7 @@ from regard.evaluation.classification_report import ClassificationReport, classi
 from regard.look import Look
 from regard.models.base import in_eval_mode
 from regard.models.classifier import POOL, Classifier
+from regard.roles import POOLING, BySite, sites_matching
 from regard.sites import Record, scope
 
 __all__ = ["TextClassifier"]
@@ -210,25 +211,29 @@ class TextClassifier:
             hint = f"its sites are {', '.join(record.called)}; * is a wildcard"
             raise ArgumentError(message("classify()", problem, hint=hint))
         best = scores_BC.argmax(-1).tolist()
-        sites = {site: [_weights(call) for call in calls] for site, calls in record.items()}
+        sites = BySite(
+            {site: [_weights(call) for call in calls] for site, calls in record.items()}, record.roles
+        )
         for row, (texts, notes) in enumerate(lines):
             read = tuple(
-                self._with_attention(text, {site: calls[side][row] for site, calls in sites.items()})
+                self._with_attention(
+                    text, BySite({site: calls[side][row] for site, calls in sites.items()}, sites.roles)
+                )
                 for side, text in enumerate(texts)
             )
             chances = dict(zip(self.labels, numpy.exp(scores_BC[row]).tolist(), strict=True))
             yield Classification(self.labels[best[row]], chances, read, tuple(notes))
 
-    def _with_attention(self, text: ReadText, attention: dict[str, NDArray[Any]]) -> ReadText:
+    def _with_attention(self, text: ReadText, attention: BySite[NDArray[Any]]) -> ReadText:
         """Return the text with the weights of each site, ([H,] T, S), cut to the tokens of the text."""
-        size = len(text.tokens) + self.model.begins
+        size, pools = len(text.tokens) + self.model.begins, sites_matching(attention, POOLING.kind)
         unpadded = {
             # The pooling has one query; at the other sites, every token is a query. The weights are copied,
             # because a view would keep the weights of the whole batch in memory.
-            site: (weights[..., :size] if site == POOL else weights[..., :size, :size]).copy()
+            site: (weights[..., :size] if site in pools else weights[..., :size, :size]).copy()
             for site, weights in attention.items()
         }
-        return replace(text, attention=unpadded)
+        return replace(text, attention=BySite(unpadded, attention.roles))
 
 
 def log_probabilities(model: Classifier, batch: LabelledBatch) -> NDArray[numpy.float64]:

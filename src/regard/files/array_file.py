@@ -34,7 +34,7 @@ def save_arrays(
 ) -> None:
     """Write arrays and metadata to a file, atomically.
 
-    kind: a name for this kind of file, which load_arrays() checks.
+    kind: a name for this kind of file. load_arrays() refuses files with another name.
     metadata: values that can be written as JSON.
     arrays: integer arrays are stored as int32, all others as float32.
     """
@@ -51,7 +51,7 @@ def load_arrays(path: str | Path, kind: str, writer: str) -> tuple[dict[str, Any
 
     kind: the kind of file that was passed to save_arrays(). Raises DataError if the file has another kind, or
         is damaged.
-    writer: the function that writes such files, named in the hint of the error.
+    writer: name of the function that writes such files, for the hint of the error.
     """
     try:
         content = read_limited(path, "seen", named=True)
@@ -65,7 +65,7 @@ def load_arrays(path: str | Path, kind: str, writer: str) -> tuple[dict[str, Any
         if not all(array.dtype in ("<f4", "<i4") for array in arrays.values()):
             raise ValueError("an array has another dtype than float32 and int32")
         header = parse_json(content[8 : 8 + length])["__metadata__"]
-        # Earlier versions wrote the format and the version beside the other metadata.
+        # Earlier versions of Regard wrote the format and its version beside the other metadata.
         metadata = header | parse_json(header.pop(METADATA))
         if (metadata.pop("format"), metadata.pop("version")) != (kind, VERSION):
             raise ValueError("the file is of another kind")

@@ -1,7 +1,8 @@
 """Atomic file writing: a file is always complete, or it does not exist.
 
 This holds even if the process is killed or the disk is full. A file is written under a temporary name and
-renamed when it is complete. leftover() recognises temporary names of interrupted writes.
+renamed when it is complete. If a write is interrupted, its temporary file remains; leftover() recognises its
+name.
 """
 
 from __future__ import annotations
@@ -36,14 +37,13 @@ __all__ = [
 ]
 
 BLOCK = 2**20
-"""Number of bytes that are written and then hashed at a time: few enough to stay in the CPU cache."""
+"""Number of bytes that are written and then hashed at a time. They fit into the CPU cache, for speed."""
 
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 LONGEST_NAME = 200
-"""Maximum number of bytes of a file name that beside() extends; of a longer name, it uses a hash.
-
-File systems allow 255 bytes in a name.
+"""Maximum length in bytes of a file name to which beside() appends its suffix. Instead of a longer name,
+beside() uses a hash of the name, because file systems allow only 255 bytes in a name.
 """
 
 HINTS = {
@@ -53,7 +53,7 @@ HINTS = {
     errno.EACCES: "choose a folder with write permission",
     errno.EPERM: "choose a folder with write permission",
 }
-"""The hint for each error code of the operating system."""
+"""The hint of the error message for each error code of the operating system."""
 
 
 class Written(NamedTuple):
@@ -64,10 +64,11 @@ class Written(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """A temporary file name, parsed.
+    """The parts of a temporary file name.
 
     name: the final file name.
-    kind: "part" for a file that was being written, "earlier" for the old content of a file being replaced.
+    kind: "part" if the temporary file has the new content, "earlier" if it has the old content, which is kept
+        while the file is replaced.
     """
 
     name: str
@@ -88,7 +89,7 @@ def write(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
         for block in blocks:
             left = memoryview(block)
             while left:
-                count = os.write(handle, left[:BLOCK])  # may write fewer bytes
+                count = os.write(handle, left[:BLOCK])  # os.write() may write fewer bytes
                 digest.update(left[:count])
                 size, left = size + count, left[count:]
         os.fsync(handle)
@@ -100,7 +101,8 @@ def write(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
 def link(path: Path, new: Path) -> None:
     """Create a hard link `new` to a file, or copy the file if the file system has no hard links.
 
-    Use this only for files that are never changed, because a change would also change the hard link.
+    Use this only for files that are never changed: both names belong to the same file, so a change of one
+    would also change the other.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -185,9 +187,9 @@ def flush_folder(folder: Path) -> None:
 
 
 def beside(path: Path, kind: str) -> Path:
-    """Return a unique temporary path in the same folder.
+    """Return a new temporary path in the folder of `path`.
 
-    kind: "part" for a file that is being written, "earlier" for the old content of a file being replaced.
+    kind: "part" for the new content of the file, "earlier" for its old content; see Leftover.
     """
     name = path.name
     if len(os.fsencode(name)) > LONGEST_NAME:
@@ -207,7 +209,7 @@ def leftover(name: str) -> Leftover | None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file, or a folder with its contents. Of a symbolic link, only the link is deleted."""
+    """Delete a file, or a folder with its contents. If the path is a symbolic link, delete only the link."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -217,9 +219,9 @@ def remove(path: Path) -> None:
 def failed(call: str, problem: str, error: OSError, size: int = 0, kept: str = "") -> DataError:
     """Return a DataError for a failed write.
 
-    call, problem: the first two parts of the message.
-    error: the error of the operating system, which gives the reason and the hint.
-    size: the number of bytes to write, which is added to the hint if the disk is full.
+    call: what the message begins with, such as the path. problem: what failed.
+    error: the error of the operating system. It determines the reason and the hint.
+    size: the number of bytes to write. If the disk is full, the hint says that they must be freed.
     kept: text that is appended to the hint.
 
     >>> print(failed("runs/x", "no checkpoint of step 7", OSError(28, "No space left on device"), 25_000_000))

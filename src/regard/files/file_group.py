@@ -25,9 +25,9 @@ def check_free(paths: Sequence[Path], overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def written_together(paths: Sequence[Path]) -> Iterator[list[TextIO]]:
-    """Open temporary files for writing, one per path, and rename all of them at the end of the `with` block.
+    """Open one temporary file for each path. At the end of the `with` block, rename all of them to `paths`.
 
-    After an error, the files at `paths` are as before.
+    After an error, the files at `paths` have not changed.
     """
     parts = [beside(path, "part") for path in paths]
     try:

@@ -20,7 +20,7 @@ __all__ = ["FolderLock", "FolderMoved", "locked"]
 
 NAME = ".lock"
 ATTEMPTS = 5
-"""Number of attempts to lock the file if another process replaces it at the same time."""
+"""Number of attempts to lock the lock file. An attempt fails if another process replaces the file."""
 
 
 class FolderMoved(DataError):
@@ -40,7 +40,8 @@ class FolderLock:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        # While this folder is open, no other folder can get its inode number, so check() can compare it.
+        # While this folder is open, no other folder can get its inode number. So check() can detect by the
+        # inode number that the folder was replaced.
         self._folder = os.open(folder, os.O_RDONLY) if os.name == "posix" else None
         self._identity = os.stat(folder if self._folder is None else self._folder)
         self._file: int | None = None
@@ -61,7 +62,7 @@ class FolderLock:
         except (FileNotFoundError, NotADirectoryError):
             raise self._moved("removed") from None
         except OSError:
-            return  # e.g. the disk does not respond; the next write will report the error
+            return  # for example, the disk does not respond; the next write will report it
         if not os.path.samestat(self._identity, current):
             raise self._moved("replaced by another folder")
         if self._file is not None and not self._is_in_place(self._file):
@@ -89,7 +90,7 @@ class FolderLock:
                 hint = "remove it if no training is running here"
                 raise DataError(message(str(path), problem, hint=hint)) from None
             is_free = True
-            with contextlib.suppress(OSError):  # the disk has no file locks
+            with contextlib.suppress(OSError):  # the disk may not support file locks
                 is_free = lock_descriptor(handle, blocking=False)
             if not is_free:
                 holder = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "another process"
@@ -98,7 +99,7 @@ class FolderLock:
                 hint = "wait until it has ended, or use another --output"
                 raise DataError(message(str(self.folder), problem, hint=hint))
             if self._is_in_place(handle):
-                with contextlib.suppress(OSError):  # the content is only for error messages
+                with contextlib.suppress(OSError):  # the process id is only for error messages
                     os.ftruncate(handle, 0)
                     os.write(handle, f"process {os.getpid()}\n".encode())
                 return handle

@@ -1,8 +1,8 @@
 """Tensor files: tensors in the safetensors format, which is a length, a JSON header, and the data.
 
-Files are read with the safetensors library, but written with tensor_blocks(). The writer of the library
-either copies all tensors, or writes the file without computing a hash and without the error code of the
-operating system if it fails.
+Files are read with the safetensors library, but written with tensor_blocks(). The library has two writers.
+One copies all tensors. The other computes no hash, and if it fails, it does not report the error code of the
+operating system.
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ def check_tensors(call: str, tensors: Mapping[str, Tensor]) -> None:
 def tensor_blocks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     """Yield the content of a tensor file: the header, then each tensor.
 
-    At most one tensor at a time is copied (if it is on the GPU or not contiguous). A tensor with two names
-    (tied weights) is written twice. Of a view, only its own elements are written.
+    Tensors are copied only if they are on the GPU or not contiguous, and only one at a time. A tensor with
+    two names (tied weights) is written twice. If a tensor is a view, only the elements of the view are
+    written.
 
     >>> header, numbers = tensor_blocks({"halves": torch.tensor([0.5, 1.5])})
     >>> bytes(header)[8:].rstrip(), len(numbers)
@@ -104,7 +105,8 @@ def tensor_blocks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """Return the dtype and the shape of each tensor in a file. Raise DataError if the header is damaged.
 
-    Only the header is read. It is compared with the size of the file before memory is allocated for tensors.
+    Only the header is read. The tensors that it describes must fit into the file, so that a damaged header
+    cannot make the caller allocate too much memory.
     """
     try:
         with open(path, "rb", opener=open_regular) as file:
@@ -135,7 +137,7 @@ def _checked_info(name: str, about: dict[str, Any], room: int) -> TensorInfo:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read all tensors of a file to the CPU. They stay valid if the file is deleted."""
+    """Read all tensors of a file into CPU memory. They stay valid if the file is deleted."""
     read_header(path)  # raises for symbolic links, FIFOs and damaged headers
     try:
         return load_file(path)

@@ -1,6 +1,6 @@
 """Read untrusted files: files that may be damaged or written by someone else, such as those of a run folder.
 
-- A symbolic link is not followed, unless the user named this file.
+- A symbolic link is not followed, unless the user named this file. make_folder() follows none either.
 - The file must be a regular file. Reading a FIFO could wait forever, and some devices have no end.
 - The file must not be larger than the limit for its kind (see LIMITS).
 
@@ -15,7 +15,7 @@ import os
 import stat
 from typing import Any
 
-__all__ = ["LIMITS", "open_named", "open_regular", "parse_json", "read_limited"]
+__all__ = ["LIMITS", "make_folder", "open_named", "open_regular", "parse_json", "read_limited"]
 
 LIMITS = {
     "config": 1 << 20,
@@ -59,6 +59,28 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     return _opened(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """Create a folder if it does not exist. Raise OSError if it is a symbolic link, also one to a folder.
+
+    What is written to a folder of a run folder thus stays in the run folder.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     os.symlink("/tmp", f"{folder}/tensorboard")
+    ...     try:
+    ...         make_folder(f"{folder}/tensorboard")
+    ...     except OSError as error:
+    ...         print(error.strerror)
+    is a symbolic link, not a folder
+    """
+    try:
+        os.makedirs(path)
+    except FileExistsError:
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISDIR(mode):
+            raise _other_kind(path, mode, "a folder") from None
+
+
 def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     """Like open_regular(), but follow symbolic links. Use it for a file that the user named."""
     return _opened(path, flags)
@@ -83,22 +105,27 @@ def _opened(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def _not_regular(path: str | os.PathLike[str], mode: int) -> OSError:
-    kind = next((name for test, name in KINDS if test(mode)), "a device")
-    return OSError(errno.EINVAL, f"is {kind}, not a regular file", os.fspath(path))
+    return _other_kind(path, mode, "a regular file")
+
+
+def _other_kind(path: str | os.PathLike[str], mode: int, expected: str) -> OSError:
+    kinds = (*KINDS, (stat.S_ISREG, "a file"))
+    kind = next((name for test, name in kinds if test(mode)), "a device")
+    return OSError(errno.EINVAL, f"is {kind}, not {expected}", os.fspath(path))
 
 
 def read_limited(path: str | os.PathLike[str], kind: str, *, named: bool = False) -> bytes:
-    """Read a whole file. Raise OSError if it is larger than its limit.
+    """Read a whole file. Raise OSError if it is larger than the limit for its kind.
 
     kind: a key of LIMITS.
-    named: whether the user named this file. If so, a symbolic link is followed.
+    named: whether the user named this file. If True, a symbolic link is followed.
     """
     limit = LIMITS[kind]
     with open(path, "rb", opener=open_named if named else open_regular) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise OSError(errno.EFBIG, f"is larger than the limit of {limit:,} bytes", os.fspath(path))
-        return file.read(size)  # read(limit) would allocate `limit` bytes
+        return file.read(size)  # not read(limit), which would allocate `limit` bytes
 
 
 def parse_json(content: bytes | str) -> Any:

@@ -10,14 +10,14 @@ additive_forward   online softmax and output
 additive_decode    one query per sequence (decoding), forward and backward
 additive_weights   backward pass, part 1: gradients of values and scores
 additive_backward  backward pass, part 2: gradients of query, key and vector
-additive_series    the same in bfloat16, as matrix products (Fourier series of tanh)
+additive_series    part 2 for bfloat16, as matrix products (Fourier series of tanh)
 launch             tile sizes, and the choice of kernels by shape
 forward_pass       launches the kernels of the forward pass
 backward_pass      launches the kernels of the backward pass
 additive           forward and backward pass as custom operators for torch.compile
 recurrent_cells    one step of a recurrent cell
 cross_entropy      cross-entropy over a large vocabulary
-kernel_choice      whether recurrent cells and the loss use their kernels
+kernel_choice      whether recurrent cells and the loss run as Triton kernels
 
 Letters in the formulas: q, k, v are elements of query, key and vector; r = 1 / (1 + e^2q e^2k), so that
 tanh(q + k) = 1 - 2 r; g is the gradient of a score before it is multiplied by `scale`. K is the number of key
@@ -33,7 +33,8 @@ document_of_query, ..._key    the mask; see Sight in forward_pass
 LENGTHS, LEFT, RIGHT,
 DOCUMENTS                     whether the mask has this part
 first_row, row_count          the chunk of query rows that one launch processes
-x_batch, x_head, x_row        strides of the tensor x, in elements; x_step, x_part: strides too
+x_batch, x_head, x_row        strides of the tensor x, in elements, along batch, heads and rows
+x_step, x_part                strides of x along its first dimension and along its parts
 ROWS, COLUMNS, WIDTH, DEPTH   tile sizes along T, S, D and E
 spans                         number of spans; a span is a range of SPAN channels (see launch)
 reach_of_query, reach_of_key  largest |q| or |k| of each tile and span
@@ -54,8 +55,9 @@ TRITON = importlib.util.find_spec("triton") is not None
 
 
 def interpreting() -> bool:
-    """Whether Triton runs kernels in its CPU interpreter: TRITON_INTERPRET=1 is set in the environment.
+    """Whether Triton runs kernels in its CPU interpreter, that is, whether TRITON_INTERPRET=1 is set.
 
-    Triton reads the variable when the modules with kernels are imported; a later change has no effect.
+    Triton reads this environment variable when a module with kernels is imported. Later changes have no
+    effect.
     """
     return os.environ.get("TRITON_INTERPRET", "") in ("1", "true", "on", "yes")

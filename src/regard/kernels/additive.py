@@ -26,7 +26,7 @@ _PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
 
 
 def _on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Return a context in which the tensor's device is current: Triton launches on the current device."""
+    """Return a context in which the tensor's device is the current one, because Triton launches there."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
@@ -110,7 +110,8 @@ def additive_backward(
 
     doutput: gradient of the output, (B, H, T, E).
     norm, scores: returned by additive_forward.
-    others: if False, compute only the gradient of the query. The other three gradients are empty tensors.
+    others: whether to compute the gradients of key, value and vector too. If False, only the gradient of the
+        query is computed, and the other three results are empty tensors.
     """
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with _on_device_of(query):

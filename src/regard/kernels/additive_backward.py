@@ -1,10 +1,10 @@
 # mypy: disable-error-code="no-untyped-def"
 """Backward pass, part 2: gradients of query, key and vector from the gradient of the scores.
 
-The gradient of the query is a sum over the keys; the gradient of the key is a sum over the queries. The
-comments call the rows whose gradient is computed the own side, and the rows that are summed over the other
-side. Each thread holds accumulators for four channels of four own rows and loops over the other side, so no
-reduction crosses threads. There are no atomics, so two runs give the same bits.
+The gradient of the query is a sum over the keys; the gradient of the key is a sum over the queries. In this
+file, "own side" means the tensor (query or key) whose gradient is computed, and "other side" means the tensor
+whose rows the sum runs over. Each thread holds accumulators for four channels of four own rows and loops over
+the other side, so no reduction crosses threads. There are no atomics, so two runs give the same bits.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -24,10 +24,11 @@ __all__ = ["additive_key_backward_kernel", "additive_query_backward_kernel"]
 
 @triton.jit
 def _four(at, step, number, bound, there, otherwise):
-    """Load four rows, from row `number` on, as float32: (LANES, 4 channels, 4 rows).
+    """Load four consecutive rows as float32, (LANES, 4 channels, 4 rows).
 
-    at: pointers to the first row, (LANES, 4 channels). step: stride of the rows. Rows from `bound` on, and
-    channels where `there` is False, are set to `otherwise`.
+    at: pointers to the first of these rows, (LANES, 4 channels). number: index of this row.
+    step: row stride. Rows with an index of `bound` or more, and channels where `there` is False, are not
+    loaded; their elements are set to `otherwise`.
     """
     a = tl.load(at, mask=there & (number < bound), other=otherwise).to(tl.float32)
     b = tl.load(at + step, mask=there & (number + 1 < bound), other=otherwise).to(tl.float32)
@@ -43,12 +44,12 @@ def _lanes(pitch, zero, LANES: tl.constexpr, FOURS: tl.constexpr):
     The lanes are divided into FOURS groups with four own rows each. All groups load the same rows of the
     other side. Returns:
     the channels, (LANES, 4);
-    the channels clamped to `pitch`, for loads, (LANES, 4); results of channels beyond D are not stored;
+    the same channels, limited to the last four below `pitch`, so that loads stay inside a row, (LANES, 4);
     the first of the four rows, (LANES, 1);
     all four rows, (LANES, 4).
 
-    `zero` is always 0, but the compiler does not know that. So each thread loads the gradients of its rows
-    itself, instead of exchanging them with other threads.
+    `zero` is always 0, but the compiler does not know that. So the compiler lets each thread load the
+    gradients of its own rows. Otherwise the threads would exchange them.
     """
     lane, four = tl.arange(0, LANES), tl.arange(0, 4)[None, :]
     ACROSS: tl.constexpr = LANES // FOURS
@@ -60,9 +61,9 @@ def _lanes(pitch, zero, LANES: tl.constexpr, FOURS: tl.constexpr):
 
 @triton.jit
 def _is_near(reach, SERIES: tl.constexpr):
-    """Whether additive_series_kernel computes this tile: with SERIES, if `reach` is at most REACH.
+    """Whether additive_series_kernel computes this tile, so that the kernels of this file skip it.
 
-    reach: largest |q| plus largest |k| of the tile.
+    It does if SERIES is True and `reach`, the largest |q| plus the largest |k| of the tile, is at most REACH.
     """
     return (reach <= REACH) & SERIES
 
@@ -74,15 +75,19 @@ def _zeros(LANES: tl.constexpr):
 
 @triton.jit
 def _pair(others, gradients, wide, step):
-    """Load two rows of the other side, and for each of them g of its scores with the four own rows."""
+    """Load two rows of the other side and their g, the gradients of the scores with the four own rows.
+
+    Returns the exponentials of the first and the second row, then g of the first and the second row.
+    """
     return tl.load(others), tl.load(others + wide), tl.load(gradients), tl.load(gradients + step)
 
 
 @triton.jit
 def _share(r, SERIES: tl.constexpr):
-    """Return what is multiplied by g and summed in dv = -2 * sum of g (r - 0.5).
+    """Return the factor of g in the sum for the gradient of the vector, dv = -2 * sum of g (r - 0.5).
 
-    Without SERIES that is r: the sum runs over all keys, and g sums to 0 over all keys of a row.
+    Without SERIES, the factor is r instead of r - 0.5. The result is the same, because the sum then runs over
+    all keys, and g sums to 0 over all keys of a row.
     """
     return r - 0.5 if SERIES else r
 
@@ -94,8 +99,9 @@ def _added(
 ):  # fmt: skip
     """Add the terms of two rows of the other side to the accumulators `shares` and `slopes`.
 
-    slopes: add g (r - r^2). shares: with SHARES, add g _share(r). The r of the two rows are computed with one
-    reciprocal. mine: exponentials of the own rows. first, second: exponentials of the two other rows.
+    slopes: g (r - r^2) is added to it. shares: if SHARES is True, g _share(r) is added to it.
+    mine: exponentials of the own rows. first, second: exponentials of the two rows of the other side.
+    g, g2: gradients of the scores of these two rows. Both values of r are computed with one reciprocal.
     """
     x, y = 1.0 + mine * first[:, :, None], 1.0 + mine * second[:, :, None]
     both = reciprocal(x * y, APPROXIMATE)
@@ -117,9 +123,11 @@ def _walked(
 ):  # fmt: skip
     """Call _added() for 4 * `fours` rows of the other side, two rows at a time.
 
-    Software pipelining: each pair of rows is loaded while the previous pair is used, because the occupancy
-    is too low to hide the latency of loads. others, gradients: pointers to the exponentials of the other
-    side and to g; `wide` and `step` are their row strides.
+    others: pointers to the exponentials of the other side, with row stride `wide`.
+    gradients: pointers to g, with row stride `step`.
+
+    Each pair of rows is loaded while the previous pair is used (software pipelining). This hides the latency
+    of the loads, which the low occupancy of these kernels would not hide.
     """
     a, a2, g, g2 = _pair(others, gradients, wide, step)
     for four in range(fours):
@@ -153,7 +161,8 @@ def additive_query_backward_kernel(
     dquery: writes partial sums, (parts, B H, rows, D).
     dvector: writes one partial sum for each part and group of four rows, (B H, parts * groups of rows, D).
     EXACT: sum each tile in an accumulator of its own first, because long float32 sums lose precision.
-    SERIES: skip tiles that additive_series_kernel computes. Over the other tiles g need not sum to 0.
+    SERIES: skip tiles that additive_series_kernel computes. Over the remaining tiles, g need not sum to 0, so
+        _share() returns r - 0.5.
     Launch grid: (groups of 4 * FOURS rows, blocks of channels, B H * parts).
     """
     both = tl.program_id(2).to(tl.int64) // parts

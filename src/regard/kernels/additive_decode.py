@@ -1,8 +1,9 @@
 # mypy: disable-error-code="no-untyped-def"
 """Additive attention with one query per sequence, as in decoding. Its speed is limited by memory bandwidth.
 
-Threads are laid out along the channels. The keys are loaded once, without additive_prepare_kernel.
-additive_decode_kernel computes the scores; then additive_read_kernel computes softmax and output.
+Threads are laid out along the channels. additive_decode_kernel computes the scores directly from query and
+key, without the exponentials of additive_prepare_kernel, so it loads each key only once. Then
+additive_read_kernel computes softmax and output.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """

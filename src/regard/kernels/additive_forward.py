@@ -23,8 +23,10 @@ __all__ = ["additive_combine_kernel", "additive_read_kernel"]
 def _joined(best, total, output, scores, value, PRECISION: tl.constexpr):
     """One step of the online softmax: return row maximum, row sum and output after one more tile of keys.
 
-    best, total: row maximum and row sum of exp(score - maximum) so far, (ROWS,). output: accumulator,
-    (ROWS, DEPTH). scores: of the tile, -inf where masked, (ROWS, COLUMNS). value: (COLUMNS, DEPTH).
+    best: row maximum of the tiles so far, (ROWS,). total: row sum of exp(score - maximum) so far, (ROWS,).
+    output: sum of exp(score - maximum) value so far, (ROWS, DEPTH).
+    scores: the scores of the new tile, -inf where masked, (ROWS, COLUMNS).
+    value: the values of the new tile, (COLUMNS, DEPTH).
     """
     highest = tl.maximum(best, tl.max(scores, 1))
     level = tl.where(highest == float("-inf"), 0.0, highest)
@@ -43,13 +45,13 @@ def _finish(
 ):  # fmt: skip
     """Write the results of the online softmax: output, lse and norm.
 
+    best, total, found: the accumulators of _joined(): row maximum, row sum and output.
     norm: row maximum and 1 / total, (2, rows); from it the backward pass recomputes the weights.
-    PARTED: write results of part `part` of the keys for additive_combine_kernel instead: the output without
-        division by total, (parts, rows, E), and row maximum and total, (parts, 2, rows).
-
-    best, total, found: the accumulators of _joined(): row maximum, row sum and output. place: index of each
-    row. at: indices of the output elements. size: number of rows. first: whether this program writes lse and
-    norm; the programs of other output channels do not.
+    place: index of each row. at: index of each output element. size: number of rows.
+    first: whether this program computes the first output channels. Only this program writes lse and norm.
+    PARTED: the keys are split, and the results are those of part `part`, for additive_combine_kernel. Write
+        to `output` the output without division by total, (parts, rows, E); to `norm` the row maximum and
+        total, (parts, 2, rows); and no lse.
     """
     level = tl.where(best == float("-inf"), 0.0, best)
     if PARTED:
@@ -76,13 +78,13 @@ def additive_read_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, HOLD: tl.constexpr,
     PRECISION: tl.constexpr, PARTED: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
-    """Mask and softmax for ROWS query rows, and DEPTH channels of their output, weights @ value.
+    """Compute mask and softmax for ROWS query rows, and DEPTH channels of their output, weights @ value.
 
     scores: reads (score_parts, B H, rows, S), partial sums over the channels, and adds them.
-    held: with HOLD, writes the sums for the backward pass, (B H, rows, S).
-    output, lse, norm: writes (B, H, T, E), (B, H, T) and (2, B, H, T); with PARTED partial results, see
-        _finish().
-    parts, part_tiles: number of parts that the keys are split into, and number of key tiles of a part.
+    held: if HOLD is True, writes these sums for the backward pass, (B H, rows, S).
+    output, lse, norm: writes (B, H, T, E), (B, H, T) and (2, B, H, T); if PARTED is True, writes partial
+        results instead (see _finish()).
+    parts: number of parts that the keys are split into. part_tiles: number of key tiles in each part.
     Launch grid: (row tiles, blocks of DEPTH channels, B H * parts).
     """
     if EIGHTS:
@@ -136,7 +138,7 @@ def additive_combine_kernel(
     outputs, norms, output, lse, norm, size, part_size, queries, first_row, row_count, depth, parts,
     ROWS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Combine the results of several parts of the keys (split-K).
+    """Compute output, lse and norm from the partial results for several parts of the keys (split-K).
 
     outputs, norms: reads the partial results of additive_read_kernel, (parts, rows, E) and (parts, 2, rows),
         where rows = part_size = B * H * row_count.

@@ -23,7 +23,10 @@ __all__ = ["additive_prepare_kernel", "additive_scores_kernel", "up_to_four"]
 
 @triton.jit
 def up_to_four(size):
-    """Round up to a multiple of 4. Row-major exponentials have up_to_four(T) or up_to_four(S) rows."""
+    """Round `size` up to a multiple of 4.
+
+    Exponentials in row-major order have up_to_four(T) or up_to_four(S) rows, because threads load four rows.
+    """
     return (size + 3) // 4 * 4
 
 
@@ -35,10 +38,11 @@ def _exponentials(
     """Write e^2x for the rows of one tile and the channels from `low` to `high`, where x is query or key.
 
     source: pointer to x of the sequence, (size, D). Rows from `end` on are padding; 1 is written for them.
-    place: pointer to the exponentials. TURNED: of this tile, transposed, (D, ROWS); otherwise of the sequence
-        in row-major order, (up_to_four(size), padded).
-    reach: pointer to the place of the largest |x|.
-    PIECES: with TURNED, write only rows below up_to_four(end), since the other rows are never loaded.
+    place: pointer to the result. If TURNED is True, it holds the exponentials of this tile, transposed,
+        (padded, ROWS). Otherwise it holds those of the whole sequence in row-major order,
+        (up_to_four(size), padded).
+    reach: pointer to one number, to which the largest |x| is written.
+    PIECES: if TURNED is True too, write only rows below up_to_four(end), since the other rows are never read.
     """
     rows = tile * ROWS + tl.arange(0, ROWS)
     largest = tl.zeros([ROWS], tl.float32)
@@ -72,12 +76,14 @@ def additive_prepare_kernel(
 ):  # fmt: skip
     """Compute e^2q, e^2k (1 for padding), and -2 v padded with zeros, all in float32.
 
-    Reads query, key and vector. Writes:
-    exponentials_of_query: TURNED: (B H, query tiles, padded, ROWS); otherwise (B H, up_to_four(T), padded).
-    exponentials_of_key: TURNED: (B K, key tiles, padded, COLUMNS); otherwise (B K, up_to_four(S), padded).
+    Reads query, key and vector. Writes the following tensors; `padded` is D rounded up. If TURNED is True,
+    the exponentials are in transposed tiles, otherwise in row-major order.
+    exponentials_of_query: (B H, query tiles, padded, ROWS), or (B H, up_to_four(T), padded).
+    exponentials_of_key: (B K, key tiles, padded, COLUMNS), or (B K, up_to_four(S), padded).
     vector_padded: (1 or H, padded).
-    reach_of_query, reach_of_key: the largest |q| or |k| of each tile, (tiles, spans).
+    reach_of_query, reach_of_key: the largest |q| or |k| of each tile and span of channels, (tiles, spans).
 
+    PIECES: see _exponentials().
     Launch grid: (tiles of the query + tiles of the key + vectors, spans of SPAN channels).
     EIGHTS: all strides are multiples of 8, so the loads can be vectorised, 8 elements each. Triton itself
         detects only multiples of 16; 1000, for example, is a multiple of 8 but not of 16.
@@ -134,8 +140,8 @@ def _summed(
     vector: pointer to -2 v in float32, padded with zeros.
     reach: largest |q| plus largest |k| of the tile. If the product of GROUP denominators could overflow, r
         is computed by exact_share().
-    row, column: first row and first key of the tile. rows, columns: those of each thread, relative to the
-        tile, (4, threads).
+    row, column: first row and first key of the tile.
+    rows, columns: the four rows and four keys of each thread, counted from `row` and `column`, (4, threads).
     UNROLL: number of groups of GROUP channels per loop iteration. CENTRED: see shared_sum().
     """
     shares = tl.zeros([4, 4, rows.shape[1]], tl.float32)
@@ -170,14 +176,16 @@ def _stored(
     found, place, rows_left, columns_left, across, piece, scores_row, one,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Store the scores `found`, (4, 4, threads), of a tile or (PIECES) of a piece of a tile.
+    """Store the scores `found`, (4, 4, threads), of a tile, or of a piece of a tile if PIECES is True.
 
-    place: pointer to the first score of the tile. rows_left, columns_left: the number of rows and keys from
-    there to the end of the sequence; nothing is stored beyond them. across: groups of four keys per row.
-    piece: index of the first thread of this piece.
+    place: pointer to the first score of the tile.
+    rows_left, columns_left: the number of rows and keys from there to the end of the sequence; nothing is
+        stored beyond the end.
+    across: number of groups of four keys in a row of the tile.
+    piece: index of the first thread of this piece, counted over all pieces of the tile.
 
-    With PIECES each thread stores its own scores. `one` is always 1, but the compiler does not know that. If
-    it did, threads would exchange scores to store them coalesced, which is slower here.
+    If PIECES is True, each thread stores its own scores. `one` is always 1, but the compiler does not know
+    that. If it did, the threads would exchange scores for coalesced stores, which is slower here.
     """
     if PIECES:
         lane, four = piece + tl.arange(0, LANES), tl.arange(0, 4) * one
@@ -207,7 +215,8 @@ def additive_scores_kernel(
 ):  # fmt: skip
     """Compute scale * v . tanh(q + k) in tiles, for the query tiles from `first_tile` on.
 
-    query, key: read where exponentials could overflow. vector: -2 v, from additive_prepare_kernel.
+    query, key: read only in tiles where products of exponentials could overflow.
+    vector: -2 v, from additive_prepare_kernel.
     exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key: from additive_prepare_kernel.
     scores: writes (parts, B H, rows, S). Each part is the sum over `part_width` channels.
 

@@ -5,7 +5,9 @@
     sin(w (q + k)) = sin wq cos wk + cos wq sin wk
 
 The series separates q from k. So the sums over keys (for dq) or over queries (for dk) are matrix products of
-g, the gradient of the scores, with the sines and cosines of the other side (its basis functions). For dq:
+g, the gradient of the scores, with sines and cosines of the keys or of the queries. These sines and cosines
+are called basis functions. As in additive_backward, the own side is the tensor whose gradient is computed,
+and the other side is the one that the sum runs over. For dq:
 
     A_n = sum over keys of g sin(w_n k)     B_n = sum over keys of g cos(w_n k)
     dq = v sum_n d_n (cos(w_n q) B_n - sin(w_n q) A_n)
@@ -74,7 +76,8 @@ BASIS = tl.constexpr(32)
 """Number of basis functions of a channel, in this order: 15 sines, 64 e^-2x, 15 cosines, 64 e^2x."""
 
 BASIS_ROWS = tl.constexpr(16)
-"""Number of rows per program of additive_basis_kernel, which stores the maximum of x and of -x over them."""
+"""Number of rows in a block. Each program of additive_basis_kernel computes the basis functions of one block,
+and the maximum of x and of -x over its rows."""
 
 FIRST = math.pi / 14.6
 """The lowest frequency, w_0. The others are its odd multiples: w_n = (2 n + 1) w_0."""
@@ -98,12 +101,12 @@ QUARTER = tl.constexpr(math.pi / 2)
 """sin(x + QUARTER) = cos x."""
 
 LARGEST = tl.constexpr(14)
-"""g is scaled to at most 2^LARGEST; the largest float16 is almost 2^16."""
+"""g is scaled to at most 2^LARGEST before it is stored as float16, whose largest number is almost 2^16."""
 
 EXPONENTIAL = tl.constexpr(64.0)
-"""Factor of the exponentials in the basis, which are stored as float16. It cannot overflow: in a saturated
-channel, q + k >= SATURATED and |q| + |k| <= REACH, so e^-2k <= e^(REACH - SATURATED) = 690, and 64 * 690 is
-less than the largest float16."""
+"""Factor of the exponentials in the basis, which are stored as float16. The product cannot overflow in a
+saturated channel: q + k >= SATURATED and |q| + |k| <= REACH, so e^-2k <= e^(REACH - SATURATED) = 690, and
+64 * 690 is less than the largest float16."""
 
 HALF = tl.constexpr(65504.0)
 """The largest float16."""
@@ -111,17 +114,18 @@ HALF = tl.constexpr(65504.0)
 
 @functools.cache
 def series(device: torch.device) -> torch.Tensor:
-    """Return w_n, d_n and c_n as float32, (3, BASIS): 16 values each, repeated for sines and for cosines.
+    """Return w_n, d_n and c_n as one float32 tensor, (3, BASIS).
 
-    Cached: during CUDA graph capture nothing can be copied from the host. The warm-up run before the capture
-    creates the tensor."""
+    Each row holds 16 values twice, first for the sines and then for the cosines. The tensor is cached,
+    because it cannot be copied from the host during CUDA graph capture; the warm-up run before the capture
+    creates it."""
     frequency = [FIRST * (2 * n + 1) for n in range(len(SINES))]
     return torch.tensor([frequency, COSINES, SINES], dtype=torch.float32).repeat(1, 2).to(device)
 
 
 @triton.jit
 def _exponent(x):
-    """Return the exponent bits e of a float32 x >= 0; then x < 2^(e - 126)."""
+    """Return the exponent bits e of a float32 number x >= 0. They give the upper bound x < 2^(e - 126)."""
     return x.to(tl.int32, bitcast=True) >> 23
 
 
@@ -129,8 +133,9 @@ def _exponent(x):
 def scaling(bounds, peak, scale):
     """Return powers of 2 that scale g to at most 2^LARGEST, and their inverses.
 
-    The caller guarantees |g| <= 2 * bounds * peak * |scale|. The powers are computed with integers, from the
-    exponents of the floats, so two kernels that call this function get the same bits."""
+    bounds, peak: numbers with |g| <= 2 * bounds * peak * |scale|; the caller guarantees this. scale: the
+    factor of the scores. The powers are computed from the exponent bits with integer arithmetic, so two
+    kernels that call this function get exactly the same powers."""
     power = LARGEST + 251 - _exponent(bounds) - _exponent(peak * tl.abs(scale))
     power = tl.maximum(tl.minimum(power, 126), -126)
     up, down = (power + 127) << 23, (127 - power) << 23
@@ -152,7 +157,9 @@ def _sines(x, frequency, shift, APPROXIMATE: tl.constexpr):
 
 @triton.jit
 def _within(x):
-    """Return x, with 0 where |x| > REACH or x is NaN; the exact kernels compute tiles with such elements."""
+    """Replace elements of x by 0 if they are NaN or |x| > REACH.
+
+    The tiles that contain such elements are computed by the exact kernels instead of the series."""
     return tl.where(tl.abs(x) <= REACH, x, 0.0)
 
 
@@ -199,9 +206,9 @@ def additive_basis_kernel(
 
 @triton.jit
 def _maximum(ranges, low, high, blocks, padded, CHANNELS: tl.constexpr):
-    """Return the maximum of each channel over the blocks that contain the rows from `low` to `high`.
+    """Return the maximum of each channel over all blocks of rows that overlap the rows `low` to `high`.
 
-    ranges: pointer to the maxima of x, or of -x, of the blocks; see additive_basis_kernel.
+    ranges: pointer to the maximum of x, or of -x, in each block; see additive_basis_kernel.
     """
     found = tl.full([CHANNELS], float("-inf"), tl.float32)
     for first in range(low // BASIS_ROWS, tl.cdiv(high, BASIS_ROWS), 16):
@@ -213,7 +220,7 @@ def _maximum(ranges, low, high, blocks, padded, CHANNELS: tl.constexpr):
 
 @triton.jit
 def _last(sums):
-    """Return the last element of the third dimension, which belongs to the exponential."""
+    """Return the last element of `sums` along its third dimension: the product of g with the exponential."""
     term = tl.arange(0, sums.shape[2])
     return tl.sum(tl.where((term == sums.shape[2] - 1)[None, None, :], sums, 0.0), 2)
 
@@ -222,10 +229,13 @@ def _last(sums):
 def _saturation(x, ranges, with_sine, with_cosine, low, high, blocks, padded, CHANNELS: tl.constexpr):
     """Return which channels of each own row are saturated, and the sum of g e^-2|x + y| for these channels.
 
-    x: elements of the own side, (ROWS, CHANNELS). y: elements of the other side, in the rows `low` to `high`.
-    Returns three tensors (ROWS, CHANNELS): whether x + y >= SATURATED for all y; whether x + y <= -SATURATED
-    for all y; and the sum. with_sine, with_cosine: the products of g with the basis; their last elements are
-    those with the exponentials.
+    x: elements of the own side, (ROWS, CHANNELS). y stands for the elements of the other side in the rows
+        `low` to `high`.
+    with_sine, with_cosine: the products of g with the basis functions; the last element of each is the
+        product with an exponential (see BASIS).
+
+    Returns three tensors, (ROWS, CHANNELS): whether x + y >= SATURATED for all y; whether x + y <= -SATURATED
+    for all y; and the sum.
     """
     above = x - _maximum(ranges + padded, low, high, blocks, padded, CHANNELS)[None, :] >= SATURATED
     below = x + _maximum(ranges, low, high, blocks, padded, CHANNELS)[None, :] <= -SATURATED
@@ -237,10 +247,12 @@ def _saturation(x, ranges, with_sine, with_cosine, low, high, blocks, padded, CH
 def _row_sums(tanhs, tail, above, below, rest):
     """Return the sum of g tanh(q + k) for each row, over the keys of tiles within REACH.
 
-    tanhs: this sum by the Fourier series, for channels that are not saturated.
-    tail: the sum of g e^-2|q + k|. above, below: whether a channel is saturated, with sign + or -.
-    rest: the sum of g over the other keys of the row. g sums to 0 over all keys, so the sum of g within REACH
-        is -rest. The result of a saturated channel is -(rest + 2 tail) for sign +, rest + 2 tail for sign -.
+    tanhs: the result for channels that are not saturated, computed by the Fourier series.
+    tail: the sum of g e^-2|q + k|, for saturated channels.
+    above, below: whether a channel is saturated with q + k > 0, and whether it is saturated with q + k < 0.
+    rest: the sum of g over the keys of the other tiles. g sums to 0 over all keys, so the sum of g over the
+        keys within REACH is -rest. With the exponential series, the result is therefore -(rest + 2 tail) if
+        q + k > 0, and rest + 2 tail if q + k < 0.
     """
     ends = rest[:, None] + 2.0 * tail
     return tl.where(above, -ends, tl.where(below, ends, tanhs))
@@ -255,7 +267,8 @@ def _row_sums(tanhs, tail, above, below, rest):
 # constants            reads w_n, d_n and c_n; see series()
 # bounds, peaks        reads the arguments of scaling(), to undo the scale of g: (B H, own) and (B H,)
 # beyond               reads the sum of g over the tiles beyond REACH, (B H, own)
-# exact                reads partial results of the exact kernels, (exact_parts, B H, own, D), and adds them
+# exact                reads the sums over the tiles beyond REACH from the exact kernels, (exact_parts, B H,
+#                      own, D), and adds them to the result
 # found                writes the gradient of the own side, (B H, own, D); B K instead of B H for the key
 # dvector              with QUERY, writes one partial sum of dv per program, (B H, row tiles, D)
 # offset, before, after
@@ -271,7 +284,7 @@ def additive_series_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, BEFORE: tl.constexpr,
     AFTER: tl.constexpr, QUERY: tl.constexpr, PRECISION: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Compute dq (QUERY) or dk for a tile of ROWS rows and CHANNELS channels by the Fourier series.
+    """Compute dq (if QUERY is True) or dk by the Fourier series, for ROWS rows and CHANNELS channels.
 
     Matrix products of g with the basis functions of the other side give A_n and B_n of the formulas at the
     top of this file. In saturated channels the exponentials replace the series. With QUERY, dv is computed

@@ -28,8 +28,9 @@ __all__ = ["additive_balance_kernel", "additive_value_backward_kernel", "additiv
 def _weights(scores, norm, place, size, there, seen):
     """Recompute the weights of a tile, exp(score - maximum) / total; 0 where masked (`seen` is False).
 
-    norm: row maximum and 1 / total of each row, (2, size). place: index of each row. there: whether the row
-    exists. exp(score - lse) would be less precise, because it contains the rounding error of the lse.
+    norm: maximum and 1 / total of each row, (2, size), from the forward pass. place: index of each row.
+    there: whether the row exists. The formula exp(score - lse) would be less precise, because the lse has
+    been rounded.
     """
     level = tl.load(norm + place, mask=there, other=0.0)
     inverse = tl.load(norm + size + place, mask=there, other=0.0)
@@ -54,7 +55,8 @@ def additive_weigh_kernel(
     scores, norm, value, doutput: read, to recompute p and to compute dp.
     dscores: writes dp in whole tiles, (B H, rows, keys).
     deltas: writes one partial sum per key tile, (B H, key tiles, rows).
-    SERIES: also write bounds for g, from finite elements only, for scaling() in additive_series:
+    SERIES: also write bounds for g, which scaling() in additive_series needs. Elements that are NaN or
+        infinite are ignored.
         magnitudes: reads m_i, the largest |element| of row i of dO, (B, H, T).
         peaks: writes the largest |dp| / m_i of each tile, (B H, row tiles, key tiles).
         column_bounds: writes the largest p m_i of each key, (B H, row tiles, keys).
@@ -125,7 +127,7 @@ def additive_balance_kernel(
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr, SERIES: tl.constexpr,
 ):  # fmt: skip
-    """Compute g = p (dp - delta) scale, the gradient of the scores before they are multiplied by `scale`.
+    """Compute g = p (dp - delta) scale, the gradient of v . tanh(q + k), which is the score without `scale`.
 
     scores, norm: read, to recompute the weights p.
     deltas: reads the partial sums of delta, (B H, delta_parts, rows), and adds them.
@@ -133,9 +135,10 @@ def additive_balance_kernel(
     turned: with TURNED, writes g transposed, (B H, keys, rows).
 
     SERIES: tiles where largest |q| + largest |k| <= REACH are written as float16 instead, to two tensors:
-        half: g times a scale per row. half_turned: g transposed, times a scale per key. In both, the other
-        tiles are 0. The scales come from row_bounds, (B H, T), column_bounds, (B H, keys), and peaks, (B H).
-        beyond: writes the row sums of g over the other tiles, (B H, key tiles, rows).
+        half: g times a scale per row. half_turned: g transposed, times a scale per key. Both are 0 in the
+        tiles beyond REACH.
+        row_bounds, (B H, T), column_bounds, (B H, keys), peaks, (B H): read, to compute these scales.
+        beyond: writes the sum of each row of g over the tiles beyond REACH, (B H, key tiles, rows).
     """
     both = tl.program_id(2).to(tl.int64)
     batch = both // heads
@@ -184,7 +187,7 @@ def additive_balance_kernel(
     elif SERIES:
         tl.store(half + at, tl.zeros([ROWS, COLUMNS], tl.float16))
         tl.store(half_turned + turned_at, tl.zeros([COLUMNS, ROWS], tl.float16))
-    elif not TURNED:  # additive_decode_backward_kernel also reads tiles that are masked completely
+    elif not TURNED:  # additive_decode_backward_kernel reads all tiles, so write 0 to a fully masked tile
         tl.store(dscores + at, tl.zeros([ROWS, COLUMNS], tl.float32))
     if SERIES:
         place = (both * key_tiles + tl.program_id(1)) * (tl.num_programs(0) * ROWS)

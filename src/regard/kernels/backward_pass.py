@@ -27,19 +27,20 @@ from regard.kernels.launch import BASIS_ROOM, FEW, series_tiles, up
 __all__ = ["Backward"]
 
 NO_LENGTHS = Sight(None, None, None, 0, None, None)
-"""A mask that hides nothing. For the basis functions of the query, since queries have no padding."""
+"""A mask that hides nothing, for computing the basis functions of the query, which has no padding."""
 
 
 class Weighed(NamedTuple):
-    """The gradient of the scores, g, of a chunk of rows. Sizes are rounded up to whole tiles.
+    """The gradient of the scores, g, of a chunk of query rows. Sizes are rounded up to whole tiles.
 
     dscores: g in float32, (B H, rows, keys).
     turned: g transposed, (B H, keys, rows).
-    half, half_turned: the same two in float16, scaled, for the tiles that additive_series_kernel computes.
-    row_bounds, column_bounds, peaks: arguments of scaling(), which give the scales of half and half_turned.
-    beyond: row sums of g over the tiles that the exact kernels compute, (B H, rows).
+    half: g scaled and stored as float16, for the tiles that additive_series_kernel computes.
+    half_turned: g transposed, scaled and stored as float16, for the same tiles.
+    row_bounds, column_bounds, peaks: arguments of scaling(), which computes the scales of the previous two.
+    beyond: the sum of each row of g over the tiles that the exact kernels compute, (B H, rows).
 
-    The last six are used only with Shape.series. See additive_balance_kernel.
+    The fields from `half` on are used only if Shape.series is True. See additive_balance_kernel.
     """
 
     dscores: Tensor
@@ -53,10 +54,11 @@ class Weighed(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """The results of additive_basis_kernel for a range of channels of the query or the key.
+    """The basis functions of query or key for a range of channels: the results of additive_basis_kernel.
 
     functions: basis functions, (B H, rows, padded channels, BASIS).
-    ranges: the maxima of x and of -x, (B H, blocks of BASIS_ROWS rows, 2, padded channels).
+    ranges: the maximum of x and of -x in each block of BASIS_ROWS rows, where x is an element of query or
+        key, (B H, blocks, 2, padded channels).
     """
 
     functions: Tensor
@@ -67,8 +69,9 @@ class Backward:
     """The backward pass of one call.
 
     forward: a Forward created with back=True. doutput: gradient of the output, (B, H, T, E).
-    norm: returned by the forward pass. scores: kept by the forward pass, or an empty tensor.
-    others: whether to compute the gradients of key, value and vector too, besides that of the query.
+    norm: row maximum and 1 / row sum, from the forward pass.
+    scores: the scores, if the forward pass has kept them; otherwise an empty tensor.
+    others: whether to compute the gradients of key, value and vector besides the gradient of the query.
     """
 
     def __init__(self, forward: Forward, doutput: Tensor, norm: Tensor, scores: Tensor, others: bool):
@@ -80,7 +83,7 @@ class Backward:
         self.key_sequences = self.shape.batch * self.shape.key_heads
 
     def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the gradients of query, key, value and vector."""
+        """Return the gradients of query, key, value and vector; the last three are empty unless `others`."""
         forward, shape = self.forward, self.shape
         chunks = range(0, shape.queries, shape.chunk)
         several = len(chunks) > 1
@@ -112,16 +115,16 @@ class Backward:
         )
 
     def place(self, like: Tensor, added: bool) -> Tensor:
-        """Allocate the gradient of key or value (`like`); an empty tensor if it is not needed.
+        """Allocate the gradient of `like` (key or value); an empty tensor if this gradient is not needed.
 
-        added: whether several chunks or kernels add to it; then its dtype is float32."""
+        added: whether several chunks or kernels add to the gradient. If so, its dtype is float32."""
         dtype = torch.float32 if added else like.dtype
         return like.new_empty(like.shape if self.others else (0,), dtype=dtype)
 
     def to_vector(self, parts: list[Tensor]) -> Tensor:
-        """Return the gradient of the vector, (1 or H, D): the sum of `parts`, each (B, H, n, D).
+        """Return the gradient of the vector, (1 or H, D), or an empty tensor if it is not needed.
 
-        An empty tensor if this gradient is not needed."""
+        parts: partial gradients, each (B, H, n, D), which are summed."""
         vector = self.forward.vector
         if not self.others:
             return vector.new_empty(0)
@@ -129,10 +132,10 @@ class Backward:
         return whole.sum((0, 1, 2) if len(vector) == 1 else (0, 2)).view(vector.shape).to(vector.dtype)
 
     def chunk(self, scores: Tensor, first: int, rows: int) -> list[Tensor]:
-        """Compute the gradients from `rows` query rows, from row `first` on.
+        """Compute what one chunk of `rows` query rows, from row `first` on, contributes to the gradients.
 
-        scores: of these rows, (B H, rows, S). Writes to self.dquery, self.dkey and self.dvalue. Returns
-        partial gradients of the vector, each (B, H, n, D)."""
+        scores: the scores of these rows, (B H, rows, S). Writes or adds to self.dquery, self.dkey and
+        self.dvalue. Returns partial gradients of the vector, each (B, H, n, D)."""
         if self.others:
             self.to_value(scores, first, rows)
         weighed = self.weighed(scores, first, rows, turned=not self.alone)
@@ -148,11 +151,11 @@ class Backward:
         return [dvector]
 
     def weighed(self, scores: Tensor, first: int, rows: int, turned: bool) -> Weighed:
-        """Compute the gradient of the scores of a chunk of rows, with two kernels.
+        """Compute the gradient of the scores for a chunk of query rows, with two kernels.
 
-        additive_weigh_kernel writes the gradient of the weights, and delta. additive_balance_kernel
-        overwrites the gradient of the weights with the gradient of the scores.
-        turned: whether to write the transpose of the gradient too."""
+        additive_weigh_kernel writes the gradient of the weights and delta (see additive_weights).
+        additive_balance_kernel overwrites the gradient of the weights with the gradient of the scores.
+        turned: whether to write the transpose of the gradient of the scores too."""
         forward, shape, launch = self.forward, self.shape, self.launch
         whole = up(rows, launch.rows), up(shape.keys, launch.columns)
         grid = whole[0] // launch.rows, whole[1] // launch.columns, self.sequences
@@ -197,7 +200,9 @@ class Backward:
         return Weighed(dscores, other, half, half_turned, row_bounds, column_bounds, peaks, beyond)
 
     def to_value(self, scores: Tensor, first: int, rows: int) -> None:
-        """Add the gradient of the values from a chunk of rows to self.dvalue (the first chunk overwrites)."""
+        """Compute the gradient of the values from a chunk of query rows, and add it to self.dvalue.
+
+        The first chunk overwrites self.dvalue, which is not initialised."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-shape.keys // launch.columns), -(-shape.depth // launch.depth), self.key_sequences
         additive_value_backward_kernel[grid](
@@ -210,9 +215,10 @@ class Backward:
         )  # fmt: skip
 
     def to_key(self, prepared: Prepared, dscores: Tensor, first: int, rows: int) -> None:
-        """Add the gradient of the keys from a chunk of rows to self.dkey (the first chunk overwrites).
+        """Compute the gradient of the keys from a chunk of query rows, and add it to self.dkey.
 
-        prepared: exponentials in row-major order."""
+        The first chunk overwrites self.dkey, which is not initialised. prepared: the exponentials in
+        row-major order."""
         forward, shape, launch = self.forward, self.shape, self.launch
         owned = 4 * launch.fours
         grid = -(-shape.keys // owned), -(-shape.width // launch.channels), self.key_sequences
@@ -228,11 +234,12 @@ class Backward:
         )  # fmt: skip
 
     def to_query(self, prepared: Prepared, turned: Tensor, first: int, rows: int) -> tuple[Tensor, Tensor]:
-        """Return the gradient of a chunk of rows of the query, and partial gradients of the vector.
+        """Return the gradient of a chunk of query rows, and partial gradients of the vector.
 
-        turned: transposed gradient of the scores. The first result is (parts, B, H, rows, D), to be summed
-        over the parts. With a single part it is a view of self.dquery, unless the Fourier series is used:
-        then by_series() adds it to its own result. The second result is (B, H, n, D)."""
+        turned: transposed gradient of the scores. The first result is (parts, B, H, rows, D); the caller sums
+        it over the parts. If there is one part and the Fourier series is not used, it is a view of
+        self.dquery. If the series is used, by_series() adds it to its own result. The second result is
+        (B, H, n, D)."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-rows // (4 * launch.fours)), -(-shape.width // launch.channels)
         key_tiles = shape.tiles[1]
@@ -257,13 +264,13 @@ class Backward:
         return place, dvector
 
     def by_series(self, weighed: Weighed, first: int, rows: int, exact: Tensor) -> Tensor:
-        """Compute the gradients of query and key from a chunk of rows by the Fourier series.
+        """Compute the gradients of query and key for a chunk of query rows by the Fourier series.
 
-        exact: result of to_query() for the tiles beyond REACH, which is added to the gradient of the query.
+        exact: result of to_query(), from the tiles beyond REACH. It is added to the gradient of the query.
         Returns partial gradients of the vector, (B, H, n, D)."""
         forward, shape, sight = self.forward, self.shape, self.forward.sight
-        # The basis functions of the keys are the same for all chunks of rows. They are computed once and
-        # kept, if all channels fit in BASIS_ROOM.
+        # The basis functions of the keys are the same for all chunks of query rows. If those of all channels
+        # fit in BASIS_ROOM, they are computed once and kept.
         channel_bytes = max(self.sequences * shape.chunk, self.key_sequences * shape.keys) * 2 * BASIS.value
         count = max(1, BASIS_ROOM // channel_bytes // self.tiles["CHANNELS"]) * self.tiles["CHANNELS"]
         dvector = forward.new(shape.batch, shape.heads, -(-rows // self.tiles["ROWS"]), shape.width)
@@ -323,8 +330,8 @@ class Backward:
     def at_once(self, dscores: Tensor) -> Tensor:
         """Compute the gradients of query, key and vector with one kernel, additive_decode_backward_kernel.
 
-        For one query per sequence and as many key heads as query heads. Returns partial gradients of the
-        vector, (B, H, parts, D)."""
+        It requires one query per sequence, and as many key heads as query heads. Writes self.dquery and
+        self.dkey; returns partial gradients of the vector, (B, H, parts, D)."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid, tiles = -(-shape.width // launch.width), -(-shape.keys // launch.some)
         parts = shape.key_parts(self.sequences * grid * launch.warps, tiles, dscores.device)

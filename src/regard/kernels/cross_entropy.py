@@ -27,7 +27,7 @@ BLOCK = 4096
 def cross_entropy_forward_kernel(
     logits, labels, plain, even, lse, classes, logits_row, pad, BLOCK: tl.constexpr
 ):
-    """Compute two losses of one row: -log p(y), and the mean of -log p(v) over all classes v.
+    """Compute two losses of one row, whose label is y: -log p(y), and the mean of -log p(v) over all v.
 
     logits: reads (rows, classes). labels: reads y, (rows,).
     plain: writes -log p(y), (rows,); 0 if the label is `pad`.
@@ -46,7 +46,8 @@ def cross_entropy_forward_kernel(
         best = above
     found = best + tl.log(total)
     label = tl.load(labels + row)
-    # An invalid label gives a NaN loss, at which the trainer stops. Nothing is loaded outside the row.
+    # The loss of an invalid label is NaN, so that the trainer stops. The label is not used as an index,
+    # because the logit would lie outside the row.
     known = (label >= 0) & (label < classes)
     chosen = tl.load(logits + label, mask=known, other=float("nan")).to(tl.float32)
     there = label != pad

@@ -36,11 +36,11 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True)
 class Sight:
-    """The mask of a call. The query in row t has the position i = t + start.
+    """The mask of a call. i is the position of a query: the query in row t has the position i = t + start.
 
     lengths: keys j < length are visible, (B,) or (1,).
-    document_of_query, document_of_key: document ids of the positions, (B or 1, N); keys of the same document
-        are visible.
+    document_of_query, document_of_key: document id of each position, (B or 1, N); a query sees the keys of
+        its own document.
     left, right: keys i - left <= j <= i + right are visible; causal has right = 0.
 
     A key is visible if all parts of the mask allow it. None means no restriction.
@@ -54,9 +54,9 @@ class Sight:
     right: int | None
 
     def by_length(self, anything: Tensor) -> dict[str, Any]:
-        """Return the arguments of kernels that mask by length.
+        """Return the mask as keyword arguments for kernels that mask by length only.
 
-        anything: any tensor; it takes the place of a tensor that is None, and is not read."""
+        anything: any tensor. It is passed in place of a tensor that is None, and is not read."""
         lengths = self.lengths
         return {
             "lengths": anything if lengths is None else lengths,
@@ -65,7 +65,7 @@ class Sight:
         }
 
     def by_position(self, anything: Tensor) -> dict[str, Any]:
-        """Return the arguments of kernels that mask by length and window."""
+        """Return the mask as keyword arguments for kernels that mask by length and window."""
         return self.by_length(anything) | {
             "start": self.start,
             "left": self.left or 0,
@@ -75,7 +75,7 @@ class Sight:
         }
 
     def whole(self, anything: Tensor) -> dict[str, Any]:
-        """Return the arguments of kernels that mask by length, window and document."""
+        """Return the mask as keyword arguments for kernels that mask by length, window and document."""
         of_query, of_key = self.document_of_query, self.document_of_key
         documents = {
             "document_of_query": anything if of_query is None else of_query,
@@ -88,7 +88,9 @@ class Sight:
 
 
 def steps(name: str, tensor: Tensor) -> dict[str, int]:
-    """Return the first three strides of a tensor (B, H, T, D) as kernel arguments; the last one is 1."""
+    """Return the strides of a tensor (B, H, T, D) as keyword arguments of a kernel, named after `name`.
+
+    The last stride is left out, because it is always 1."""
     return {
         f"{name}_batch": tensor.stride(0),
         f"{name}_head": tensor.stride(1),
@@ -97,7 +99,9 @@ def steps(name: str, tensor: Tensor) -> dict[str, int]:
 
 
 def in_eights(*tensors: Tensor) -> bool:
-    """Whether all rows start and end at a multiple of 8 elements, so that loads can be vectorised by 8."""
+    """Whether all rows of the tensors start and end at a multiple of 8 elements.
+
+    If they do, kernels can load 8 elements at once (EIGHTS)."""
     sizes = (size for tensor in tensors for size in (*tensor.stride()[:3], tensor.shape[3]))
     return all(size % 8 == 0 for size in sizes) and not any(tensor.data_ptr() % 16 for tensor in tensors)
 
@@ -110,9 +114,9 @@ def in_rows(tensor: Tensor) -> Tensor:
 def _precision(value: Tensor) -> str:
     """Return the PRECISION of matrix products; see matrix_product.product().
 
-    float32: "tf32x3", three TF32 products, which are as precise as float32 and faster; "ieee" where the
-    device has no TF32. Half precision: "tf32", which has no effect on half precision. In the interpreter:
-    "ieee" for float32, "widened" for half precision."""
+    For float32: "tf32x3", three TF32 products, which are as precise as one float32 product and faster; or
+    "ieee" if the device has no TF32. For half precision: "tf32", which has no effect there. In the
+    interpreter: "ieee" for float32, "widened" for half precision."""
     if value.dtype == torch.float32:
         return "tf32x3" if multiplies_tf32(value.device) and not interpreting() else "ieee"
     return "widened" if interpreting() else "tf32"
@@ -122,7 +126,7 @@ class Forward:
     """The forward pass of one call.
 
     hold: whether to keep the scores for the backward pass, if there are few enough (Shape.held).
-    back: the backward pass creates a Forward too, with back=True. It uses its shapes and launch parameters,
+    back: whether the backward pass creates this object. It takes the shapes and launch parameters from it,
         and recomputes the scores with it.
     """
 
@@ -143,7 +147,7 @@ class Forward:
         self.hold = hold and self.shape.held
         self.launch = self.shape.launch
         self.precision = _precision(value)
-        self.centred = value.dtype == torch.float32  # see tanh.shared_sum(); half precision does not need it
+        self.centred = value.dtype == torch.float32  # see tanh.shared_sum(); not needed for half precision
         self.approximate = not interpreting()
         shape = self.shape
         self.sizes = {
@@ -213,9 +217,9 @@ class Forward:
         return reach[:programs], reach[programs:]
 
     def scores(self, prepared: Prepared, first: int, rows: int) -> Tensor:
-        """Compute the scores of `rows` query rows, from row `first` on, as (parts, B H, rows, S).
+        """Compute the scores of `rows` query rows, from row `first` on, in parts: (parts, B H, rows, S).
 
-        Each part is the sum over some of the channels; the score is the sum of the parts."""
+        Each part is the sum over some of the channels. The sum of the parts is the score."""
         shape, launch = self.shape, self.launch
         sequences = shape.batch * shape.heads
         parts = shape.channel_parts(rows, self.query.device)
@@ -291,7 +295,9 @@ class Forward:
             self.combine(output, norm, first, rows)
 
     def combine(self, outputs: Tensor, norms: Tensor, first: int, rows: int) -> None:
-        """Combine the results of several parts of the keys (split-K), for a chunk of rows."""
+        """Compute output, lse and norm of a chunk of rows from the results for each part of the keys.
+
+        outputs, norms: these partial results (split-K); see additive_combine_kernel."""
         shape, block = self.shape, self.launch.depth
         parts, part_size = len(outputs), shape.batch * shape.heads * rows
         some = 16 if part_size > 1024 else 4

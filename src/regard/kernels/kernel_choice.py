@@ -28,7 +28,7 @@ def by_kernel(tensor: Tensor) -> bool:
 
 
 def is_current(device: torch.device) -> bool:
-    """Whether this is the current CUDA device; True for devices of other types, such as the CPU.
+    """Whether `device` is the current CUDA device; True for devices of other types, such as the CPU.
 
     Triton kernels and CUDA graphs always run on the current CUDA device.
 

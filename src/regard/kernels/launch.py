@@ -11,53 +11,61 @@ import torch
 __all__ = ["CHANGES", "LAUNCHES", "Launch", "Shape", "multiplies_tf32", "processors", "series_tiles"]
 
 LINEAR = 1 << 22
-"""Number of scores that may be in memory at once for every shape: 16 MiB of float32."""
+"""Number of scores that may always be in memory at once, for every shape: 16 MiB of float32."""
 
 TIMES = 4
-"""For long sequences the limit is higher: TIMES times the number of elements of query and key."""
+"""For long sequences, more scores than LINEAR may be in memory at once: TIMES times as many as query and key
+have elements."""
 
 MOST_PARTS = {"decode": 64, "short": 16, "middle": 16, "long": 16}
 """Maximum number of parts that the keys are split into (split-K), by Shape.kind. Each part needs memory for
 its result."""
 
 MANY = 128
-"""Minimum T and S for which the launch parameters "middle" are used, and for which the Fourier series is
-faster."""
+"""From this T and S on, the launch parameters "middle" are used instead of "short", and the Fourier series is
+faster than the exact kernels."""
 
 SERIES = {"ROWS": 128, "COLUMNS": 64, "CHANNELS": 4, "num_warps": 8}
-"""Tile of additive_series_kernel: ROWS of the side whose gradient is computed, COLUMNS of the other side, and
-CHANNELS with 32 basis functions each. Chosen by timing on an H200."""
+"""Tile of additive_series_kernel, chosen by timing on an H200. ROWS: rows of the side (query or key) whose
+gradient is computed. COLUMNS: rows of the other side. CHANNELS: channels, with 32 basis functions each."""
 
 STAGE = 32 << 10
 """Shared memory in bytes for one pipeline stage of a SERIES tile; up to three stages are used."""
 
 BASIS_ROOM = 512 << 20
-"""Maximum size in bytes of the basis functions of query or key. It limits the number of channels computed at
-once."""
+"""Maximum size in bytes of the basis functions of query or key. If those of all channels would be larger,
+only some of the channels are computed at a time."""
 
 FEW = 8
-"""Up to this many partial sums of delta, every program that needs the total adds them itself. More are added
-once, by PyTorch."""
+"""Maximum number of partial sums of delta (see additive_weights) that additive_balance_kernel adds in each of
+its programs. If there are more, PyTorch adds them once, before this kernel."""
 
 SPAN = 256
-"""Number of channels per program of additive_prepare_kernel."""
+"""Number of channels in a span. Each program of additive_prepare_kernel prepares one span."""
 
 
 @dataclass(frozen=True)
 class Launch:
     """Launch parameters of the kernels of additive attention.
 
-    rows, columns: tile of scores and of their gradients, multiples of 16. Each thread computes 4 x 4 scores.
+    rows, columns: size of a tile of scores, and of a tile of their gradients; multiples of 16. Each thread
+        computes 4 x 4 scores.
     group: number of channels that share a reciprocal: 1, 2 or 4.
     unroll: number of such groups per loop iteration.
-    read_rows, read_columns: tile of scores of additive_read_kernel (softmax and output).
+    read_rows, read_columns: size of a tile of scores in additive_read_kernel (softmax and output).
     depth: number of value channels per program.
-    warps: number of warps of the kernels for the gradients of query and key.
-    fours: the threads of these kernels are divided into this many groups, each with four rows.
-    registers: register limit per thread for the gradient of the query, so that four warps fit on a scheduler.
-    some, width: tile of keys and channels of the kernels for one query per sequence (additive_decode).
-    fill: target number of warps per multiprocessor. Work is split into parts until there are that many.
-    lanes: if set, tiles of scores are computed in pieces, by programs of this many threads.
+    warps: number of warps per program in the kernels for the gradients of query and key, and in the kernels
+        of additive_decode.
+    fours: number of groups into which the threads of the gradient kernels for query and key are divided. Each
+        group computes four rows.
+    registers: maximum number of registers per thread in the kernel for the gradient of the query, so that
+        four warps fit on a scheduler.
+    some, width: number of keys and of channels in a tile of the kernels for one query per sequence
+        (additive_decode).
+    fill: target number of warps per multiprocessor. The work is split into parts until there are that many
+        warps.
+    lanes: number of threads per program if tiles of scores are computed in pieces; None if one program
+        computes a whole tile.
     """
 
     rows: int
@@ -82,12 +90,15 @@ class Launch:
 
     @property
     def score_registers(self) -> int | None:
-        """Register limit per thread if tiles are computed in pieces, so that ten fit on a multiprocessor."""
+        """Maximum number of registers per thread in additive_scores_kernel; None for no limit.
+
+        If tiles are computed in pieces, the limit lets ten programs run on a multiprocessor at once."""
         return 96 if self.lanes else None
 
     @property
     def channels(self) -> int:
-        """Number of channels per program of the gradient kernels for query and key, four per thread."""
+        """Number of channels per program in the gradient kernels for query and key: four for each thread of a
+        group."""
         return 128 * self.warps // self.fours
 
 
@@ -106,27 +117,28 @@ LAUNCHES: dict[str, Launch] = {
 """Launch parameters by kind of shape (Shape.kind); chosen by timing on an H200."""
 
 CHANGES: dict[tuple[str, str], dict[str, int]] = {
-    # float32 needs three TF32 products per matrix product, so its tiles are smaller. A tile of one row is
-    # computed by a reduction, without tl.dot.
+    # A float32 matrix product needs three TF32 products, so the tiles are smaller. If a tile has one row,
+    # matrix_product.product() uses a reduction instead of tl.dot.
     ("decode", "float32"): {"read_rows": 1},
     ("short", "float32"): {"unroll": 1, "read_rows": 16},
     ("middle", "float32"): {"read_rows": 32, "read_columns": 32},
     ("long", "float32"): {"read_rows": 32, "read_columns": 32, "depth": 64},
-    # The scores are kept by the forward pass, so the backward pass need not use the same tiles.
+    # For these shapes the forward pass keeps the scores. So the backward pass does not recompute them and can
+    # use other tiles.
     ("short", "back"): {"rows": 64, "columns": 64},
     ("decode", "back"): {"depth": 128},
     # Tiles that extend beyond the sequence are computed in pieces.
     ("short", "ragged"): {"rows": 64, "columns": 64, "unroll": 1, "lanes": 64},
 }
-"""Changes to LAUNCHES, by kind of shape and case. Cases: "float32", "back" (the backward pass) and "ragged"
-(many tiles extend beyond the sequence; see Shape.ragged)."""
+"""Changes to LAUNCHES, by kind of shape and case. The cases are "float32", "back" (the backward pass) and
+"ragged" (many tiles extend beyond the sequence; see Shape.ragged)."""
 
 
 class Shape(NamedTuple):
     """The sizes and dtype of a call, and what follows from them: kind, tiles, parts, chunks.
 
     batch, heads, key_heads, queries, keys: B, H, K, T, S. width: D. depth: E.
-    back: whether it is the backward pass.
+    back: whether the launch parameters are for the backward pass.
     """
 
     batch: int
@@ -151,10 +163,10 @@ class Shape(NamedTuple):
         """The kind of shape, a key of LAUNCHES.
 
         decode: one query per sequence, T = 1.
-        long: more scores, T S, than elements of query and key, (T + S) D. The scores are computed in chunks
-            of rows, and recomputed in the backward pass.
-        middle: fewer scores than that, and at least MANY queries and keys. The scores are kept.
-        short: fewer scores than that, and fewer than MANY queries or keys. The scores are kept.
+        long: T S > (T + S) D, so that there are more scores than elements of query and key. The scores are
+            computed in chunks of rows, and recomputed in the backward pass.
+        middle: T S <= (T + S) D, and at least MANY queries and MANY keys. The scores are kept.
+        short: T S <= (T + S) D, and fewer than MANY queries or fewer than MANY keys. The scores are kept.
         """
         if self.queries == 1:
             return "decode"
@@ -179,9 +191,10 @@ class Shape(NamedTuple):
 
     @property
     def ragged(self) -> bool:
-        """Whether tiles of 32 x 32 would compute at least 25 % more scores than pieces of 64 threads.
+        """Whether many tiles extend beyond the sequence, so that computing tiles in pieces is faster.
 
-        The additional scores are those beyond the end of the sequence."""
+        That is assumed if whole tiles of 32 x 32 scores compute at least 25 % more scores than pieces of 64
+        threads."""
         fours = up(-(-self.queries // 4) * -(-self.keys // 4), 64)
         return 5 * 16 * fours <= 4 * up(self.queries, 32) * up(self.keys, 32)
 
@@ -212,19 +225,21 @@ class Shape(NamedTuple):
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Number of tiles of scores of a sequence: along the queries and along the keys."""
+        """Number of tiles along the queries, and number of tiles along the keys."""
         return -(-self.queries // self.launch.rows), -(-self.keys // self.launch.columns)
 
     @property
     def pieces(self) -> int:
-        """Maximum number of pieces of a tile of scores, each with its own program; 1 if lanes is None."""
+        """Maximum number of pieces per tile of scores. Each piece has its own program. 1 if lanes is None."""
         down, across = min(self.queries, self.launch.rows), min(self.keys, self.launch.columns)
         return -(-(-(-down // 4) * -(-across // 4)) // self.launch.score_threads)
 
     @property
     def chunk(self) -> int:
-        """Number of query rows whose scores are in memory at once: all rows if scores are kept (`held`),
-        otherwise a multiple of the tile size."""
+        """Number of query rows in a chunk, whose scores are in memory at the same time.
+
+        All rows if the scores are kept (`held`). Otherwise a multiple of the tile size, or all rows if there
+        are fewer."""
         if self.held:
             return self.queries
         sequences = self.batch * self.heads
@@ -241,9 +256,9 @@ class Shape(NamedTuple):
         return max(1, min(needed, allowed, -(-self.width // 64)))
 
     def key_parts(self, warps: int, tiles: int, device: torch.device) -> int:
-        """Number of parts to split `tiles` tiles of keys into, so that they fill the GPU.
+        """Number of parts to split `tiles` tiles of keys into, so that the programs fill the GPU.
 
-        warps: number of warps per part."""
+        warps: number of warps that process one part, in all programs together."""
         return max(
             1, min(MOST_PARTS[self.kind], tiles, processors(device) * self.launch.fill // max(warps, 1))
         )
@@ -256,7 +271,7 @@ def up(number: int, multiple: int) -> int:
 
 @functools.cache
 def processors(device: torch.device) -> int:
-    """Number of multiprocessors of a CUDA device; 0 for the interpreter, where work is not split."""
+    """Number of multiprocessors of a CUDA device; 0 for the CPU (interpreter), where work is not split."""
     if device.type != "cuda":
         return 0
     return torch.cuda.get_device_properties(device).multi_processor_count
@@ -264,7 +279,7 @@ def processors(device: torch.device) -> int:
 
 @functools.cache
 def series_tiles(device: torch.device) -> dict[str, int]:
-    """Return SERIES with as many pipeline stages as the shared memory of the device allows, at most three."""
+    """Return SERIES with num_stages, the number of pipeline stages that fit into shared memory (1 to 3)."""
     room = 3 * STAGE
     if device.type == "cuda":
         room = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", STAGE)

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Recurrent cells: one kernel for all elementwise operations between two matrix products of a step.
+"""One step of a recurrent cell: each kernel computes all elementwise operations between two matrix products.
 
-The gated cell of layers/gated_cell.py needs two kernels forward and two backward, because there is a matrix
-product between its gates and its candidate state:
+The gated cell of layers/gated_cell.py needs two kernels in the forward pass and two in the backward pass,
+because there is a matrix product between its gates and its candidate state:
 
     z, r = sigma(...)     s~ = tanh(W e + U (r * s) + C c)     next state = s + z (s~ - s)
 
@@ -10,9 +10,9 @@ The GRU of torch.nn needs one kernel in each direction:
 
     r, z = sigma(x + u)     n = tanh(x_n + r * u_n)     next state = n + z (h - n)     u = U h + b
 
-Here s or h is the previous state, z the update gate, r the reset gate, and x the input part. The callers
-compute the matrix products. Tensors are (rows, width) unless noted; gates_row is the row stride of `gates`,
-and so on. Arithmetic is in float32.
+Here s or h is the previous state, z the update gate, r the reset gate, x the input part (the projected
+input), and u the recurrent part (the projected state). The callers compute the matrix products. Tensors are
+(rows, width) unless noted; gates_row is the row stride of `gates`, and so on. Arithmetic is in float32.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -93,10 +93,11 @@ def mixed_backward_kernel(
 ):  # fmt: skip
     """Backward pass of mixed_forward_kernel.
 
-    parts, dstate, more: read; their sum is the gradient of the next state. parts has PARTS addends.
-    gates: reads z and s~, in the first and last third. state: reads s.
-    dgates: writes the gradients of the arguments of sigma (for z) and tanh (for s~), in the same thirds.
-    before: writes the gradient of s through (1 - z) * s.
+    parts, dstate, more: read and summed; the sum is the gradient of the next state. `parts` holds PARTS
+        tensors, which are all added.
+    gates: reads z in the first third and s~ in the last third. state: reads s.
+    dgates: writes the gradients of the argument of sigma in z (first third) and of tanh in s~ (last third).
+    before: writes one part of the gradient of s, through the term (1 - z) * s of the next state.
     """
     row, columns, there = _place(width, BLOCK)
     at, d_at = row * gates_row + columns, row * dgates_row + columns
@@ -115,11 +116,11 @@ def gated_backward_kernel(
     dreset, gates, state, dgates, before, width,
     dreset_row, gates_row, state_row, dgates_row, before_row, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Backward pass of gated_forward_kernel for r; mixed_backward_kernel has already computed that of z.
+    """Backward pass of gated_forward_kernel through r. mixed_backward_kernel has already computed it for z.
 
     dreset: reads the gradient of r * s. gates: reads r, in the second third. state: reads s.
     dgates: writes the gradient of the argument of sigma (for r), in the second third.
-    before: adds the gradient of s through r * s to it.
+    before: the gradient of s so far; adds the part of the gradient through r * s.
     """
     row, columns, there = _place(width, BLOCK)
     d, s = _get(dreset, row * dreset_row + columns, there), _get(state, row * state_row + columns, there)
@@ -164,12 +165,12 @@ def gru_backward_kernel(
 ):  # fmt: skip
     """Backward pass of gru_forward_kernel.
 
-    parts: reads (number of GRUs, 3, rows, width). The gradient of the next state is the sum of its three
-        parts, dstate and dafter.
+    parts, dstate, dafter: read and summed; the sum is the gradient of the next state. `parts` holds three
+        tensors for each GRU, (number of GRUs, 3, rows, width), which are all added.
     gates: reads r, z and n. more: reads u_n, in the last third. state: reads h.
     dgates: writes the gradients of the input parts of r, z and n, (all rows, 3 width).
     dmore: writes the gradient of u = U h + b, (number of GRUs, 3, rows, width).
-    before: writes the gradient of h through z * h.
+    before: writes one part of the gradient of h, through the term z * h of the next state.
     """
     row, columns, there = _place(width, BLOCK)
     gate_step = rows * width
@@ -247,7 +248,7 @@ def gru_backward(
 def _launch(kernel, state: Tensor, tensors: tuple[Tensor, ...]) -> None:
     """Launch a kernel with one program for each row of `state` and each block of BLOCK columns.
 
-    Its arguments are the tensors, the width, and the row stride of each tensor.
+    The kernel gets these arguments: the tensors, their width, and the row stride of each tensor.
     """
     width = state.shape[1]
     grid = len(state), triton.cdiv(width, BLOCK)

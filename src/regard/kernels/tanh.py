@@ -1,11 +1,11 @@
 # mypy: disable-error-code="no-untyped-def"
-"""tanh(q + k) and its derivative from exponentials that are computed once per row.
+"""Compute tanh(q + k) and its derivative from e^2q and e^2k, which are computed once per row.
 
     tanh(q + k) = 1 - 2 r,   r = 1 / (1 + e^2q e^2k),   tanh' = 1 - tanh^2 = 4 (r - r^2)
 
-With e^2q and e^2k given, r costs one multiply-add and one reciprocal, with the accuracy of float32. Several
-terms of a sum can share one reciprocal: v1 / x + v2 / y = (v1 y + v2 x) / (x y). Where the product x y could
-overflow, the kernels call exact_share(), which computes r from q + k and cannot overflow.
+From e^2q and e^2k, r is computed with one multiply-add and one reciprocal, as accurately as float32 allows.
+Several terms of a sum can share one reciprocal: v1 / x + v2 / y = (v1 y + v2 x) / (x y). Where the product
+x y could overflow, the kernels call exact_share(), which computes r from q + k and cannot overflow.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -33,7 +33,8 @@ TWICE_LOG2E = tl.constexpr(2.8853900817779268)
 """2 / ln 2: e^2x = 2^(TWICE_LOG2E x)."""
 
 BITS = tl.constexpr(120.0)
-"""The product of denominators in a shared reciprocal may be at most 2^BITS; float32 overflows at 2^128."""
+"""The product of denominators in a shared reciprocal may be at most 2^BITS, because float32 overflows at
+2^128."""
 
 
 @triton.jit
@@ -56,7 +57,10 @@ def exponential(x):
 
 @triton.jit
 def furthest(reach, tile, spans):
-    """Return the largest |x| of a tile. reach: (tiles, spans), the largest |x| of each span of channels."""
+    """Return the largest |x| of a tile.
+
+    reach: pointer to the largest |x| of each tile and span of channels, (tiles, spans).
+    """
     found = tl.load(reach + tile * spans)
     for span in range(1, spans):
         found = tl.maximum(found, tl.load(reach + tile * spans + span))
@@ -72,7 +76,11 @@ def exact_share(x, APPROXIMATE: tl.constexpr):
 
 @triton.jit
 def _denominator(query, key, query_step: tl.constexpr, key_step: tl.constexpr):
-    """Return 1 + e^2q e^2k, (4, 4, threads), for the channel at these offsets."""
+    """Return 1 + e^2q e^2k, (4, 4, threads).
+
+    query, key: pointers to e^2q and e^2k in the first channel, (4, threads). query_step, key_step: offsets of
+    the channel to load.
+    """
     return 1.0 + tl.load(query + query_step)[:, None, :] * tl.load(key + key_step)[None, :, :]
 
 
@@ -92,8 +100,8 @@ def shared_sum(
     query: pointers to e^2q in the first channel, (4, threads); the next channel is ROWS elements further.
     key: pointers to e^2k in the first channel, (4, threads); the next channel is COLUMNS elements further.
     vector: pointer to -2 v of the first channel.
-    CENTRED: if False, return the sum of -2 v r instead, and the caller adds the sum of v at the end. The
-        accumulator then holds larger numbers, which costs part of the last bit of float32.
+    CENTRED: if False, return the sum of -2 v r instead, and the caller adds the sum of v at the end. This
+        needs fewer operations, but the accumulator then holds larger numbers and loses some precision.
     Returns (4, 4, threads).
     """
     x, v = _denominator(query, key, 0, 0), tl.load(vector)

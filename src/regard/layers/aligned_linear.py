@@ -1,4 +1,4 @@
-"""A linear layer that pads its inputs to a multiple of 16 bytes per row, as tensor cores need."""
+"""A linear layer that pads each row of its inputs to a multiple of 16 bytes, as tensor cores need."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ ALIGNMENT = 8
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute W x + b, as torch.nn.functional.linear does, with aligned rows on CUDA under autocast.
 
-    On CUDA under autocast, x (..., I) and weight (O, I) are padded with zeros to a multiple of 8 columns,
-    which does not change the result. Without padding, rows whose size is not a multiple of 8 cannot be loaded
-    with 16-byte loads. Examples are Bahdanau's embeddings (620) and maxout layer (500).
+    x: (..., I). weight: (O, I). bias: (O,) or None. The result has shape (..., O).
+
+    On CUDA under autocast, x and weight are padded with zeros to a multiple of 8 columns, which does not
+    change the result. Without padding, rows whose size is not a multiple of 8 cannot be read with 16-byte
+    loads. Such sizes are, for example, the embeddings (620) and the maxout layer (500) of Bahdanau et al.
 
     >>> linear(torch.ones(1, 3), torch.ones(2, 3)).tolist()
     [[3.0, 3.0]]

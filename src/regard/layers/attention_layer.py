@@ -1,4 +1,7 @@
-"""AttentionLayer: attention over inputs X, used as keys and values directly or after a learned projection."""
+"""AttentionLayer: attention to inputs X.
+
+The inputs, or learned projections of them, are the keys and values.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from torch import Tensor, nn
 
 from regard.attended import Attended, Top
 from regard.attention import attention
+from regard.roles import Role
 from regard.scores import Score, build_score, learned_in
 
 __all__ = ["AttentionLayer"]
@@ -19,7 +23,7 @@ class AttentionLayer(nn.Module):
     e = score(q, k(X)),  a = softmax(e),  y = sum_i a_i v(X_i)
 
     k(X) = X W_k if key_size is set, otherwise X. v(X) = X W_v if value_size is set, otherwise X.
-    score: a name in SCORES, or a Score.
+    score: the score function, as a name in SCORES or a Score.
 
     >>> import regard, torch
     >>> layer = regard.AttentionLayer(query_size=4, input_size=6, key_size=4, value_size=8)
@@ -44,16 +48,24 @@ class AttentionLayer(nn.Module):
         self.value = nn.Linear(input_size, value_size, bias=False) if value_size else nn.Identity()
         self.sharpness = learned_in(self.score)
         self.site = "attention_layer"
+        self.role: Role | None = None
 
     def forward(self, query: Tensor, inputs: Tensor, **options: Any) -> Attended:
         """Attend from query to inputs; options are passed to attention().
 
-        query: (B, T, query_size), or (B, query_size) for one query per sequence. inputs: (B, S, input_size).
+        query: (B, T, query_size), or (B, query_size) for one query per sequence. Without B for one sequence.
+        inputs: (B, S, input_size), or (S, input_size) for one sequence.
         """
         single = query.dim() == inputs.dim() - 1
         query = query.unsqueeze(-2) if single else query
         attended = attention(
-            query, self.key(inputs), self.value(inputs), score=self.score, site=self.site, **options
+            query,
+            self.key(inputs),
+            self.value(inputs),
+            score=self.score,
+            site=self.site,
+            role=self.role,
+            **options,
         )
         return _squeeze_queries(attended) if single else attended
 

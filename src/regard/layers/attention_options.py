@@ -1,4 +1,6 @@
-"""Plain options for the attention of a model: score, select and position by name or as a small table.
+"""Options for the attention layers of a model, as in a configuration file.
+
+Score function, selection and position scheme are set by name, or by a table with the name and its options:
 
 score = "cosine"                        select = "sparsemax"                position = "rotary"
 score = {name = "cosine", sharpness=9}  select = {name="entmax", alpha=2}   position = "none"
@@ -6,9 +8,9 @@ score = {name = "cosine", sharpness=9}  select = {name="entmax", alpha=2}   posi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from inspect import signature
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from inspect import Parameter, signature
 from typing import Any, TypeVar
 
 from regard.errors import ArgumentError, UnknownName, message
@@ -24,6 +26,7 @@ __all__ = [
     "build_layer_score",
     "build_model_position",
     "check_position",
+    "model_arguments",
     "select_argument",
 ]
 
@@ -37,10 +40,10 @@ _SOFT = Soft()
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """How the attention layers of a model compare and select; both are checked when it is created.
+    """Score function and selection of the attention layers of a model. Both are checked on creation.
 
-    score: a name of SCORES, a mapping with the name and its options, or a Score. select: the same for
-    SELECTIONS.
+    score: a name in SCORES, a mapping with the name and its options, or a Score.
+    select: a name in SELECTIONS, a mapping with the name and its options, or a Select.
 
     >>> AttentionOptions(score="cosine", select="entmax").select
     Sparse(alpha=1.5)
@@ -59,11 +62,28 @@ class AttentionOptions:
         assert isinstance(self.select, Select)
         return self.select
 
+    @classmethod
+    def checked(cls, call: str, options: Mapping[str, Any], known: Iterable[str] = ()) -> AttentionOptions:
+        """Create the options of a model whose keys are projected, from the keyword arguments of its class.
+
+        call: for errors, such as "Transformer()". known: the other arguments of the class, for errors.
+        """
+        names = [field.name for field in fields(cls)]
+        for option in options:
+            if option not in names:
+                raise UnknownName(f"argument of {call}", option, {*known, *names})
+        checked = cls(**options)
+        if isinstance(build_layer_score(checked.score, 2, 2), Location):
+            problem = "the score location ignores the keys, so that their projections would not be trained"
+            raise ArgumentError(message(call, problem, hint="luong and bahdanau have this score"))
+        return checked
+
 
 def build_layer_score(score: ScoreOption, query_size: int, key_size: int, heads: int | None = None) -> Score:
-    """Create the score of one attention layer from a name, a mapping with name and options, or a Score.
+    """Create the score function of one attention layer.
 
-    A Score is returned unchanged. Otherwise like build_score(), with the options of the mapping.
+    score: a name in SCORES, a mapping with the name and its options, or a Score, which is returned unchanged.
+    query_size, key_size, heads: see build_score().
 
     >>> build_layer_score({"name": "additive", "hidden": 7}, query_size=3, key_size=5).vector.shape
     torch.Size([7])
@@ -80,10 +100,13 @@ def build_layer_score(score: ScoreOption, query_size: int, key_size: int, heads:
 def build_model_position(
     position: PositionOption, width: int, heads: int, length: int = 1024, *, causal: bool = False
 ) -> Position | None:
-    """Create a position scheme from a name, a mapping with name and options, or a Position.
+    """Create the position scheme of a model, or return None for a model without positions.
 
-    Returns None for "none" and None: a model without positions. A Position is returned unchanged.
-    causal: for the self-attention of a decoder, where T5Bias uses all buckets for earlier positions.
+    position: a name in POSITIONS, a mapping with the name and its options, or a Position, which is returned
+        unchanged. "none" or None for a model without positions.
+    width, heads: size of the model. length: number of positions, for schemes with a table.
+    causal: whether the self-attention is causal, as in a decoder. T5Bias then uses all its buckets for
+        earlier positions.
 
     >>> build_model_position({"name": "rotary", "base": 500000.0}, width=64, heads=4)
     Rotary(size=16, base=500000, pairs='halves')
@@ -101,7 +124,7 @@ def build_model_position(
 
 
 def check_position(call: str, position: Position | None, score: Score) -> None:
-    """Raise ArgumentError for a position scheme that has no meaning together with a score."""
+    """Raise ArgumentError if the position scheme cannot be used with the score function."""
     inner = score.combine == "inner" and not isinstance(score, Location)
     rotates = inner and not isinstance(score, General)
     if (isinstance(position, Rotary) and not rotates) or (isinstance(position, Relative) and not inner):
@@ -118,9 +141,10 @@ def check_position(call: str, position: Position | None, score: Score) -> None:
 
 
 def select_argument(select: Select, training: bool) -> dict[str, Select]:
-    """Return the argument `select` of an attention() call of a model; empty for the default, softmax.
+    """Return the argument `select` for an attention() call of a model, as a dict; empty for softmax.
 
-    In eval mode the selection does not sample, so that search and a forward pass over its result agree.
+    In eval mode (training=False), the selection is deterministic. So a forward pass over the result of a
+    search computes the same scores as the search.
 
     >>> from regard.select import Hard
     >>> select_argument(Hard(), training=False), select_argument(Soft(), training=True)
@@ -131,10 +155,28 @@ def select_argument(select: Select, training: bool) -> dict[str, Select]:
     return {"select": select if training else select.deterministic()}
 
 
+def model_arguments(kind: type, sizes: int) -> dict[str, Any]:
+    """Return the arguments of a model's class and their defaults (None if required).
+
+    sizes: number of its first arguments that are left out, such as vocabulary sizes. The fields of
+    AttentionOptions take the place of its keyword arguments `**attention`.
+    """
+    arguments: dict[str, Any] = {}
+    for name, parameter in list(signature(kind).parameters.items())[sizes:]:
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            arguments |= {field.name: field.default for field in fields(AttentionOptions)}
+        else:
+            arguments[name] = None if parameter.default is Parameter.empty else parameter.default
+    return arguments
+
+
 def _named(
     kind: str, value: str | Mapping[str, Any], known: Mapping[str, Any], extra: tuple[str, ...] = ()
 ) -> tuple[str, dict[str, Any]]:
-    """Split a name, or a mapping with a name, into the name and the other options."""
+    """Return the name and the other options in `value`, which is a name or a mapping with a name.
+
+    kind: what is named, for error messages. known: the known names. extra: names to list in the error too.
+    """
     if not isinstance(value, str | Mapping):
         raise ArgumentError(message(kind, f"got {value!r}", expected="a name, or a table with a name"))
     options: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
@@ -145,7 +187,12 @@ def _named(
 
 
 def _create(call: str, kind: type[Built], sizes: Mapping[str, Any], options: Mapping[str, Any]) -> Built:
-    """Create an object with the sizes that its class takes, and with options for its other arguments."""
+    """Create an object of the class `kind`.
+
+    call: what is created, for error messages.
+    sizes: values for arguments of the class. Those that the class does not have are ignored.
+    options: the other arguments, set by the user. They are checked.
+    """
     taken = signature(kind).parameters
     known = [name for name in taken if name not in sizes]
     for option, value in options.items():
@@ -158,7 +205,10 @@ def _create(call: str, kind: type[Built], sizes: Mapping[str, Any], options: Map
 
 
 def _expected(option: str, annotation: str, value: object) -> str:
-    """Return what an option with this annotation should be; "" if the value is that."""
+    """Return "" if the value of an option is valid, otherwise a description of valid values.
+
+    annotation: the type annotation of the option.
+    """
     if annotation.startswith("str"):
         return "" if isinstance(value, str) else "a name"
     if annotation.startswith("int"):

@@ -1,8 +1,8 @@
-"""A gated recurrent cell that attends at every step, run over a whole sequence with its own backward pass.
+"""Run a gated recurrent cell that attends at every step over a whole sequence, with its own backward pass.
 
-Autograd would accumulate the gradients of the weights and of the memory step by step. Here they are computed
-once, after the last step: one matrix product for each weight, and one attention call over all steps for the
-memory. The loop over steps contains only what the next iteration depends on.
+Autograd would accumulate the gradients of the weights and of the memory step by step. Here the backward pass
+computes them once, after its last step: one matrix product for each weight, and one attention call over all
+steps for the memory. Its loop over the steps contains only what the next iteration depends on.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def attend_along(
 
     c_t = attention(s_{t-1}, memory),  s_t = cell(gates_t, s_{t-1}, c_t)
 
-    gates_BTG: input part of the gates, from cell.gates().
+    gates_BTG: the input part of the gates, from cell.gates().
     first_BM: the initial state s_0.
-    memory: keys and values, prepared with an additive score.
+    memory: keys and values from regard.prepare(), with an additive score function.
     site: name of the attention site.
 
     Returns the states s_t (B, T, M) and the contexts c_t (B, T, E). The result is the same as calling
@@ -59,7 +59,7 @@ def attend_along(
 
 
 class _ProjectedAdditive(Score):
-    """Additive score for queries and keys that are already projected."""
+    """Additive score function for queries and keys that are already projected."""
 
     combine = "additive"
 
@@ -76,11 +76,11 @@ def _with_tensors(memory: Memory, key: Tensor, value: Tensor, vector: Tensor) ->
 
 
 class _Along(torch.autograd.Function):
-    """Forward and backward pass over all steps.
+    """Forward and backward pass of attend_along(), over all steps.
 
     Dimensions: T steps, B sequences, M width of the state, G = 3 M gates (z, r, s~), A hidden size of the
-    score, N = A + 2 M, E width of the context. gates_TBG is updated in place: before a step, it contains the
-    input part of the gates; after the step, their activations.
+    score function, N = A + 2 M (query, z and r together), E width of the context. gates_TBG is updated in
+    place: before a step, it contains the input part of the gates; after the step, their activations.
     """
 
     @staticmethod
@@ -93,7 +93,8 @@ class _Along(torch.autograd.Function):
         reset_TBM = first.new_empty(steps, batch, width)
         joint_MN = torch.cat((of_query, of_gate.T), 1)  # projects a state to the query and to U_z s, U_r s
         projected, contexts, graphs = _with_tensors(memory, key, value, vector), [], []
-        # A kernel would be compiled for each value of `start`. A mask of lengths does not use it: pass 0.
+        # A kernel would be compiled anew for each value of `start`. If the mask contains only lengths, it
+        # does not depend on `start`, so pass 0.
         timeless = memory.mask.only("lengths")
         for t in range(steps):
             both_BN = states_TBM[t] @ joint_MN
@@ -119,10 +120,11 @@ class _Along(torch.autograd.Function):
         (steps, batch, width), hidden = reset_TBM.shape, of_query.shape[1]
         dstates_TBM = dstates.transpose(0, 1).contiguous()
         dcontexts_TBE = dcontexts.transpose(0, 1).clone(memory_format=torch.contiguous_format)
-        # Gradients of the query, z, r and s~, in this order; those of the gates are before the activations.
+        # Gradients of the query, z, r and s~, in this order. For the gates, these are the gradients with
+        # respect to the arguments of their activations.
         d_TBN = gates_TBG.new_empty(steps, batch, hidden + 3 * width)
-        # Split the sum over N into P = 3 parts if N is divisible by 3: more of the device works in parallel.
-        # The parts are added in the next iteration.
+        # If N is divisible by 3, split the sum over N into P = 3 parts, so that more of the device works in
+        # parallel. The parts are added in the next iteration.
         joint_PNM = joint_MN.T.unflatten(0, (3 if joint_MN.shape[1] % 3 == 0 else 1, -1)).contiguous()
         dstate_BM = torch.zeros_like(states_TBM[0])
         parts_PBM = dstate_BM.new_zeros(len(joint_PNM), batch, width)
@@ -155,7 +157,10 @@ class _Along(torch.autograd.Function):
 def _read_backward(
     memory: Memory, site: str, queries: Tensor, key: Tensor, value: Tensor, vector: Tensor, dcontexts: Tensor
 ) -> tuple[Tensor, ...]:
-    """Compute the gradients of key, value and vector with one attention call over all queries."""
+    """Compute the gradients of key, value and vector with one attention call over all queries.
+
+    queries: the queries of all steps. dcontexts: the gradients of the contexts of all steps.
+    """
     with torch.enable_grad():
         leaves = [each.detach().requires_grad_() for each in (key, value, vector)]
         contexts = attention(queries, _with_tensors(memory, *leaves), site=site).output

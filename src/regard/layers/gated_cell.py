@@ -44,7 +44,10 @@ class GatedCell(nn.Module):
             nn.init.orthogonal_(square)
 
     def gates(self, inputs: Tensor) -> Tensor:
-        """Compute the input part of the gates, W e + b, for all steps at once: (..., I) -> (..., 3 width)."""
+        """Compute the input part of the gates, W e + b, for all steps at once.
+
+        inputs: (..., input_size). The result has shape (..., 3 width).
+        """
         return linear(inputs, self.input.weight, self.input.bias)
 
     def forward(self, gates: Tensor, state: Tensor, context: Tensor | None = None) -> Tensor:
@@ -60,7 +63,7 @@ class GatedCell(nn.Module):
 
 
 def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor) -> None:
-    """First half of one step, in place: compute the gates z and r, and r * s.
+    """First half of one step of GatedCell, in place: compute the gates z and r, and r * s.
 
     gates_BG: (B, 3 width). On entry, the input and context parts of z, r and s~ (W e + C c). The first two
         thirds are overwritten with z and r.
@@ -80,7 +83,7 @@ def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor)
 
 
 def mixed(gates_BG: Tensor, state_BM: Tensor, after_BM: Tensor) -> None:
-    """Second half of one step, in place: compute s~ and the next state, (1 - z) * s + z * s~.
+    """Second half of one step of GatedCell, in place: compute s~ and the next state, (1 - z) * s + z * s~.
 
     gates_BG: (B, 3 width). On entry, z, r and the argument of the tanh in s~. The last third is overwritten
         with s~.
@@ -105,11 +108,11 @@ def mixed_backward(
     state_BM: Tensor,
     dgates_BG: Tensor,
 ) -> Tensor:
-    """Backward pass of mixed(): compute the gradients of z and s~ (before their activations).
+    """Backward pass of mixed(): compute the gradients of the arguments of the activations in z and s~.
 
     parts_PBM, dstate_BM, more_BM: the gradient of the next state is parts_PBM.sum(0) + dstate_BM + more_BM.
-    gates_BG: z, r and s~. state_BM: the previous state s.
-    dgates_BG: (B, 3 width), receives the gradients of z in the first third and of s~ in the last.
+    gates_BG: (B, 3 width), the activations z, r and s~. state_BM: (B, width), the previous state s.
+    dgates_BG: (B, 3 width), receives the gradient for z in the first third and for s~ in the last third.
 
     Returns the part of the gradient of the previous state that flows through (1 - z) * s.
     """
@@ -128,11 +131,12 @@ def mixed_backward(
 def gated_backward(
     dreset_BM: Tensor, gates_BG: Tensor, state_BM: Tensor, dgates_BG: Tensor, dstate_BM: Tensor
 ) -> None:
-    """Backward pass of gated(): compute the gradient of r (before the sigmoid), and that of s through r * s.
+    """Backward pass of gated(): compute the gradients for r and for the previous state s.
 
-    dreset_BM: the gradient of r * s. gates_BG: z, r and s~. state_BM: the previous state s.
-    dgates_BG: (B, 3 width), receives the gradient of r in the second third.
-    dstate_BM: (B, width), the gradient of s; the part through r * s is added to it.
+    dreset_BM: the gradient of r * s.
+    gates_BG: (B, 3 width), the activations z, r and s~. state_BM: (B, width), the previous state s.
+    dgates_BG: (B, 3 width), receives in the second third the gradient of the argument of the sigmoid in r.
+    dstate_BM: (B, width), the gradient of s. The part that flows through r * s is added to it.
     """
     if by_kernel(state_BM):
         from regard.kernels import recurrent_cells

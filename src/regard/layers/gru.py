@@ -1,8 +1,9 @@
-"""Several independent GRUs (torch.nn.GRU) over whole sequences, with their own backward pass.
+"""Run several independent GRUs (as torch.nn.GRU) over whole sequences, with their own backward pass.
 
-At each step, one batched matrix product computes both directions of a bidirectional layer. After the last
-step, one product computes the gradients of the weights. Under autocast, everything runs in the autocast
-dtype; cuDNN would use float16, in which small gradients underflow.
+For example, the GRUs are the two directions of a bidirectional layer. At each step, one batched matrix
+product computes all of them. After the last step of the backward pass, one product computes the gradients of
+the weights. Under autocast, everything runs in the autocast dtype; cuDNN would use float16, in which small
+gradients underflow.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ __all__ = ["gru_ways"]
 
 
 def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
-    """Return the states (W, B, S, M) of W independent GRUs, each run from a zero state over its B sequences.
+    """Run W independent GRUs, each from a zero state over its own B sequences. Return all states.
 
     r = sigma(x_r + u_r),  z = sigma(x_z + u_z),  n = tanh(x_n + r * u_n)
     h = (1 - z) * n + z * h_before,  where u = U h_before + b
 
-    gates_WBSG: x = W_ih input + b_ih, the input part of all steps, (W, B, S, 3 M), in the order r, z, n.
+    gates_WBSG: x = W_ih input + b_ih, the input part of the gates r, z, n for all steps, (W, B, S, 3 M).
     weight_WGM: U (weight_hh in torch), (W, 3 M, M).
     bias_WG: b (bias_hh in torch), (W, 3 M).
+
+    The states have shape (W, B, S, M).
 
     >>> layer, x = torch.nn.GRU(3, 4, batch_first=True), torch.randn(2, 5, 3)
     >>> gates = torch.nn.functional.linear(x, layer.weight_ih_l0, layer.bias_ih_l0)
@@ -45,10 +48,10 @@ def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
 
 
 class _Ways(torch.autograd.Function):
-    """Forward and backward pass over all steps.
+    """Forward and backward pass of gru_ways(), over all steps.
 
     Dimensions: S steps, W GRUs, B sequences per GRU, R = W B, M width of the state, G = 3 M gates (r, z, n).
-    Buffers have the time dimension S first.
+    The first dimension of the buffers is the time dimension S.
     """
 
     @staticmethod
@@ -72,8 +75,9 @@ class _Ways(torch.autograd.Function):
         weight_WGM, gates_SRG, more_SRG, states_SWBM = ctx.saved_tensors
         ways, rows, steps, _ = dstates.shape
         dstates_SRM = dstates.permute(2, 0, 1, 3).contiguous().flatten(1, 2)
-        # The gradient of U h, split by GRU and gate (Q = 3 W). The product with U then gives 3 partial sums
-        # per GRU, which are added in the next iteration. The split lets more of the device work in parallel.
+        # The gradient of U h, with a separate matrix for each GRU and gate (Q = 3 W). Its product with U
+        # gives 3 partial sums for each GRU, which are added in the next iteration. With separate matrices,
+        # more of the device works in parallel.
         dmore_SQBM = gates_SRG.new_empty(steps, 3 * ways, rows, weight_WGM.shape[2])
         weight_QMM = weight_WGM.unflatten(1, (3, -1)).flatten(0, 1)
         dgates_SRG, states_SRM = torch.empty_like(gates_SRG), states_SWBM.flatten(1, 2)
@@ -93,9 +97,11 @@ class _Ways(torch.autograd.Function):
 def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tensor, rows: int) -> None:
     """Compute one step of all GRUs, in place; see gru_ways() for the equations.
 
-    gates: (R, 3 M). On entry, x, the input part of the gates; overwritten with the activations r, z, n.
-    more: (R, 3 M). On entry, U h; the last third is overwritten with u_n = U h + b, for the backward pass.
-    bias_WG: (W, 3 M), b of each GRU.
+    gates: (R, 3 M), with R = W B. On entry, x, the input part of the gates; overwritten with the activations
+        r, z, n.
+    more: (R, 3 M). On entry, U h. On return, the last third is u_n, the part of U h + b for n, which the
+        backward pass needs; the other two thirds are undefined.
+    bias_WG: (W, 3 M), the bias b of each GRU.
     state: (R, M), the previous state h.
     after: (R, M), receives the next state.
     rows: B, number of sequences of each GRU.
@@ -119,12 +125,12 @@ def gru_backward(
 ) -> Tensor:  # fmt: skip
     """Backward pass of gru(): compute the gradients of the input part x and of u = U h + b.
 
-    parts_QBM, dstate, dafter: the gradient of the next state is their sum, with parts_QBM (Q = 3 W) summed
-        over the 3 gates of each GRU.
-    gates: (R, 3 M), the activations r, z, n. more: (R, 3 M), u_n in the last third, from gru().
+    parts_QBM, dstate, dafter: the gradient of the next state is the sum of these three. Before, parts_QBM
+        (Q = 3 W) is summed over the 3 gates of each GRU.
+    gates: (R, 3 M), the activations r, z, n. more: (R, 3 M), from gru(), with u_n in the last third.
     state: (R, M), the previous state h.
     dgates: (R, 3 M), receives the gradient of x.
-    dmore_QBM: receives the gradient of u, split by GRU and gate.
+    dmore_QBM: receives the gradient of u, with a separate matrix for each GRU and gate.
 
     Returns the part of the gradient of the previous state that flows through z * h.
     """

@@ -14,6 +14,7 @@ from regard.errors import ArgumentError, answer_torch_keywords, message
 from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
+from regard.roles import Role
 from regard.scores import Score, build_score, learned_in
 
 __all__ = ["MultiHead"]
@@ -28,10 +29,11 @@ class MultiHead(nn.Module):
     heads: number of heads.
     key_width: size of the key input. Default: width.
     value_width: size of the value input. Default: key_width.
-    key_heads: number of key and value heads. Default: heads. A smaller number is grouped-query attention, 1
-        is multi-query attention.
-    score: a name in SCORES or a Score, for vectors of size width / heads.
-    position: a name in POSITIONS or a position scheme that acts on queries and keys, or on scores.
+    key_heads: number of key and value heads. Default: heads. With a smaller number, the layer computes
+        grouped-query attention; with 1, multi-query attention.
+    score: the score function, as a name in SCORES or a Score, for vectors of size width / heads.
+    position: the position scheme, as a name in POSITIONS or a Position. It must act on queries and keys, or
+        on scores.
     dropout: probability of dropping an attention weight in training.
     bias: whether the four linear layers have a bias.
     batch_first: if False, inputs and outputs have shape (T, B, width), as in torch.nn.MultiheadAttention;
@@ -77,6 +79,7 @@ class MultiHead(nn.Module):
             )
         size = width // heads
         self.heads, self.key_heads, self.dropout, self.site = heads, key_heads, dropout, "multihead"
+        self.role: Role | None = None
         self.batch_first = batch_first
         self.query = nn.Linear(width, width, bias)
         self.key = nn.Linear(key_width or width, key_heads * size, bias)
@@ -109,7 +112,7 @@ class MultiHead(nn.Module):
         start: int | None = None,
         **options: Any,
     ) -> Attended:
-        """Attend from query (B, T, width) to key and value (B, S, ...); unbatched (T, width) works too.
+        """Attend from query (B, T, width) to key and value (B, S, ...). The batch dimension may be missing.
 
         With batch_first=False, inputs are (T, B, width) and (S, B, ...), and the output is (T, B, width).
 
@@ -139,7 +142,7 @@ class MultiHead(nn.Module):
         start: int | None,
         options: dict[str, Any],
     ) -> Attended:
-        """Attend with the batch first: query (B, T, width), key and value (B, S, ...)."""
+        """Do the work of forward() for tensors with the batch first: query (B, T, width), key (B, S, ...)."""
         if start is None:
             start = max(0, key.length - query.shape[1]) if isinstance(key, Memory) else 0
         self._check(query, key, value, start, options)
@@ -149,12 +152,17 @@ class MultiHead(nn.Module):
             options["bias"] = self.position
         if self.training and self.dropout:
             options.setdefault("dropout", self.dropout)
-        attended = attention(query_BHTD, memory, mask=mask, start=start, site=self.site, **options)
+        attended = attention(
+            query_BHTD, memory, mask=mask, start=start, site=self.site, role=self.role, **options
+        )
         joined_BTM = attended.output.transpose(1, 2).flatten(-2)
         return attended.but(output=self.output(joined_BTM))
 
     def _batched(self, tensor: Tensor, alone: bool) -> Tensor:
-        """Return the input as (B, T, width), from (T, width) if `alone`, or from (T, B, width)."""
+        """Return an input of forward() with the batch first, (B, T, width).
+
+        alone: whether the input is one sequence without a batch dimension, (T, width).
+        """
         if alone:
             return tensor[None]
         return tensor if self.batch_first or tensor.dim() != 3 else tensor.transpose(0, 1)
@@ -210,9 +218,9 @@ class MultiHead(nn.Module):
         """Project keys and values once, and return them as a Memory (the key-value cache).
 
         key, value: (B, S, ...), or (S, B, ...) with batch_first=False. Default of value: the key.
-        past: a Memory; the result contains its keys and values, followed by the new ones.
-        start: position of the first new key. Default: the length of `past`, or 0.
-        mask: a mask for every query, such as padding(lengths).
+        past: an earlier Memory, or None. The result contains its keys and values, followed by the new ones.
+        start: position of the first new key. Default: the length of `past`, or 0 without `past`.
+        mask: a mask that later calls with this Memory apply to every query, such as padding(lengths).
         """
         alone = key.dim() == 2
         key, value = self._batched(key, alone), None if value is None else self._batched(value, alone)
@@ -245,8 +253,8 @@ class MultiHead(nn.Module):
         return self.position(vectors, start) if isinstance(self.position, Rotary) else vectors
 
     in_proj_bias, _qkv_same_embed_dim = None, False
-    """nn.TransformerEncoderLayer reads these two attributes of its attention layer in eval mode. With these
-    values, it calls this module instead of its own fused attention."""
+    """nn.TransformerEncoderLayer reads these two attributes of its attention layer in eval mode. Because of
+    these values, it calls MultiHead.forward() instead of its own fused attention."""
 
     @classmethod
     def from_torch(cls, layer: nn.MultiheadAttention, *, batch_first: bool | None = None) -> MultiHead:
@@ -255,10 +263,10 @@ class MultiHead(nn.Module):
         batch_first: the layout of inputs and outputs. Default: the layout of `layer`, so that the same inputs
         give the same outputs.
 
-        The copy can replace `self_attn` or `multihead_attn` of nn.TransformerEncoderLayer and
-        nn.TransformerDecoderLayer if these layers are called without masks. With src_mask,
-        src_key_padding_mask or is_causal=True, the copy raises ArgumentError, because it does not support
-        masks of torch.
+        The MultiHead can replace `self_attn` or `multihead_attn` in nn.TransformerEncoderLayer and
+        nn.TransformerDecoderLayer if these layers are called without masks. If they are called with src_mask,
+        src_key_padding_mask or is_causal=True, it raises ArgumentError, because it does not support masks of
+        torch.
 
         >>> import regard, torch
         >>> theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()

@@ -1,15 +1,30 @@
-"""Pooling: reduce the states of a sequence to one vector: the mean, the first, the last, or by attention."""
+"""Pooling: reduce the states of a sequence to one vector (the mean, the first, the last, or by attention)."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.attention import attention
+from regard.errors import ArgumentError, UnknownName, message
+from regard.layers.attention_options import ScoreOption, SelectOption, build_layer_score
 from regard.masks.constructors import padding
-from regard.scores import Additive
+from regard.roles import POOLING
+from regard.scores import Location, learned_in
+from regard.select import build_select
 
-__all__ = ["AttentionPooling", "FirstPooling", "LastPooling", "MeanPooling"]
+__all__ = [
+    "AttentionPooling",
+    "FirstPooling",
+    "LastPooling",
+    "MeanPooling",
+    "PoolingOption",
+    "PoolingOptions",
+]
 
 
 class AttentionPooling(nn.Module):
@@ -17,11 +32,14 @@ class AttentionPooling(nn.Module):
 
     u_s = tanh(U h_s + W q),  a = softmax_s(v . u_s),  output = sum_s a_s h_s   (Yang et al. 2016, eq. 5-7)
 
-    The query q is a parameter, the same for every text. So W q is the same for every text too: it is the bias
-    b of the paper. Lin et al. (2017, eq. 5) compute the same without bias.
+    The query q is a parameter, the same for every text. So W q is the same for every text too; it corresponds
+    to the bias b in Yang et al. Lin et al. (2017, eq. 5) compute the same without bias.
 
     width: size of the states.
     hidden: size of the tanh layer and of the query. Default: width.
+    score: a name, {"name": "cosine", "sharpness": 9.0}, or a Score, which compares the query and the states.
+    select: a name, {"name": "softmax", "temperature": 0.5}, or a Select. In eval mode, "hard" reads the state
+        with the highest score.
     site: name of this layer for record() and intervene().
 
     >>> pooling, states = AttentionPooling(width=6), torch.randn(2, 5, 6)
@@ -29,18 +47,91 @@ class AttentionPooling(nn.Module):
     torch.Size([2, 6])
     """
 
-    def __init__(self, width: int, hidden: int | None = None, *, site: str = "pool"):
+    def __init__(
+        self,
+        width: int,
+        hidden: int | None = None,
+        *,
+        score: ScoreOption = "additive",
+        select: SelectOption = "softmax",
+        site: str = "pool",
+    ):
         super().__init__()
         size = width if hidden is None else hidden
         self.query = nn.Parameter(torch.empty(size).normal_(std=size**-0.5))
-        self.score = Additive(size, width, size)
-        self.site = site
+        name = score.get("name") if isinstance(score, Mapping) else score
+        if name in ("additive", "concat"):
+            score = {"hidden": size, **(score if isinstance(score, Mapping) else {"name": name})}
+        self.score = build_layer_score(score, size, width)
+        self.sharpness = learned_in(self.score)
+        if isinstance(self.score, Location):
+            problem = "the score location ignores the states: every text would get the same weights"
+            raise ArgumentError(message("AttentionPooling()", problem, hint='use score="additive"'))
+        self.select, self.site, self.role = build_select(select), site, POOLING
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Pool the first `lengths` states of each sequence: (B, S, width) and (B,) to (B, width)."""
         query_B1A = self.query.to(states.dtype).expand(len(states), 1, -1)
-        attended = attention(query_B1A, states, score=self.score, mask=padding(lengths), site=self.site)
-        return attended.output[:, 0]
+        select = self.select if self.training else self.select.deterministic()
+        options: dict[str, Any] = {"mask": padding(lengths), "select": select}
+        options |= {"site": self.site, "role": self.role}
+        return attention(query_B1A, states, score=self.score, **options).output[:, 0]
+
+
+PoolingOption = str | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PoolingOptions:
+    """The name of a pooling, and the options score and select of AttentionPooling.
+
+    >>> PoolingOptions("attention", {"select": "hard"}).build(6, site="pool").select
+    Hard(generator=None)
+    """
+
+    name: str
+    attention: Mapping[str, Any]
+
+    @classmethod
+    def checked(
+        cls,
+        call: str,
+        pooling: PoolingOption,
+        names: Collection[str],
+        attention: Mapping[str, Any] | None = None,
+        known: Iterable[str] = (),
+    ) -> PoolingOptions:
+        """Create the options from a name, or a mapping with the name, score and select.
+
+        call: for errors, such as "LSTMClassifier()". names: the known names. attention: score and select as
+        arguments of their own; those of the mapping have priority. known: other arguments, for errors.
+        """
+        if not isinstance(pooling, str | Mapping):
+            problem, expected = f"pooling is {pooling!r}", "a name, or a table with a name"
+            raise ArgumentError(message(call, problem, expected=expected))
+        own = {"name": pooling} if isinstance(pooling, str) else dict(pooling)
+        name = own.pop("name", None)
+        if name not in names:
+            raise UnknownName("pooling", name, names)
+        for option in attention or {}:
+            if option not in ATTENTION:
+                raise UnknownName(f"argument of {call}", option, {*known, *ATTENTION})
+        for option in own:
+            if option not in ATTENTION:
+                raise UnknownName("option of the pooling attention", option, ATTENTION)
+        options = {**(attention or {}), **own}
+        if options and name != "attention":
+            problem = f"{' and '.join(options)} cannot be set: the pooling {name} has no attention"
+            raise ArgumentError(message(call, problem, hint='set model.pooling="attention"'))
+        return cls(str(name), options)
+
+    def build(self, width: int, site: str) -> AttentionPooling:
+        """Create the AttentionPooling of states of this width."""
+        return AttentionPooling(width, site=site, **self.attention)
+
+
+ATTENTION = ("score", "select")
+"""The options of the attention that pools the states."""
 
 
 class MeanPooling(nn.Module):
@@ -53,7 +144,7 @@ class MeanPooling(nn.Module):
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Pool the first `lengths` states of each sequence: (B, S, width) and (B,) to (B, width)."""
         inside_BS = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
-        # Use where(), not a product with the mask: 0 * NaN is NaN, so NaN on padding would spread.
+        # Use where(), not a product with the mask: 0 * NaN is NaN, so a NaN on padding would reach the mean.
         total_BE = torch.where(inside_BS[..., None], states, 0.0).sum(1)
         return total_BE / lengths[:, None].clamp(min=1)
 
@@ -61,8 +152,8 @@ class MeanPooling(nn.Module):
 class LastPooling(nn.Module):
     """Return the final state of a recurrent layer.
 
-    both_ways: whether the layer is bidirectional. Then the result is the concatenation of the final states of
-    both directions; the final state of the backward direction is at the first position.
+    both_ways: whether the layer is bidirectional. If True, the result is the concatenation of the final
+        states of both directions. The final state of the backward direction is at the first position.
 
     >>> LastPooling()(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([2]))
     tensor([[3.]])

@@ -20,8 +20,8 @@ from regard.layers.gru import gru_ways
 __all__ = ["CELLS", "Hidden", "Recurrence", "Recurrent", "flip"]
 
 Hidden = tuple[Tensor, ...]
-"""The state of all layers: (h,), or (h, c) for an LSTM. Each tensor has shape (rows, depth, width); depth is
-doubled for bidirectional layers."""
+"""The state of all layers: (h,), or (h, c) for an LSTM. Each tensor has shape (rows, depth, width), where
+rows is the batch size; (rows, 2 depth, width) for bidirectional layers."""
 
 
 def _tanh_cell(x_BG: Tensor, u_BG: Tensor, hidden: Hidden) -> Hidden:
@@ -48,8 +48,9 @@ CELLS: dict[str, tuple[Callable[..., nn.RNNBase], Step, Callable[..., tuple[Tens
     "gru": (nn.GRU, _gru_cell, torch.gru),
     "lstm": (nn.LSTM, _lstm_cell, torch.lstm),
 }
-"""Three entries for each cell: torch's module, which runs over a whole sequence; a function that computes one
-step from W x + b, U h + b and the state; and the torch function that runs one layer in one direction."""
+"""Three entries for each cell: the torch module, which runs all layers over a whole sequence; a function that
+computes one step from W x + b, U h + b and the state; and the torch function that runs one layer in one
+direction over a whole sequence."""
 
 CLOSED = -1e4
 """Added to the input x of a gate to close it, or subtracted to open it: sigmoid(x + CLOSED) is exactly 0, and
@@ -64,7 +65,7 @@ class Recurrence:
     embedding: size of the word embeddings. Default: width.
     cell: "rnn" (tanh), "gru" or "lstm".
     depth: number of layers.
-    dropout: dropout probability of embeddings, between layers, and before the softmax.
+    dropout: dropout probability for the embeddings, between layers, and before the softmax.
 
     >>> Recurrence(width=8, cell="lstm").embedding_width
     8
@@ -90,9 +91,10 @@ class Recurrence:
 class Recurrent(nn.Module):
     """A stack of recurrent layers that runs over a whole sequence, or one step at a time with input feeding.
 
-    recurrence: cell, width, depth and dropout.
+    recurrence: settings of the layers: cell, width, depth and dropout.
     input_size: size of the inputs.
-    feed_size: size of an extra input at each step, such as the previous attention context (input feeding).
+    feed_size: size of an extra input at each step, such as the previous attention context (input feeding); 0
+        for none.
     both_ways: whether the layers are bidirectional.
 
     run() computes a whole sequence, advance() one step. They use the same weights and give the same results.
@@ -128,7 +130,7 @@ class Recurrent(nn.Module):
                     nn.init.orthogonal_(square)
 
     def zeros(self, like: Tensor) -> Hidden:
-        """Return a state of zeros for a batch of sequences `like`, (B, T, ...)."""
+        """Return a state of zeros for a batch of B sequences. like: (B, ...), sets B, dtype and device."""
         ways = 2 if self.layers.bidirectional else 1
         return self._zero(like, ways * self.depth)
 
@@ -137,11 +139,12 @@ class Recurrent(nn.Module):
         return (zero, zero) if isinstance(self.layers, nn.LSTM) else (zero,)
 
     def encode(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-        """Encode padded sequences (B, S, I); lengths: (B,).
+        """Encode padded sequences. x: (B, S, I). lengths: (B,).
 
-        Returns the states (B, S, E), 0 on padding, and the last state of each sequence.
+        Returns the states (B, S, E), which are 0 on padding, and the last state of each sequence. E is width,
+        or 2 width for bidirectional layers.
         """
-        if x.device.type != "cpu" or in_transform():  # packing would synchronise with the device
+        if x.device.type != "cpu" or in_transform():  # packing would wait for the GPU
             return self.read_on(x, lengths)
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         states, last = self.layers(packed)
@@ -149,10 +152,10 @@ class Recurrent(nn.Module):
         return states_BSE, self._batch_first(last)
 
     def read_on(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-        """Do the same as encode() without packing, which would synchronise with the device.
+        """Do the same as encode() without packing. On a GPU, packing would wait for the device.
 
-        The layers also run over the padding, and the states there are set to 0. The backward direction reads
-        each sequence in reverse order, with the padding still at the end.
+        The layers also run over the padding; the states there are then set to 0. For the backward direction,
+        each sequence is reversed, but its padding stays at the end.
         """
         inside_BS1 = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
         ways = 2 if self.layers.bidirectional else 1
@@ -172,8 +175,13 @@ class Recurrent(nn.Module):
     def _directions(
         self, inputs: Sequence[Tensor], inside_BS1: Tensor, weights: Sequence[Sequence[Tensor]]
     ) -> list[tuple[Tensor, Hidden]]:
-        """Run all directions of one layer: together for GRUs in training, otherwise one after the other."""
-        # Not under torch.compile, which would unroll the loop over steps in gru_ways.
+        """Run all directions of one layer, from a zero state.
+
+        In training, the directions of a GRU run at the same time; otherwise, one runs after the other.
+        inputs: the input of each direction. inside_BS1: True for positions that are not padding.
+        Returns for each direction the outputs, and the state after the padding (empty for GRUs in training).
+        """
+        # Do not use gru_ways() under torch.compile, which would unroll its loop over the steps.
         apart = self._over is not torch.gru or in_transform()
         if apart or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return [self._one_way(x, inside_BS1, own) for x, own in zip(inputs, weights, strict=True)]
@@ -182,7 +190,10 @@ class Recurrent(nn.Module):
         return [(outputs, ()) for outputs in gru_ways(torch.stack(gates), weight, bias)]
 
     def _one_way(self, x: Tensor, inside_BS1: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Hidden]:
-        """Run one layer in one direction from zero; return the outputs, and the state after the padding."""
+        """Run one layer in one direction, from a zero state.
+
+        Returns the outputs, and the state after the padding. In an LSTM, c does not change on padding.
+        """
         width = self.layers.hidden_size
         if isinstance(self.layers, nn.LSTM):
             # Add an input column that is 1 on padding and 0 elsewhere. Its weights close the input gate and
@@ -201,14 +212,14 @@ class Recurrent(nn.Module):
         initial = tuple(each[None] for each in hidden)
         options = (weights, True, 1, 0.0, self.training, False, True)
         with precise, warnings.catch_warnings():
-            # cuDNN warns because the weights of one direction are not one contiguous chunk of memory. They
-            # never are when one layer and direction runs alone, so ignore the warning.
+            # cuDNN warns if the weights are not one contiguous chunk of memory. When one direction of one
+            # layer runs alone, they never are, so ignore the warning.
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
             result = self._over(x, initial if len(initial) > 1 else initial[0], *options)
         return result[0], tuple(each.squeeze(0) for each in result[1:])
 
     def _step_by_step(self, x: Tensor, hidden: Hidden, weights: Sequence[Tensor]) -> tuple[Tensor, Hidden]:
-        """_whole() with plain matrix products, for vmap, which torch's recurrent layers do not support."""
+        """Do the same as _whole() step by step, for vmap, which does not support torch's recurrent layers."""
         outputs = []
         for gates in functional.linear(x, weights[0], weights[2]).unbind(1):
             hidden = self.cell(gates, functional.linear(hidden[0], weights[1], weights[3]), hidden)
@@ -218,7 +229,7 @@ class Recurrent(nn.Module):
     def run(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """Run over sequences x (B, T, I) from a state; return outputs (B, T, width) and the last state."""
         if in_transform() or (x.device.type != "cpu" and self.training and self.dropout):
-            # One layer at a time: the dropout of cuDNN between layers does not follow torch.manual_seed.
+            # Run one layer at a time: cuDNN's dropout between layers would not follow torch.manual_seed.
             after = []
             for layer in range(self.depth):
                 x = functional.dropout(x, self.dropout, self.training) if layer else x
@@ -233,7 +244,10 @@ class Recurrent(nn.Module):
         return outputs, self._batch_first(last)
 
     def gates(self, x: Tensor) -> Tensor:
-        """Compute W x + b, the input part of the gates of the first layer: (B, T, I) -> (B, T, G)."""
+        """Compute W x + b, the input part of the gates of the first layer, for all steps at once.
+
+        x: (B, T, I). The result has shape (B, T, G), where G is the size of all gates together.
+        """
         weights = self.layers.all_weights[0]
         return linear(x, weights[0][:, : self.input_size], weights[2])
 
@@ -264,7 +278,8 @@ class Recurrent(nn.Module):
 def _to_float32(x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden, AbstractContextManager[object]]:
     """Under CUDA autocast, convert the tensors to float32, and return a context that disables autocast.
 
-    Otherwise cuDNN would use float16, in which small gradients underflow.
+    With autocast, cuDNN would use float16, in which small gradients underflow. Without autocast, the tensors
+    are returned unchanged, with an empty context.
     """
     if x.device.type != "cuda" or not autocast_on("cuda"):
         return x, hidden, nullcontext()

@@ -21,7 +21,7 @@ from regard.looking.look_result import Seen
 __all__ = ["PASSES", "Pass", "choose_pass", "look_at"]
 
 SMALL = 1 << 20
-"""Up to this many weights (B H T S), computing the whole matrix is faster than computing it in blocks."""
+"""If there are at most this many weights (B H T S), computing them all at once is faster than in blocks."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Pass:
     """One implementation of the second pass.
 
     reasons(call, look): why this pass cannot compute what `look` requests; empty if it can.
-    run(call, forward, look): compute it, from the call and the result of the forward pass.
+    run(call, forward, look): compute what `look` requests from the call and the result of the forward pass.
     about: a short description.
     """
 
@@ -79,7 +79,11 @@ def look_at(call: Call, forward: Forward, look: Look | None) -> Attended:
 
 
 def _with_gradient(lse: Tensor | None, recomputed: Tensor | None) -> Tensor | None:
-    """Return the exact lse of the forward pass, with the gradient of the recomputed lse."""
+    """Return a tensor with the values of `lse` and the gradient of `recomputed`.
+
+    lse: from the forward pass, without gradient. recomputed: from the looking pass; its values differ from
+    those of `lse` by rounding.
+    """
     if lse is None or recomputed is None:
         return recomputed
     zero = torch.where(recomputed.isinf(), 0.0, recomputed - recomputed.detach())

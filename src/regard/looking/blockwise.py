@@ -40,7 +40,7 @@ def reasons(call: Call, look: Look) -> list[str]:
 def run(call: Call, forward: Forward, look: Look) -> Seen:
     """Compute what `look` requests in one pass over the blocks.
 
-    Besides the requested rows, memory is needed for a few numbers per query row and one per key.
+    Besides the weights of look.rows, it needs memory for a few numbers per query and one number per key.
     """
     assert forward.lse is not None
     dtype = torch.promote_types(call.query.dtype, torch.float32)
@@ -83,7 +83,8 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
 def _merged(largest: Tensor, largest_keys: Tensor, scores: Tensor, first: int) -> tuple[Tensor, Tensor]:
     """Return the largest scores of each row and their keys, after one more block of scores.
 
-    largest, largest_keys: those of the blocks so far, (B, H, T, k). first: the first key of the new block.
+    largest, largest_keys: the k largest scores and their keys in the blocks so far, (B, H, T, k).
+    scores: the scores of the new block. first: index of the first key of the new block.
     """
     count = largest.shape[-1]
     new = scores.topk(min(count, scores.shape[-1]), -1)

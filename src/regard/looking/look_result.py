@@ -12,7 +12,9 @@ __all__ = ["Seen"]
 
 
 class Seen(NamedTuple):
-    """The fields that a Look requests, as in Attended. lse is needed only if look.gradient is set."""
+    """The fields that a Look requests, with the names that they have in Attended.
+
+    lse: recomputed, for its gradient; used only if look.gradient is True."""
 
     lse: Tensor | None = None
     weights: Tensor | None = None

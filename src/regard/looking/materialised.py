@@ -1,4 +1,7 @@
-"""materialised: compute what a Look requests from the whole matrix of weights; the reference for tests."""
+"""materialised: compute what a Look requests from the whole matrix of weights.
+
+The tests compare the other looking pass, blockwise.py, with this one.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
     if isinstance(call.select, Soft):
         selection = reference.select(call, scores, visible)
         weights, lse, rank = selection.weights, selection.lse, scores
-    else:  # Hard draws a random key, which cannot be recomputed
+    else:  # the weights cannot always be recomputed: Hard draws a random key
         assert forward.weights is not None
         weights, lse, rank = forward.weights, forward.lse, forward.weights
     rank = torch.where(visible, rank.detach(), -torch.inf)

@@ -19,7 +19,7 @@ __all__ = ["And", "Condition", "Not", "Or", "Predicate"]
 
 
 class Condition:
-    """Base class: a boolean function of batch, head, query position, key position and row of the call."""
+    """Base class of conditions: a boolean function of five indices, see sees()."""
 
     masks: tuple[Mask, ...] = ()
 
@@ -31,9 +31,12 @@ class Condition:
         raise TypeError(f"{type(self).__name__} does not implement sees()")
 
     def moved(self, move: Callable[[Mask], Mask], order: Tensor | None) -> Condition:
-        """Return the condition with `move` applied to the masks that it combines.
+        """Return a copy of this condition that is moved to a device or reordered along the batch dimension.
 
-        order: the sequences to select from the batch, (B',); None keeps all. A user function needs it.
+        move: a function that moves or reorders one mask. It is applied to every mask that this condition
+            combines.
+        order: the batch indices of the sequences to select, (B',), which a user function (Predicate) needs;
+            None if the batch is not reordered.
         """
         return self
 
@@ -44,9 +47,9 @@ class Condition:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Predicate(Condition):
-    """A user function of (batch, head, query position, key position).
+    """A condition that calls a user function, may_see(batch, head, query position, key position).
 
-    order: after reordering, the original batch index of each sequence; None before.
+    order: the original batch index of each sequence, if the batch has been reordered; otherwise None.
     """
 
     may_see: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -86,7 +89,7 @@ class Or(Combined):
 
 
 class And(Combined):
-    """True where all masks are True; used for parts that `&` cannot merge, such as two documents()."""
+    """True where all masks are True. It is used if `&` cannot merge two masks, such as two documents()."""
 
     def __repr__(self) -> str:
         return " & ".join(map(repr, self.masks))

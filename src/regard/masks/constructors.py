@@ -34,9 +34,9 @@ def padding(lengths: Tensor | Sequence[int]) -> Mask:
     """Return a padding mask: sequence b sees its first lengths[b] keys.
 
     lengths: (B,), integers from 0 to S, one per sequence of the batch; or (1,), the same for all sequences.
-    A negative length raises an ArgumentError here; a length above S raises it in attention(). Values on a GPU
-    or inside torch.compile and vmap are not checked, because that would synchronise the device or break the
-    graph; there a length above S hides no key and a negative one hides all keys.
+    A negative length raises an ArgumentError here; a length above S raises it in attention(). Lengths on a
+    GPU or inside torch.compile and vmap are not checked, because a check would synchronise the device or
+    break the graph. Without the check, a length above S hides no key, and a negative length hides all keys.
 
     >>> import regard, torch
     >>> regard.padding(torch.tensor([1, 3])).dense(queries=1, keys=3).squeeze().int()

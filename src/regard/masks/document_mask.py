@@ -1,6 +1,6 @@
-"""occurs_between(): whether an id occurs in an interval of other ids; used for document masks.
+"""occurs_between(): whether an id occurs in a slice of a list of ids; used for document masks.
 
-It sorts the ids, which needs less memory than comparing every pair.
+It sorts the list, which needs less memory than comparing every pair of ids.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ def occurs_between(ids: Tensor, others: Tensor, low: Tensor, high: Tensor) -> Te
     if not count:
         return torch.zeros_like(ids, dtype=torch.bool)
     ordered, index = others.contiguous().sort(dim=1, stable=True)
-    # One integer (code) per element of `others`, in ascending order: rank * (count + 1) + index. The rank is
-    # the place of the first equal value in `ordered`. So the smallest code that is not less than
-    # rank * (count + 1) + low belongs to the first equal value with an index >= low, if there is one.
+    # Each element of `others` gets an integer code, rank * (count + 1) + index. The rank is the place in
+    # `ordered` where its value first occurs, so equal values have the same rank, and the codes are sorted by
+    # value, then by index. For an id with a known rank, the smallest code >= rank * (count + 1) + low
+    # therefore belongs to the first equal value with an index >= low, if there is one.
     codes = torch.searchsorted(ordered, ordered) * (count + 1) + index
     rank = torch.searchsorted(ordered, ids.contiguous())
     exists = ordered.gather(1, rank.clamp_max(count - 1)) == ids

@@ -1,6 +1,7 @@
 """Mask: which keys each query may attend to. True means that it may.
 
-A mask is the intersection of named parts and a condition. Kernels can implement the named parts:
+A mask consists of named parts and a condition; a query may see a key if all of them allow it. Kernels can
+implement the named parts:
 
     causal      key j <= query i
     lengths     key j < lengths[b]
@@ -57,7 +58,7 @@ class Mask:
     table: Tensor | None = None
     condition: Condition | None = None
     longest: int | None = None
-    """An upper bound of the lengths; None if finding it would synchronise a device."""
+    """An upper bound of the lengths; None if it is not known, for example if the lengths are on a GPU."""
 
     def __and__(self, other: Mask | Tensor) -> Mask:
         other = as_mask(other)
@@ -117,7 +118,10 @@ class Mask:
 
     @property
     def sides(self) -> Window:
-        """How many keys to its left and right a query may see by `causal` and `window`; None for no limit."""
+        """How many keys to the left and to the right of a query are visible by `causal` and `window`.
+
+        None means no limit on this side.
+        """
         left, right = self.window or (None, None)
         return left, right if not self.causal else min(right or 0, 0)
 
@@ -155,7 +159,7 @@ class Mask:
         return seen
 
     def tile(self, tile: Tile) -> Tensor:
-        """Return the mask of this tile as a bool tensor broadcastable to (B, H, T, S)."""
+        """Return the mask of this tile as a bool tensor broadcastable to (B, H, tile rows, tile columns)."""
         if self.lengths is not None and self.parts == ("lengths",):  # fast path for decoding steps
             return tile.j_S < self.lengths[:, None, None, None]
         batch = torch.arange(tile.batch, device=tile.j_S.device)[:, None, None, None]
@@ -171,7 +175,7 @@ class Mask:
         return self._moved(lambda tensor: tensor.to(device), lambda mask: mask.to(device), None)
 
     def reordered(self, index: Tensor) -> Mask:
-        """Return the mask for the sequences selected by index, (B',)."""
+        """Return the mask of a new batch that consists of the sequences `index`, (B',), of this batch."""
 
         def take(tensor: Tensor) -> Tensor:
             return tensor if tensor.shape[0] == 1 else tensor.index_select(0, index)
@@ -208,14 +212,17 @@ class Mask:
     ) -> Tensor:
         """Return the whole mask as a bool tensor broadcastable to (B, H, T, S).
 
-        queries, keys: T and S. start: position of the first query. batch: B. Default: the batch size of the
-        mask. heads: H.
+        queries, keys: T and S. start: position of the first query. heads: H.
+        batch: B. Default: the batch size of the mask.
         """
         batch = self.batch if batch is None else batch
         return self.tile(whole_tile(queries, keys, start, batch, heads, device))
 
     def simplified(self, queries: int, keys: int, start: int) -> Mask:
-        """Return the mask without the parts that hide no key in a call of this size."""
+        """Return the mask without the parts that hide no key in a call of this size.
+
+        queries, keys: T and S of the call. start: position of the first query.
+        """
         mask = self
         if mask.causal and start >= keys - 1:
             mask = replace(mask, causal=False)
@@ -227,9 +234,9 @@ class Mask:
         return mask
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:
-        """Return (low, high) such that queries `first` to `last` see only keys low <= j < high.
+        """Return (low, high) such that queries at positions `first` to `last` see only keys low <= j < high.
 
-        Only the parts causal and window are considered.
+        Only the parts causal and window of the mask are considered.
         """
         left, right = self.sides
         low = 0 if left is None else max(0, first - left)
@@ -237,7 +244,10 @@ class Mask:
         return low, max(low, high)
 
     def seen_keys(self, tile: Tile) -> Tensor | None:
-        """Return which keys at least one row of the tile may see, (B or 1, H or 1, S); None means all."""
+        """Return which keys at least one query of the tile may see; None means all keys.
+
+        The result is a bool tensor, (B or 1, H or 1, S).
+        """
         queries, keys = tile.rows_T.shape[0], tile.columns_S.shape[0]
         if not self.only("causal", "window", "lengths", "documents"):
             return _any_row(self, tile)
@@ -252,7 +262,7 @@ class Mask:
         return seen_BS[:, None]
 
     def _same_document(self, tile: Tile) -> Tensor:
-        """Return which keys have a row in the same document that may see them by causal and window.
+        """Return which keys at least one row of the tile may see by documents, causal and window together.
 
         The result is a bool tensor, (B or 1, S).
         """
@@ -282,7 +292,10 @@ class Mask:
         return None
 
     def problem(self, batch: int, heads: int, queries: int, keys: int, start: int) -> str | None:
-        """Return an error text if this mask does not match a call of these sizes, else None."""
+        """Return an error text if this mask does not match a call of these sizes, else None.
+
+        batch, heads, queries, keys: B, H, T and S of the call. start: position of the first query.
+        """
         if self.lengths is not None and self.lengths.shape[0] not in (1, batch):
             return f"lengths has {self.lengths.shape[0]} entries, the batch size is {batch}"
         if overlong := self.overlong(keys):
@@ -344,7 +357,7 @@ def dense(seen: Tensor) -> Mask:
 
 
 def as_mask(mask: Mask | Tensor | None) -> Mask:
-    """Convert the `mask` argument of attention() to a Mask."""
+    """Convert the `mask` argument of attention() to a Mask; None gives a mask that hides nothing."""
     if mask is None:
         return Mask()
     if isinstance(mask, Tensor):
@@ -362,7 +375,10 @@ def as_mask(mask: Mask | Tensor | None) -> Mask:
 
 
 def _any_row(mask: Mask, tile: Tile) -> Tensor:
-    """Return which keys at least one row may see; evaluates PAIRS_AT_ONCE pairs at once, to limit memory."""
+    """Return which keys at least one row of the tile may see, a bool tensor (B or 1, H or 1, S).
+
+    It evaluates PAIRS_AT_ONCE pairs of row and key at once, to limit memory.
+    """
     rows_at_once = max(1, PAIRS_AT_ONCE // max(tile.columns_S.shape[0], 1))
     seen = [mask.tile(tile._replace(rows_T=rows)).any(-2) for rows in tile.rows_T.split(rows_at_once)]
     return torch.stack(seen).any(0)

@@ -7,11 +7,10 @@ MODELS.
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from inspect import Parameter, signature
 from typing import Any
 
 from regard.errors import ArgumentError, UnknownName, message
-from regard.layers.attention_options import AttentionOptions
+from regard.layers.attention_options import model_arguments
 from regard.layers.recurrent import Recurrence
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
@@ -56,30 +55,36 @@ PARTS: dict[str, tuple[str, Any]] = {
     "luong": ("recurrence", Recurrence(cell="lstm")),
     "transformer": ("size", SIZES["base"]),
 }
-"""For each model, the argument whose fields are also options of build_model(), and its default value."""
+"""Models with an argument whose fields are also options of build_model(). Each entry has the name of this
+argument and its default value."""
 
 NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with "local-p"'}
-"""Options that are part of another option: for each (model, option), an example of how to set it."""
+"""Options that can only be set inside another option. Each entry shows how, for the hint of an error."""
 
 NO_POSITIONS = "recurrent layers read the words in order; only transformer has a position scheme"
 NO_ATTENTION = "seq2seq has no attention; bahdanau, luong and transformer have"
+NO_VIEW = "local attention is an option of luong; set model.name=luong, or do not set model.view"
 ABSENT = {
     ("seq2seq", "position"): NO_POSITIONS,
     ("bahdanau", "position"): NO_POSITIONS,
     ("luong", "position"): NO_POSITIONS,
+    ("bahdanau", "view"): NO_VIEW,
+    ("transformer", "view"): NO_VIEW,
+    ("seq2seq", "view"): NO_ATTENTION,
     ("seq2seq", "score"): NO_ATTENTION,
     ("seq2seq", "select"): NO_ATTENTION,
 }
-"""Options of other models that make no sense for a model, and why."""
+"""Options that a model cannot have, although other models do. For each (model, option), the reason."""
 
 
 def build_model(name: str, source_size: int, target_size: int, **options: Any) -> Model:
     """Build a model from its name and plain options, such as those of a configuration file.
 
-    options: the arguments of the model's class; for seq2seq and luong also the fields of Recurrence (width,
-    embedding, cell, depth, dropout), and for transformer those of Size (width, heads, inner, layers), which
-    override the values of the named size. score, select and position are names, or tables with a name:
-    select={"name": "entmax", "alpha": 1.5}.
+    name: a name in MODELS. source_size, target_size: vocabulary sizes.
+    options: the arguments of the model's class. For seq2seq and luong, also the fields of Recurrence (width,
+        embedding, cell, depth, dropout). For transformer, also the fields of Size (width, heads, inner,
+        layers), which override the values of the named size. The options score, select and position are
+        names, or tables with a name, such as select={"name": "entmax", "alpha": 1.5}.
 
     >>> model = build_model("luong", source_size=9, target_size=7, width=8, cell="gru", score="dot")
     >>> model.decoder.layers
@@ -114,11 +119,8 @@ def build_model(name: str, source_size: int, target_size: int, **options: Any) -
 
 
 def direct_options(name: str) -> dict[str, Any]:
-    """The arguments of a model's class after the vocabulary sizes, and their defaults (None if required)."""
-    options: dict[str, Any] = {}
-    for option, parameter in list(signature(MODELS[name]).parameters.items())[2:]:
-        if parameter.kind is Parameter.VAR_KEYWORD:
-            options |= {field.name: field.default for field in fields(AttentionOptions)}
-        else:
-            options[option] = None if parameter.default is Parameter.empty else parameter.default
-    return options
+    """Return the arguments of a model's class except the vocabulary sizes, and their default values.
+
+    The value is None if the argument has no default.
+    """
+    return model_arguments(MODELS[name], 2)

@@ -22,13 +22,12 @@ from regard.layers.recurrent import Recurrence, Recurrent, flip
 from regard.masks.constructors import padding
 from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
+from regard.roles import CROSS_ATTENTION
 from regard.scores import Additive, Location, Score, learned_in
 from regard.select import Soft, build_select
 from regard.sites import scopes_at
 
 __all__ = ["Bahdanau", "Maxout"]
-
-SITE = "decoder.cross"
 
 
 class Bahdanau(Model):
@@ -40,19 +39,16 @@ class Bahdanau(Model):
     s_i  = GatedCell(e(y_{i-1}), s_{i-1}, c_i)                       (appendix A.2.2)
     t_i  = maxout(U_o s_i + V_o e(y_{i-1}) + C_o c_i),  p(y_i) = softmax(W_o t_i)
 
-    U_a h is computed once per source.
-    width: size of the states (n in the paper). embedding: size of the word embeddings (m in the paper;
-    default: width). hidden: hidden size of the additive score (default: width). encoder: "gru" uses
-    torch.nn.GRU, which is faster; "paper" uses the paper's cell, one step at a time.
-    score: a name, {"name": "cosine", "sharpness": 9.0}, or a Score. For scores that need keys of the width of
-    the query, such as dot, the encoder states are projected to keys of that width.
-    select: a name, {"name": "softmax", "temperature": 0.5}, or a Select. In eval mode, "hard" reads the key
-    with the highest score.
+    U_a h_j does not depend on i, so it is computed once for each source.
 
     width: size of the states (n in the paper).
     embedding: size of the word embeddings (m in the paper). Default: width.
-    hidden: hidden size of the additive score. Default: width.
+    hidden: hidden size of the additive score function. Default: width.
     encoder: "gru" uses torch.nn.GRU, which is faster; "paper" uses the paper's cell, one step at a time.
+    score: the score function: a name, {"name": "cosine", "sharpness": 9.0}, or a Score. If it needs queries
+        and keys of the same size, as dot does, the encoder states are projected to keys of size `width`.
+    select: how scores become weights: a name, {"name": "softmax", "temperature": 0.5}, or a Select. In eval
+        mode, "hard" reads the key with the highest score.
 
     Differs from the paper: in its appendix, t_i is computed from s_{i-1}. This model follows eq. 4 of the
     paper, where the output word depends on s_i.
@@ -64,6 +60,7 @@ class Bahdanau(Model):
     """
 
     small_steps = True
+    site, role = "decoder.cross", CROSS_ATTENTION
 
     def __init__(
         self,
@@ -91,7 +88,7 @@ class Bahdanau(Model):
         self.encoder = ENCODERS[encoder](inputs, width)
         self.first = nn.Linear(width, width)
         self.score = _build_score(score, width, 2 * width, hidden)
-        # Scores such as dot compare vectors of one width; then keys are projected to the width of the query.
+        # Some score functions, such as dot, need queries and keys of the same size. Then project the keys.
         narrows = self.score.mismatch(width, 2 * width, 1) is not None
         self.score = _build_score(score, width, width, hidden) if narrows else self.score
         self.narrow = nn.Linear(2 * width, width, bias=False) if narrows else None
@@ -117,9 +114,9 @@ class Bahdanau(Model):
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         (s,) = state.hidden
         if self._can_fuse(embedded_RTM, state, encoded):
-            # Store the gates with the time dimension first, because attend_along() reads them in this order.
+            # Store the gates in memory with the time dimension first: attend_along() reads in this order.
             gates_RTG = self.cell.gates(embedded_RTM.transpose(0, 1)).transpose(0, 1)
-            states_RTM, contexts_RTE = attend_along(self.cell, gates_RTG, s, encoded.memories[0], SITE)
+            states_RTM, contexts_RTE = attend_along(self.cell, gates_RTG, s, encoded.memories[0], self.site)
         else:
             gates_RTG = self.cell.gates(embedded_RTM)
             states_RTM, contexts_RTE = self._step_by_step(gates_RTG, s, state.position, encoded)
@@ -129,29 +126,34 @@ class Bahdanau(Model):
     def _step_by_step(
         self, gates_RTG: Tensor, s: Tensor, position: int, encoded: Encoded
     ) -> tuple[Tensor, Tensor]:
-        states, contexts, select = [], [], select_argument(self.select, self.training)
+        states, contexts = [], []
+        options = {**select_argument(self.select, self.training), "site": self.site, "role": self.role}
         for at, gates in enumerate(gates_RTG.unbind(1), position):
-            context = attend(s[:, None], encoded.memories[0], start=at, site=SITE, **select).output[:, 0]
+            context = attend(s[:, None], encoded.memories[0], start=at, **options).output[:, 0]
             s = self.cell(gates, s, context)
             states.append(s)
             contexts.append(context)
         return torch.stack(states, 1), torch.stack(contexts, 1)
 
     def _can_fuse(self, embedded_RTM: Tensor, state: State, encoded: Encoded) -> bool:
-        """Whether attend_along() can run: training on whole targets, not on the CPU, no open scope.
+        """Return whether attend_along(), which is faster than single steps, can compute these steps.
 
-        It computes the model of the paper: an additive score and softmax.
+        It requires the attention of the paper (an additive score function and softmax), training on whole
+        targets, a device other than the CPU, and no open scope of record() or intervene().
         """
         if type(self.score) is not Additive or self.score.heads or self.select != Soft() or in_transform():
             return False
         trains = self.training and torch.is_grad_enabled()
         whole = state.position == 0 and len(embedded_RTM) == len(encoded)
         whole = whole and embedded_RTM.device.type != "cpu"
-        return trains and whole and not torch.compiler.is_compiling() and not scopes_at(SITE)
+        return trains and whole and not torch.compiler.is_compiling() and not scopes_at(self.site, self.role)
 
 
 def _build_score(score: ScoreOption, query_size: int, key_size: int, hidden: int | None) -> Score:
-    """Build the score; hidden: the option of the model, for additive scores that have none of their own."""
+    """Create the score function, with small initial parameters.
+
+    hidden: the option of the model. It is used for "additive" and "concat" if `score` has no option "hidden".
+    """
     name = score.get("name") if isinstance(score, Mapping) else score
     if hidden is not None and name not in ("additive", "concat"):
         problem = f"hidden is {hidden}, but this score has no hidden layer"
@@ -169,7 +171,8 @@ def _build_score(score: ScoreOption, query_size: int, key_size: int, hidden: int
 def _near_uniform(score: Score) -> Score:
     """Scale the initial parameters down, so that the attention weights are nearly uniform at first.
 
-    Otherwise the model learns to attend to the words that get high scores from the random initial parameters.
+    With larger random parameters, some words would get high scores by chance, and the model would learn to
+    keep attending to them.
     """
     if isinstance(score, nn.Module):
         with torch.no_grad():

@@ -1,9 +1,9 @@
 """The interface of all encoder-decoder models: encode, start, step, forward.
 
     encode(source, lengths) -> Encoded             encode the source, once
-    start(encoded) -> State                        state before the first token
-    step(state, tokens, encoded) -> State, logits  read the next tokens (rows, n): one, several or all
-    forward(batch) -> logits                       all tokens at once (teacher forcing)
+    start(encoded) -> State                        return the decoder state before the first token
+    step(state, tokens, encoded) -> State, logits  read the next n tokens of each row (one, several or all)
+    forward(batch) -> logits                       read all tokens at once (teacher forcing)
 
 Search, scoring and recording use only this interface. Modules store nothing between calls. A state may have K
 rows for each encoded source, as in beam search. Then row r of the state attends to source r // K; the memory
@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,29 +24,30 @@ from torch import Tensor, nn
 from regard.attended import Attended
 from regard.attention import attention
 from regard.data.batch import PAD, Batch
+from regard.data.batch_rows import BatchRows
 from regard.errors import ArgumentError, message
 from regard.memory import Memory
 
 __all__ = ["Encoded", "Model", "State", "at_least_one", "attend", "in_eval_mode", "words"]
 
 _eval_modes: dict[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = {}
-"""For each model inside in_eval_mode(): the number of open `with` statements, and the previous mode of each
-module."""
+"""For each model on which in_eval_mode() is active: the number of its open `with` blocks, and the mode
+(training or eval) that each module had before."""
 
 _eval_lock = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
+class Encoded(BatchRows):
     """An encoded batch of sources.
 
     lengths: source lengths, (B,).
     memories: one Memory for each cross-attention layer, with B sequences each.
-    first: the initial recurrent state of the decoder, tensors (B, ...); empty for a Transformer.
+    first: the initial recurrent state of the decoder, as tensors (B, ...); empty for a Transformer.
 
     >>> import regard, torch
     >>> encoded = Encoded(torch.tensor([3, 2]), (regard.prepare(torch.randn(2, 3, 4)),))
-    >>> encoded.reorder(torch.tensor([1])).memories[0].key.shape
+    >>> encoded.select(torch.tensor([1])).memories[0].key.shape
     torch.Size([1, 3, 4])
     """
 
@@ -58,16 +59,12 @@ class Encoded:
         return len(self.lengths)
 
     def reorder(self, index: Tensor) -> Encoded:
-        """Select sources by index; index has shape (B',)."""
-        return Encoded(
-            self.lengths.index_select(0, index),
-            tuple(memory.reorder(index) for memory in self.memories),
-            tuple(tensor.index_select(0, index) for tensor in self.first),
-        )
+        """Select sources by index (B',): the name of select() in earlier versions."""
+        return self.select(index)
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class State(BatchRows):
     """The decoder state, passed to step() and returned by it; never stored in a module.
 
     position: number of tokens read so far.
@@ -76,7 +73,7 @@ class State:
 
     >>> import torch
     >>> state = State(hidden=(torch.tensor([[1.0], [2.0]]),))
-    >>> state.reorder(torch.tensor([1, 1, 0])).hidden[0].flatten()
+    >>> state.select(torch.tensor([1, 1, 0])).hidden[0].flatten()
     tensor([2., 2., 1.])
     """
 
@@ -85,18 +82,15 @@ class State:
     past: tuple[Memory, ...] = ()
 
     def reorder(self, index: Tensor) -> State:
-        """Select rows by index, with repetition allowed; index has shape (rows',)."""
-        return replace(
-            self,
-            hidden=tuple(tensor.index_select(0, index) for tensor in self.hidden),
-            past=tuple(memory.reorder(index) for memory in self.past),
-        )
+        """Select rows by index (rows',): the name of select() in earlier versions."""
+        return self.select(index)
 
 
 class Model(nn.Module):
     """Base class of encoder-decoder models; subclasses implement encode, start and step.
 
     source_size, target_size: vocabulary sizes.
+    source, target: the tables of the token embeddings; a language model has `embedding` instead.
     longest_source, longest_target: maximum number of tokens including EOS; None for no limit.
     small_steps: whether the model launches small kernels for each token, as recurrent models do. On CUDA,
         training then uses CUDA graphs by default.
@@ -104,6 +98,8 @@ class Model(nn.Module):
 
     source_size: int
     target_size: int
+    source: nn.Embedding
+    target: nn.Embedding
     longest_source: int | None = None
     longest_target: int | None = None
     small_steps: bool = False
@@ -127,9 +123,10 @@ class Model(nn.Module):
 
 
 def attend(query: Tensor, memory: Memory, **options: Any) -> Attended:
-    """Attend from K beams per sequence to the memory of that sequence, without copying the memory.
+    """Attend from K beams for each source to the memory of the source, without copying the memory.
 
-    query: (B K, n, D); row r attends to sequence r // K of the memory.
+    query: (B K, n, D). Row r attends to sequence r // K of the memory.
+    memory: keys and values of B sequences.
     options: other arguments of attention(); `start` is the position of the first of the n queries.
 
     Returns an Attended with output (B K, n, E). attention() is called with all beams of a sequence in the
@@ -151,7 +148,10 @@ def attend(query: Tensor, memory: Memory, **options: Any) -> Attended:
 
 
 def at_least_one(tokens: Tensor) -> Tensor:
-    """Return tokens (rows, n) unchanged; raise ArgumentError if n is 0, as recurrent models need n >= 1."""
+    """Return tokens (rows, n) unchanged.
+
+    Raise ArgumentError if n is 0, because recurrent models need a token.
+    """
     if not tokens.shape[1]:
         problem = "tokens is empty: the batch has no targets"
         hint = "use Batch.collate(sources, targets), or regard.decoding.search() to translate"
@@ -160,7 +160,10 @@ def at_least_one(tokens: Tensor) -> Tensor:
 
 
 def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:
-    """Create an embedding table, normally distributed with this standard deviation, with zeros for PAD."""
+    """Create an embedding table (size, width). The embedding of PAD is 0.
+
+    deviation: standard deviation of the normal distribution from which the other embeddings are drawn.
+    """
     table = nn.Embedding(size, width, padding_idx=PAD)
     with torch.no_grad():
         table.weight.normal_(std=deviation)[PAD] = 0
@@ -169,9 +172,9 @@ def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:
 
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Context manager: put a model in eval mode, then restore the previous mode of each module.
+    """Context manager that puts a model in eval mode. At the end, the previous mode of each module returns.
 
-    If several threads use it for the same model, the last thread to leave it restores the modes.
+    If several threads use it for the same model, the last thread that leaves the block restores the modes.
     """
     with _eval_lock:
         users, modes = _eval_modes.get(model, (0, [(each, each.training) for each in model.modules()]))

@@ -17,7 +17,7 @@ from regard.layers.pooling import AttentionPooling, FirstPooling, LastPooling
 __all__ = ["POOL", "Classifier", "pooled", "site_of"]
 
 POOL = "pool"
-"""The site (name) of the attention layer that pools the states. Its weights are one number per word."""
+"""The site (name) of the attention layer that pools the states. It has one weight for each word."""
 
 
 class Classifier(nn.Module):
@@ -38,12 +38,14 @@ class Classifier(nn.Module):
     pairs: whether the classifier takes pairs of texts.
 
     Attributes that subclasses set:
+    embedding: the table of the token embeddings.
     longest: maximum number of tokens including EOS; None for no limit.
-    pool_site: POOL, or None if the pooling is not attention.
+    pool_site: site of the pooling layer (POOL), or None if the pooling is not attention.
     begins: whether the encoder puts BOS before each text.
     small_steps: whether the model launches small kernels for each token, see Model.
     """
 
+    embedding: nn.Embedding
     longest: int | None = None
     pool_site: str | None = None
     begins: bool = False
@@ -73,7 +75,10 @@ class Classifier(nn.Module):
         self.output = nn.Linear(hidden if pairs else features, classes)
 
     def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Encode padded texts (B, S) with EOS as vectors (B, features); lengths: (B,), including EOS."""
+        """Encode each text as one vector. Return (B, features).
+
+        tokens: (B, S), padded texts that end with EOS. lengths: (B,), including EOS.
+        """
         raise TypeError(f"{type(self).__name__} does not implement encode()")
 
     def forward(self, batch: LabelledBatch) -> Tensor:
@@ -103,15 +108,15 @@ class Classifier(nn.Module):
 
 
 def pooled(pooling: nn.Module, states: Tensor, lengths: Tensor) -> Tensor:
-    """Pool states (B, S, E) of texts with EOS to (B, E); lengths: (B,), including EOS.
+    """Pool the states (B, S, E) of texts that end with EOS to (B, E). lengths: (B,), including EOS.
 
     MeanPooling and AttentionPooling do not use the state of EOS, so that the weights of the words sum to 1.
-    Only a text without words is pooled from EOS.
+    But for a text without words, the result is the state of EOS.
     """
     whole = isinstance(pooling, FirstPooling | LastPooling)
     return pooling(states, lengths if whole else (lengths - 1).clamp(min=1))
 
 
 def site_of(pooling: nn.Module) -> str | None:
-    """Return the site of a pooling, or None if it is not attention."""
+    """Return the site (name) of a pooling layer, or None if the pooling is not attention."""
     return pooling.site if isinstance(pooling, AttentionPooling) else None

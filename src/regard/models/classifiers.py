@@ -6,10 +6,10 @@ To add a classifier: write its file, and add one line to CLASSIFIERS.
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from inspect import signature
 from typing import Any
 
 from regard.errors import ArgumentError, UnknownName, message
+from regard.layers.attention_options import model_arguments
 from regard.models.classifier import Classifier
 from regard.models.recurrent_classifier import GRUClassifier, LSTMClassifier
 from regard.models.transformer import Size, find_size
@@ -24,7 +24,7 @@ CLASSIFIERS: dict[str, type[Classifier]] = {
 }
 
 SIZE_OPTIONS = tuple(field.name for field in fields(Size) if field.name != "decoder_layers")
-"""The options of "transformer" that override values of its argument `size`: width, heads, inner, layers."""
+"""The options of "transformer" (width, heads, inner, layers) that override values of its argument `size`."""
 
 
 def build_classifier(name: str, vocabulary_size: int, classes: int, **options: Any) -> Classifier:
@@ -33,22 +33,27 @@ def build_classifier(name: str, vocabulary_size: int, classes: int, **options: A
     name: a name in CLASSIFIERS.
     vocabulary_size, classes: number of tokens, number of classes.
     options: the arguments of the classifier's class. For transformer also fields of Size, which override the
-        values of the named size: width, heads, inner, layers.
+        values of the named size: width, heads, inner, layers. score, select and position are names, or tables
+        with a name: select={"name": "entmax", "alpha": 1.5}.
 
     >>> build_classifier("lstm", vocabulary_size=9, classes=2, width=8, pooling="mean").encoder.layers
     LSTM(8, 8, batch_first=True, bidirectional=True)
     """
     if name not in CLASSIFIERS:
         raise UnknownName("classifier", name, CLASSIFIERS)
-    direct = set(list(signature(CLASSIFIERS[name]).parameters)[2:])
+    direct = model_arguments(CLASSIFIERS[name], 2)
     inside = set(SIZE_OPTIONS) if "size" in direct else set()
     for option in options:
-        if option not in direct | inside:
-            raise UnknownName(f"option of {name}", option, direct | inside)
+        if option == "position" and option not in direct:
+            problem = f"position is not an option of {name}"
+            hint = "recurrent layers read the words in order and have no position scheme, transformer has"
+            raise ArgumentError(message(f"build_classifier({name!r})", problem, hint=hint))
+        if option not in {*direct, *inside}:
+            raise UnknownName(f"option of {name}", option, {*direct, *inside})
     arguments = {option: value for option, value in options.items() if option in direct}
     changes = {option: value for option, value in options.items() if option in inside}
     if changes:
-        size = arguments.get("size", signature(CLASSIFIERS[name]).parameters["size"].default)
+        size = arguments.get("size", direct["size"])
         size = find_size(size) if isinstance(size, str) else size
         if not isinstance(size, Size):
             problem = f"size is {size!r}"

@@ -1,8 +1,9 @@
-"""LanguageModel: the base class of language models, which have the interface of Model but no source."""
+"""LanguageModel: the base class of language models.
+
+They have the interface of Model, but there is no source.
+"""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ class LanguageModel(Model):
     embedding: nn.Embedding
 
     def source_free(self, rows: int) -> Encoded:
-        """Return an Encoded without memories for `rows` texts, as start() and step() need one."""
+        """Return an Encoded without memories for `rows` texts, to pass to start() and step()."""
         return Encoded(torch.zeros(rows, dtype=torch.long, device=self.embedding.weight.device))
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
@@ -38,15 +39,16 @@ class LanguageModel(Model):
         return State()
 
     def forward(self, batch: Batch | TextBatch) -> Tensor:
-        """Return the logits (B, T, V) of the token after each input, from the initial state."""
+        """Return the logits (B, T, V) for the token after each input token. Start from the initial state."""
         encoded = self.source_free(len(batch))
         return self.step(self.start(encoded), batch.inputs, encoded)[1]
 
     def read(self, batch: TextBatch, state: State | None = None) -> tuple[State, Tensor]:
         """Read a batch; return the state after it and the logits (B, T, V).
 
-        state: the state that read() returned for the previous batch. It is used if batch.carried is True: the
-            texts continue those of the previous batch. Otherwise reading starts from the initial state.
+        state: the state that read() returned for the previous batch. It is used only if batch.carried is
+            True, which means that the texts continue those of the previous batch. Otherwise, reading starts
+            from the initial state.
 
         In training, pass detached(state), so that gradients stop at the start of the batch (truncated
         backpropagation through time).
@@ -73,5 +75,4 @@ def detached(state: State) -> State:
     >>> detached(State(position=3, hidden=(2 * weight,))).hidden[0].requires_grad
     False
     """
-    past = [replace(memory, key=memory.key.detach(), value=memory.value.detach()) for memory in state.past]
-    return replace(state, hidden=tuple(tensor.detach() for tensor in state.hidden), past=tuple(past))
+    return state.detach()

@@ -6,10 +6,10 @@ To add a language model: write its file, and add one line to LANGUAGE_MODELS.
 from __future__ import annotations
 
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 from regard.errors import ArgumentError, UnknownName, message
+from regard.layers.attention_options import model_arguments
 from regard.models.language_base import LanguageModel
 from regard.models.recurrent_language import GRULanguageModel, LSTMLanguageModel
 from regard.models.transformer import Size, find_size
@@ -24,7 +24,15 @@ LANGUAGE_MODELS: dict[str, type[LanguageModel]] = {
 }
 
 SIZE_OPTIONS = ("width", "heads", "inner", "layers")
-"""Fields of Size that are also options of models with an argument `size`; they override its values."""
+"""Fields of Size that are also options of models with an argument `size`. They override its values."""
+
+
+ABSENT = {
+    "position": "recurrent layers read the words in order and have no position scheme",
+    "score": "recurrent language models have no attention",
+    "select": "recurrent language models have no attention",
+}
+"""Options of attention that recurrent models do not have, and why."""
 
 
 def build_language_model(name: str, vocabulary_size: int, **options: Any) -> LanguageModel:
@@ -33,22 +41,27 @@ def build_language_model(name: str, vocabulary_size: int, **options: Any) -> Lan
     name: a name in LANGUAGE_MODELS.
     vocabulary_size: number of tokens, including the four special tokens.
     options: the arguments of the model's class. For transformer also fields of Size, which override the
-        values of the named size: width, heads, inner, layers.
+        values of the named size: width, heads, inner, layers. score, select and position are names, or tables
+        with a name: select={"name": "entmax", "alpha": 1.5}.
 
     >>> build_language_model("transformer", 9, size="tiny", layers=2, position="alibi").decoder[1].itself.site
     'decoder.1.self'
     """
     if name not in LANGUAGE_MODELS:
         raise UnknownName("language model", name, LANGUAGE_MODELS)
-    parameters = signature(LANGUAGE_MODELS[name]).parameters
-    direct = set(list(parameters)[1:])
+    direct = model_arguments(LANGUAGE_MODELS[name], 1)
     of_size = set(SIZE_OPTIONS) if "size" in direct else set()
     for option in options:
-        if option not in direct | of_size:
-            raise UnknownName(f"option of {name}", option, direct | of_size)
+        if option in ABSENT and option not in direct:
+            problem = f"{option} is not an option of {name}"
+            raise ArgumentError(
+                message(f"build_language_model({name!r})", problem, hint=f"{ABSENT[option]}, transformer has")
+            )
+        if option not in {*direct, *of_size}:
+            raise UnknownName(f"option of {name}", option, {*direct, *of_size})
     changes = {option: options.pop(option) for option in of_size & set(options)}
     if changes:
-        size = options.get("size", parameters["size"].default)
+        size = options.get("size", direct["size"])
         if not isinstance(size, str | Size):
             call = f"build_language_model({name!r})"
             raise ArgumentError(message(call, f"size is {size!r}", expected="a name or a Size"))

@@ -20,6 +20,7 @@ from regard.layers.recurrent import Hidden, Recurrence, Recurrent
 from regard.masks.constructors import dense, padding
 from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
+from regard.roles import CROSS_ATTENTION
 from regard.scores import Location, Score, learned_in
 from regard.select import LocalP, Soft, build_select
 
@@ -33,9 +34,10 @@ class Global:
 
 @dataclass(frozen=True)
 class Monotonic:
-    """Monotonic local attention, "local-m" (section 3.2): attend within `reach` words of p_t = t.
+    """Monotonic local attention, "local-m" (section 3.2): attend only to words near source position p_t = t.
 
-    A step more than `reach` words past the end of the source attends to nothing; its context is 0.
+    reach: maximum distance in words from p_t. If p_t is more than `reach` words after the end of the source,
+        step t sees no word, and its context is 0.
     """
 
     reach: int = 10
@@ -43,9 +45,9 @@ class Monotonic:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Predictive local attention, "local-p": weights times a Gaussian around p_t (eq. 9 and 10).
+    """Predictive local attention, "local-p": the weights are multiplied by a Gaussian around p_t (eq. 9, 10).
 
-    p_t = S sigma(v_p . tanh(W_p h_t))
+    p_t = S sigma(v_p . tanh(W_p h_t)), where S is the length of the source
     """
 
     reach: int = 10
@@ -67,15 +69,17 @@ class Luong(Model):
     h~_t = tanh(W_c [c_t; h_t]),  p(y_t) = softmax(W_s h~_t)          (eq. 5 and 6)
 
     recurrence: cell, width, depth and dropout of encoder and decoder.
-    score: dot, general, concat, location or any other score; a name, {"name": "concat", "hidden": 64}, or a
-    Score. select: a name, {"name": "softmax", "temperature": 0.5}, or a Select; local-p has its own. In eval
-    mode, "hard" reads the key with the highest score.
-    view: global, local-m or local-p. To set the window: {"name": "local-m", "reach": 4}, Monotonic(reach=4)
-    or Predicted(reach=4).
-    readout: "attentional" is h~ as above; "affine" is softmax(W [c_t; h_t]) without h~.
-    feeding: input feeding: h~_{t-1} (or [c; h] with "affine") is an input of the next step. Without input
-    feeding, one attention() call computes all steps.
-    both_ways: bidirectional encoder; its states are projected to `width` if the score needs equal sizes.
+    score: the score function (dot, general, concat, location or another): a name,
+        {"name": "concat", "hidden": 64}, or a Score.
+    select: how scores become weights: a name, {"name": "softmax", "temperature": 0.5}, or a Select. In eval
+        mode, "hard" reads the key with the highest score. The view local-p allows only softmax.
+    view: which source words a step can attend to: "global", "local-m" or "local-p". To set the window, use
+        {"name": "local-m", "reach": 4}, Monotonic(reach=4) or Predicted(reach=4).
+    readout: "attentional" computes p(y_t) from h~_t as above; "affine" is softmax(W [c_t; h_t]) without h~_t.
+    feeding: whether to use input feeding: h~_{t-1} (or [c; h] with "affine") is an input of the next step.
+        Without input feeding, one attention() call computes all steps.
+    both_ways: whether the encoder is bidirectional. Its states are projected to `width` if the score function
+        needs queries and keys of the same size.
 
     >>> from regard.data.batch import Batch
     >>> model = Luong(source_size=9, target_size=7, recurrence=Recurrence(width=8, cell="lstm"), score="dot")
@@ -84,6 +88,7 @@ class Luong(Model):
     """
 
     small_steps = True
+    site, role = "decoder.cross", CROSS_ATTENTION
 
     def __init__(
         self,
@@ -155,10 +160,11 @@ class Luong(Model):
         return State(after, (*hidden, fed)), self.readout(torch.stack(all_joined, 1))
 
     def _read(self, states_RTM: Tensor, encoded: Encoded, position: int) -> Tensor:
-        """Return the contexts (R, T, E) for decoder states (R, T, M); position: that of the first state."""
+        """Return the contexts (R, T, E) for decoder states (R, T, M). position: step of the first state."""
         (memory,), (rows, steps, _) = encoded.memories, states_RTM.shape
         beams = rows // max(len(encoded), 1)
-        options: dict[str, Any] = {**select_argument(self.select, self.training)}
+        options: dict[str, Any] = {"site": self.site, "role": self.role}
+        options |= select_argument(self.select, self.training)
         if isinstance(self.view, Monotonic):
             at_T = torch.arange(position, position + steps, device=states_RTM.device).repeat(beams)
             of_S = torch.arange(memory.length, device=states_RTM.device)
@@ -166,11 +172,11 @@ class Luong(Model):
         if isinstance(self.view, Predicted) and self.place is not None:
             centre_BT = self.place(states_RTM).reshape(len(encoded), -1) * encoded.lengths[:, None]
             options["select"] = LocalP(centre_BT, self.view.reach)
-        return attend(states_RTM, memory, start=position, site="decoder.cross", **options).output
+        return attend(states_RTM, memory, start=position, **options).output
 
 
 class Attentional(nn.Module):
-    """Readout through the attentional state: h~ = tanh(W_c [c; h]), logits W_s h~ (eq. 5 and 6)."""
+    """Output layer with an attentional state: h~ = tanh(W_c [c; h]), logits W_s h~ (eq. 5 and 6)."""
 
     def __init__(self, read: int, width: int, outputs: int, dropout: float):
         super().__init__()
@@ -187,7 +193,7 @@ class Attentional(nn.Module):
 
 
 class Affine(nn.Module):
-    """Readout with one linear layer: logits W [c; h]."""
+    """Output layer with one linear layer: logits W [c; h]."""
 
     def __init__(self, read: int, width: int, outputs: int, dropout: float):
         super().__init__()
@@ -206,7 +212,7 @@ READOUTS: dict[str, type[Attentional] | type[Affine]] = {"attentional": Attentio
 
 
 class Bridge(nn.Module):
-    """Compute the initial decoder state from the last states of a bidirectional encoder, for each layer.
+    """Compute the initial state of each decoder layer from the last states of a bidirectional encoder.
 
     s = tanh(W [forward; backward])
     """
@@ -220,7 +226,7 @@ class Bridge(nn.Module):
 
 
 class Place(nn.Module):
-    """Predict p_t / S, the relative source position to attend to: sigma(v_p . tanh(W_p h_t)) (eq. 9)."""
+    """Predict the source position p_t to attend to, divided by S: sigma(v_p . tanh(W_p h_t)) (eq. 9)."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -232,7 +238,7 @@ class Place(nn.Module):
 
 
 def build_view(view: str | Mapping[str, Any] | View) -> View:
-    """Build a view from its name, or from a mapping with name and reach; return a View unchanged."""
+    """Create a view from its name, or from a mapping with name and reach. A View is returned unchanged."""
     if isinstance(view, str):
         view = {"name": view}
     if isinstance(view, Mapping):

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from inspect import signature
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from regard.errors import UnknownName, positive
-from regard.layers.pooling import AttentionPooling, LastPooling, MeanPooling
+from regard.errors import positive
+from regard.layers.pooling import LastPooling, MeanPooling, PoolingOption, PoolingOptions
 from regard.layers.recurrent import Recurrence, Recurrent
 from regard.models.base import words
 from regard.models.classifier import POOL, Classifier, pooled, site_of
 
 __all__ = ["GRUClassifier", "LSTMClassifier", "RecurrentClassifier"]
 
-POOLINGS: dict[str, Callable[[int, bool], nn.Module]] = {
-    "mean": lambda width, both_ways: MeanPooling(),
-    "last": lambda width, both_ways: LastPooling(both_ways=both_ways),
-    "attention": lambda width, both_ways: AttentionPooling(width, site=POOL),
+POOLINGS: dict[str, Callable[[int, bool, PoolingOptions], nn.Module]] = {
+    "mean": lambda width, both_ways, options: MeanPooling(),
+    "last": lambda width, both_ways, options: LastPooling(both_ways=both_ways),
+    "attention": lambda width, both_ways, options: options.build(width, POOL),
 }
-"""For each name, a function that creates the pooling layer. Its arguments: the width of the states, and
-whether the recurrent layers are bidirectional."""
+"""For each name, a function that creates the pooling layer. Arguments: the width of the states, whether
+the recurrent layers are bidirectional, and the options of the pooling."""
 
 
 class RecurrentClassifier(Classifier):
@@ -35,8 +36,10 @@ class RecurrentClassifier(Classifier):
     bidirectional: whether a second direction reads the text backwards.
     pooling: "mean" is the mean of the states, "last" the final state, "attention" is AttentionPooling, with
         one learned query and the site name "pool". "mean" and "attention" do not use the state of EOS.
-    dropout: dropout probability of embeddings, between layers, of the pooled vectors, and of the hidden layer
-        for pairs.
+    attention: score and select of the pooling "attention", see AttentionPooling; the defaults are
+        score="additive" and select="softmax". {"name": "attention", "select": "hard"} as pooling is the same.
+    dropout: dropout probability for the embeddings, between layers, for the pooled vectors, and for the
+        hidden layer for pairs.
     word_dropout, pairs: see Classifier.
     """
 
@@ -51,20 +54,21 @@ class RecurrentClassifier(Classifier):
         embedding: int | None = None,
         layers: int = 1,
         bidirectional: bool = True,
-        pooling: str = "attention",
+        pooling: PoolingOption = "attention",
         dropout: float = 0.5,
         word_dropout: float = 0.0,
         pairs: bool = False,
+        **attention: Any,
     ):
-        if pooling not in POOLINGS:
-            raise UnknownName("pooling", pooling, POOLINGS)
-        positive(f"{type(self).__name__}()", dropout, width=width, layers=layers)
+        call = f"{type(self).__name__}()"
+        how = PoolingOptions.checked(call, pooling, POOLINGS, attention, signature(type(self)).parameters)
+        positive(call, dropout, width=width, layers=layers)
         recurrence = Recurrence(width, embedding, self.cell, layers, dropout)
         features = 2 * width if bidirectional else width
         super().__init__(vocabulary_size, classes, features, width, dropout, word_dropout, pairs)
         self.embedding = words(vocabulary_size, recurrence.embedding_width)
         self.encoder = Recurrent(recurrence, recurrence.embedding_width, both_ways=bidirectional)
-        self.pooling = POOLINGS[pooling](features, bidirectional)
+        self.pooling = POOLINGS[how.name](features, bidirectional, how)
         self.pool_site = site_of(self.pooling)
 
     def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:

@@ -24,16 +24,17 @@ class RecurrentLanguageModel(LanguageModel):
     D is dropout. It acts on the non-recurrent connections only: on the embeddings, between layers, and before
     the softmax, not on h_t-1 (Zaremba et al. 2015, "Recurrent Neural Network Regularization", section 3.2).
 
-    vocabulary_size: V.
+    vocabulary_size: number of tokens V.
     width: size of the states.
     embedding: size of the token embeddings. Default: width.
     depth: number of layers.
     dropout: probability of D.
-    tie: share the weights of the embedding and the output layer (Press and Wolf 2017); needs
-        embedding = width.
-    uniform: draw all weights and biases from [-uniform, uniform], as the paper does. The paper uses 0.05 for
-        its medium model (width 650, depth 2, dropout 0.5, untied) and 0.04 for its large model. Default:
-        normally distributed embeddings, orthogonal recurrent weights, and torch's defaults for the rest.
+    tie: whether embedding and output layer share their weights (Press and Wolf 2017). Then embedding must
+        equal width.
+    uniform: if set, all initial weights and biases are drawn from [-uniform, uniform], as in the paper. The
+        paper uses 0.05 for its medium model (width 650, depth 2, dropout 0.5, untied) and 0.04 for its large
+        model. Default: normally distributed embeddings, orthogonal recurrent weights, and torch's defaults
+        for the rest.
     """
 
     cell: ClassVar[str]

@@ -21,8 +21,8 @@ class Seq2Seq(Model):
 
     recurrence: cell, width, depth and dropout of encoder and decoder.
     context: "first" or "every". With "first" (Sutskever et al. 2014), c is only the initial decoder state.
-    With "every" (Cho et al. 2014), c is also an input of the cell and of the output layer at every step.
-    reverse: read the source words in reverse order (Sutskever et al. 2014, section 3.3).
+        With "every" (Cho et al. 2014), c is also an input of the cell and of the output layer at every step.
+    reverse: whether to read the source words in reverse order (Sutskever et al. 2014, section 3.3).
 
     Differs from the papers: with "every" the output layer is linear in s_i, c and e(y_{i-1}); Cho et al. use
     a maxout layer.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
@@ -25,9 +25,9 @@ from regard.masks.mask import Mask
 from regard.memory import Memory
 from regard.models.base import Encoded, Model, State, words
 from regard.positions.embedded import Table
-from regard.scores import Location
+from regard.roles import CROSS_ATTENTION, DECODER_SELF, ENCODER_SELF
 
-__all__ = ["SIZES", "Size", "Transformer"]
+__all__ = ["NORMS", "SIZES", "LayerSettings", "Size", "Transformer", "TransformerLayer", "find_size"]
 
 
 @dataclass(frozen=True)
@@ -70,20 +70,20 @@ class Transformer(Model):
     decoder layer: x + self(x), causal, then x + cross(x, source), then x + FFN(x)
 
     size: a name (tiny, small, base, big) or a Size.
-    position: any position scheme of the library: a name, {"name": "rotary", "base": 500000.0}, or a Position;
-    "none" for no positions. Position embeddings are added to the token embeddings; the other schemes act in
-    every self-attention layer.
-    attention: score and select of every attention layer, see AttentionOptions; the defaults are
-    score="scaled_dot" and select="softmax". In eval mode, "hard" reads the key with the highest score.
+    position: a position scheme: a name, {"name": "rotary", "base": 500000.0}, a Position, or "none". Position
+        embeddings are added to the token embeddings; the other schemes act in every self-attention layer.
+    attention: the options `score` and `select` of every attention layer, see AttentionOptions. The defaults
+        are score="scaled_dot" and select="softmax". In eval mode, "hard" reads the key with the highest
+        score.
     norm: "post" is LayerNorm(x + f(x)), as in the paper; "pre" is x + f(LayerNorm(x)), which trains more
-    stably.
-    activation: of the feed-forward layers: relu, gelu or swiglu.
-    tie: "output" shares the weights of the target embedding and the output layer; "all" shares them with the
-    source embedding too, and needs one vocabulary for both sides; "none" shares nothing.
+        stably.
+    activation: activation of the feed-forward layers: relu, gelu or swiglu.
+    tie: "output" shares the weights of the target embedding and the output layer. "all" shares them with the
+        source embedding too, and needs one vocabulary for both sides. "none" shares nothing.
     dropout: dropout probability of embeddings, and of the output of each sublayer before it is added to x.
     inner_dropout: dropout probability of attention weights, and inside the feed-forward layers. Default:
-    dropout.
-    longest: number of positions in the position table, for "learned" and "noise".
+        dropout.
+    longest: number of positions in the table of position embeddings, for "learned" and "noise".
 
     >>> from regard.data.batch import Batch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)
@@ -122,13 +122,15 @@ class Transformer(Model):
         added = scheme is not None and scheme.acts == "embeddings"
         self.position = scheme if added else None
         inside = None if added else position
-        options = _attention_options(attention)
+        options = AttentionOptions.checked("Transformer()", attention, signature(Transformer).parameters)
         if isinstance(scheme, Table):
             self.longest_source = self.longest_target = len(scheme.table)
-        layer = _Settings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
-        self.encoder = nn.ModuleList(_Layer(layer, f"encoder.{i}") for i in range(chosen.layers))
+        layer = LayerSettings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
+        self.encoder = nn.ModuleList(TransformerLayer(layer, f"encoder.{i}") for i in range(chosen.layers))
         depth = chosen.layers if chosen.decoder_layers is None else chosen.decoder_layers
-        self.decoder = nn.ModuleList(_Layer(layer, f"decoder.{i}", decodes=True) for i in range(depth))
+        self.decoder = nn.ModuleList(
+            TransformerLayer(layer, f"decoder.{i}", decodes=True) for i in range(depth)
+        )
         self.encoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
         self.decoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
         self.output = nn.Linear(chosen.width, target_size)
@@ -162,7 +164,7 @@ class Transformer(Model):
 
 
 @dataclass(frozen=True)
-class _Settings:
+class LayerSettings:
     """Settings that all layers of a Transformer share."""
 
     size: Size
@@ -174,9 +176,10 @@ class _Settings:
     attention: AttentionOptions
 
     def build_attention(self, *, positions: bool, causal: bool = False) -> MultiHead:
-        """Build one attention layer, with the position scheme if `positions`; causal: of a decoder.
+        """Build one attention layer.
 
-        Objects from the caller are copied, so that layers do not share parameters.
+        positions: whether it has the position scheme. causal: whether it is causal, as in a decoder.
+        A Score or Position from the caller is copied, so that layers do not share parameters.
         """
         width, heads = self.size.width, self.size.heads
         score = build_layer_score(self.attention.score, width // heads, width // heads, heads)
@@ -188,22 +191,23 @@ class _Settings:
         return MultiHead(width, heads, score=score, position=position, dropout=self.inner_dropout)
 
 
-class _Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """One layer: self-attention, cross-attention (decoder only) and the feed-forward layer.
 
-    decodes: whether the layer has cross-attention; its self-attention is then causal. causal: whether the
-    self-attention is causal in a layer without cross-attention.
+    decodes: whether the layer has cross-attention. If True, its self-attention is causal.
+    causal: whether the self-attention is causal in a layer without cross-attention.
     """
 
-    def __init__(self, settings: _Settings, name: str, decodes: bool = False, causal: bool = False):
+    def __init__(self, settings: LayerSettings, name: str, decodes: bool = False, causal: bool = False):
         super().__init__()
         size, dropout, width = settings.size, settings.inner_dropout, settings.size.width
         self.pre, self.select = settings.pre, settings.attention.selection
         self.itself = settings.build_attention(positions=True, causal=decodes or causal)
         self.itself.site = f"{name}.self"
+        self.itself.role = DECODER_SELF if decodes or causal else ENCODER_SELF
         self.cross = settings.build_attention(positions=False) if decodes else None
         if self.cross is not None:
-            self.cross.site = f"{name}.cross"
+            self.cross.site, self.cross.role = f"{name}.cross", CROSS_ATTENTION
         self.feedforward = FeedForward(width, size.inner, settings.activation, dropout)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 if decodes else 2))
         self.dropout = nn.Dropout(settings.dropout)
@@ -230,7 +234,7 @@ class _Layer(nn.Module):
         if self.cross is not None and source is not None:
             norm = self.norms[1]
             y = norm(x) if self.pre else x
-            # The K beams of each source are moved to the query dimension: see base.attend.
+            # Move the K beams of each source to the query dimension, as in base.attend().
             folded = y.reshape(source.key.shape[0], -1, y.shape[-1])
             beams = len(y) // max(len(folded), 1) or 1
             context = self.cross(folded, source, start=start, beams=beams, **select).output
@@ -240,21 +244,6 @@ class _Layer(nn.Module):
     def _add(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
         total = x + self.dropout(change)
         return total if self.pre else norm(total)
-
-
-def _attention_options(options: dict[str, Any]) -> AttentionOptions:
-    """Check the options of the attention layers."""
-    known = [field.name for field in fields(AttentionOptions)]
-    for option in options:
-        if option not in known:
-            raise UnknownName(
-                "argument of Transformer()", option, {*signature(Transformer).parameters, *known}
-            )
-    checked = AttentionOptions(**options)
-    if isinstance(build_layer_score(checked.score, 2, 2), Location):
-        problem = "the score location ignores the keys, so that their projections would not be trained"
-        raise ArgumentError(message("Transformer()", problem, hint="luong and bahdanau have this score"))
-    return checked
 
 
 def _check_options(size: str | Size, norm: str, tie: str, source_size: int, target_size: int) -> Size:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.functional import pad
@@ -10,21 +12,22 @@ from torch.nn.functional import pad
 from regard.data.batch import BOS
 from regard.errors import ArgumentError, UnknownName, message
 from regard.layers.attention_options import AttentionOptions, PositionOption, build_model_position
-from regard.layers.pooling import AttentionPooling, FirstPooling, MeanPooling
+from regard.layers.pooling import FirstPooling, MeanPooling, PoolingOption, PoolingOptions
 from regard.masks.constructors import padding
 from regard.models.base import words
 from regard.models.classifier import POOL, Classifier, pooled, site_of
-from regard.models.transformer import NORMS, Size, _Layer, _Settings, find_size
+from regard.models.transformer import NORMS, LayerSettings, Size, TransformerLayer, find_size
 from regard.positions.embedded import Table
 
 __all__ = ["TransformerClassifier"]
 
-POOLINGS: dict[str, Callable[[int], nn.Module]] = {
-    "mean": lambda width: MeanPooling(),
-    "first": lambda width: FirstPooling(),
-    "attention": lambda width: AttentionPooling(width, site=POOL),
+POOLINGS: dict[str, Callable[[int, PoolingOptions], nn.Module]] = {
+    "mean": lambda width, options: MeanPooling(),
+    "first": lambda width, options: FirstPooling(),
+    "attention": lambda width, options: options.build(width, POOL),
 }
-"""For each name, a function that creates the pooling layer. Its argument: the width of the states."""
+"""For each name, a function that creates the pooling layer. Arguments: the width of the states, and the
+options of the pooling."""
 
 
 class TransformerClassifier(Classifier):
@@ -33,15 +36,19 @@ class TransformerClassifier(Classifier):
     layer: x + self(x), then x + FFN(x);  u = pooling(x_1, ..., x_S),  logits as in Classifier
 
     size: a name (tiny, small, base, big) or a Size; its decoder_layers are not used.
-    position: any position scheme of the library, or none.
+    position: a position scheme: a name in POSITIONS, a mapping with the name and its options, a Position, or
+        "none".
     norm: "post" is LayerNorm(x + f(x)), as in the paper; "pre" is x + f(LayerNorm(x)).
     pooling: "mean" is the mean of the states. "first" is the state of BOS, which is put before the text, like
         [CLS] in Devlin et al. 2019. "attention" is AttentionPooling, with one learned query and the site name
-        "pool". "mean" and "attention" do not use the state of EOS.
+        "pool"; {"name": "attention", "select": "hard"} sets its score and select. "mean" and "attention" do
+        not use the state of EOS.
+    attention: score and select of every self-attention layer, see AttentionOptions; the defaults are
+        score="scaled_dot" and select="softmax".
     dropout: dropout probability of embeddings, attention weights, feed-forward layers, the output of each
         sublayer, the pooled vectors, and the hidden layer for pairs.
     word_dropout, pairs: see Classifier.
-    longest: number of positions in the position table, for "learned" and "noise".
+    longest: number of positions in the table of position embeddings, for "learned" and "noise".
 
     >>> from regard.data.labelled_batch import LabelledBatch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)
@@ -58,15 +65,18 @@ class TransformerClassifier(Classifier):
         *,
         position: PositionOption = "sinusoidal",
         norm: str = "pre",
-        pooling: str = "attention",
+        pooling: PoolingOption = "attention",
         dropout: float = 0.1,
         word_dropout: float = 0.0,
         pairs: bool = False,
         longest: int = 1024,
+        **attention: Any,
     ):
-        for kind, name, names in (("norm", norm, NORMS), ("pooling", pooling, POOLINGS)):
-            if name not in names:
-                raise UnknownName(kind, name, names)
+        call = "TransformerClassifier()"
+        options = AttentionOptions.checked(call, attention, signature(TransformerClassifier).parameters)
+        if norm not in NORMS:
+            raise UnknownName("norm", norm, NORMS)
+        how = PoolingOptions.checked(call, pooling, POOLINGS)
         if longest < 3:
             expected = "3 or more: BOS, one token and EOS"
             problem = f"longest is {longest}"
@@ -77,7 +87,7 @@ class TransformerClassifier(Classifier):
             raise ArgumentError(message("TransformerClassifier()", problem, expected="a name or a Size"))
         width = chosen.width
         super().__init__(vocabulary_size, classes, width, width, dropout, word_dropout, pairs)
-        self.width, self.begins = width, pooling == "first"
+        self.width, self.begins = width, how.name == "first"
         self.embedding = words(vocabulary_size, chosen.width, chosen.width**-0.5)
         scheme = build_model_position(position, chosen.width, chosen.heads, longest)
         added = scheme is not None and scheme.acts == "embeddings"
@@ -85,10 +95,10 @@ class TransformerClassifier(Classifier):
         if isinstance(scheme, Table):
             self.longest = longest - self.begins
         inside = None if added else position
-        settings = _Settings(chosen, inside, norm == "pre", "relu", dropout, dropout, AttentionOptions())
-        self.encoder = nn.ModuleList(_Layer(settings, f"encoder.{i}") for i in range(chosen.layers))
+        settings = LayerSettings(chosen, inside, norm == "pre", "relu", dropout, dropout, options)
+        self.encoder = nn.ModuleList(TransformerLayer(settings, f"encoder.{i}") for i in range(chosen.layers))
         self.encoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
-        self.pooling = POOLINGS[pooling](chosen.width)
+        self.pooling = POOLINGS[how.name](chosen.width, how)
         self.pool_site = site_of(self.pooling)
 
     def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:

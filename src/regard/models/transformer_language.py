@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from inspect import signature
+from typing import Any
+
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError, UnknownName, message, positive
@@ -9,7 +12,7 @@ from regard.layers.attention_options import AttentionOptions, PositionOption, bu
 from regard.masks.constructors import causal
 from regard.models.base import Encoded, State, words
 from regard.models.language_base import LanguageModel
-from regard.models.transformer import NORMS, Size, _Layer, _Settings, find_size
+from regard.models.transformer import NORMS, LayerSettings, Size, TransformerLayer, find_size
 from regard.positions.embedded import Table
 
 __all__ = ["TransformerLanguageModel"]
@@ -20,17 +23,19 @@ class TransformerLanguageModel(LanguageModel):
 
     x + self(x), causal, then x + FFN(x), for each layer;  p(x_t+1) = softmax(W x_t + b)
 
-    vocabulary_size: V. size: a name (tiny, small, base, big) or a Size, of which `layers` is the number of
-    layers.
-    position: any position scheme of the library, or none. Position embeddings are added to the token
-    embeddings; the other schemes act in every layer.
+    vocabulary_size: number of tokens V.
+    size: a name (tiny, small, base, big) or a Size. Its field `layers` is the number of layers.
+    position: a position scheme: a name in POSITIONS, a mapping with the name and its options, a Position, or
+        "none". Position embeddings are added to the token embeddings; the other schemes act in every layer.
+    attention: score and select of every attention layer, see AttentionOptions; the defaults are
+        score="scaled_dot" and select="softmax". In eval mode, "hard" reads the key with the highest score.
     norm: "pre" is x + f(LayerNorm(x)); "post" is LayerNorm(x + f(x)).
-    activation: of the feed-forward layers: relu, gelu or swiglu.
-    tie: share the weights of the embedding and the output layer.
+    activation: activation of the feed-forward layers: relu, gelu or swiglu.
+    tie: whether embedding and output layer share their weights.
     dropout: dropout probability of embeddings, and of the output of each sublayer before it is added to x.
     inner_dropout: dropout probability of attention weights, and inside the feed-forward layers. Default:
-    dropout.
-    longest: number of positions in the position table, for "learned" and "noise".
+        dropout.
+    longest: number of positions in the table of position embeddings, for "learned" and "noise".
 
     >>> from regard.data.text_batch import TextBatch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)
@@ -51,6 +56,7 @@ class TransformerLanguageModel(LanguageModel):
         dropout: float = 0.1,
         inner_dropout: float | None = None,
         longest: int = 1024,
+        **attention: Any,
     ):
         super().__init__()
         call, inner_dropout = (
@@ -70,10 +76,10 @@ class TransformerLanguageModel(LanguageModel):
         if isinstance(scheme, Table):
             self.longest_target = longest
         inside = None if added else position
-        options = AttentionOptions()
-        settings = _Settings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
+        options = AttentionOptions.checked(call, attention, signature(TransformerLanguageModel).parameters)
+        settings = LayerSettings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
         names = (f"decoder.{i}" for i in range(chosen.layers))
-        self.decoder = nn.ModuleList(_Layer(settings, name, causal=True) for name in names)
+        self.decoder = nn.ModuleList(TransformerLayer(settings, name, causal=True) for name in names)
         self.decoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
         self.output = nn.Linear(chosen.width, vocabulary_size)
         if tie:

@@ -1,4 +1,4 @@
-"""Position schemes: they tell attention the order of the tokens, which it does not know by itself.
+"""Position schemes, which give attention the order of the tokens. Without one, attention ignores the order.
 
 Each scheme acts on one of the following (see its attribute `acts`):
 
@@ -49,7 +49,7 @@ def build_position(position: str | Position, width: int, heads: int, length: int
 
     position: a key of POSITIONS, such as "rotary", or a Position.
     width, heads: width of the model and number of its attention heads.
-    length: the largest number of positions, for "learned" and "noise".
+    length: maximum number of positions, for "learned" and "noise"; the other schemes have no maximum.
 
     >>> import regard
     >>> regard.build_position("rotary", width=64, heads=4).size

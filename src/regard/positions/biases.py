@@ -27,7 +27,7 @@ class Bias(Position):
 
     acts: ClassVar[str] = "scores"
     heads: int | None = None  # number of heads, if each has its own bias
-    reads: bool = False  # whether the scheme also adds a term to the output, see read()
+    reads: bool = False  # whether the scheme also adds a term to the output (see read())
     asks_query: ClassVar[bool] = False  # whether the bias depends on the query vectors
 
     def at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -40,7 +40,10 @@ class Bias(Position):
         return self.at(head, tile.i_T1, tile.j_S)[None]
 
     def mismatch(self, heads: int, query_size: int, value_size: int) -> tuple[str, str] | None:
-        """Return (problem, expected) if this scheme does not match a call of these sizes, else None."""
+        """Return (problem, expected) for an error message if this scheme does not match a call, else None.
+
+        heads, query_size, value_size: H, D and E of the call.
+        """
         if self.heads in (None, heads):
             return None
         return f"this {type(self).__name__} has {self.heads} heads, the call has {heads}", f"H = {self.heads}"
@@ -58,8 +61,8 @@ class ALiBi(Bias):
 
     bias_ij = -m_h |i - j|,  m_h = 2^(-8h/H), h = 1 ... H
 
-    If H is not a power of two, the slopes are those of the authors' code: all slopes for P heads, where P is
-    the next smaller power of two, and then every second slope for 2 P heads.
+    If H is not a power of two, the slopes are chosen as in the authors' code. Let P be the next smaller power
+    of two. The first P heads get the slopes for P heads; the others get every second slope for 2 P heads.
 
     >>> import regard, torch
     >>> x = torch.zeros(1, 2, 3, 4)
@@ -115,7 +118,7 @@ class T5Bias(Bias):
         self.table = nn.Parameter(torch.randn(buckets, heads) * 0.02)
 
     def bucket(self, offset: Tensor) -> Tensor:
-        """Return the bucket of each offset j - i."""
+        """Return the index of the bucket of each offset j - i, from 0 to buckets - 1."""
         count = self.buckets // 2 if self.bidirectional else self.buckets
         later = (offset > 0).long() * count if self.bidirectional else torch.zeros_like(offset)
         distance = offset.abs() if self.bidirectional else (-offset).clamp_min(0)
@@ -137,7 +140,7 @@ class T5Bias(Bias):
 
 
 class Relative(Bias):
-    """Relative positions: a learned key and value vector for each clipped distance (Shaw et al. 2018).
+    """Relative positions: learned vectors a^K and a^V for each clipped distance j - i (Shaw et al. 2018).
 
     score_ij += q_i . a^K[clip(j - i)] / sqrt(D)
     output_i += sum_j weight_ij a^V[clip(j - i)]   (eq. 3 and 4)

@@ -19,7 +19,7 @@ class Embedded(Position):
     def rows(self, first: int, last: int, like: Tensor) -> Tensor:
         """Return the vectors of positions `first` to `last - 1`, (last - first, M).
 
-        like: the embeddings, for their device and for error messages.
+        like: the embeddings. Their device is used for the result, and their shape is shown in error messages.
         """
         raise TypeError(f"{type(self).__name__} does not implement rows()")
 
@@ -60,9 +60,10 @@ class Table(Embedded):
 
 
 class Noise(Table):
-    """Add a fixed random vector per position, drawn from a seed and saved with the model.
+    """Add a fixed random vector per position.
 
-    x_t + n_t, with n_t ~ N(0, 1/M). The vectors are not trained. This scheme is a simple baseline.
+    x_t + n_t, with n_t ~ N(0, 1/M). The vectors depend on a seed, are saved with the model, and are not
+    trained. This scheme is a simple baseline.
 
     >>> import regard, torch
     >>> x = torch.zeros(1, 5, 8)

@@ -22,11 +22,18 @@ class Position(nn.Module):
 
     @classmethod
     def build(cls, width: int, heads: int, length: int) -> Position:
-        """Create a scheme for a model of this width and number of heads, and sequences up to this length."""
+        """Create a scheme for a model; called by build_position().
+
+        width, heads: width of the model and number of its attention heads.
+        length: maximum length of a sequence.
+        """
         raise TypeError(f"{cls.__name__} does not implement build()")
 
 
 def angles(first: int, last: int, size: int, base: float, device: torch.device) -> Tensor:
-    """Return t / base^(2i/size) for positions t = first to last - 1, (last - first, size / 2), in float32."""
+    """Return the angles t / base^(2i/size) as a float32 tensor (last - first, size / 2).
+
+    t: the positions `first` to `last - 1`. i: the integers from 0 to size / 2 - 1.
+    """
     rate = base ** (-torch.arange(0, size, 2, device=device).float() / size)
     return torch.arange(first, last, device=device).float()[:, None] * rate

@@ -15,6 +15,7 @@ from regard.files.tensor_file import TensorInfo
 from regard.runs.run_folder import CONFIG
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import RunTask
+from regard.training.checkpoints.checkpoint_files import ESTIMATOR
 from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
 
 __all__ = ["check_newest", "check_weights", "outline"]
@@ -59,7 +60,10 @@ def outline(
 def check_weights(
     task: type[RunTask], checkpoint: Checkpoint, settings: ModelSettings, sizes: tuple[int, ...]
 ) -> None:
-    """Raise DataError if the weights of a checkpoint do not fit the model of its run."""
+    """Raise DataError if the weights of a checkpoint do not fit the model of its run.
+
+    The weights of an estimator are accepted: training adds it to the model, see sampled_loss.add_estimator().
+    """
     weights, folder = checkpoint.shapes("weights"), checkpoint.path.parent
     expected = outline(task, settings, sizes, folder, weights).state_dict()
     for name, tensor in expected.items():
@@ -69,7 +73,7 @@ def check_weights(
             shapes = f"{weights[name].shape}, and config.toml gives {tuple(tensor.shape)}"
             raise _misfit(checkpoint, f"{name} has shape {shapes}")
     for name in weights:
-        if name not in expected:
+        if name not in expected and not name.startswith(f"{ESTIMATOR}."):
             raise _misfit(checkpoint, f"the model has no {name[:80]!r}")
 
 

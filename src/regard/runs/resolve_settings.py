@@ -18,6 +18,10 @@ from regard.training.settings import build, differences, merged, without_alterna
 __all__ = ["ResolvedSettings", "resolve_settings"]
 
 
+BASELINE = ("training.estimator.baseline.name", "training.estimator.baseline.hidden")
+"""The settings of an estimator that its weights in a checkpoint depend on: they cannot change."""
+
+
 @dataclass(frozen=True, eq=False)
 class ResolvedSettings:
     """The settings of a run and its data, checked.
@@ -71,11 +75,12 @@ def _resolve_resumed(
     task: type[RunTask], settings: Mapping[str, Any], folder: Path, change: bool
 ) -> ResolvedSettings:
     before = _checked_config(task, folder)
-    checked_settings(task, folder, task.fixed if change else None)
+    fixed = (*task.fixed, *BASELINE) if change else None
+    checked_settings(task, folder, fixed)
     task.check_resumed(folder, before, settings)
     whole = merged(without_alternatives(before, settings), settings)
     checked = build(task.settings_type, whole, str(folder / "config.toml"))
-    check_settings(folder, whole, task.fixed if change else None)
+    check_settings(folder, whole, fixed)
     task.check_settings(checked)
     _check_data_files(task, folder, whole)
     fingerprints = None if change else fingerprints_of(folder)

@@ -43,7 +43,8 @@ class RunFacts:
     evaluations: as in log.jsonl. notes: what could not be read, and why. damaged: whether the run cannot be
     loaded. best_metric: the score that selects the best checkpoint; lower: whether lower scores are better.
     next_command: the command that the task suggests after training.
-    counted: what the loss is the mean over, and what progress.tokens counts.
+    counted: what the loss is the mean over, and what progress.tokens counts. usual_metric: the score that
+    selects the best checkpoint unless the settings name another.
     """
 
     folder: Path
@@ -66,6 +67,7 @@ class RunFacts:
     next_command: str = ""
     counted: str = "target tokens"
     damaged: bool = False
+    usual_metric: str = "loss"
 
     @property
     def best(self) -> dict[str, Any] | None:
@@ -94,7 +96,7 @@ class RunFacts:
     def written(self) -> dict[str, Any]:
         """Return the facts as a dict for JSON."""
         facts = asdict(self) | {"folder": str(self.folder), "best": self.best, "standing": self.status}
-        for name in ("damaged", "lower", "size_names", "next_command", "counted"):
+        for name in ("damaged", "lower", "size_names", "next_command", "counted", "usual_metric"):
             del facts[name]
         # The key of earlier versions, at the same place.
         return {"judged_by" if name == "best_metric" else name: value for name, value in facts.items()}
@@ -136,6 +138,7 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         next_command=task.next_command,
         counted=task.counted,
         damaged=damaged or vocabulary is None,
+        usual_metric=task.best,
     )
 
 

@@ -6,20 +6,27 @@ build_model() and load() besides the methods of regard.training.Task. Nothing in
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import nn
 
 from regard.errors import ArgumentError, message
+from regard.runs.command_options import CommandOption
 from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.training.checkpoints.checkpoints import Checkpoint
 from regard.training.distributed import Processes
+from regard.training.sampled_loss import check_estimator
 from regard.training.task import Task
+
+if TYPE_CHECKING:
+    from regard.runs.run_commands import ChosenRun, Report, RunView, ViewOptions
 
 __all__ = ["Plan", "ReadData", "RunTask", "StoredRun"]
 
@@ -84,6 +91,12 @@ class RunTask(Task):
     """Sizes for build_model() to check the model options with before the data are read."""
     no_data_hint: ClassVar[str] = "set the training data in [data]"
     """The hint of the error for a new run without data."""
+    evaluate_options: ClassVar[tuple[CommandOption | str, ...]] = ()
+    """The options of `regard evaluate` for runs of this task. A str names an option of other commands."""
+    view_options: ClassVar[tuple[CommandOption | str, ...]] = ()
+    """The options of `regard view` for runs of this task, besides those for drawing."""
+    own_views: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Views of `regard view` that only this task has, by name, with a description of each."""
 
     def __init__(
         self,
@@ -137,6 +150,33 @@ class RunTask(Task):
         """Raise if an option of regard.load() is unknown, before the run folder is read."""
 
     @classmethod
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> Report:
+        """Evaluate a trained run for `regard evaluate`. Default: evaluate() on the validation data.
+
+        run: None if the command line has no run; only a task that can evaluate files alone accepts that.
+        options: the values of evaluate_options.
+        """
+        run_commands = importlib.import_module("regard.runs.run_commands")
+        report: Report = run_commands.evaluate_validation(cls, run)
+        return report
+
+    @classmethod
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> RunView:
+        """Record the attention of a trained run for one input, for `regard view`.
+
+        options: the values of view_options. drawing: what will be drawn.
+        """
+        problem = f"the task {cls.task_name()} does not show attention"
+        hint = f"implement {cls.__name__}.view_run()"
+        raise ArgumentError(message("regard view", problem, hint=hint))
+
+    @classmethod
+    def task_name(cls) -> str:
+        """Return the name of the task in config.toml; the name of the class if it has none."""
+        name = cls.settings_type.model_fields["task"].default
+        return name if isinstance(name, str) and name else cls.__name__
+
+    @classmethod
     def complete_settings(
         cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None
     ) -> dict[str, Any]:
@@ -154,7 +194,9 @@ class RunTask(Task):
     def check_model(cls, settings: Any) -> None:
         """Raise errors in the model options of a new run, before the data are read."""
         with torch.device("meta"):
-            check_memory(cls.build_model(settings.model, cls.smallest_sizes))
+            model = cls.build_model(settings.model, cls.smallest_sizes)
+        check_memory(model)
+        check_estimator(model, settings.training)
 
     @classmethod
     def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

@@ -191,7 +191,7 @@ def _start_from(model: nn.Module, other: Path, folder: Path) -> None:
     if checkpoint is None:
         raise DataError(message(str(other), "this run has no checkpoint to start from"))
     try:
-        model.load_state_dict(checkpoint.tensors("weights"))
+        model.load_state_dict(checkpoint.model_weights())
     except RuntimeError as error:
         problem = f"the weights do not fit: {str(error).splitlines()[-1].strip()}"
         raise DataError(message(str(checkpoint.path), problem)) from None

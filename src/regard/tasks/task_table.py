@@ -83,7 +83,7 @@ def load(
     task: str | type[RunTask] | None = None,
     **options: Any,
 ) -> Any:
-    """Load a trained run: for translation a translator, for language a model that scores lines.
+    """Load a trained run: for translation a translator, for language a model that generates and scores text.
 
     folder: the run folder, --output of `regard train`. checkpoint: "best", "latest", or the number of a step.
     device: cpu, cuda (or gpu), mps, or auto for the fastest available. task: a task of your own, its class or

@@ -19,15 +19,18 @@ class Baseline(nn.Module):
     """Base class of baselines; a subclass implements forward(), which must not depend on what was drawn."""
 
     def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the baseline of each row, (rows,), detached, and the loss that trains it (0 if none).
+        """Return the baseline of each row, detached, and the loss that trains it (0 if none), both (rows,).
 
         reward: (rows,), detached; the baseline may depend on its shape only, the loss on its values.
         features: (rows, F) or None.
         """
         raise TypeError(f"{type(self).__name__} does not implement forward()")
 
-    def update(self, reward: Tensor) -> None:
-        """Take note of the rewards of a batch, after forward(); called in training mode."""
+    def update(self, reward: Tensor, counted: Tensor | None = None) -> None:
+        """Take note of the rewards of a batch, after forward(); called in training mode.
+
+        counted: (rows,), False for rows that are padding. Default: all rows count.
+        """
 
 
 class NoBaseline(Baseline):
@@ -37,7 +40,7 @@ class NoBaseline(Baseline):
         super().__init__()
 
     def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return torch.zeros_like(reward), reward.new_zeros(())
+        return torch.zeros_like(reward), torch.zeros_like(reward)
 
 
 class MovingAverage(Baseline):
@@ -65,24 +68,32 @@ class MovingAverage(Baseline):
 
     def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
         # A copy: update() changes the buffer in place, so that CUDA graphs and checkpoints see it.
-        return self.average.to(reward.dtype, copy=True).expand_as(reward), reward.new_zeros(())
+        return self.average.to(reward.dtype, copy=True).expand_as(reward), torch.zeros_like(reward)
 
     @torch.no_grad()
-    def update(self, reward: Tensor) -> None:
-        total, count = reward.sum(), reward.new_full((), len(reward))
+    def update(self, reward: Tensor, counted: Tensor | None = None) -> None:
+        self._follow(self.average, reward, counted)
+
+    def _follow(self, average: Tensor, values: Tensor, counted: Tensor | None) -> None:
+        """Move an average towards the mean of the values of all processes, in place."""
+        counts = torch.ones_like(values) if counted is None else counted.to(values.dtype)
+        total, count = torch.where(counts > 0, values, 0.0).sum(), counts.sum()
         if self.processes.world > 1:
             total, count = self.processes.sum(torch.stack((total, count))).unbind()
-        after = self.decay * self.average + (1 - self.decay) * (total / count).to(self.average.dtype)
-        self.average.copy_(torch.where(after.isfinite(), after, self.average))
+        after = self.decay * average + (1 - self.decay) * (total / count).to(average.dtype)
+        average.copy_(torch.where(after.isfinite(), after, average))
 
 
-class LearnedBaseline(Baseline):
-    """A small network that predicts the reward from features of the input, trained by squared error.
+class LearnedBaseline(MovingAverage):
+    """A small network that predicts from features of the input how far the reward is from its average.
 
-    b(x) = v . tanh(W x + c) + d,  loss = weight sum (r - b(x))^2
+    b(x) = m + d (v . tanh(W x + c) + e),  loss = weight sum ((r - b(x)) / d)^2
 
-    features: size of x, F. hidden: size of the tanh layer. weight: weight of the loss. x is detached: the
-    loss trains this network only. It must not depend on what was drawn.
+    m and d are the moving averages of the mean and the standard deviation of the rewards. The loss does not
+    depend on the scale of the rewards, so its gradient is not larger than that of the model.
+
+    features: size of x, F. hidden: size of the tanh layer. weight: weight of the loss. decay: of the moving
+    averages. x is detached: the loss trains this network only. It must not depend on what was drawn.
 
     >>> baseline = LearnedBaseline(features=8)
     >>> value, loss = baseline(torch.tensor([-4.0, -8.0]), torch.randn(2, 8))
@@ -90,11 +101,14 @@ class LearnedBaseline(Baseline):
     (torch.Size([2]), False, True)
     """
 
-    def __init__(self, features: int, hidden: int = 64, weight: float = 1.0):
-        super().__init__()
+    square: Tensor
+
+    def __init__(self, features: int, hidden: int = 64, weight: float = 1.0, decay: float = 0.9):
+        super().__init__(decay)
         positive("LearnedBaseline()", features=features, hidden=hidden)
         self.features, self.weight = features, weight
         self.hidden, self.value = nn.Linear(features, hidden), nn.Linear(hidden, 1)
+        self.register_buffer("square", torch.tensor(1.0))
 
     def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if features is None or features.shape != (*reward.shape, self.features):
@@ -102,8 +116,15 @@ class LearnedBaseline(Baseline):
             problem = "features is None" if features is None else "the shape of features does not match"
             expected = f"features of shape ({len(reward)}, {self.features})"
             raise ArgumentError(message("LearnedBaseline()", problem, shown, expected))
-        value = self.value(torch.tanh(self.hidden(features.detach()))).squeeze(-1).to(reward.dtype)
-        return value.detach(), self.weight * (reward - value).square().sum()
+        deviation = (self.square - self.average.square()).clamp_min(1e-4).sqrt().to(reward.dtype)
+        hidden = torch.tanh(self.hidden(features.detach().to(self.hidden.weight.dtype)))
+        value = self.average.to(reward.dtype) + deviation * self.value(hidden).squeeze(-1).to(reward.dtype)
+        return value.detach(), self.weight * ((reward - value) / deviation).square()
+
+    @torch.no_grad()
+    def update(self, reward: Tensor, counted: Tensor | None = None) -> None:
+        super().update(reward, counted)
+        self._follow(self.square, reward.square(), counted)
 
 
 BASELINES: dict[str, type[Baseline]] = {

@@ -104,7 +104,7 @@ class Captured:
                 if number not in graph.unused:
                     parameter.grad = place if parameter.grad is None else parameter.grad.add_(place)
         shown = {name: value.clone() for name, value in graph.loss.shown.items()}
-        return Loss(graph.loss.total.clone(), shown)
+        return Loss(graph.loss.total.clone(), shown, tuple(each.clone() for each in graph.loss.state))
 
     def _release_buffers(self) -> None:
         """Copy gradients that are still in the shared buffers: the next replay overwrites the buffers."""
@@ -161,7 +161,7 @@ class Captured:
         torch._foreach_copy_([place for place, _ in pairs], [each for _, each in pairs])
         unused = frozenset(number for number, each in enumerate(gradients) if each is None)
         shown = {name: value.detach() for name, value in loss.shown.items()}
-        return Loss(loss.total.detach(), shown), unused
+        return Loss(loss.total.detach(), shown, tuple(each.detach() for each in loss.state)), unused
 
 
 def new_pool() -> Any:

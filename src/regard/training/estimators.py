@@ -5,17 +5,19 @@
 
 REINFORCE (Williams 1992) replaces the sum over all selections s by samples. hard_selections() collects
 log p(s) of a forward pass; Reinforce turns it and the rewards log p(y | s) into the term of the loss whose
-gradient is the second part of dL_s. The first part is the gradient of the usual loss. The straight-through
-estimator (Bengio et al. 2013) needs neither: it is the selection StraightThrough.
+gradient is the second part of dL_s. The first part is the gradient of the usual loss. sampled_loss.py adds
+both for the loss of a task. The straight-through estimator (Bengio et al. 2013) needs neither: it is the
+selection StraightThrough.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -26,7 +28,8 @@ from regard.attended import Attended
 from regard.call import Call
 from regard.data.batch import PAD
 from regard.errors import ArgumentError, UnknownName, message
-from regard.select import Best, Hard, Select
+from regard.roles import Role
+from regard.select import Best, Hard, Select, Selection, softmax
 from regard.sites import Scope, open_scope
 from regard.training.baselines import Baseline, MovingAverage, build_baseline
 from regard.training.distributed import Processes
@@ -39,16 +42,18 @@ __all__ = [
     "build_estimator",
     "check_selections",
     "hard_selections",
+    "likelihood_bound",
     "log_likelihood",
 ]
 
-Lengths = Tensor | Mapping[str, Tensor] | None
+Lengths = Tensor | Mapping[str, Tensor | Sequence[Tensor]] | None
 
 
 class _Drawn(NamedTuple):
     """The keys that one attention call drew: tensors (B, H, T), positions (T,), and the number of beams."""
 
     site: str
+    role: Role
     log_probability_BHT: Tensor
     entropy_BHT: Tensor
     position_T: Tensor
@@ -62,34 +67,70 @@ class Sums(NamedTuple):
     entropy: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class _PartlyExpected(Select):
+    """Hard, but with the weights of the softmax where expected_B1T is True; nothing is drawn there."""
+
+    hard: Hard
+    expected_B1T: Tensor
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        drawn = self.hard.choose(scores_BHTS, visible_BHTS)
+        assert drawn.log_probability is not None
+        soft_BHTS, _ = softmax(scores_BHTS, visible_BHTS)
+        return drawn._replace(
+            weights=torch.where(self.expected_B1T[..., None], soft_BHTS, drawn.weights),
+            log_probability=torch.where(self.expected_B1T, 0.0, drawn.log_probability),
+        )
+
+
 @dataclass(eq=False)
 class HardSelections(Scope):
     """What hard_selections() collects: the log-probabilities and entropies of all keys that were drawn.
 
     A row is a sequence of the decoder: with K beams for each of B encoded sources there are B K rows.
+    expected, examples: see hard_selections().
     """
+
+    expected: float = 0.0
+    examples: int | None = None
 
     def __post_init__(self) -> None:
         self._drawn: list[_Drawn] = []
+        self._soft: Tensor | None = None
 
     def __len__(self) -> int:
         """The number of attention calls that drew a key."""
         return len(self._drawn)
 
     def applied(self, call: Call) -> Call:
-        return call
+        if not self.expected or not isinstance(call.select, Hard):
+            return call
+        batch, queries = len(call.query), call.query.shape[2]
+        rows = batch * call.beams
+        if self._soft is None:
+            examples = self.examples or rows
+            self._soft = torch.rand(examples, device=call.query.device) < self.expected
+        if rows % len(self._soft) and len(self._soft) % rows:
+            problem = f"an attention call has {rows} rows, but there are {len(self._soft)} examples"
+            raise ArgumentError(message("hard_selections()", problem, expected="a multiple of examples"))
+        soft_R = self._soft.repeat_interleave(max(rows // max(len(self._soft), 1), 1))
+        soft_BT = soft_R.view(batch, call.beams).repeat_interleave(queries // call.beams, 1)
+        return replace(call, select=_PartlyExpected(call.select, soft_BT[:, None]))
 
     def keep(self, site: str, attended: Attended, call: Call, to_user: Callable[[Tensor], Tensor]) -> None:
         if attended.log_probability is not None and attended.entropy is not None:
-            drawn = _Drawn(site, attended.log_probability, attended.entropy, call.positions, call.beams)
-            self._drawn.append(drawn)
+            values = attended.log_probability, attended.entropy, call.positions, call.beams
+            self._drawn.append(_Drawn(site, self.seen.role(site), *values))
 
     def sums(self, lengths: Lengths = None) -> Sums:
         """Sum over steps, heads and sites: log p(s) and the entropy of each row, (rows,), with gradients.
 
         lengths: number of steps of each row, (rows,) or (B,): what later steps draw on padding is left out.
-        A mapping from patterns of sites to lengths is for models that draw in the encoder too, as in
-        {"encoder.*": source_lengths, "decoder.*": target_lengths}. Default: all steps count.
+        A mapping is for models that draw in the encoder too, as in {"source": source_lengths, "target":
+        target_lengths}: its keys are the sequences of the queries (Role.rows), or patterns for the names of
+        sites. The lengths may also be a list of tensors, one for each call of the site, if the calls read
+        different texts. Default: all steps count.
         """
         if not self._drawn:
             raise ArgumentError(
@@ -100,15 +141,29 @@ class HardSelections(Scope):
                 )
             )
         rows = max(len(each.entropy_BHT) * each.beams for each in self._drawn)
-        log_probability, entropy = zip(*(_row_sums(each, lengths, rows) for each in self._drawn), strict=True)
+        calls: Counter[str] = Counter()
+        sums = []
+        for drawn in self._drawn:
+            sums.append(
+                _row_sums(drawn, _lengths_at(drawn.site, drawn.role, calls[drawn.site], lengths), rows)
+            )
+            calls[drawn.site] += 1
+        log_probability, entropy = zip(*sums, strict=True)
         return Sums(torch.stack(log_probability).sum(0), torch.stack(entropy).sum(0))
 
 
 @contextmanager
-def hard_selections(at: str = "*") -> Iterator[HardSelections]:
-    """Collect what the attention calls inside a `with` statement draw; outputs do not change.
+def hard_selections(
+    at: str = "*", *, expected: float = 0.0, examples: int | None = None
+) -> Iterator[HardSelections]:
+    """Collect what the attention calls inside a `with` statement draw.
 
     at: pattern for the names of sites, with * and ? as wildcards.
+    expected: probability that an example reads the expected context, the values weighted by the softmax, at
+        all of its steps, instead of samples (0.5 in Xu et al. 2015, section 4.1). With 0, outputs do not
+        change.
+    examples: number of examples; row r of a call with R rows is a sample of example r // (R / examples).
+        Default: the rows of the first call.
 
     >>> import regard
     >>> x = torch.randn(2, 5, 8)
@@ -117,14 +172,13 @@ def hard_selections(at: str = "*") -> Iterator[HardSelections]:
     >>> drawn.sums().log_probability.shape
     torch.Size([2])
     """
-    with open_scope(HardSelections(at=at)) as drawn:
+    with open_scope(HardSelections(at=at, expected=expected, examples=examples)) as drawn:
         yield drawn
 
 
-def _row_sums(drawn: _Drawn, lengths: Lengths, rows: int) -> tuple[Tensor, Tensor]:
+def _row_sums(drawn: _Drawn, lengths_X: Tensor | None, rows: int) -> tuple[Tensor, Tensor]:
     """Sum the log-probabilities and the entropies of one call for each of the rows."""
     sums = []
-    lengths_X = _lengths_at(drawn.site, lengths)
     batch, steps = len(drawn.entropy_BHT), drawn.entropy_BHT.shape[2] // drawn.beams
     own = batch * drawn.beams
     for values_BHT in (drawn.log_probability_BHT, drawn.entropy_BHT):
@@ -143,10 +197,18 @@ def _row_sums(drawn: _Drawn, lengths: Lengths, rows: int) -> tuple[Tensor, Tenso
     return sums[0], sums[1]
 
 
-def _lengths_at(site: str, lengths: Lengths) -> Tensor | None:
+def _lengths_at(site: str, role: Role, number: int, lengths: Lengths) -> Tensor | None:
+    """Return the lengths for one call of a site. number: of the call, from 0."""
     if not isinstance(lengths, Mapping):
         return lengths
-    return next((each for pattern, each in lengths.items() if fnmatch.fnmatchcase(site, pattern)), None)
+    keys = (key for key in lengths if key == role.rows or fnmatch.fnmatchcase(site, key))
+    matching = next((lengths[key] for key in keys), None)
+    if matching is None or isinstance(matching, Tensor):
+        return matching
+    if number >= len(matching):
+        problem = f"site '{site}' was called more than {len(matching)} times"
+        raise ArgumentError(message("HardSelections.sums()", problem, expected="lengths for each call"))
+    return matching[number]
 
 
 def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
@@ -168,9 +230,8 @@ class Estimate(NamedTuple):
 
     loss: its gradient is that of -log p(s), weighted by the advantage, and of the entropy bonus.
     baseline_loss: trains a learned baseline; 0 for others. shown: detached, summed over examples and averaged
-    over the samples of each: "reward", an estimate of L_s where the reward is log p(y | s); "bound", the
-    bound log mean_k p(y | s_k) of all K samples, which lies between L_s and log p(y) in expectation (Burda et
-    al. 2016, eq. 8); "baseline"; "entropy".
+    over the samples of each: "reward", an estimate of L_s where the reward is log p(y | s); "bound", see
+    likelihood_bound(); "baseline"; "entropy".
     """
 
     loss: Tensor
@@ -189,7 +250,9 @@ class Reinforce(nn.Module):
     baseline: "moving-average", "learned", "none", a mapping with the name and its options, or a Baseline.
     scale: weight of the term (lambda_r). entropy: weight of the entropy (lambda_e). The entropy of a step is
     differentiated as it is computed, not through what earlier steps drew. samples: K; row r of the model's
-    batch is a sample of example r // K. processes: of distributed training; they share the moving average.
+    batch is a sample of example r // K. expected: probability that an example reads the expected context
+    instead of samples, see hard_selections(); collect() applies it. processes: of distributed training; they
+    share the moving averages.
 
     It is a module: add it to the model (model.estimator = Reinforce()), so that checkpoints keep the moving
     average, and the optimizer trains a learned baseline.
@@ -215,6 +278,7 @@ class Reinforce(nn.Module):
         scale: float = 1.0,
         entropy: float = 0.0,
         samples: int = 1,
+        expected: float = 0.0,
         processes: Processes | None = None,
     ):
         super().__init__()
@@ -223,38 +287,70 @@ class Reinforce(nn.Module):
                 raise ArgumentError(message("Reinforce()", f"{name} is {value!r}", expected="0 or more"))
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
             raise ArgumentError(message("Reinforce()", f"samples is {samples!r}", expected="1 or more"))
-        self.scale, self.entropy, self.samples = scale, entropy, samples
+        if isinstance(expected, bool) or not isinstance(expected, int | float) or not 0 <= expected < 1:
+            problem = f"expected is {expected!r}"
+            raise ArgumentError(message("Reinforce()", problem, expected="0 <= expected < 1"))
+        self.scale, self.entropy, self.samples, self.expected = scale, entropy, samples, expected
         self.baseline = build_baseline(baseline)
         if isinstance(self.baseline, MovingAverage):
             self.baseline.processes = processes or Processes()
 
     def extra_repr(self) -> str:
-        return f"scale={self.scale}, entropy={self.entropy}, samples={self.samples}"
+        return f"scale={self.scale}, entropy={self.entropy}, samples={self.samples}, expected={self.expected}"
+
+    def collect(self, examples: int) -> AbstractContextManager[HardSelections]:
+        """Open hard_selections() for one forward pass over the samples of `examples` examples."""
+        return hard_selections(expected=self.expected, examples=examples)
 
     def forward(
-        self, drawn: HardSelections, reward: Tensor, lengths: Lengths = None, features: Tensor | None = None
+        self,
+        drawn: HardSelections,
+        reward: Tensor,
+        lengths: Lengths = None,
+        features: Tensor | None = None,
+        counted: Tensor | None = None,
     ) -> Estimate:
         """Return the terms of the loss for the selections and rewards of one forward pass.
 
-        drawn: from hard_selections(). reward: (rows,), detached here. lengths: see HardSelections.sums().
-        features: (rows, F), the input of a learned baseline, detached here: what is known before the first
-        key is drawn, such as the mean of the encoder states. In training mode, the moving average is updated.
+        drawn: from collect() or hard_selections(). reward: (rows,), detached here. lengths: see
+        HardSelections.sums(). features: (rows, F), the input of a learned baseline, detached here: what is
+        known before the first key is drawn, such as the mean of the embeddings. counted: (rows,), False for
+        rows that are padding. In training mode, the moving averages are updated.
         """
         reward, sums = reward.detach(), drawn.sums(lengths)
         if reward.shape != sums.entropy.shape or len(reward) % self.samples:
             shown = {"reward": (reward, "B"), "log_probability": (sums.log_probability, "B")}
             expected = f"one reward per row, and a multiple of samples={self.samples}"
             raise ArgumentError(message("Reinforce()", "the reward has the wrong shape", shown, expected))
-        value, baseline_loss = self.baseline(reward, features)
+        value, baseline_loss_R = self.baseline(reward, features)
         advantage = reward - value
         terms = self.scale * advantage * sums.log_probability + self.entropy * sums.entropy
         if self.training:
-            self.baseline.update(reward)
-        bound = (reward.unflatten(0, (-1, self.samples)).logsumexp(1) - math.log(self.samples)).sum()
+            self.baseline.update(reward, counted)
+
+        def total(values_R: Tensor) -> Tensor:
+            kept_R = values_R if counted is None else torch.where(counted, values_R, 0.0)
+            return kept_R.sum() / self.samples
+
         means = {"reward": reward, "baseline": value, "entropy": sums.entropy.detach()}
-        shown_values = {name: each.sum() / self.samples for name, each in means.items()}
-        loss = -terms.sum() / self.samples
-        return Estimate(loss, baseline_loss / self.samples, {**shown_values, "bound": bound})
+        shown_values = {name: total(each) for name, each in means.items()}
+        rewards_R = reward if counted is None else torch.where(counted, reward, 0.0)
+        shown_values["bound"] = likelihood_bound(rewards_R, self.samples)
+        return Estimate(-total(terms), total(baseline_loss_R), shown_values)
+
+
+def likelihood_bound(log_likelihoods: Tensor, samples: int) -> Tensor:
+    """Return sum_n log 1/K sum_k p(y_n | s_nk), a lower bound of sum_n log p(y_n) in expectation.
+
+    It lies between L_s and log p(y), and is closer to log p(y) with more samples (Burda et al. 2016, eq. 8).
+
+    log_likelihoods: log p(y_n | s_nk), (N K,), the K samples of an example next to each other. samples: K.
+
+    >>> likelihood_bound(torch.tensor([0.1, 0.3]).log(), samples=2).exp()
+    tensor(0.2000)
+    """
+    grouped_NK = log_likelihoods.detach().unflatten(0, (-1, samples))
+    return (grouped_NK.logsumexp(1) - math.log(samples)).sum()
 
 
 ESTIMATORS: dict[str, type[Reinforce]] = {"reinforce": Reinforce}
@@ -265,7 +361,7 @@ def build_estimator(estimator: str | Mapping[str, Any], processes: Processes | N
 
     >>> build_estimator({"name": "reinforce", "samples": 2, "baseline": {"name": "learned", "features": 8}})
     Reinforce(
-      scale=1.0, entropy=0.0, samples=2
+      scale=1.0, entropy=0.0, samples=2, expected=0.0
       (baseline): LearnedBaseline(
         (hidden): Linear(in_features=8, out_features=64, bias=True)
         (value): Linear(in_features=64, out_features=1, bias=True)
@@ -299,7 +395,7 @@ def check_selections(model: nn.Module, estimator: Reinforce | None) -> None:
             message(
                 "model.select",
                 "best (argmax) has no gradient, so the scores would not be trained",
-                hint='train with select="hard" or "straight-through"; hard selects the best key in eval mode',
+                hint='set model.select="hard" or "straight-through"; hard selects the best key in eval mode',
             )
         )
     if hard and estimator is None:
@@ -307,11 +403,12 @@ def check_selections(model: nn.Module, estimator: Reinforce | None) -> None:
             message(
                 "model.select",
                 "hard attention has no gradient without an estimator",
-                hint='set training.estimator = "reinforce", or use select="straight-through"',
+                hint='set training.estimator.name="reinforce" (--estimator reinforce), '
+                'or model.select="straight-through"',
             )
         )
     if estimator is not None and not hard:
         named = sorted({type(each).__name__ for each in selections.values() if isinstance(each, Select)})
         problem = f"the attention of this model is not hard ({', '.join(named) or 'no selection'})"
-        hint = 'use select="hard" in the model, or no estimator'
+        hint = 'set model.select="hard" (--select hard), or do not set training.estimator'
         raise ArgumentError(message("training.estimator", problem, hint=hint))

@@ -95,12 +95,14 @@ class Gradients:
             ready = self.task.prepare(batch, self.device)
             replayed = self._replayed(ready, seed, tokens)
             if replayed is not None:
+                self.task.keep_state(batch, replayed.state)
                 yield replayed
                 continue
             with self._together(last=place == len(batches) - 1), coarse_products(self.coarse):
                 loss = self._precise(ready)
                 # DistributedDataParallel averages over processes; multiply by `world` to get the sum.
                 (loss.total * (self.processes.world / tokens)).backward()
+            self.task.keep_state(batch, loss.state)
             yield Loss(loss.total.detach(), loss.shown)
 
     def _replayed(self, ready: Any, seed: int, tokens: int) -> Loss | None:

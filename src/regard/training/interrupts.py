@@ -43,10 +43,10 @@ class Interruption:
 
 
 @contextmanager
-def interruptible() -> Iterator[Interruption]:
+def interruptible(notice: str = NOTICE) -> Iterator[Interruption]:
     """Handle Ctrl-C, SIGTERM and SIGHUP inside the `with` block.
 
-    The first signal prints NOTICE and requests a stop: training stops after the current step. The second
+    The first signal prints `notice` and requests a stop: training stops after the current step. The second
     signal raises KeyboardInterrupt (Ctrl-C) or SystemExit (SIGTERM and SIGHUP) at once. If SIGHUP is already
     ignored, as under nohup, it stays ignored.
     """
@@ -58,7 +58,7 @@ def interruptible() -> Iterator[Interruption]:
         interruption.cause = CAUSES[number]
         if os.environ.get("RANK", "0") == "0":  # only the first process prints
             with suppress(OSError):  # after SIGHUP, the terminal may be closed
-                os.write(2, f"{NOTICE}\n".encode())  # print() is not safe in a signal handler
+                os.write(2, f"{notice}\n".encode())  # print() is not safe in a signal handler
 
     if threading.current_thread() is not threading.main_thread():
         yield interruption  # Python delivers signals to the main thread only

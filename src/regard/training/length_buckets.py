@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-import torch
-from torch import Tensor
+from torch.nn.functional import pad
 
 from regard.data.batch import BOS, EOS, PAD, Batch
 
@@ -64,23 +63,12 @@ class Shapes:
         length = next((each for each in self.lengths if each >= need), need)
         rows = next((each for each in self._counts(length) if each >= len(batch)), len(batch))
         more = rows - len(batch)
-        source = _grown(batch.source, rows, length)
-        target = _grown(batch.target, rows, length + 1)
+        grown = batch.add_rows(more)
+        source = pad(grown.source, (0, length - grown.source.shape[1]), value=PAD)
+        target = pad(grown.target, (0, length + 1 - grown.target.shape[1]), value=PAD)
         if more:
             # An empty row: the source is EOS alone, and the target has no label.
             source[-more:, 0] = EOS
             target[-more:, 0] = BOS
-        ones, zeros = torch.ones(more, dtype=torch.long), torch.zeros(more, dtype=torch.long)
-        return Batch(
-            source,
-            torch.cat((batch.source_lengths, ones)),
-            target,
-            torch.cat((batch.target_lengths, zeros)),
-            torch.cat((batch.index, zeros)),
-        )
-
-
-def _grown(tokens: Tensor, rows: int, length: int) -> Tensor:
-    grown = torch.full((rows, length), PAD, dtype=tokens.dtype)
-    grown[: tokens.shape[0], : tokens.shape[1]] = tokens
-    return grown
+            grown.source_lengths[-more:] = 1
+        return replace(grown, source=source, target=target)

@@ -26,7 +26,7 @@ from regard.training.logs.log import Log
 from regard.training.nonfinite_steps import NonFinite, step_error, weight_error
 from regard.training.optimizer import Average, build_optimizer
 from regard.training.progress import Progress, changes, surroundings
-from regard.training.schedule import learning_rate
+from regard.training.schedule import scheduled_rate
 from regard.training.settings import Training
 from regard.training.slowdown import Slowdown, slowdown_warning
 from regard.training.task import Stopped, Task
@@ -71,7 +71,13 @@ class Trainer:
         self.log = Log(None, console=Console(quiet=True)) if log is None else log
         self.log.best_by, self.log.counted = self.best, task.counted
         self.model = task.model.to(self.device)
-        self.optimizer = build_optimizer(self.model, beta2=settings.beta2, weight_decay=settings.weight_decay)
+        self.optimizer = build_optimizer(
+            self.model,
+            beta2=settings.beta2,
+            weight_decay=settings.weight_decay,
+            name=settings.optimizer,
+            momentum=settings.momentum,
+        )
         self.average = Average(self.model, settings.ema) if settings.ema else None
         self.checkpoints = Checkpoints(folder, settings.keep)
         self._saver = CheckpointSaver(self.checkpoints, task, self.optimizer, self.average, self.log)
@@ -219,10 +225,7 @@ class Trainer:
         exchanged = self.processes.sum(torch.tensor([own, *flags])).tolist()
         tokens, stopping, self._out_of_time, self._save_wanted, self._replan_wanted = exchanged
         tokens = max(tokens, 1)
-        peak, warmup = settings.learning_rate, settings.warmup_steps
-        rate = learning_rate(
-            at.step, rate=peak, schedule=settings.schedule, warmup_steps=warmup, total=at.total
-        )
+        rate = scheduled_rate(settings, step=at.step, epoch=at.epoch + 1, total=at.total)
         self.model.train()
         parts = self._gradients.add(at.step, batches, tokens)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_grad_norm or math.inf)

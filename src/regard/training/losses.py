@@ -9,7 +9,7 @@ from torch.nn import functional
 from regard.data.batch import PAD
 from regard.kernels.kernel_choice import by_kernel
 
-__all__ = ["cross_entropy", "guided_alignment"]
+__all__ = ["cross_entropy", "guided_alignment", "sequence_losses"]
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -38,6 +38,26 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
         return plain, plain.detach()
     uniform = -scores.mean(-1).masked_fill(flat == PAD, 0.0).sum()
     return (1 - smoothing) * plain + smoothing * uniform, plain.detach()
+
+
+def sequence_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Compute the losses of cross_entropy() for each sequence, (B,): label-smoothed, and plain and detached.
+
+    logits: (B, T, V). labels: (B, T).
+
+    >>> smoothed, plain = sequence_losses(torch.zeros(2, 2, 4), torch.tensor([[2, PAD], [2, 3]]))
+    >>> (plain / plain[0]).tolist()
+    [1.0, 2.0]
+    """
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    scores_BTV = torch.log_softmax(logits, -1, dtype=dtype)
+    real_BT = labels != PAD
+    picked_BT = scores_BTV.gather(-1, labels[..., None]).squeeze(-1)
+    plain_B = -torch.where(real_BT, picked_BT, 0.0).sum(-1)
+    if not smoothing:
+        return plain_B, plain_B.detach()
+    uniform_B = -torch.where(real_BT, scores_BTV.mean(-1), 0.0).sum(-1)
+    return (1 - smoothing) * plain_B + smoothing * uniform_B, plain_B.detach()
 
 
 def guided_alignment(weights: Tensor, wanted: Tensor) -> Tensor:

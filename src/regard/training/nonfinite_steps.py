@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from regard.errors import DataError, RegardError, message
 from regard.files import atomic_io
 from regard.files.tensor_file import read_tensors, tensor_blocks
-from regard.files.untrusted import parse_json, read_limited
+from regard.files.untrusted import make_folder, parse_json, read_limited
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients
 from regard.training.settings import Training
@@ -92,7 +93,7 @@ def keep_batches(
     state: "step", "seed", "tokens", "half" (bfloat16) and "coarse" (TF32). Returns the folder.
     """
     place = folder / f"nonfinite-{state['step']:06d}"
-    place.mkdir(parents=True, exist_ok=True)
+    make_folder(place)
     files = {f"batch-{rank}-{number}.safetensors": batch for number, batch in enumerate(batches)}
     for name, tensors in (files | ({WEIGHTS: weights} if rank == 0 else {})).items():
         (place / name).unlink(missing_ok=True)  # an earlier run may have written it
@@ -180,6 +181,9 @@ def _by_process(place: Path) -> dict[int, list[Path]]:
     """Return the batch files of each process, in the order of the batches."""
     batches: dict[int, dict[int, Path]] = {}
     for path in place.glob("batch-*-*.safetensors"):
-        rank, number = map(int, path.stem.split("-")[1:])
+        name = re.fullmatch(r"batch-(\d{1,9})-(\d{1,9})", path.stem, re.ASCII)
+        if name is None:
+            continue
+        rank, number = int(name[1]), int(name[2])
         batches.setdefault(rank, {})[number] = path
     return {rank: [files[number] for number in sorted(files)] for rank, files in batches.items()}

@@ -8,23 +8,36 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from regard.errors import DataError, message
+from regard.errors import DataError, UnknownName, message
 
 __all__ = ["Average", "build_optimizer", "load_optimizer", "optimizer_tensors"]
+
+OPTIMIZERS = ("adamw", "sgd")
+"""The names of the optimizers."""
 
 STATES = {"step", "exp_avg", "exp_avg_sq"}
 """The tensors that AdamW keeps for each parameter."""
 
 
-def build_optimizer(model: nn.Module, *, beta2: float, weight_decay: float) -> torch.optim.AdamW:
-    """Return AdamW (Loshchilov and Hutter 2019) with weight decay on matrices only.
+def build_optimizer(
+    model: nn.Module, *, beta2: float, weight_decay: float, name: str = "adamw", momentum: float = 0.0
+) -> torch.optim.Optimizer:
+    """Return AdamW or SGD, with weight decay on matrices only.
+
+    AdamW is that of Loshchilov and Hutter (2019). SGD with weights w, gradient g and learning rate r:
+
+    v <- momentum v + g + weight_decay w,  w <- w - r v
 
     The learning rate is 0 here; the trainer sets it before each step.
+
+    name: "adamw" or "sgd". beta2: of AdamW. momentum: of SGD; with 0, SGD has no state.
 
     >>> optimizer = build_optimizer(nn.Linear(2, 3), beta2=0.98, weight_decay=0.1)
     >>> [(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups]
     [(1, 0.1), (1, 0.0)]
     """
+    if name not in OPTIMIZERS:
+        raise UnknownName("optimizer", name, OPTIMIZERS)
     parameters = [each for each in model.parameters() if each.requires_grad]
     matrices = [each for each in parameters if each.dim() >= 2]
     others = [each for each in parameters if each.dim() < 2]
@@ -33,6 +46,8 @@ def build_optimizer(model: nn.Module, *, beta2: float, weight_decay: float) -> t
         for some, decay in ((matrices, weight_decay), (others, 0.0))
         if some
     ]
+    if name == "sgd":
+        return torch.optim.SGD(groups, lr=0.0, momentum=momentum, fused=True)
     return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, beta2), eps=1e-9, fused=True)
 
 
@@ -64,10 +79,20 @@ def load_optimizer(
             raise DataError(message(place, problem, expected=f"floating point of shape {tuple(shape)}"))
         # The fused optimizer expects all of its state on the device of the parameter.
         optimizer.state[parameter][kind] = value.to(parameter.device)
-    incomplete = {name for name, states in kinds.items() if states != STATES}
-    if incomplete:
-        problem = f"the optimizer state of '{min(incomplete)}' is not complete"
-        raise DataError(message(place, problem, expected=", ".join(sorted(STATES))))
+    expected = _states(optimizer)
+    wrong = {name for name, states in kinds.items() if states != expected}
+    if wrong:
+        problem = f"the optimizer state of '{min(wrong)}' is {', '.join(sorted(kinds[min(wrong)]))}"
+        hint = "to change the optimizer, start a new run with --init-from"
+        needed = ", ".join(sorted(expected)) or "no state"
+        raise DataError(message(place, problem, expected=needed, hint=hint))
+
+
+def _states(optimizer: torch.optim.Optimizer) -> set[str]:
+    """Return the names of the tensors that an optimizer keeps for each parameter."""
+    if isinstance(optimizer, torch.optim.SGD):
+        return {"momentum_buffer"} if optimizer.defaults["momentum"] else set()
+    return STATES
 
 
 class Average:

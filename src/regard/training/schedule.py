@@ -1,4 +1,4 @@
-"""Learning-rate schedules: the learning rate depends only on the number of the step."""
+"""Learning-rate schedules: the learning rate depends only on the number of the step or of the epoch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 
 from regard.errors import ArgumentError, UnknownName, message
+from regard.training.settings import Training
 
-__all__ = ["SCHEDULES", "decay_by_epoch", "learning_rate"]
+__all__ = ["SCHEDULES", "decay_by_epoch", "learning_rate", "scheduled_rate"]
 
 
 def _constant(step: int, warmup_steps: int, total: int) -> float:
@@ -72,3 +73,19 @@ def decay_by_epoch(epoch: int, *, rate: float, after: int, factor: float) -> flo
         expected = "epoch >= 1, after >= 0 and factor >= 1"
         raise ArgumentError(message("decay_by_epoch()", problem, expected=expected))
     return rate * factor ** -max(epoch - after, 0)
+
+
+def scheduled_rate(settings: Training, *, step: int, epoch: int, total: int | None) -> float:
+    """Return the learning rate of a step by the schedule of the settings.
+
+    step, epoch: their numbers; the first is 1. total: number of steps of the run; None while it is unknown.
+
+    >>> settings = Training(learning_rate=1.0, schedule="epoch-decay", decay_after=6, warmup_steps=0)
+    >>> scheduled_rate(settings, step=900, epoch=7, total=None) == 1 / 1.2
+    True
+    """
+    rate, schedule = settings.learning_rate, settings.schedule
+    if schedule == "epoch-decay":
+        rate = decay_by_epoch(epoch, rate=rate, after=settings.decay_after, factor=settings.decay_factor)
+        schedule = "constant"
+    return learning_rate(step, rate=rate, schedule=schedule, warmup_steps=settings.warmup_steps, total=total)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
@@ -48,8 +48,7 @@ PEER_NAMES = {
         *("batch_multiplier", "accumulate_grad_batches", "grad_accum"),
     ),
     "beta2 of AdamW is training.beta2": ("adam_beta2", "adam_betas", "betas"),
-    "the optimizer is AdamW; its settings are training.learning_rate, training.beta2 and "
-    "training.weight_decay": ("optim", "optimizer", "optimizer_type"),
+    "the optimizer is training.optimizer (adamw or sgd)": ("optim", "optimizer", "optimizer_type"),
     "weight decay is training.weight_decay": ("wd",),
     "gradient clipping is training.max_grad_norm": (
         *("clip_norm", "clip_grad_norm", "grad_clip", "gradient_clip_val", "gradient_clipping"),
@@ -135,6 +134,8 @@ ANSWERS = {name: answer for answer, names in PEER_NAMES.items() for name in name
 def current_names(settings: Mapping[str, Any], place: str = "the settings") -> dict[str, Any]:
     """Return nested settings with old names replaced by the current names.
 
+    An estimator or a baseline that is given by its name becomes a table with this name.
+
     place: where the settings come from, for the error message if both names of a setting are used.
 
     >>> current_names({"training": {"rate": 0.1, "steps": 9}})
@@ -154,7 +155,21 @@ def current_names(settings: Mapping[str, Any], place: str = "the settings") -> d
             key: value for key, value in values.items() if key not in (name, current) or value is not None
         }
         result[section] = {current if key == name else key: value for key, value in kept.items()}
+    training = result.get("training")
+    if isinstance(training, Mapping) and training.get("estimator") is not None:
+        result["training"] = {**training, "estimator": _as_table(training["estimator"], "baseline")}
     return result
+
+
+def _as_table(value: Any, inner: str = "") -> Any:
+    """Return a name as a table with this name, so that tables of options can be merged with it.
+
+    inner: an option of the table that may be a name too.
+    """
+    table = {"name": value} if isinstance(value, str) else value
+    if not isinstance(table, Mapping) or inner not in table:
+        return table
+    return {**table, inner: _as_table(table[inner])}
 
 
 def unknown_setting(kind: type[BaseModel], keys: list[str], value: Any, place: str) -> UnknownName:
@@ -194,9 +209,11 @@ def section_of(kind: type[BaseModel], keys: Iterable[str]) -> type[BaseModel]:
     """Return the class of a section of the settings; if a key is unknown, the class before it."""
     for key in keys:
         field = kind.model_fields.get(key)
-        if field is None or not isinstance(field.annotation, type):
+        types = () if field is None else (field.annotation, *get_args(field.annotation))
+        sections = [each for each in types if isinstance(each, type) and issubclass(each, BaseModel)]
+        if not sections:
             break
-        kind = field.annotation
+        kind = sections[0]
     return kind
 
 

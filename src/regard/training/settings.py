@@ -17,7 +17,9 @@ from regard.training.setting_names import current_names, unknown_setting
 
 __all__ = [
     "BATCHES",
+    "BaselineSettings",
     "Clash",
+    "EstimatorSettings",
     "LENGTHS",
     "Section",
     "Training",
@@ -62,6 +64,68 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 
 
+class BaselineSettings(Section):
+    """The baseline of an estimator, by its name, and the options that it has; see training/baselines.py.
+
+    name: "moving-average" of the rewards, "learned" (a network that predicts the reward from the input), or
+    "none". decay: of the moving averages. hidden: size of the hidden layer of "learned". weight: weight of
+    its loss.
+    """
+
+    name: Literal["moving-average", "learned", "none"] = "moving-average"
+    decay: Part | None = None
+    hidden: Annotated[int, Field(ge=1, le=65536)] | None = None
+    weight: Weight | None = None
+
+    @model_validator(mode="after")
+    def _known_options(self) -> BaselineSettings:
+        known = {"moving-average": ("decay",), "learned": ("decay", "hidden", "weight"), "none": ()}[
+            self.name
+        ]
+        for option in ("decay", "hidden", "weight"):
+            if getattr(self, option) is not None and option not in known:
+                problem = f"{option} is not an option of the baseline {self.name}"
+                raise Clash(problem, f"name = {self.name!r} with {', '.join(known) or 'no option'}")
+        return self
+
+
+class EstimatorSettings(Section):
+    """How hard attention (model.select = "hard") is trained; see training/estimators.py.
+
+    name: "reinforce". baseline: what is subtracted from the reward. scale: weight of the REINFORCE term.
+    entropy: weight of the entropy of the attention, which is maximised. samples: number of samples of each
+    example. expected: probability that an example reads the expected context instead of samples.
+
+    >>> EstimatorSettings(baseline=BaselineSettings(name="learned")).options(features=8)["baseline"]
+    {'name': 'learned', 'features': 8}
+    """
+
+    name: str = "reinforce"
+    baseline: BaselineSettings = Field(default_factory=BaselineSettings)
+    scale: Weight = 1.0
+    entropy: Weight = 0.0
+    samples: Annotated[int, Field(ge=1, le=1000)] = 1
+    expected: Part = 0.0
+
+    @model_validator(mode="after")
+    def _known_name(self) -> EstimatorSettings:
+        if self.name == "straight-through":
+            raise Clash(
+                "straight-through is a selection, not an estimator",
+                'model.select = "straight-through" (--select straight-through) without an estimator',
+            )
+        if self.name != "reinforce":
+            raise Clash(f"the estimator {self.name!r} is not known", 'name = "reinforce"')
+        return self
+
+    def options(self, features: int) -> dict[str, Any]:
+        """Return the arguments of build_estimator(). features: size of the input of a learned baseline."""
+        baseline = {key: value for key, value in dict(self.baseline).items() if value is not None}
+        if self.baseline.name == "learned":
+            baseline["features"] = features
+        return {**dict(self), "baseline": baseline}
+
+
 class Training(Section):
     """Training settings, for any task.
 
@@ -70,9 +134,13 @@ class Training(Section):
     depends on the step alone.
     batch_tokens: batch size in tokens per process, padding included; or batch_size: in sentences per process.
     accumulation_steps: number of batches per step.
-    learning_rate: the highest of the schedule, after warmup_steps. beta2: of AdamW. max_grad_norm: gradients
-    with a larger norm are scaled down to it (0 or inf disables clipping).
+    optimizer: "adamw", or "sgd" with `momentum`, which needs a learning_rate.
+    learning_rate: the highest of the schedule, after warmup_steps. With the schedule "epoch-decay" it is
+    constant for `decay_after` epochs, and divided by `decay_factor` at the start of each later epoch.
+    beta2: of AdamW. max_grad_norm: gradients with a larger norm are scaled down to it (0 or inf disables
+    clipping).
     ema: decay of the moving average of the weights (0 disables it).
+    estimator: for models with hard attention: "reinforce", or a table with its options, EstimatorSettings.
     precision: "tf32" is float32 with TF32 matrix products; "auto" is bfloat16 on GPUs that support it.
     capture: use one CUDA graph per batch length; "auto" does so for recurrent models on GPUs.
     keep: number of checkpoints to keep. best: the metric that selects the best checkpoint; None for the
@@ -88,13 +156,18 @@ class Training(Section):
     batch_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = 4096
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     accumulation_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    momentum: Part = 0.0
     learning_rate: Positive = 1e-3
-    schedule: Literal["constant", "cosine", "inverse-root"] = "cosine"
+    schedule: Literal["constant", "cosine", "inverse-root", "epoch-decay"] = "cosine"
+    decay_after: Annotated[int, Field(ge=0, le=1_000_000)] = 6
+    decay_factor: Annotated[float, Field(ge=1, le=1e6)] = 1.2
     warmup_steps: Annotated[int, Field(ge=0, le=2**63 - 1)] = 200
     weight_decay: Weight = 0.01
     beta2: Annotated[float, Field(gt=0, lt=1)] = 0.98
     max_grad_norm: Annotated[float, Field(ge=0)] = 1.0  # inf disables clipping, as 0 does
     ema: Part = 0.0
+    estimator: EstimatorSettings | None = None
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
     compile: bool = False
     capture: Literal[True, False, "auto"] = "auto"
@@ -122,6 +195,14 @@ class Training(Section):
     def _one_length(self) -> Training:
         if sum(getattr(self, name) is not None for name in LENGTHS) > 1:
             raise ValueError(f"one of {', '.join(LENGTHS)}")
+        return self
+
+    @model_validator(mode="after")
+    def _optimizer_fits(self) -> Training:
+        if self.optimizer == "sgd" and "learning_rate" not in self.model_fields_set:
+            raise Clash("optimizer is sgd, but learning_rate is not set", "a learning_rate, such as 1.0")
+        if self.momentum and self.optimizer != "sgd":
+            raise Clash(f"momentum is {self.momentum:g}, but optimizer is {self.optimizer}", "momentum = 0")
         return self
 
 
@@ -299,7 +380,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any], above: str 
     for key in [*before, *(key for key in after if key not in before)]:
         old, new = before.get(key), after.get(key)
         name = f"{above}{key}"
-        if isinstance(old, Mapping) or isinstance(new, Mapping):
+        if all(value is None or isinstance(value, Mapping) for value in (old, new)) and (old or new):
             lines += differences(old or {}, new or {}, f"{name}.")
         elif old != new:
             shown = ["not set" if value is None else _short(value) for value in (old, new)]

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from rich.console import RenderableType
 from torch import Tensor, nn
 
+from regard.data.batch_rows import BatchRows
 from regard.errors import DataError, message
 
 __all__ = ["Capture", "Direction", "Evaluation", "Loss", "Stopped", "Task"]
@@ -29,10 +30,12 @@ class Loss(NamedTuple):
 
     total: the value to minimise, with its graph. shown: values for the log by name, without gradients;
     "loss" is required. It excludes label smoothing, because perplexity is computed from it.
+    state: tensors without gradients that the task needs for its next batch, for Task.keep_state().
     """
 
     total: Tensor
     shown: dict[str, Tensor]
+    state: tuple[Tensor, ...] = ()
 
 
 class Capture(NamedTuple):
@@ -97,7 +100,7 @@ class Task(ABC):
 
     def tensors(self, batch: Any) -> dict[str, Tensor]:
         """A batch as named tensors, to be saved if its loss is not finite."""
-        return dict(vars(batch))
+        return batch.named_tensors() if isinstance(batch, BatchRows) else dict(vars(batch))
 
     @abstractmethod
     def restored(self, tensors: dict[str, Tensor]) -> Any:
@@ -106,6 +109,14 @@ class Task(ABC):
     def prepare(self, batch: Any, device: Any) -> Any:
         """Move a batch to the device, in the form that loss() expects."""
         return batch.to(device)
+
+    def keep_state(self, batch: Any, state: tuple[Tensor, ...]) -> None:
+        """Keep the `state` of the Loss of a batch for the next batch; called after each batch.
+
+        loss() itself must not keep tensors: in a CUDA graph, the next batch overwrites them.
+        """
+        if state:
+            raise TypeError(f"loss() returned a state, but {type(self).__name__} has no keep_state()")
 
     def state_tensors(self) -> dict[str, Tensor]:
         """State besides the weights that the next batch depends on, such as a carried recurrent state.

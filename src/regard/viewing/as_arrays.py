@@ -20,19 +20,19 @@ HINTS = {
     ("S", True): "select one query: weights[query]; or draw all queries with draw()",
     ("S", False): "pass a single weight as [weight]",
 }
-"""The hint for weights of the wrong shape.
+"""The hint of the error message for weights of the wrong shape.
 
-The keys are (expected dimensions, whether the array that was passed has at least two dimensions)."""
+The keys are (expected dimensions, whether the array that the user passed has at least two dimensions)."""
 
 
 def checked_weights(
     call: str, weights: Any, letters: str, most: float | None
 ) -> tuple[NDArray[numpy.float64], float]:
-    """Return the weights as a float64 array, and the top of the scale: `most`, or else the largest weight.
+    """Return the weights as a float64 array, and the weight at the top of the colour scale.
 
     call: the name of the public function, for error messages.
     letters: the expected dimensions, for example "HTS" for an array of shape (H, T, S).
-    most: the weight at the top of the colour scale, or None.
+    most: the weight at the top of the colour scale. None: the largest weight.
 
     Raises ArgumentError for any other shape, and for negative or infinite weights; NaN is allowed.
     """
@@ -74,7 +74,8 @@ def checked_weights(
 def check_words(call: str, name: str, words: Sequence[object], weights: NDArray[Any], axis: int) -> None:
     """Raise ArgumentError unless there is one word for each row (axis 0) or column (axis 1) of the weights.
 
-    call, name: the public function and its argument, for error messages.
+    call: the name of the public function. name: the name of its argument `words`. Both are for error
+        messages.
     """
     letters, size = "TS"[-weights.ndim :], weights.shape[axis]
     if not isinstance(words, str) and len(words) == size:

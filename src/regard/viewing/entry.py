@@ -21,7 +21,7 @@ ROWS = 40
 """Maximum number of target words drawn in the terminal."""
 
 LINES = 4
-"""Approximate maximum number of terminal lines per sentence; longer sentences are cut."""
+"""Approximate maximum number of terminal lines for one sentence. Longer sentences are truncated."""
 
 UNSEEN = "no alignment: the model has no cross-attention, or its weights were not recorded"
 
@@ -110,7 +110,10 @@ class Entry(Shown):
             yield _labelled(below)
 
     def drawn(self, rows: int, columns: int) -> str:
-        """Return a note on how many words the matrix shows; an empty string if it shows all of them."""
+        """Return a note that says how many words the matrix shows, or "" if it shows all words.
+
+        rows, columns: the numbers of target words and of source words in the matrix.
+        """
         counts = ((rows, len(self.target), "target"), (columns, len(self.source), "source"))
         unit = "words" if self.texts is None else "characters"
         parts = [f"the first {some} of {all_} {side} {unit}" for some, all_, side in counts if some < all_]
@@ -118,7 +121,7 @@ class Entry(Shown):
 
 
 def _labelled(lines: list[tuple[str, str]]) -> Table:
-    """Return a two-column table: labels in a faint style, and their texts, wrapped in the second column."""
+    """Return a table with two columns: labels in a faint style, and their texts, which are wrapped."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", min_width=9, no_wrap=True)
     table.add_column(overflow="fold")

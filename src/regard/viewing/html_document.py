@@ -16,7 +16,8 @@ from regard.viewing.terminal_colors import clean
 __all__ = ["JOINERS", "Page", "check_ending", "document", "safe", "static"]
 
 JOINERS = "\u200c\u200d"
-"""Zero-width joiners. Composed emoji and Persian need them; other control characters are escaped."""
+"""Zero-width joiners, which are kept because composed emoji and Persian need them. Other control characters
+are escaped."""
 
 
 class Page(str):
@@ -71,7 +72,7 @@ def document(title: str, style: str, script: str, body: Iterable[str]) -> Page:
 
 
 def safe(text: str) -> str:
-    """Return text escaped for HTML, quotes included; control characters are written as Python escapes.
+    """Escape text for HTML, including quotes. Control characters are written as Python escapes.
 
     >>> safe("<b>\\u202e")
     '&lt;b&gt;\\\\u202e'
@@ -91,7 +92,7 @@ def _hash(text: str) -> str:
 
 
 def check_ending(path: Path, ending: str, hint: str) -> None:
-    """Raise ArgumentError unless the name of the file ends in `ending`. hint: the first words of the hint."""
+    """Raise ArgumentError unless the file name ends in `ending`. hint: how the hint of the error begins."""
     if path.suffix.lower() != ending:
         hint = f"{hint}: {clean(path.stem) or 'page'}{ending}"
         problem = f"{clean(path.name)!r} does not end in {ending}"

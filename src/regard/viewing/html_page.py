@@ -22,19 +22,20 @@ from regard.viewing.word_groups import SHOWN_SPACE
 __all__ = ["fragment", "page", "save_page"]
 
 LONGEST = 100
-"""Maximum number of words per sentence in the table of weights."""
+"""Maximum number of rows, and maximum number of columns, in the table of weights."""
 
 LEVELS = 16
-"""Number of colour levels of a cell; entry.css has one class for each."""
+"""Number of different colours of the cells. entry.css has one CSS class for each."""
 
 OPEN, FIRST = 10, 3
-"""On pages of more than OPEN translations, only the first FIRST tables are expanded."""
+"""If a page has more than OPEN translations, only the tables of the first FIRST translations are expanded."""
 
 WIDE = 90
-"""Column headings are written vertically if together they have more characters than this."""
+"""If all column headings together have more characters than this, they are written vertically."""
 
 LONGEST_HEAD = 24
-"""Longer words are truncated in table headings; the sentence above the table shows them in full."""
+"""Maximum number of characters in a table heading. Longer words are truncated; the sentence above the table
+shows them in full."""
 
 WEIGHTS = "attention of each target word (rows) to each source word (columns); blank cells are below .005"
 
@@ -77,7 +78,7 @@ def page(entries: Iterable[Entry], title: str = "Translations", about: str = "")
 
 
 def fragment(entry: Entry) -> str:
-    """Return one translation as an HTML fragment for a notebook: escaped, with its own style, no script.
+    """Return one translation as an HTML fragment for a notebook. It contains its style and no script.
 
     >>> from regard.viewing import Entry, fragment
     >>> text = fragment(Entry(["고양이"], ["cat"], [[1.0]]))
@@ -96,7 +97,7 @@ def fragment(entry: Entry) -> str:
 def save_page(
     path: str | Path, entries: Iterable[Entry], title: str = "Translations", about: str = ""
 ) -> None:
-    """Write a page of translations to a .html file, atomically; the arguments are those of `page`."""
+    """Write a page of translations to a .html file, atomically. For the other arguments, see page()."""
     path = Path(path)
     check_ending(path, ".html", "a page is an HTML file")
     write_whole(path, page(entries, title, about).encode())
@@ -122,13 +123,13 @@ def _article(entry: Entry, number: int | None, unfolded: bool) -> Iterator[str]:
 
 
 def shown(entry: Entry) -> tuple[int, int]:
-    """Return the numbers of rows and columns of the table of weights."""
+    """Return how many rows and how many columns the table of weights has; see LONGEST."""
     rows, columns = (0, 0) if entry.weights is None else entry.weights.shape
     return min(rows, LONGEST), min(columns, LONGEST)
 
 
 def facts(entry: Entry, notes: Sequence[str]) -> Iterator[str]:
-    """Yield a description list of source, target, reference, score and notes."""
+    """Yield the HTML of a list (<dl>) with source, target, reference, score and notes of a translation."""
     rows, columns = shown(entry)
     apart = entry.texts is None
     yield "<dl>"
@@ -149,8 +150,10 @@ _NOTHING = '<i class="quiet">nothing</i>'
 def _line(words: Sequence[str], weighted: int, apart: bool) -> str:
     """Return a sentence as HTML, with a <span> around each of the first `weighted` words.
 
-    apart: whether to join the words with spaces. The words have no <bdi> element, so that the browser derives
-    the direction of the line from the words and keeps them in the order of the sentence.
+    apart: whether to put spaces between the words.
+
+    The words have no <bdi> element: the browser then derives the direction of the line from the words, and
+    keeps them in the order of the sentence.
     """
     words = words if apart else [" " if word == SHOWN_SPACE else word for word in words]
     spans = [f"<span>{safe(word)}</span>" for word in words[:weighted]]
@@ -175,7 +178,11 @@ def table(entry: Entry) -> Iterator[str]:
 
 
 def _cell(weight: float, level: float) -> str:
-    """Return a table cell with the weight to two digits. Its CSS class sets the colour: no inline styles."""
+    """Return the HTML of a table cell with a weight, rounded to two digits.
+
+    level: the colour of the cell, from 0 to 1; a CSS class sets it, because the Content-Security-Policy
+        allows no inline styles.
+    """
     if weight != weight:
         return "<td>?</td>"
     number = f"{weight:.2f}".removeprefix("0").removesuffix(".00")

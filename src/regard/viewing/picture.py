@@ -20,7 +20,7 @@ from regard.viewing.pictures.long_sequences import long_map
 from regard.viewing.pictures.matrix import matrix
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.pictures.shaded_text import shaded
-from regard.viewing.pictures.view_selection import Chosen, Word, chosen, matching, place_of
+from regard.viewing.pictures.view_selection import Chosen, Word, chosen, matching, mean_of, place_of
 from regard.viewing.pictures.word_over_time import over_time
 from regard.viewing.seen import BEGIN, Seen, Site
 from regard.viewing.view_inputs import Drawable, drawable
@@ -28,10 +28,11 @@ from regard.viewing.view_inputs import Drawable, drawable
 __all__ = ["VIEWS", "Picture", "noted", "picture"]
 
 UNIFORM_KEYS, UNIFORM_RATIO = 4, 1.5
-"""Weights for S keys count as nearly uniform if S >= UNIFORM_KEYS and no weight exceeds UNIFORM_RATIO / S."""
+"""The weights of a picture are called nearly uniform if there are S >= UNIFORM_KEYS keys, and no weight
+exceeds UNIFORM_RATIO / S."""
 
 NOT_AVERAGED = ("self", "rollout", "long")
-"""The views that do not draw the mean over the sites that match `site`."""
+"""The views that do not average the sites that match the argument `site` of picture()."""
 
 BETWEEN = 36.0
 """Distance between matrices on one canvas, in points."""
@@ -52,9 +53,9 @@ def picture(
         sequence, whose words are the positions 0, 1, 2, ...
     view: "matrix", "lines", "heads", "word" (one key over time), "shaded", "self" (self-attention of encoder
         and decoder), "rollout", "player" (an animation) or "long".
-    site: name of an attention layer (site), with * as wildcard; several sites are averaged. Default: the
-        cross-attention sites. If there are none: the last site, and the sites of the same kind, whose names
-        have the same part before the first dot.
+    site: name of an attention layer (site), with * as wildcard. If several sites match, their mean is drawn.
+        Default: the cross-attention sites. If there are none, the last site and all sites of the same kind,
+        whose names are equal up to the first dot.
     head: index of one head. Default: the mean over heads.
     word: the word to draw, as an index or as text: a key in the view "word", a query in the view "shaded".
     title: a line above the picture. Default: the title of `seen`, usually the target sentence.
@@ -79,7 +80,7 @@ def picture(
 
 
 def noted(drawn: Picture, *notes: str) -> Picture:
-    """Return the picture with notes below it, in its files and in the terminal."""
+    """Add notes below a picture, in its files and in the terminal, and return the picture."""
     labels = [label(note, 220) for note in notes]
     for canvas in drawn.frames:
         canvas.foot(*labels)
@@ -89,7 +90,7 @@ def noted(drawn: Picture, *notes: str) -> Picture:
 
 
 def _sites_drawn(seen: Seen) -> Iterator[str]:
-    """Yield a note with the names of the sites that are drawn by default and of those that are left out."""
+    """Yield a note that says which sites are drawn by default and which are not; nothing if all are drawn."""
     drawn = [each.name for each in matching(seen)]
     others = [each.name for each in seen.sites if each.name not in drawn]
     if others:
@@ -97,7 +98,10 @@ def _sites_drawn(seen: Seen) -> Iterator[str]:
 
 
 def _uniformity(seen: Seen, view: str, site: str | None, head: int | None) -> Iterator[str]:
-    """Yield a note if the weights are nearly uniform, because the shades exaggerate small differences."""
+    """Yield a note if the weights are nearly uniform.
+
+    Without the note, the shades would make small differences look important.
+    """
     if view in NOT_AVERAGED:
         return
     drawn: list[NDArray[Any]] = [each.weights for each in matching(seen, site)] if view == "heads" else []
@@ -147,10 +151,10 @@ def _heads(seen: Seen, site: str | None, head: int | None, word: Word | None, ti
 def _self(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
     """Draw the self-attention of encoder and decoder, a matrix for each."""
     _no_word("self", word)
-    patterns = [site] if site else [f"{part}*self" for part in ("encoder", "decoder") if _own(seen, part)]
-    if not patterns:
+    groups = [matching(seen, site)] if site else [_own(seen, part) for part in ("encoder", "decoder")]
+    if not any(groups):
         raise _no_self_attention(seen)
-    drawn = [matrix(*_values(chosen(seen, pattern, head), "")) for pattern in patterns]
+    drawn = [matrix(*_values(mean_of(sites, head), "")) for sites in groups if sites]
     canvas, left = Canvas(label(title, 90) or "Self-attention"), 0.0
     for each in drawn:
         bounds = each.frames[0].bounds
@@ -178,10 +182,11 @@ def _player(seen: Seen, site: str | None, head: int | None, word: Word | None, t
     choice = chosen(seen, site, head)
     if choice.kind != "cross":
         problem = f"view 'player' needs cross-attention, but {choice.about} is not a cross-attention site"
-        hint = "cross-attention sites have names that end in 'cross'; view='self' draws self-attention"
+        hint = "site='cross' draws all cross-attention; view='self' draws self-attention"
         raise ArgumentError(message("picture()", problem, hint=hint))
-    reading = chosen(seen, "encoder*self", head).weights if _own(seen, "encoder") else None
-    past = _past(chosen(seen, "decoder*self", head), len(choice.rows)) if _own(seen, "decoder") else None
+    encoder, decoder = _own(seen, "encoder"), _own(seen, "decoder")
+    reading = mean_of(encoder, head).weights if encoder else None
+    past = _past(mean_of(decoder, head), len(choice.rows)) if decoder else None
     return player(choice.weights, choice.columns, choice.rows, title, reading=reading, past=past)
 
 
@@ -226,11 +231,11 @@ def _values(choice: Chosen, title: str) -> Drawn:
 
 def _no_self_attention(seen: Seen) -> ArgumentError:
     names = [each.name for each in seen.sites]
-    problem = f"no site matches encoder*self or decoder*self; the sites are: {', '.join(names) or 'none'}"
+    problem = f"there is no self-attention of an encoder or decoder; sites: {', '.join(names) or 'none'}"
     if not names:
         hint = "record the attention first: translate with look='*', or call the model inside record()"
     else:
-        likely = next((name for name in names if "self" in name), names[0])
+        likely = next((each.name for each in seen.sites if each.role.kind == "self"), names[0])
         hint = f"name the site to draw: picture(..., 'self', site={likely!r})"
         if all(each.kind == "cross" for each in seen.sites):
             hint = "a Transformer translator records its self-attention with look='*'"
@@ -239,13 +244,13 @@ def _no_self_attention(seen: Seen) -> ArgumentError:
 
 def _own(seen: Seen, part: str) -> list[Site]:
     """Return the self-attention sites of the encoder or the decoder."""
-    return [each for each in seen.sites if each.kind == part and each.name.endswith("self")]
+    return [each for each in seen.sites if each.kind == part and each.role.kind == "self"]
 
 
 def _past(choice: Chosen, count: int) -> NDArray[numpy.float64] | None:
-    """Return decoder self-attention as weights (T, T) over target words, without BOS.
+    """Return the weights (T, T) of decoder self-attention between target words, without BOS.
 
-    count: T. None if the rows or columns are not the target words.
+    count: T, the number of target words. Returns None if the rows or columns are not the target words.
     """
     skipped = 1 if choice.columns[:1] == (BEGIN,) else 0
     weights = choice.weights[:, skipped:]

@@ -24,16 +24,17 @@ MAP = 256
 """Maximum number of blocks along each side of the map."""
 
 STRIP = 2**22
-"""Number of weights that are processed at a time: an array is divided into strips of about this size."""
+"""Number of weights that are processed at a time: a larger array is divided into strips of this size."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """One attention layer (site) of a long sequence; made by `pooled` or `pooled_from_top`.
+    """A summary of one attention layer (site) for a long sequence. pooled() and pooled_from_top() create it.
 
     name: the name of the site.
-    keys, weights: (H, T, k), the positions of the keys and the weights of the k largest weights of each row,
-        largest first; rows with fewer weights are padded with key -1 and weight 0.
+    weights: (H, T, k), the k largest weights of each row, largest first. Rows with fewer weights are padded
+        with 0.
+    keys: (H, T, k), the positions of the keys of these weights; -1 for padding.
     maxima, means: (H, t, s), the maximum and the mean of each block; t and s are at most 256.
     rows, columns: the T queries and S keys as text.
     whole: True if the block map was computed from all weights; False if it was computed from the k largest
@@ -178,7 +179,7 @@ def pooled_from_top(name: str, top: Any, rows: Sequence[str], columns: Sequence[
 
 
 def _side(size: int) -> int:
-    """Return the number of rows (or columns) per block."""
+    """Return the number of rows (or columns) in a block of a matrix with `size` rows (or columns)."""
     return max(math.ceil(size / MAP), 1)
 
 
@@ -187,7 +188,7 @@ def _blocks(size: int) -> int:
 
 
 def _areas(rows: int, columns: int) -> NDArray[numpy.float64]:
-    """Return the number of weights in each block; blocks at the edges may have fewer."""
+    """Return the number of weights in each block. Blocks at the edges may be smaller than the others."""
     down, across = (
         numpy.diff(numpy.minimum(numpy.arange(_blocks(size) + 1) * _side(size), size))
         for size in (rows, columns)
@@ -209,7 +210,7 @@ def _strips(weights: Any) -> Iterator[NDArray[Any]]:
 def largest(strip: NDArray[Any], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the keys and the values of the `top` largest weights of each row, largest first.
 
-    The key of a weight of 0 is -1.
+    If a weight is 0, its key is -1.
     """
     some = numpy.argpartition(strip, -top, axis=-1)[..., -top:] if top else strip[..., :0].astype(int)
     weights = numpy.take_along_axis(strip, some, -1)
@@ -221,7 +222,7 @@ def largest(strip: NDArray[Any], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
 def _pool(
     strip: NDArray[Any], first: int, sizes: tuple[int, int], maxima: NDArray[Any], sums: NDArray[Any]
 ) -> None:
-    """Update the block maxima and sums in place with a strip that starts at row `first`."""
+    """Update the maxima and sums of the blocks, in place, with a strip of rows that starts at row `first`."""
     side, across = _side(sizes[0]), numpy.arange(0, sizes[1], _side(sizes[1]))
     blocks = numpy.arange(first, first + strip.shape[1]) // side
     down = numpy.flatnonzero(numpy.diff(blocks, prepend=-1))

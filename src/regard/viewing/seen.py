@@ -1,4 +1,4 @@
-"""Seen: the recorded attention of one sentence as arrays and words; drawing it does not need the model."""
+"""Seen: the recorded attention of one sentence as arrays and words. It can be drawn without the model."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from regard.viewing.word_groups import grouped
 
 __all__ = ["Seen", "Site"]
 
-SITE, ARRAYS = ("name", "rows", "columns", "row_words", "column_words"), ("weights", "values")
+SITE, ARRAYS = ("name", "rows", "columns", "row_words", "column_words", "role"), ("weights", "values")
 LONG, LONG_ARRAYS = ("name", "rows", "columns", "whole"), ("keys", "weights", "maxima", "means")
-"""The fields of a Site (SITE, ARRAYS) and of a Pooled (LONG, LONG_ARRAYS) that are saved in a file.
-
-SITE and LONG are saved in the JSON header, ARRAYS and LONG_ARRAYS as arrays."""
+"""The fields that are saved in a file. SITE and ARRAYS are fields of a Site; LONG and LONG_ARRAYS are fields
+of a Pooled. SITE and LONG are saved in the JSON header, ARRAYS and LONG_ARRAYS as arrays."""
 
 TEXT = {
     "source": [str],
@@ -41,8 +40,10 @@ TEXT = {
     "long": [dict],
 }
 SITE_TEXT = {"name": str, "rows": [str], "columns": [str], "row_words": [int], "column_words": [int]}
+SITE_TEXT |= {"role": [str]}  # missing in files of earlier versions
 LONG_TEXT = {"name": str, "rows": [str], "columns": [str], "whole": bool}
-"""The types of the values in the JSON header: of a Seen, of a Site and of a Pooled. [str]: a list of str."""
+"""The types of the values in the JSON header: TEXT for a Seen, SITE_TEXT for a Site, LONG_TEXT for a Pooled.
+[str] means a list of str."""
 
 BEGIN = "<s>"
 """The begin-of-sentence token: the first input of a decoder."""
@@ -55,7 +56,7 @@ class Seen:
     sites: a Site for each recorded attention layer.
     source, target: subwords, including "</s>".
     source_words, target_words: for each subword, the index of its word; -1 for special tokens.
-    title, notes: text printed above and below pictures.
+    title: text printed above pictures. notes: texts printed below pictures.
     score: the log-probability of the target.
     long: a Pooled for each recorded attention layer of a sequence that is too long for a matrix.
 
@@ -137,8 +138,8 @@ class Seen:
     def without_specials(self, renormalise: bool) -> Seen:
         """Return a copy without the special tokens, such as "</s>" and "<s>".
 
-        renormalise: True to scale the remaining weights of each row to the previous sum of the row; False to
-            leave them unchanged. A row with weights for special tokens only becomes 0.
+        renormalise: whether to scale the remaining weights of each row, so that the row has the same sum as
+            before. If a row has weights for special tokens only, all its remaining weights are 0.
         """
         source, target = real(self.source_words), real(self.target_words)
         return replace(
@@ -189,14 +190,10 @@ class Seen:
         >>> seen.rollout().weights.tolist()
         [[[0.625, 0.375], [0.375, 0.625]]]
         """
-        layers = [
-            site
-            for site in self.sites
-            if site.name.startswith(f"{part}.") and site.name.endswith("self") and site.heads
-        ]
+        layers = [site for site in self.sites if site.kind == part and site.role.kind == "self"]
         if not layers:
             names = ", ".join(site.name for site in self.sites) or "none"
-            problem = f"no site matches {part}.*self; the sites are: {names}"
+            problem = f"there is no self-attention of the {part}; the sites are: {names}"
             raise ArgumentError(message("rollout()", problem, hint='record every site with look="*"'))
         layers.sort(key=lambda site: [int(number) for number in re.findall(r"\d+", site.name)])
         rolled = numpy.eye(len(layers[0].rows))
@@ -206,13 +203,13 @@ class Seen:
         return replace(layers[-1], name=f"{part}.rollout", weights=rolled.astype(numpy.float32), values=None)
 
     def picture(self, view: str = "matrix", **options: Any) -> Any:
-        """Draw the recorded attention; the arguments are those of `regard.viewing.picture`."""
+        """Draw the recorded attention. For the arguments, see regard.viewing.picture()."""
         return importlib.import_module("regard.viewing.picture").picture(self, view, **options)
 
     def save(self, path: str | Path) -> None:
-        """Write the object to a file atomically, in the safetensors format: a JSON header, then the arrays.
+        """Write the recorded attention to a file atomically, in the safetensors format.
 
-        Seen.load reads the file on any machine, without the model.
+        Seen.load() reads the file on any machine, without the model.
         """
         about = ("source", "target", "source_words", "target_words", "title", "notes", "score")
         header = {name: getattr(self, name) for name in about}
@@ -248,9 +245,9 @@ class Seen:
             raise DataError(message(str(path), problem, hint="write it again with Seen.save()")) from None
 
     def _numbered(self, site: Site) -> Site:
-        """Return the site with row_words and column_words.
+        """Return the site with the word index of each row (row_words) and of each column (column_words).
 
-        If they are missing, they are found by comparing rows and columns with `source` and `target`.
+        If they are missing, they are determined by comparing rows and columns with `source` and `target`.
         """
         if site.row_words is not None and site.column_words is not None:
             return site
@@ -262,7 +259,12 @@ class Seen:
         )
 
     def _words_of(self, pieces: tuple[str, ...], target_first: bool) -> tuple[int, ...]:
-        """Return the word index of each subword: those of the source, the target, or the decoder input."""
+        """Return the word index of each subword in `pieces`.
+
+        The subwords are compared with the source, the target and the decoder input. If they equal none of
+        these, each subword is a word.
+        target_first: whether the target is compared before the source.
+        """
         sides = [(self.source, self.source_words), (self.target, self.target_words)]
         read = ((BEGIN, *self.target[:-1]), (-1, *self.target_words[:-1]))
         for subwords, numbers in (*(reversed(sides) if target_first else sides), read):
@@ -276,11 +278,11 @@ class Seen:
 
 def _check_header(header: dict[str, Any], types: dict[str, Any]) -> None:
     """Raise TypeError if a value in the header of a file is not of the type that save() writes."""
-    optional = ("score", "row_words", "column_words")
+    optional = ("score", "row_words", "column_words", "role")
     for name, value in header.items():
         kind = types.get(name)
         if kind is None or (value is None and name in optional):
-            continue  # the constructor raises for an unknown name
+            continue  # for an unknown name, the constructor raises an error
         if isinstance(kind, list):
             valid = isinstance(value, list) and all(_is(each, kind[0]) for each in value)
         else:

@@ -10,6 +10,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
+from regard.roles import Role, role_by_name
 from regard.viewing.as_arrays import check_words, checked_weights
 from regard.viewing.word_groups import grouped, joined, spelled_or_space
 
@@ -24,8 +25,10 @@ class Site:
     weights: (H, T, S), or (T, S) for attention without heads.
     rows, columns: the T queries and the S keys as text.
     values: (H, S), the norms of the values, if known.
-    row_words, column_words: for each row and each column, a subword, the index of its word; -1 for special
-        tokens. Default: the word indices of the Seen that contains the site.
+    row_words: for each row (a subword), the index of its word; -1 for special tokens. Default: the word
+        indices of the Seen that contains the site.
+    column_words: the same for each column.
+    role: what the queries and keys are. Default: the role by the name, see regard.roles.role_by_name().
 
     >>> Site("decoder.cross", [[0.9, 0.1]], ["cat"], ["고양이", "</s>"])
     Site('decoder.cross', H=1 T=1 S=2)
@@ -38,11 +41,13 @@ class Site:
     values: NDArray[numpy.float32] | None = None
     row_words: tuple[int, ...] | None = None
     column_words: tuple[int, ...] | None = None
+    role: Role = None  # type: ignore[assignment]  # set by __post_init__
 
     def __post_init__(self) -> None:
         call, weights = f"Site({self.name!r})", _array(self.weights)
+        self._set("role", role_by_name(str(self.name)) if self.role is None else Role(*self.role))
         weights = weights[None] if weights.ndim == 2 else weights
-        # Fast path: valid float32 weights, the usual case, are not copied.
+        # In the usual case, the weights are valid and float32; then they are not copied.
         plain = weights.dtype == numpy.float32 and weights.ndim == 3 and weights.size
         if not (plain and weights.min() >= 0 and weights.max() < numpy.inf):
             weights = checked_weights(call, weights, "HTS", None)[0].astype(numpy.float32)
@@ -74,11 +79,10 @@ class Site:
 
     @property
     def kind(self) -> str:
-        """The kind of attention: "cross" if the name ends in "cross", else the part before the first dot.
-
-        For the models of Regard, that part is "encoder" or "decoder", for their self-attention.
-        """
-        return "cross" if self.name.endswith("cross") else self.name.split(".")[0]
+        """The kind of attention, for grouping: "encoder" and "decoder" for self-attention, else the role."""
+        if self.role.kind not in ("", "self"):
+            return self.role.kind
+        return {"source": "encoder", "target": "decoder"}.get(self.role.rows, self.role.rows)
 
     def words(self) -> Site:
         """Return a copy in which the subwords are joined to words; see `Seen.words`."""
@@ -86,11 +90,12 @@ class Site:
         rows, columns = grouped(row_words), grouped(column_words)
         sums = joined(joined(self.weights, columns, axis=2), rows, axis=1)
         lengths = numpy.array([len(group) for group in rows], dtype=numpy.float32)
-        return Site(
-            self.name,
-            sums / lengths[:, None],
-            spelled_words(self.rows, rows),
-            spelled_words(self.columns, columns),
+        return replace(
+            self,
+            weights=sums / lengths[:, None],
+            rows=spelled_words(self.rows, rows),
+            columns=spelled_words(self.columns, columns),
+            values=None,
             row_words=firsts(row_words, rows),
             column_words=firsts(column_words, columns),
         )
@@ -106,14 +111,14 @@ class Site:
             weights = numpy.divide(
                 weights * before.sum(-1, keepdims=True), sums, out=numpy.zeros_like(weights), where=sums != 0
             )
-        return Site(
-            self.name,
-            weights,
-            taken(self.rows, rows),
-            taken(self.columns, columns),
-            None if self.values is None else self.values[:, columns],
-            taken(row_words, rows),
-            taken(column_words, columns),
+        return replace(
+            self,
+            weights=weights,
+            rows=taken(self.rows, rows),
+            columns=taken(self.columns, columns),
+            values=None if self.values is None else self.values[:, columns],
+            row_words=taken(row_words, rows),
+            column_words=taken(column_words, columns),
         )
 
     def weighted_by_values(self) -> Site:
@@ -126,7 +131,7 @@ class Site:
 
     @property
     def _numbers(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The word indices of rows and columns. If they are unknown, each row and column is a word."""
+        """The word indices of the rows, and of the columns. If they are unknown, each token is a word."""
         rows, columns = tuple(range(len(self.rows))), tuple(range(len(self.columns)))
         return self.row_words or rows, self.column_words or columns
 
@@ -155,12 +160,15 @@ def taken(items: Sequence[Any], places: Iterable[int]) -> tuple[Any, ...]:
 
 
 def firsts(numbers: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the word index of each group of positions. All positions of a group have the same word index."""
+    """Return the word index of each group of positions, which all positions of the group have.
+
+    numbers: the word index of each position.
+    """
     return tuple(numbers[group[0]] for group in groups)
 
 
 def spelled_words(pieces: Sequence[str], groups: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """Return the text of each group of subwords; a group that is only a space is written as ␣."""
+    """Return the text of each group of subwords. A group that is only a space becomes ␣."""
     return tuple(spelled_or_space([pieces[place] for place in group]) for group in groups)
 
 

@@ -1,4 +1,4 @@
-"""Convert terminal drawings to SVG. Text stays text, on the character grid of a terminal; no web fonts."""
+"""Convert terminal drawings to SVG. Text remains text, placed on the character grid of a terminal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ def to_svg(drawing: RenderableType, width: int = 88, title: str = "") -> str:
 
 
 def _marks(line: list[Segment], top: float) -> list[Mark]:
-    """Return the background boxes of one line, then its words, each stretched to its terminal cells."""
+    """Return the marks of one line: its background boxes, then its words.
+
+    Each word is stretched to the width of its terminal cells. top: vertical position of the line.
+    """
     boxes: list[Mark] = []
     words: list[Mark] = []
     middle, cell = top + SIZE * (1 - MIDDLE), 0

@@ -26,14 +26,15 @@ from regard.viewing.terminal_colors import Shades, clean, cropped, ramp
 __all__ = ["Bars", "Beside", "Matrix", "bars", "beside", "draw", "legend_line"]
 
 LEGEND = 20
-"""Maximum width of the legend in terminal cells (the width of one narrow character)."""
+"""Maximum width of the legend in terminal cells. A cell has the width of one narrow character."""
 
 LONGEST, LONGEST_SIDE = 18, 24
-"""Maximum width of a column label and of a row label in terminal cells; longer words are truncated."""
+"""Maximum width of a column label (LONGEST) and of a row label (LONGEST_SIDE) in terminal cells. Longer words
+are truncated."""
 
 
 class Shown:
-    """Base class of objects that rich can print. str() returns plain characters; notebooks show an SVG."""
+    """Base class of objects that rich can print. str() returns plain text; a notebook shows an SVG."""
 
     def __str__(self) -> str:
         page = io.StringIO()
@@ -108,11 +109,14 @@ class Matrix(Drawing):
 
     @property
     def _label_widths(self) -> list[int]:
-        """The width that each column needs for its label or its numbers."""
+        """The width in terminal cells that each column needs for its label or its numbers."""
         return [max(6 if self.numbers else 4, cell_len(column) + 2) for column in self.columns]
 
     def _fitted(self, available: int) -> tuple[list[int], bool]:
-        """Return the widths of the columns that fit in `available` cells, and whether labels are vertical."""
+        """Return the width of each column that fits, and whether the column labels are vertical.
+
+        available: the number of terminal cells for all columns. Columns that do not fit are left out.
+        """
         needed = self._label_widths
         for widths in ([max(needed, default=0)] * len(needed), needed):
             if sum(widths) <= available:
@@ -129,7 +133,7 @@ class Matrix(Drawing):
         words = [_characters(name) for name in shown]
         height = max(map(len, words), default=0)
         for line in range(height):
-            # Words are aligned at the bottom, next to the matrix.
+            # Vertical words are aligned at the bottom, so that they end next to the matrix.
             letters = (word[line - height] if line >= height - len(word) else "" for word in words)
             pairs = zip(letters, widths, strict=True)
             yield Text(" " * side + "".join(_centred(letter, width) for letter, width in pairs))
@@ -174,8 +178,8 @@ def draw(
     weights: (T, S), an array, a tensor or lists.
     rows, columns: T words for the queries, S words for the keys.
     title: one or more lines above the matrix, the first in bold.
-    numbers: write each weight in its cell.
-    legend: show the colour scale below the matrix.
+    numbers: whether to write each weight in its cell.
+    legend: whether to show the colour scale below the matrix.
     most: the weight at the top of the scale. Default: 1, or the largest weight if that is larger, so that the
         same shade means the same weight in every drawing. Use most=weights.max() to see small differences.
 
@@ -226,7 +230,7 @@ class Beside(Shown):
 
 
 def beside(*drawings: RenderableType) -> Beside:
-    """Return the drawings side by side; drawings that do not fit in the width go to the next row.
+    """Put drawings side by side. Drawings that do not fit into the width of the console go to the next row.
 
     >>> from regard.viewing import beside, draw
     >>> pair = beside(draw([[1.0]], ["a"], ["b"]), draw([[1.0]], ["c"], ["d"]))
@@ -266,7 +270,7 @@ def _centred(text: str, width: int) -> str:
 
 
 def _characters(text: str) -> list[str]:
-    """Split text into characters, each with its combining marks, to write them one below the other."""
+    """Split text into characters, each with its combining marks, for labels that are written vertically."""
     characters: list[str] = []
     for character in text:
         if characters and cell_len(character) == 0:

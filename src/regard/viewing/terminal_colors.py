@@ -16,7 +16,7 @@ _RAMP = ((20, 23, 31), (33, 60, 96), (38, 122, 142), (122, 196, 152), (253, 246,
 
 
 class Shades:
-    """Draws cells and bars for one console: in colour if it has at least 256 colours, else as characters."""
+    """Draws cells and bars for one console. If it has fewer than 256 colours, block characters are used."""
 
     def __init__(self, console: Console, options: ConsoleOptions):
         self.colour = console.color_system in ("256", "truecolor") and not console.no_color
@@ -25,7 +25,10 @@ class Shades:
         self.nothing = "." if options.ascii_only else "·"
 
     def cell(self, level: float, width: int, number: str = "") -> tuple[str, Style]:
-        """Return text and style of a matrix cell. level: from 0 to 1, or NaN. number: text of the cell."""
+        """Return text and style of a matrix cell.
+
+        level: from 0 to 1, or NaN. number: the weight as text, to write in the cell; "" for none.
+        """
         if level != level:
             return "?".center(width), Style()
         if self.colour:
@@ -57,9 +60,9 @@ def ramp(level: float) -> Color:
 
 
 def clean(token: object, kept: str = "") -> str:
-    """Return a token as one line of printable text; control characters are written as Python escapes.
+    """Return a token as one line of printable text. Control characters are written as Python escapes.
 
-    kept: control characters to leave unchanged.
+    kept: control characters that are not escaped.
     """
     text = unicodedata.normalize("NFC", str(token))
     if text.isprintable():

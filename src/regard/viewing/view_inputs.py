@@ -9,6 +9,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
+from regard.roles import role_by_name
 from regard.viewing.seen import Seen, Site
 
 __all__ = ["Drawable", "drawable", "seen_of"]
@@ -28,8 +29,9 @@ Drawable = Seen | HasSeen | Mapping[str, Sequence[Any]]
 def seen_of(source: object, call: str) -> Seen:
     """Convert an object that contains recorded attention to a Seen.
 
-    source: a Seen, which is returned itself; a Translation, whose Seen has subwords; or a Record, the result
-        of record(), whose Seen has the positions 0, 1, 2, ... as words.
+    source: a Seen, which is returned unchanged; or a Translation, which is converted to a Seen with subwords;
+        or a Record (the result of record()), which is converted to a Seen with the positions 0, 1, 2, ... as
+        words.
     call: the name of the public function, for error messages.
     """
     if isinstance(source, Seen):
@@ -45,25 +47,28 @@ def seen_of(source: object, call: str) -> Seen:
 
 
 def drawable(source: object, call: str) -> Seen:
-    """Like `seen_of`, but the subwords of a Translation are joined to words."""
+    """Do the same as seen_of(), but join the subwords of a Translation to words."""
     seen = seen_of(source, call)
     return seen if seen is source or isinstance(source, Mapping) else seen.words()
 
 
 def _recorded(record: Mapping[str, Sequence[Any]], call: str) -> Seen:
-    """Return the Seen of a Record. Queries and keys are labelled with their positions."""
+    """Convert a Record to a Seen. Queries and keys are labelled with their positions."""
     sites = []
+    roles = getattr(record, "roles", {})
     for name, calls in record.items():
         weights = _joined(name, calls, call)
         rows, columns = (tuple(map(str, range(size))) for size in weights.shape[-2:])
-        sites.append(Site(str(name), weights, rows, columns))
+        sites.append(Site(str(name), weights, rows, columns, role=roles.get(name) or role_by_name(str(name))))
     return Seen(tuple(sites), (), (), (), ())
 
 
 def _joined(name: str, calls: Sequence[Any], call: str) -> NDArray[Any]:
-    """Return the weights (H, T, S) of a site for one sequence.
+    """Return the recorded weights of a site for one sequence, (H, T, S).
 
-    If the site was called several times with one query, as in step-by-step decoding, the calls are joined.
+    If the site was called several times with one query each, as in step-by-step decoding, the weights of all
+    calls are joined.
+    name: the name of the site. calls: its recorded calls. call: the public function, for error messages.
     """
     weights = [_weights(name, each, call) for each in calls]
     if len(weights) > 1 and any(each.shape[-2] != 1 for each in weights):

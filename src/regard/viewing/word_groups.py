@@ -21,9 +21,9 @@ _BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")
 
 
 def grouped(numbers: Sequence[int]) -> list[list[int]]:
-    """Return a group for each word: the positions of its subwords. Groups are sorted by their first position.
+    """Return the positions of the subwords of each word, as one list for each word, in order.
 
-    numbers: the word index of each subword. A special token has index -1 and forms a group of its own.
+    numbers: the word index of each subword. A special token has index -1 and is a list of its own.
 
     >>> grouped([0, 0, 1, -1, -1])
     [[0, 1], [2], [3], [4]]
@@ -50,7 +50,7 @@ def spelled(pieces: Iterable[str]) -> str:
 
 
 def spelled_or_space(pieces: Sequence[str]) -> str:
-    """Return the text of the subwords of one word; if it is empty, the subwords with spaces shown as ␣.
+    """Return the text of the subwords of one word. If the word is only a space, return ␣.
 
     >>> spelled_or_space(["▁a", "t"]), spelled_or_space(["▁"])
     ('at', '␣')
@@ -61,7 +61,7 @@ def spelled_or_space(pieces: Sequence[str]) -> str:
 def joined(
     weights: NDArray[numpy.float32], groups: Sequence[Sequence[int]], axis: int
 ) -> NDArray[numpy.float32]:
-    """Sum weights over the subwords of each word, along one axis. groups: see grouped()."""
+    """Sum weights over the subwords of each word, along one axis. groups: the result of grouped()."""
     if not groups:
         return weights
     order = [place for group in groups for place in group]

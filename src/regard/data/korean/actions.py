@@ -37,10 +37,10 @@ __all__ = ["Plan", "action", "at_place", "relative", "rest", "time_phrase", "whe
 
 
 class Plan(NamedTuple):
-    """The plan of a clause.
+    """The grammatical properties of a clause, decided before its words are generated.
 
-    tense, ending, negation: as in verb_predicate().
-    ask: the English question word, or "".
+    tense, ending, negation: the arguments of verb_predicate().
+    ask: the English question word, or "" if the clause does not ask with one.
     timed: whether the clause may contain a time.
     gap: whether the object is omitted, as in a relative clause.
     nested: whether the clause is part of a longer sentence. It then has fewer optional parts.
@@ -66,7 +66,7 @@ TIME_OF = {"want": "future", "can": "future"}
 
 
 def time_phrase(dice: Dice, tense: str) -> Phrase:
-    """Generate a time, such as 어제 (yesterday). tense: a key of TIMES."""
+    """Generate a time that fits a tense, such as 어제 (yesterday). tense: a key of TIMES."""
     return say(*dice.pick(TIMES[tense]))
 
 
@@ -93,7 +93,7 @@ def at_place(dice: Dice, place: Place, particle: str, to: bool = False) -> Phras
 
 
 def action(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Phrase:
-    """Generate a clause from the verb of a frame, a plan and a subject."""
+    """Generate a clause with the verb of `frame`, its properties in `plan`, and this subject."""
     predicate = verb_predicate(frame.verb, plan.tense, plan.ending, subject.agreement, plan.negation)
     around = rest(dice, frame, plan, subject, predicate)
     return arranged(subject, predicate, around, plan.ending == "question")
@@ -128,7 +128,7 @@ def rest(dice: Dice, frame: Frame, plan: Plan, subject: Nominal, predicate: Pred
         manner = NOTHING if len(taken.korean) > 3 else manner
     for piece in (company, place, tool, receiver, goal, taken, manner):
         korean += piece.korean
-    # The "to" of "listen to" has possible links to the verb and to the object, which ends in the particle 을.
+    # The "to" of "listen to" has possible links to the verb and to the object with its particle 을.
     preposition = possibly(frame.verb.preposition, *predicate.korean, *taken.korean)
     after = preposition + taken.english + receiver.english + goal.english
     for piece in (manner, tool, place, company, time):
@@ -171,7 +171,7 @@ def when(dice: Dice, frame: Frame, plan: Plan) -> tuple[Phrase, Phrase]:
 def _around(
     dice: Dice, frame: Frame, plan: Plan, subject: Nominal, room: int
 ) -> tuple[Phrase, Phrase, Phrase, Phrase]:
-    """Generate companions, a place, a tool and a manner. At most `room` of the four are not empty."""
+    """Generate companions, a place, a tool and a manner, as four phrases; at most `room` are not empty."""
     company = place = tool = manner = NOTHING
     animal = "animals" in frame.traits
     about_people = any(noun.korean in HUMAN for noun in frame.objects)
@@ -208,7 +208,7 @@ def _company(dice: Dice, subject: Nominal) -> Phrase:
 def _other(dice: Dice, people: tuple[Person, ...], subject: Nominal) -> Person:
     """Pick a person who is not part of the subject.
 
-    Excluded are also combinations that sound wrong: "I" with "me" or "us", and the polite 저 with "you".
+    Combinations that sound wrong are excluded too: "I" with "me" or "us", and the polite 저 with "you".
     """
     who = " ".join(word.text for word in subject.korean)
     polite = who == "저는"
@@ -221,7 +221,10 @@ def _other(dice: Dice, people: tuple[Person, ...], subject: Nominal) -> Person:
 
 
 def _goal(dice: Dice, frame: Frame, tool: Phrase) -> tuple[Phrase, Phrase]:
-    """Return a goal, and the tool: a means of transport to this goal, or else the argument `tool`."""
+    """Return a goal, and a tool, which may be a means of transport to this goal.
+
+    tool: returned unchanged if no means of transport is generated.
+    """
     goal = dice.pick(frame.goals)
     if "moves" in frame.traits and dice.chance(0.3):
         ride = dice.pick(REACH.get(goal.korean, IN_TOWN))
@@ -287,9 +290,9 @@ LEFT: dict[str, tuple[Frame, ...]] = {
     if "left" in frame.traits
     for noun in frame.objects
 }
-"""For each noun, the verbs of relative clauses in which the noun is the object.
+"""For each noun, the frames of verbs for a relative clause whose object is the noun.
 
-내가 산 책: the book that I bought.
+For 책 (book), one of them is the frame of 사다 (buy): 내가 산 책, the book that I bought.
 """
 
 DOING = {
@@ -310,16 +313,16 @@ def relative(
     future: bool = False,
     timed: bool = True,
 ) -> tuple[Nominal, Phrase]:
-    """Return a noun and a relative clause, the two arguments of modified().
+    """Generate a noun phrase and a relative clause that modifies it. modified() joins the two.
 
-    The noun is the object or the subject of the clause:
+    The noun is the object or the subject of the relative clause:
 
         내가 어제 만난 친구      the friend whom I met yesterday
         책을 읽고 있는 학생      the student who is reading a book
 
-    avoid: the frame of the main clause, whose verb is not repeated.
+    avoid: the frame of the main clause, if any. Its verb is not used in the relative clause.
     future: whether the relative clause may be in the future tense.
-    timed: whether it may contain a time, and a name as its subject.
+    timed: whether the relative clause may contain a time and may have a name as its subject.
     """
     head = common(noun, particle, "definite")
     alive = "animals" if noun.korean in ANIMALS else "people" if noun.korean in HUMAN else ""
@@ -343,7 +346,8 @@ def relative(
 INNER = (*(PRONOUNS[who] for who in ("나", "나", "너", "그", "그녀", "우리")), *NAMES)
 """Subjects of relative clauses.
 
-If the clause modifies an object, only the pronouns are used, because the main clause may have the same name.
+If the relative clause modifies an object, only the pronouns are used: a name could be the same as in the main
+clause.
 """
 
 

@@ -1,4 +1,7 @@
-"""Predicates and clauses. The verb is the last word in Korean; in English it follows the subject."""
+"""Predicates and clauses.
+
+In Korean the verb is the last word of a clause; in English it follows the subject.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ FINALS = {
     "and": {"past": "었고", "present": "고"},
     "but": {"past": "었지만", "present": "지만"},
 }
-"""The ending of a verb, for each type of clause and tense.
+"""The ending of the last verb or adjective, for each type of clause and each tense.
 
 "who" is a question about the subject: 누가 갔니, who went?
 "and" and "but" join the clause to the next one.
@@ -50,7 +53,7 @@ class Predicate(NamedTuple):
     """The predicate of a clause in both languages.
 
     korean: the last words of the Korean clause.
-    auxiliaries: English auxiliaries and "not". In a question, the first one precedes the subject.
+    auxiliaries: English auxiliaries and "not". In a question, the first auxiliary precedes the subject.
     main: the other English words, e.g. the main verb.
     """
 
@@ -162,7 +165,7 @@ def _progressive(verb: Verb, ending: str, agreement: str, negation: str) -> Pred
 
 
 def _want(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
-    """Generate "want to": 싶다 if the subject is I, you or we; 싶어 하다 in the third person."""
+    """Generate a predicate with "want to". It is 싶다 if the subject is I, you or we, else 싶어 하다."""
     first = Word(conjugate(verb.stem, "고"))
     others = agreement in ("he", "they")
     if others:
@@ -217,7 +220,7 @@ class Rest(NamedTuple):
     korean: the Korean words, between subject and predicate.
     after: the English words after the predicate.
     middle: the English words between auxiliaries and main verb ("often").
-    asked: the English question word, first in the clause.
+    asked: the English question word, which is the first word of the clause; empty if there is none.
     """
 
     korean: list[Word]

@@ -34,15 +34,16 @@ CONTRACTIONS = {
     "ㅜ": "ㅝ",
     "ㅣ": "ㅕ",
 }
-"""Contraction of the last vowel with 아 or 어: 가 + 아 is 가, 보 + 아 is 봐, 마시 + 어 is 마셔."""
+"""How the last vowel of a stem contracts with 아 or 어: 가 + 아 is 가, 보 + 아 is 봐, 마시 + 어 is 마셔."""
 
 WITH_A = {"ㅐ": "ㅐ", "ㅏ": "ㅐ", "ㅑ": "ㅒ", "ㅓ": "ㅔ", "ㅕ": "ㅖ"}
-"""Contraction of a vowel before ㅎ with 아 or 어: 빨갛 + 아 is 빨개, 하얗 + 아 is 하얘."""
+"""How the last vowel of a stem in ㅎ contracts with 아 or 어: 빨갛 + 아 is 빨개, 하얗 + 아 is 하얘."""
 
 
 class Stem(NamedTuple):
-    """A stem: the dictionary form without 다.
+    """The stem of a verb or an adjective.
 
+    text: the dictionary form without 다.
     kind: its type of irregularity, a key of KINDS. describes: True for an adjective, False for a verb.
 
     >>> conjugate(Stem("아름답", "ㅂ", True), "ㄴ")
@@ -130,9 +131,9 @@ ENDINGS = {
     "ㅂ니다": ("polite", "니다"),
     "ㅂ니까": ("polite", "니까"),
 }
-"""For each ending, the base that it is attached to, and the text to attach.
+"""For each ending, the base to which it is attached, and the text to attach.
 
-Beside the three bases, there are five more:
+Beside the three bases (closed, open and infinitive), five bases are derived from them:
 
     dropped    the closed base without a final ㄹ: 만드니, 만드는
     purpose    the closed base if it ends in ㄹ (만들러), the open base otherwise (먹으러, 들으러)
@@ -144,7 +145,7 @@ Beside the three bases, there are five more:
 
 @cache
 def conjugate(stem: Stem, ending: str) -> str:
-    """Return a stem with an ending, a key of ENDINGS.
+    """Attach an ending to a stem, and return the word. ending: a key of ENDINGS.
 
     >>> [conjugate(Stem("듣", "ㄷ"), ending) for ending in ("ㄴ다", "었다", "고", "는", "ㄴ", "ㅂ니다")]
     ['듣는다', '들었다', '듣고', '듣는', '들은', '듣습니다']

@@ -37,9 +37,9 @@ class Example(NamedTuple):
 class Split(NamedTuple):
     """The definition of a split.
 
-    make: generates a random sentence.
-    shortest, longest: the smallest and the largest number of words.
-    tenths: the values of tenth() for sentences of this split.
+    make: function that generates a random sentence.
+    shortest, longest: the smallest and the largest number of words in a sentence.
+    tenths: the values that tenth() may have for sentences of this split.
     repeats: whether a sentence may occur more than once.
     """
 
@@ -56,9 +56,10 @@ SPLITS = {
     "test": Split(sentence, 2, 30, frozenset({1})),
     "long": Split(long_sentence, 25, 60, frozenset({2})),
 }
-"""The splits. A hash of the Korean sentence determines its split (see tenth()), whatever the seed is.
+"""All splits by name.
 
-So two splits never contain the same sentence.
+A hash of the Korean sentence determines its split (see tenth()), whatever the random seed is. So two splits
+never contain the same sentence.
 """
 
 
@@ -69,8 +70,9 @@ ATTACHED = re.compile(r"(?<=\w)([.,!?])(?=\s|$)")
 def tenth(source: str, version: int = VERSION) -> int:
     """Return a number from 0 to 9, computed from a hash of the Korean sentence. It determines the split.
 
-    From version 2 on, sentences that differ only in their final mark have the same number. Sentences of one
-    or two words then always belong to "train", because forms such as 요리사입니다 occur nowhere else.
+    In version 2, sentences that differ only in their final punctuation mark have the same number. Also,
+    sentences of one or two words always belong to "train", because forms such as 요리사입니다 occur only in
+    such short sentences, so that a model could not learn them otherwise.
     """
     if version > 1:
         source = unmarked(source)
@@ -98,7 +100,7 @@ def separate_marks(line: str) -> str:
 
 
 def linked(phrase: Phrase) -> Example:
-    """Convert a complete sentence to an Example: number its words and write links as pairs of indices."""
+    """Convert a complete sentence to an Example. Its links become pairs of word indices."""
     for place, word in enumerate(phrase.korean):
         word.place = place
     sure: set[tuple[int, int]] = set()
@@ -174,8 +176,9 @@ def korean_english(
         of 25 to 60 Korean words.
     count: number of examples. A larger count starts with the examples of a smaller one.
     seed: random seed. The same split, seed and version always give the same examples.
-    version: version of the grammar. Version 2, the default, omits the final mark of one sentence in five and
-        adds the purpose ending -(으)러, more reasons and a name. Version 1 is the original grammar.
+    version: version of the grammar. Version 2, the default, omits the final punctuation mark of one sentence
+        in five and adds the purpose ending -(으)러, more reasons and a name. Version 1 is the original
+        grammar.
 
     Two splits never contain the same sentence, whatever their seeds and counts are. Only "train" may contain
     a sentence more than once.

@@ -1,4 +1,4 @@
-"""Clauses without an action verb: descriptions, identity, existence, location and the weather."""
+"""Clauses without an action verb: what something is (like), that it exists, where it is, and the weather."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def _with_degree(
 def _described(dice: Dice, noun: Noun, future: bool) -> Nominal:
     """Generate the subject of a description.
 
-    A noun without modifiers has the subject particle (이, 가). A noun with modifiers, and a language, science
-    or skill, has the topic particle (은, 는).
+    A noun without modifiers has the subject particle (이, 가). A noun with modifiers has the topic particle
+    (은, 는), and so has any noun for a language, a science or a skill.
     """
     if noun.kind == "fixed":
         return common(noun, "topic" if noun.korean in SUBJECT_OF_TALK else "subject", "definite")
@@ -177,7 +177,7 @@ def _copula(subject: Nominal, said: Nominal, noun: Noun, tense: str, ending: str
     words = list(said.korean)
     english = said.english
     if subject.agreement in ("we", "they"):
-        # Korean has no plural here. English has a plural noun without an article: they are students.
+        # Korean has no plural here, but English has a plural noun without an article: they are students.
         several = [
             gloss._replace(text=noun.plural) if gloss.text == noun.english else gloss for gloss in english
         ]

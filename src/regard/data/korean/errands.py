@@ -13,7 +13,7 @@ from regard.data.korean.predicates import PURPOSES, Frame
 __all__ = ["errand_clause", "motion", "purpose"]
 
 INTRANSITIVE = ("공부하", "요리하")
-"""Verb stems whose object may be omitted when the verb is a purpose: 공부하러 갔다, went to study."""
+"""Verb stems that can express a purpose without their object: 공부하러 갔다, went to study."""
 
 
 def purpose(dice: Dice, frame: Frame, subject: Nominal) -> Phrase:
@@ -21,7 +21,7 @@ def purpose(dice: Dice, frame: Frame, subject: Nominal) -> Phrase:
     word = Word(conjugate(frame.verb.stem, "러"))
     alone = frame.verb.stem.text in INTRANSITIVE and dice.chance(0.6)
     objects = () if alone else frame.objects
-    # A purpose has an object but no place, because the place is the goal of the motion.
+    # A purpose can have an object but no place, because the goal of the motion is already its place.
     frame = frame._replace(objects=objects, places=(), tools=(), manners=())
     around = rest(dice, frame, Plan("past", timed=False, nested=True), subject, Predicate([word], [], []))
     english = [*possibly("to", word), *surely(frame.verb.base, word), *around.after]

@@ -1,4 +1,4 @@
-"""The sentence constructions of the built-in corpus. Each is a function of a Dice that returns a sentence.
+"""The sentence constructions of the built-in corpus. Each is a function that generates a random sentence.
 
 To add a construction, write its function and add a line with its frequency to SENTENCES.
 """
@@ -54,7 +54,8 @@ def _tense(dice: Dice, frame: Frame, ending: str) -> str:
 
 
 BARRED = {"event": ("present",), "instant": ("progressive",), "unwilled": ("want", "can")}
-"""For each trait, the tenses that frames with this trait cannot have. The past is used instead."""
+"""For each trait of a frame (see TRAITS), the tenses in which such a frame is not used. The past replaces
+them."""
 
 
 def _possible(frame: Frame, tense: str) -> str:
@@ -124,10 +125,11 @@ CLAUSES: dict[str, tuple[Build, ...]] = {
     "but": spread({deed: 70, there_is: 5, location: 4}),
     "but, not": spread({deed: 50, quality: 16, state: 6, identity: 6, there_is: 5, location: 4}),
 }
-"""For each ending, the functions that generate a clause with this ending, repeated by frequency.
+"""For each ending, the functions that generate a clause with this ending.
 
-"but, not" is for negated clauses with the ending "but". Clauses with "but" that are not negated have no
-adjective or noun as predicate: forms such as 작지만 and 학생이지만 would be too rare for a model to learn.
+A function is repeated to make its clauses more frequent. The key "but, not" is for negated clauses with the
+ending "but". If a clause with "but" is not negated, it has no adjective or noun as predicate: forms such as
+작지만 and 학생이지만 would be too rare for a model to learn.
 """
 
 
@@ -139,7 +141,7 @@ ADDED_CLAUSES: dict[str, tuple[Build, ...]] = {
     "but": spread({errand: 3}),
     "but, not": spread({errand: 3}),
 }
-"""Like CLAUSES: the functions that version 2 adds."""
+"""The functions that version 2 adds to CLAUSES, with the same keys."""
 
 
 def clause(dice: Dice, ending: str, negated: bool) -> Phrase:
@@ -161,7 +163,7 @@ def ended(dice: Dice, said: Phrase, mark: str) -> Phrase:
 
     From version 2 on, one sentence in five has no final mark (see UNMARKED).
     """
-    # The words do not determine whether the mark is "." or "!", so a model must attend to the mark itself.
+    # Whether the mark is "." or "!" is random, so a model must attend to the Korean mark to translate it.
     end = Word("!" if mark == "." and dice.chance(0.2) else mark)
     if said.korean[0].text == "저는":
         for word in said.korean:
@@ -170,7 +172,7 @@ def ended(dice: Dice, said: Phrase, mark: str) -> Phrase:
         return said
     english = said.english
     if mark == "?":
-        # In English, the auxiliary (do, is) marks a question: link it to the Korean question mark.
+        # In English, the auxiliary (do, is) marks a question, so it gets a possible link to the Korean mark.
         english = [each._replace(possible=(*each.possible, end)) if _asks(each) else each for each in english]
     return Phrase([*said.korean, end], [*english, Gloss(end.text, end, (said.korean[-1],))])
 
@@ -304,7 +306,10 @@ SENTENCES: dict[Callable[[Dice], Phrase], int] = {
 """All constructions and their relative frequencies."""
 
 ADDED_SENTENCES: dict[Callable[[Dice], Phrase], int] = {old_style: 3, so: 10}
-"""Like SENTENCES: what version 2 adds. The frequency of old_style is added to the one in SENTENCES."""
+"""The constructions that version 2 adds to SENTENCES, and their relative frequencies.
+
+old_style is in both; its two frequencies are added.
+"""
 
 SENTENCE, ADDED_SENTENCE = spread(SENTENCES), spread(ADDED_SENTENCES)
 

@@ -1,4 +1,4 @@
-"""Split Hangul syllables into letters and join them again. Particles and endings are attached with this."""
+"""Split Hangul syllables into letters and join them again, to attach particles and endings to words."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def final(word: str) -> str:
 
 
 def close(word: str, consonant: str) -> str:
-    """Replace the final consonant of a word's last syllable. consonant: the new one, or "" for none.
+    """Replace the final consonant of a word's last syllable by `consonant`; "" removes it.
 
     >>> close("가", "ㄴ"), close("만들", "")
     ('간', '만드')

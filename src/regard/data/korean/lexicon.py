@@ -17,8 +17,9 @@ __all__ = ["NOUNS", "PLACES", "Noun", "Person", "Place"]
 class Noun(NamedTuple):
     """A noun.
 
+    korean, english: the noun in Korean, and in the English singular.
     plural: the English plural, or "".
-    counter: the Korean word for counting it (사과 두 개, two apples), or "".
+    counter: the Korean word that is used when counting the noun (개 in 사과 두 개, two apples), or "".
     kind: "count", "mass" (no "a" and no plural), or "fixed" (the English is always the same).
 
     >>> NOUNS["fruit"][0]
@@ -33,7 +34,7 @@ class Noun(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A place. at: the English for being at this place. to: the English for going to this place.
+    """A place. at: the English words for being at this place. to: the English words for going there.
 
     >>> PLACES["집"]
     Place(korean='집', english='house', at='(at) home', to='home')
@@ -48,7 +49,7 @@ class Place(NamedTuple):
 class Person(NamedTuple):
     """A person.
 
-    subject, object: the English as subject and as object.
+    subject, object: the English words for the person as subject (I) and as object (me).
     agreement: the form of the English verb: "I", "you", "we", "they", or "he" (third person singular).
     pronoun: the English pronoun.
     """
@@ -156,7 +157,7 @@ NOUNS: dict[str, tuple[Noun, ...]] = {
     "radio": (_fixed("라디오", "(the) radio"),),
     "nature": (_fixed("바다", "(the) sea"), _fixed("산", "(the) mountain")),
 }
-"""Nouns in groups. A verb can be used with all nouns of a group or with none of them."""
+"""Nouns in groups. If a verb can be used with one noun of a group, it can be used with all of them."""
 
 PLACES = {
     each[0]: Place(*each)
@@ -185,7 +186,7 @@ PLACES = {
 }
 
 REVISED_PLACES = {"카페": Place("카페", "café", "(at) (a) café", "(to) (a) café")}
-"""Places with another translation in version 2: went to a café, instead of: went to the cafe."""
+"""Places that version 2 translates differently: "went to a café" instead of "went to the cafe"."""
 
 PRONOUNS = {
     each[0]: Person(*each)

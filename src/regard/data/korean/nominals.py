@@ -33,7 +33,11 @@ __all__ = ["Nominal", "attributes", "common", "coordinated", "modified", "person
 
 
 class Nominal(NamedTuple):
-    """A noun phrase in both languages. agreement, pronoun: as in Person; the pronoun may be ""."""
+    """A noun phrase in both languages.
+
+    agreement: person and number of the English verb, as in Person.
+    pronoun: the English pronoun for the phrase, or "" if it has none.
+    """
 
     korean: list[Word]
     english: list[Gloss]
@@ -44,8 +48,10 @@ class Nominal(NamedTuple):
 class Adornment(NamedTuple):
     """The modifiers of a noun.
 
-    determiner: 이, 그 or an owner, a key of DETERMINERS.
-    number: the number in Korean and in English, one of NUMBERS. The other modifiers are then ignored.
+    determiner: 이 (this), 그 (that) or an owner such as 내 (my); a key of DETERMINERS.
+    adjective: the adjective before the noun, or None.
+    number: the number in Korean and in English, one of NUMBERS, or None. If it is set, the other modifiers
+        are ignored.
     plural: whether the noun has the plural particle 들.
     """
 
@@ -93,7 +99,7 @@ _ATTRIBUTES = {
 def person(who: Person, particle: str, part: str = "subject") -> Nominal:
     """Generate a pronoun, a name or a family member, with a particle.
 
-    part: the role in English, "subject" (I) or "object" (me).
+    part: the role of the person in the English clause: "subject" (I) or "object" (me).
     """
     *before, last = who.korean.split()
     words = [*map(Word, before), Word(attach(last, particle))]
@@ -104,7 +110,7 @@ def person(who: Person, particle: str, part: str = "subject") -> Nominal:
 def common(noun: Noun, particle: str, role: str, adornment: Adornment = PLAIN) -> Nominal:
     """Generate a noun with a particle and modifiers.
 
-    role: determines the English article: "definite" (the cat), "indefinite" (a cat) or "generic" (cats).
+    role: "definite" (the cat), "indefinite" (a cat) or "generic" (cats). It determines the English article.
 
     >>> apple = common(NOUNS["fruit"][0], "object", "indefinite", Adornment(adjective=ADJECTIVES["크"]))
     >>> [word.text for word in apple.korean], [gloss.text for gloss in apple.english]
@@ -186,7 +192,8 @@ RELATIVES = {
 }
 PEOPLE = (*NOUNS["people"], *NOUNS["jobs"])
 ASKED_PEOPLE = NOUNS["people"]
-"""Nouns that are subjects of questions. Elders and teachers are excluded: they require the honorific 시."""
+"""Nouns that can be the subject of a question. Elders and teachers are excluded, because questions about them
+require the honorific 시."""
 
 
 def someone(dice: Dice, ending: str, particle: str = "topic") -> Nominal:

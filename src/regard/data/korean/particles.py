@@ -48,9 +48,9 @@ IRREGULAR = {
 
 @cache
 def attach(noun: str, particle: str) -> str:
-    """Attach a particle to a noun, in the form for the last sound of the noun.
+    """Attach a particle to a noun. The last sound of the noun determines the form of the particle.
 
-    particle: a key of PARTICLES. "by" has the form 로 also after the consonant ㄹ.
+    particle: a key of PARTICLES. The particle "by" has the form 로 after a vowel, and also after ㄹ.
 
     >>> [attach(noun, "by") for noun in ("집", "학교", "서울")]
     ['집으로', '학교로', '서울로']

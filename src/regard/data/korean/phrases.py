@@ -28,17 +28,17 @@ __all__ = [
 VERSIONS = (1, 2)
 """Versions of the grammar.
 
-A version always generates the same sentences. Each run folder records the version that it was trained with.
+A version always generates the same sentences. Each run folder records the version on which it was trained.
 """
 
 VERSION = VERSIONS[-1]
-"""The version that new corpora and new runs use."""
+"""The default version of the grammar, for new corpora and new runs."""
 
 Option = TypeVar("Option")
 
 
 class Word:
-    """A Korean word. place: its index in the sentence, or -1 until the sentence is complete."""
+    """A Korean word. place: its index in the sentence, or -1 while the sentence is not complete."""
 
     __slots__ = ("place", "text")
 
@@ -50,7 +50,8 @@ class Word:
 class Gloss(NamedTuple):
     """An English word and the Korean words that it is aligned with.
 
-    sure: the Korean word of its sure link, or None. possible: the Korean words of its possible links.
+    sure: the Korean word to which it has a sure link, or None.
+    possible: the Korean words to which it has possible links.
     """
 
     text: str
@@ -81,7 +82,10 @@ class Dice:
         self.version = version
 
     def pick(self, options: Sequence[Option], added: Sequence[Option] = ()) -> Option:
-        """Pick one of the options, uniformly. added: further options, used from version 2 on."""
+        """Pick one of the options at random, all with the same probability.
+
+        added: further options, which are used only by version 2.
+        """
         if added and self.version > 1:
             options = (*options, *added)
         return options[int(self.random() * len(options))]
@@ -126,8 +130,8 @@ def say(korean: str, english: str) -> Phrase:
 def gloss(english: str, words: list[Word]) -> list[Gloss]:
     """Create the English words of a phrase from a text with links, written as in lexicon.py.
 
-    words: the Korean words. Every English word also has a possible link to the last one: in 내 친구 (my
-    friend), "my" has a possible link to 친구.
+    words: the Korean words. Every English word also has a possible link to the last Korean word. In 내 친구
+        (my friend), for example, "my" has a possible link to 친구.
     """
     all_words = tuple(words)
     last = all_words[-1:]
@@ -139,7 +143,7 @@ def gloss(english: str, words: list[Word]) -> list[Gloss]:
 
 @cache
 def _read(english: str) -> tuple[tuple[str, int], ...]:
-    """Return (word, index) for each English word. index: the Korean word of its sure link, or -1."""
+    """Return (word, index) for each English word. index: the Korean word to which it is linked, or -1."""
     parts = []
     for part in english.split():
         text, _, number = part.partition("/")
@@ -149,7 +153,7 @@ def _read(english: str) -> tuple[tuple[str, int], ...]:
 
 
 def article(following: str) -> str:
-    """Return the indefinite article before a word. Exceptions such as "hour" do not occur in the lexicon.
+    """Return "a" or "an", as the next word requires. Exceptions such as "hour" are not in the lexicon.
 
     >>> article("apple"), article("book")
     ('an', 'a')

@@ -1,4 +1,4 @@
-"""The verbs and adjectives of the built-in corpus, each with the nouns and other words used with it."""
+"""The verbs and adjectives of the built-in corpus, and which nouns and other words can be used with each."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ SEE = VERBS["보"]._replace(base="see", third="sees", past="saw", progressive="s
 class Frame(NamedTuple):
     """A verb with the words that can be used with it. A verb may have several frames.
 
-    objects: possible objects.
-    places, goals: where the action happens, and where a motion leads to.
+    objects: the nouns that can be its object.
+    places: where the action can happen. goals: where the motion can lead to, for verbs of motion.
     tools: tools and means of transport, in Korean and in English.
     manners: adverbs of manner, in Korean and in English.
     traits: keys of TRAITS.
@@ -152,16 +152,18 @@ REACH = {
     "서울": ("버스", "기차"),
     "부산": ("버스", "기차"),
 }
-"""The means of transport to each of these places. For all other places, see IN_TOWN."""
+"""For some places, the means of transport to go there. IN_TOWN has those to all other places."""
 
 IN_TOWN = ("버스", "자전거")
 
 
 def _frame(stem: str, objects: str = "", places: str = "", more: str = "", traits: str = "") -> Frame:
-    """Create a frame. Each argument is a list of keys, separated by spaces.
+    """Create a frame. Each argument except `stem` is a text with keys, separated by spaces.
+
+    stem: a key of VERBS.
 
     objects, places: keys of NOUNS and of PLACES.
-    more: goals (keys of PLACES after the sign >), tools (keys of TOOLS) and manners (keys of MANNERS).
+    more: goals (keys of PLACES, each after the sign >), tools (keys of TOOLS) and manners (keys of MANNERS).
     traits: keys of TRAITS.
     """
     return Frame(
@@ -196,7 +198,7 @@ TRAITS = {
     "unwilled": "not used with 'want to' or 'can'",
     "years": "its time can be a year: last year, next year",
 }
-"""The traits of frames, which determine the constructions that a frame can be used in."""
+"""The traits of frames by name. They determine in which constructions a frame can be used."""
 
 HOME = "집 카페 공원 도서관"
 GOALS = ">학교 >집 >도서관 >공원 >시장 >병원 >식당 >카페 >극장 >서울 >부산 >한국 >미국"
@@ -282,13 +284,14 @@ ERRANDS = (_GO, _GO, _GO, _GO, _COME, _GO_OUT)
 """
 
 MEALS = (*NOUNS["rice"] * 3, *NOUNS["dishes"])
-"""What people eat where they go to eat. A noun is repeated to make it more frequent."""
+"""What people eat at the places to which they go to eat. A noun is repeated to make it more frequent."""
 
 ADDED_FRAMES = (FRAMES[0]._replace(objects=MEALS),) * 2
 """Frames that version 2 adds, so that 밥을 먹었다 (ate rice) is frequent."""
 
 UNLIKELY = (("학교", "자"), ("학교", "자르"), ("서울", "걷"))
-"""Pairs of a place and a verb stem: people do this at the place, but do not go to the place for it."""
+"""Pairs of a place and a verb stem that PURPOSES leaves out. People do this at the place, but they do not go
+to the place in order to do it."""
 
 PURPOSES = {
     name: tuple(
@@ -300,14 +303,14 @@ PURPOSES = {
     )
     for name, place in PLACES.items()
 }
-"""For each place, the frames of the actions for which people go to this place."""
+"""For each place, the frames of the actions that people go to this place to do."""
 
 
 class Adjective(NamedTuple):
-    """An adjective: its Korean stem and its English.
+    """An adjective: its Korean stem and its English translation.
 
-    attribute_of: the Korean nouns that it can be used before (a big apple).
-    predicate_of: the Korean nouns that it can be a predicate of (the apple is big).
+    attribute_of: the Korean nouns before which it can be used (a big apple).
+    predicate_of: the Korean nouns of which it can be the predicate (the apple is big).
     """
 
     stem: Stem
@@ -364,7 +367,7 @@ STATES = {
         ("행복하", "하", "happy"),
     )
 }
-"""Temporary states of people."""
+"""Adjectives for temporary states of people, such as busy."""
 
 WEATHER = {
     stem: Adjective(Stem(stem, kind, True), english, frozenset(), frozenset())

@@ -72,7 +72,10 @@ def _noun_cause(dice: Dice, nouns: Sequence[tuple[str, str]]) -> Phrase:
 
 
 def _weather_cause(dice: Dice) -> tuple[Phrase, bool]:
-    """Return a reason, such as 비가 와서 (because it rained), and whether it precedes the Korean subject."""
+    """Generate the weather as reason: 비가 와서, because it rained.
+
+    Also return whether the reason precedes the subject in Korean.
+    """
     if dice.chance(0.25):
         return _noun_cause(dice, REASONS[:2]), False
     if dice.chance(0.5):
@@ -84,7 +87,10 @@ def _weather_cause(dice: Dice) -> tuple[Phrase, bool]:
 
 
 class Motive(NamedTuple):
-    """What a person does for a reason. goals: the places to go to. stems: the verb stems of the purpose."""
+    """What a person does for a reason: go somewhere to do something.
+
+    goals: where to go. stems: what to do there, as verb stems.
+    """
 
     goals: tuple[str, ...]
     stems: tuple[str, ...]
@@ -98,11 +104,11 @@ MOTIVES = {
 MOTIVE = spread({"unfocused": 5, "hungry": 2, "bored": 2})
 DISTRACTING = ("집", "집", "학교", "교실", "도서관", "카페")
 UNFOCUSED = (("안되서",), ("안돼서",), ("안", "돼서"))
-"""Spellings of 안 돼서 (because it does not work). The two wrong spellings without the space are common."""
+"""Spellings of 안 돼서 (because it does not work), as words. The two without a space are common mistakes."""
 
 
 def so_clauses(dice: Dice) -> Phrase:
-    """Generate a reason for going somewhere.
+    """Generate a sentence with a reason for going somewhere.
 
     나는 집에서 집중이 안 돼서 카페에 갔다: I could not focus at home so I went to a café.
     """
@@ -129,7 +135,10 @@ def so_clauses(dice: Dice) -> Phrase:
 
 
 def _unfocused(dice: Dice) -> tuple[Phrase, str]:
-    """Return the reason 집에서 집중이 안 돼서 (could not focus at home), and the name of the place, or ""."""
+    """Generate lack of focus as reason: 집에서 집중이 안 돼서, could not focus at home.
+
+    Also return the name of the place (집), or "" if the reason names no place.
+    """
     place = dice.pick(DISTRACTING) if dice.chance(0.8) else ""
     where = at_place(dice, PLACES[place], "in") if place else Phrase([], [])
     focus, *fails = words = [Word(text) for text in ("집중이", *dice.pick(UNFOCUSED))]

@@ -44,10 +44,10 @@ def train_tokenizer(
 
     kind: a name in TOKENIZERS.
     size: maximum vocabulary size, including the four special tokens and, for subwords, the 256 bytes. A short
-        text gives a smaller vocabulary. The default for subwords depends on the text: the special tokens, the
-        bytes, the characters, and 8 times the square root of the number of words; at most 32,000.
-    sample: maximum number of lines to train on, drawn uniformly from all lines (default: 50,000). They have
-        at most about 20 million characters. For "closed-word", the default is all lines.
+        text gives a smaller vocabulary. The default for subwords depends on the text: 260, plus the number of
+        different characters, plus 8 times the square root of the number of words, but at most 32,000.
+    sample: maximum number of lines to train on, drawn uniformly from all lines (default: 50,000). Fewer lines
+        are used if they exceed about 20 million characters. For "closed-word", the default is all lines.
 
     >>> tokenizer = train_tokenizer("bpe", ["the cat", "the dog", "the hat"], size=280)
     >>> tokenizer.pieces(tokenizer.encode("the dog that"))
@@ -69,10 +69,12 @@ def train_tokenizers(
 ) -> tuple[Tokenizer, Tokenizer]:
     """Train a tokenizer for the source and one for the target, and return both.
 
-    pairs: pairs (source, target), or objects with these attributes. It is iterated over once per tokenizer.
+    pairs: tuples (source, target), or objects with the attributes `source` and `target`. They are iterated
+        over once for each tokenizer.
     joint: train one tokenizer on both sides and return it twice. Use this for languages that share letters
         and names, and for models that share embeddings.
-    sizes: one vocabulary size for both, or (source, target). The default is as in train_tokenizer().
+    sizes: one vocabulary size for both tokenizers, or two sizes (source, target). For the default, see
+        train_tokenizer().
     lines: maximum number of lines to train each tokenizer on.
 
     >>> pairs = [("ein Haus", "a house"), ("ein Hut", "a hat")]

@@ -17,7 +17,7 @@ SPACE = "\u2581"
 
 SAMPLE_LINES = 50_000
 SAMPLE_CHARACTERS = 20_000_000
-"""Maximum number of lines and of characters that a vocabulary is trained on.
+"""Maximum number of lines, and maximum number of characters, on which a vocabulary is trained.
 
 More text takes longer and hardly changes the vocabulary.
 """
@@ -56,7 +56,10 @@ def sides(pair: Any) -> tuple[str, str]:
 
 
 class Sample(NamedTuple):
-    """Clean, non-empty lines to train on. scale: number of all lines divided by the number of lines drawn."""
+    """A random sample of lines to train on.
+
+    lines: the lines, cleaned and not empty. scale: number of all lines divided by the number in the sample.
+    """
 
     lines: list[str]
     scale: float
@@ -68,8 +71,8 @@ def draw_sample(lines: Iterable[str], call: str, most: int | None = None, *, who
     Reservoir sampling (Vitter 1985, algorithm R): every line has the same probability, and only the sample is
     held in memory.
 
-    most: maximum number of lines. Default: SAMPLE_LINES, or all lines if `whole` is true.
-    whole: do not limit the number of characters to SAMPLE_CHARACTERS.
+    most: maximum number of lines. Default: SAMPLE_LINES, or all lines if `whole` is True.
+    whole: if True, the number of characters is not limited. If False, the limit is SAMPLE_CHARACTERS.
     call: the name of the calling function, for error messages.
     """
     if isinstance(lines, str):
@@ -87,8 +90,8 @@ def draw_sample(lines: Iterable[str], call: str, most: int | None = None, *, who
         elif (place := int(generator.random() * seen)) < most:
             reservoir[place] = line
     if seen > len(reservoir):
-        # The order in the reservoir depends on the order of the lines. Without shuffling, the character limit
-        # would remove some lines with a higher probability than others.
+        # Shuffle, because the order in the reservoir depends on the order of the lines. Otherwise the
+        # character limit would remove some lines with a higher probability than others.
         generator.shuffle(reservoir)
     texts: list[str] = []
     taken = characters = 0

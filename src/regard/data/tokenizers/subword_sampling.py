@@ -1,7 +1,7 @@
 """Subword sampling: random segmentations of words, to regularise training.
 
-sentencepiece can sample too, but its random generator cannot be seeded again after its first use. A resumed
-run could then not draw the same segmentations as an uninterrupted run.
+sentencepiece can sample segmentations too, but its random generator cannot be seeded again after its first
+use. So a resumed run could not draw the same segmentations as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Draw = Callable[[], float]
 
 
 class Segmenter(Protocol):
-    """A word with the data that is needed to sample segmentations of it."""
+    """A word, prepared for sampling its segmentations."""
 
     def drawn(self, draw: Draw) -> Sequence[int]:
         """Sample a segmentation and return its tokens."""
@@ -51,19 +51,23 @@ class Lattice(NamedTuple):
 
     @classmethod
     def of(cls, scores: Mapping[str, float]) -> Lattice:
-        """Return the lattice of these pieces. `unknown` is the lowest score minus 10, as in sentencepiece."""
+        """Create the lattice from the score of each piece. `unknown` becomes the lowest score minus 10.
+
+        sentencepiece uses the same value.
+        """
         return cls(scores, max(map(len, scores), default=1), min(scores.values(), default=0.0) - 10)
 
 
 Backpointers = list[list[tuple[float, int]]]
-"""For each position of a text, the pieces that can end at this position, as pairs (probability, start)."""
+"""For each position of a text, the pieces that can end there. Each piece is a pair: its probability, and the
+position at which it starts."""
 
 
 def backpointers(text: str, lattice: Lattice, alpha: float) -> Backpointers:
-    """Compute the probability of each piece that can end at each position of a text (forward filtering).
+    """For each position of a text, compute the probability of each piece that can end there.
 
-    The probability of a segmentation is proportional to p(pieces)^alpha (Kudo 2018, "Subword Regularization",
-    section 3.2). draw_pieces() samples from this distribution.
+    This is the forward filtering of Kudo (2018, "Subword Regularization", section 3.2): the probability of a
+    segmentation is proportional to p(pieces)^alpha. draw_pieces() samples from this distribution.
     """
     scores, longest, unknown = lattice
     total = [0.0]
@@ -116,9 +120,12 @@ Item = TypeVar("Item")
 def all_segmentations(
     text: str, ways: Backpointers, most: int, spelled: Callable[[str], Sequence[Item]]
 ) -> list[tuple[float, tuple[Item, ...]]] | None:
-    """Return all segmentations as pairs (probability, items), or None if there are more than `most`.
+    """Return all segmentations of a text with their probabilities, or None if there are more than `most`.
 
+    ways: the result of backpointers().
     spelled: a function that returns the items of a piece, such as its tokens.
+
+    Each segmentation is a pair (probability, items of all its pieces).
 
     >>> ways = backpointers("ab", Lattice.of({"a": -2.0, "b": -2.0, "ab": -3.0}), 0.5)
     >>> [(round(part, 3), way) for part, way in all_segmentations("ab", ways, most=2, spelled=lambda x: [x])]
@@ -129,8 +136,8 @@ def all_segmentations(
         counts.append(min(sum(counts[begin] for _, begin in before), most + 1))
     if counts[-1] > most:
         return None
-    # A segmentation is a linked list: (segmentation before the last piece, last piece). It is converted to a
-    # tuple only at the end. A tuple for every position would need time quadratic in the length of the word.
+    # A segmentation is a linked list, (segmentation before the last piece, last piece), and becomes a tuple
+    # only at the end. With tuples at every position, the time would be quadratic in the length of the word.
     prefixes: list[list[tuple[float, Any]]] = [[(1.0, None)]]
     for end in range(1, len(text) + 1):
         here: list[tuple[float, Any]] = []
@@ -153,9 +160,11 @@ def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: 
     """Segment a text by BPE: merge the pair with the highest score first, and skip merges at random.
 
     Each merge is skipped with probability `dropout` (Provilkov et al. 2020, "BPE-Dropout", algorithm 1). As
-    in sentencepiece, a skipped pair is not tried again, but its symbols may still be merged with others.
+    in sentencepiece, a skipped pair is not tried again, but each of its two symbols may still be merged with
+    its other neighbour.
 
     scores: the score of each piece that a merge can create.
+    draw: function that returns a random number in [0, 1).
 
     >>> scores = {"ab": 0.0, "abc": -1.0}
     >>> sample_merges("abcab", scores, 0.0, lambda: 0.5), sample_merges("abcab", scores, 1.0, lambda: 0.5)
@@ -176,7 +185,7 @@ def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: 
     while agenda:
         _, left, merged = heapq.heappop(agenda)
         right = after[left]
-        # A proposed merge is stale if another merge has changed one of its two symbols since.
+        # Ignore a merge in the queue if another merge has changed one of its two symbols in the meantime.
         stale = not symbols[left] or right >= len(text) or symbols[left] + symbols[right] != merged
         if stale or draw() < dropout:
             continue
@@ -192,7 +201,8 @@ def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: 
 class ShortWord(NamedTuple):
     """A word with few segmentations, which are stored.
 
-    tokens: the tokens of each segmentation. bounds: the cumulative probabilities of all but the last.
+    tokens: the tokens of each segmentation.
+    bounds: the cumulative probabilities of the segmentations, without the last, which is 1.
     """
 
     bounds: list[float]
@@ -205,7 +215,7 @@ class ShortWord(NamedTuple):
 class LongWord(NamedTuple):
     """A word with many segmentations, which is sampled piece by piece.
 
-    ways: the result of backpointers(). tokens_of: a function that returns the tokens of pieces.
+    ways: the result of backpointers(). tokens_of: a function that converts pieces to tokens.
     """
 
     word: str
@@ -219,7 +229,7 @@ class LongWord(NamedTuple):
 class MergedWord(NamedTuple):
     """A word that is segmented by BPE with dropout. The fields are the arguments of sample_merges().
 
-    tokens_of: a function that returns the tokens of pieces.
+    tokens_of: a function that converts pieces to tokens.
     """
 
     word: str

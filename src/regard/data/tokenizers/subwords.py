@@ -35,36 +35,39 @@ from regard.errors import ArgumentError, DataError, message
 __all__ = ["BPE", "Subwords", "Unigram"]
 
 BYTES = len(SPECIALS) + 256
-"""Number of tokens that every vocabulary contains: the special tokens and the 256 bytes."""
+"""Number of tokens that every subword vocabulary contains: the four special tokens and the 256 bytes."""
 
 LARGEST = 32_000
 COVERED = 0.9995
-"""Fraction of the text that the characters in the vocabulary cover.
+"""The most frequent characters become pieces, until they make up this fraction of the text.
 
-The most frequent characters are taken. All other characters are encoded as bytes.
+See OFTEN for rarer characters. Characters that are not pieces are encoded as bytes.
 """
 
 OFTEN, ALPHABET = 5, 1000
-"""A rarer character becomes a piece too if it occurs at least OFTEN times, up to ALPHABET characters.
-So a small text keeps its letters, digits and marks; COVERED still limits Chinese characters."""
+"""A rarer character becomes a piece too if it occurs at least OFTEN times, as long as there are fewer than
+ALPHABET such pieces. So a small text keeps its letters, digits and punctuation marks. In Chinese, which has
+more than ALPHABET characters, COVERED still decides."""
 
 PART = 1000
-"""Maximum length in characters of a training line; longer lines are split."""
+"""Maximum length of a training line in characters. Longer lines are split."""
 
 CACHED_WORDS = 50_000
-"""Number of words in each of the two dicts of the sampling cache (recent and older words).
+"""Maximum number of words in each of the two dicts of the sampling cache (recent and older words).
 
-A word takes about 3 kB.
+A word takes about 3 kB of memory.
 """
 
 CACHED_CHARACTERS = 12 * CACHED_WORDS
-"""Maximum number of characters of these words. Without spaces, as in Chinese, a "word" is a whole line."""
+"""Maximum number of characters of all words in a dict of the cache. It limits the memory for text without
+spaces, such as Chinese, where a "word" is a whole line."""
 
 WORDS = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}")
-"""Matches each word of a line with the ▁ before it. In this line, ▁ represents a space."""
+"""Matches each word of a line, with the ▁ before it. The line must have ▁ instead of spaces."""
 
 FEW_SEGMENTATIONS = 64
-"""For words with at most this many segmentations (95 % of a text), the cache stores all segmentations."""
+"""If a word has at most this many segmentations, the cache stores all of them. This is true for 95 % of the
+words of a text."""
 
 FEW_LINES = 64
 """Fewer lines than this are encoded in one thread, because starting more threads would take longer."""
@@ -98,8 +101,8 @@ class Subwords(Tokenizer):
         characters = _covering(counts)
         if size is None:
             words = sum(line.count(" ") + 1 for line in sample.lines) * sample.scale
-            # A model learns only pieces that occur often enough (Gowda and May 2020). With this rule, a
-            # text of 10,000 words has 12 words per piece, and a text of 400,000 words has 80.
+            # A model learns only pieces that occur often enough (Gowda and May 2020). With 8 sqrt(words), a
+            # text of 10,000 words has 12 words per piece, and a text of 400,000 words has 80 words per piece.
             size = min(BYTES + len(characters) + int(8 * math.sqrt(words)), LARGEST)
         if not isinstance(size, int) or size < BYTES + 4:
             expected = f"{BYTES + 4} or more; {BYTES} are needed for the special tokens and the bytes"
@@ -110,7 +113,7 @@ class Subwords(Tokenizer):
 
     @abstractmethod
     def cut(self, word: str, sample: float) -> Segmenter:
-        """Return the data for sampling segmentations of a word. sample: as in encode()."""
+        """Prepare a word for sampling its segmentations. sample: as in encode()."""
 
     @abstractmethod
     def check(self, sample: float) -> None:
@@ -128,16 +131,16 @@ class Subwords(Tokenizer):
         return tokens
 
     def _cache(self, sample: float) -> dict[str, Segmenter]:
-        """Return the cache of recent words. When `sample` changes, the cache is cleared."""
+        """Return the dict of recent words. If `sample` differs from the last call, the cache is cleared."""
         if self._strength != sample:
             self._strength, self._young, self._old, self._characters = sample, {}, {}, 0
         return self._young
 
     def _add_to_cache(self, word: str, sample: float) -> Segmenter:
-        """Add a word to the cache and return its data for sampling.
+        """Add a word to the cache and return it prepared for sampling.
 
-        When the recent words fill the cache, they become the older words, and the previous older words are
-        dropped. The data of a word is the same whether or not it was cached.
+        When the dict of recent words is full, its words become the older words, and the previous older words
+        are dropped. The cache changes the speed only, not the result.
         """
         if len(self._young) >= CACHED_WORDS or self._characters >= CACHED_CHARACTERS:
             self._old, self._characters = dict(self._young), 0
@@ -156,7 +159,8 @@ class Subwords(Tokenizer):
 
     def decode(self, tokens: Sequence[int]) -> str:
         visible = [token for token in self.checked(tokens) if token not in (PAD, BOS, EOS)]
-        # A model may generate bytes of control characters. clean() keeps them away from the terminal.
+        # A model may generate the bytes of control characters. clean() removes them, because they could
+        # change the terminal.
         return clean(self._processor.decode(visible))
 
     def unknown(self, line: str) -> tuple[str, ...]:
@@ -177,7 +181,7 @@ class Subwords(Tokenizer):
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The token id of each piece, without special tokens and bytes, which are not sampled."""
+        """The token id of each piece. Special tokens and bytes are left out, because they are not sampled."""
         get = self._processor
         return {
             get.id_to_piece(token): token
@@ -191,7 +195,7 @@ class Subwords(Tokenizer):
         return {piece: self._processor.get_score(token) for piece, token in self.numbers.items()}
 
     def _tokens_of_piece(self, piece: str) -> list[int]:
-        """Return the token id of a piece, or those of its bytes if the piece is not in the vocabulary."""
+        """Return the token id of a piece; if it is not in the vocabulary, the token ids of its bytes."""
         number = self.numbers.get(piece)
         if number is not None:
             return [number]
@@ -252,9 +256,9 @@ class BPE(Subwords):
 
 
 def _covering(counts: Counter[str]) -> list[str]:
-    """Return the characters that become pieces, the most frequent first; ▁ is always the first.
+    """Return the characters that become pieces (see COVERED and OFTEN), ▁ and then the most frequent first.
 
-    They cover COVERED of the text; further characters are added that occur OFTEN, up to ALPHABET in total.
+    counts: how often each character occurs.
     """
     ranked = sorted(counts, key=lambda character: (character != SPACE, -counts[character], character))
     uncovered = COVERED * counts.total()
@@ -268,7 +272,7 @@ def _covering(counts: Counter[str]) -> list[str]:
 
 
 def _without(lines: list[str], rare: set[str]) -> list[str]:
-    """Replace rare characters by spaces, so that they do not become pieces. Empty lines are dropped."""
+    """Replace the characters in `rare` by spaces, so that they do not become pieces. Drop empty lines."""
     if not rare:
         return lines
     table = str.maketrans(dict.fromkeys(rare, " "))
@@ -309,7 +313,7 @@ def _trained(kind: str, lines: list[str], size: int, call: str) -> bytes:
 
 
 def _processor(model: bytes, place: str) -> Any:
-    """Load a sentencepiece model. Raise DataError if it is damaged or has other ids for special tokens."""
+    """Load a sentencepiece model. Raise DataError if it is damaged or its special tokens have other ids."""
     hint = "the file is damaged, or not a sentencepiece model: restore it, or train the tokenizer again"
     processor = sentencepiece.SentencePieceProcessor()
     try:
@@ -339,5 +343,5 @@ def _kind(processor: Any) -> str:
 
 
 def _cores() -> int:
-    """Return the number of cores that this process may use; sentencepiece would use all of the machine."""
+    """Return the number of CPU cores that this process may use. By default, sentencepiece would use all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -18,7 +18,7 @@ __all__ = ["Tokenizer"]
 
 SPECIALS = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 UNKNOWN = "⁇"
-"""The text that an unknown token is decoded to."""
+"""The text to which an unknown token is decoded."""
 
 
 class Tokenizer(ABC):
@@ -26,7 +26,7 @@ class Tokenizer(ABC):
 
     size: the vocabulary size, including the four special tokens.
     fingerprint: a hash of the vocabulary. Two tokenizers with the same fingerprint encode in the same way.
-    unit: "word" or "character": what alignments link and plots show.
+    unit: "word" or "character", the unit of text that alignments link and that plots show.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("word", ["to be or not to be"])
@@ -81,7 +81,7 @@ class Tokenizer(ABC):
         """Train a tokenizer on a sample of text. call: the name of the calling function, for messages."""
 
     def words(self, tokens: Sequence[int]) -> list[int]:
-        """Return the index of the word that each token belongs to, in decode(tokens).split().
+        """Return, for each token, the index of its word in decode(tokens).split().
 
         The index of PAD, BOS and EOS is -1. A space belongs to the word after it.
         """
@@ -99,7 +99,7 @@ class Tokenizer(ABC):
         return [min(number, last) for number in numbers]
 
     def units(self, tokens: Sequence[int]) -> list[int]:
-        """Return the index of the unit (word or character) that each token belongs to, or -1 for none."""
+        """Return, for each token, the index of its unit (word or character; see `unit`), or -1 for none."""
         return self.words(tokens)
 
     def unknown(self, line: str) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ class Tokenizer(ABC):
         return ()
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer to one file. An interrupted write leaves no partial file (atomic)."""
+        """Write the tokenizer to one file. The write is atomic: an interruption leaves no partial file."""
         write_whole(Path(path), self.serialized())
 
     @classmethod

@@ -25,8 +25,8 @@ DAMAGED = "the file is damaged, or not a tokenizer: restore it, or train the tok
 class Listed(Tokenizer):
     """A tokenizer with a list of words or characters as vocabulary. Text that is not in the list becomes UNK.
 
-    tokens: the vocabulary without special tokens, the most frequent first.
-    most: the default of the maximum vocabulary size.
+    tokens: the vocabulary without special tokens, the most frequent token first.
+    most: the maximum vocabulary size if train_tokenizer() gets no size.
     """
 
     most: ClassVar[int]
@@ -49,7 +49,7 @@ class Listed(Tokenizer):
 
     @classmethod
     def is_token(cls, token: str) -> bool:
-        """Return whether this can be a token, i.e. whether clean() and split() give it back unchanged."""
+        """Return whether `token` can be in the vocabulary: clean() and split() must return it unchanged."""
         return list(cls.split(clean(token))) == [token]
 
     @classmethod
@@ -58,7 +58,7 @@ class Listed(Tokenizer):
             problem, expected = f"size is {size!r}", "5 or more, including the four special tokens"
             raise ArgumentError(message(call, problem, expected=expected))
         counts = Counter(token for line in sample.lines for token in cls.split(line))
-        # Tokens with equal counts are sorted alphabetically, so the order of the lines does not matter.
+        # Tokens with equal counts are sorted alphabetically, so that the result is independent of line order.
         ranked = sorted(counts, key=lambda token: (-counts[token], token))
         return cls(ranked[: (cls.most if size is None else size) - len(SPECIALS)])
 
@@ -144,7 +144,7 @@ class Words(Listed):
 
 
 class ClosedWords(Words):
-    """A tokenizer like Words whose vocabulary is all words of the training text. The word <unk> becomes UNK.
+    """A tokenizer like Words, with all words of the training text as vocabulary. The word <unk> becomes UNK.
 
     Use it for text in which rare words have already been replaced by <unk>, such as the published Penn
     Treebank (Mikolov et al. 2010). It is trained on all lines, not on a sample.
@@ -204,7 +204,10 @@ class Characters(Listed):
         return " ".join("".join(pieces).replace(SPACE, " ").split())
 
     def units(self, tokens: Sequence[int]) -> list[int]:
-        """Return the index of each character in decode(tokens), or -1 for a space that decode() drops."""
+        """Return, for each token, its index in the characters of decode(tokens).
+
+        The index is -1 for a space that decode() drops, and for PAD, BOS and EOS.
+        """
         visible = [token not in (PAD, BOS, EOS) for token in self.checked(tokens)]
         spaces = [piece == SPACE for piece in self.pieces(tokens)]
         last = max((i for i, shown in enumerate(visible) if shown and not spaces[i]), default=-1)

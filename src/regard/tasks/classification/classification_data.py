@@ -10,7 +10,7 @@ from pathlib import Path
 from regard.data.class_labels import ClassBalance, Labels
 from regard.data.labelled_batching import EncodedTexts, encode_texts
 from regard.data.labelled_formats import checked_columns
-from regard.data.labelled_text import LabelledTexts, _format, read_labelled
+from regard.data.labelled_text import LabelledTexts, format_of, read_labelled
 from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from regard.data.tokenizers.lowercased import Lowercased
 from regard.errors import ArgumentError, DataError, RegardError, message, printable
@@ -97,7 +97,7 @@ def check_files(data: ClassificationData) -> None:
     """Raise errors in the formats and columns of the files before they are read."""
     for path in (*data.train_file, *(data.valid_file or ())):
         try:
-            kind = _format(Path(path), data.format)
+            kind = format_of(Path(path), data.format)
         except ArgumentError as error:
             problem, expected = error.message.problem, error.message.expected
             hint = "data.format = tsv, jsonl or label-first"

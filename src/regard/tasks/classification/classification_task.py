@@ -14,7 +14,7 @@ from rich.text import Text
 from torch import Tensor
 from torch.nn import functional
 
-from regard.data.labelled_batch import LabelledBatch
+from regard.data.labelled_batch import NO_LABEL, LabelledBatch
 from regard.data.labelled_batching import LabelledBatches
 from regard.data.labelled_text import LabelledText
 from regard.errors import ArgumentError, message, printable
@@ -23,6 +23,7 @@ from regard.evaluation.classification_report import classification_report
 from regard.evaluation.text_classifier import TextClassifier
 from regard.models.classifier import Classifier
 from regard.models.classifiers import build_classifier
+from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun, check_memory
 from regard.tasks.classification.classification_data import (
@@ -42,9 +43,30 @@ from regard.tasks.classification.classification_run import (
     classifier_of,
 )
 from regard.tasks.classification.classification_settings import ClassificationSettings
+from regard.tasks.classification.evaluate_classification import (
+    EVALUATE_OPTIONS,
+    ClassificationEvaluation,
+    evaluate_classification,
+)
+from regard.tasks.classification.view_classification import (
+    OWN_VIEWS,
+    VIEW_OPTIONS,
+    ClassificationView,
+    view_classification,
+)
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
+from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
+from regard.training.sampled_loss import (
+    SAMPLED,
+    RowLosses,
+    add_estimator,
+    check_estimator,
+    embedding_features,
+    features_size,
+    sampled_loss,
+)
 from regard.training.setting_names import misplaced
 from regard.training.settings import merged
 from regard.training.task import Evaluation, Loss, Stopped, Task
@@ -71,6 +93,9 @@ class ClassificationTask(RunTask):
     size_names = ("tokens", "classes")
     smallest_sizes = (8, 2)
     no_data_hint = "--train-file train.tsv, a file of labels and texts"
+    evaluate_options = EVALUATE_OPTIONS
+    view_options = VIEW_OPTIONS
+    own_views = OWN_VIEWS
 
     def __init__(
         self,
@@ -82,7 +107,10 @@ class ClassificationTask(RunTask):
     ):
         super().__init__(model, corpus, settings)
         processes, training = processes or Processes(), settings.training
+        tables = [] if training.estimator is None else [model.embedding] * (2 if model.pairs else 1)
+        self._estimator = add_estimator(model, training, features=features_size(*tables), processes=processes)
         self.small_steps = model.small_steps
+        self.uncapturable = "" if self._estimator is None else SAMPLED
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
         rows, tokens, longest = training.batch_size, training.batch_tokens, settings.data.max_length + 1
@@ -143,6 +171,14 @@ class ClassificationTask(RunTask):
         return classifier_of(run, device, **options)
 
     @classmethod
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> ClassificationEvaluation:
+        return evaluate_classification(cls, run, options)
+
+    @classmethod
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> ClassificationView:
+        return view_classification(cls, run, options, drawing)
+
+    @classmethod
     def complete_settings(
         cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None
     ) -> dict[str, Any]:
@@ -165,6 +201,7 @@ class ClassificationTask(RunTask):
         with torch.device("meta"):
             model = cls.build_model(settings.model, cls.smallest_sizes)
         check_memory(model)
+        check_estimator(model, settings.training)
         longest = settings.data.max_length
         if model.longest is not None and longest >= model.longest:
             problem = f"data.max_length is {longest:,}, but the model has {model.longest:,} positions"
@@ -218,26 +255,49 @@ class ClassificationTask(RunTask):
         rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
         return batch.padded_to(max(rows, len(batch)), length)
 
-    def tensors(self, batch: LabelledBatch) -> dict[str, Tensor]:
-        return {name: tensor for name, tensor in vars(batch).items() if tensor is not None}
-
     def restored(self, tensors: dict[str, Tensor]) -> LabelledBatch:
-        return LabelledBatch(**tensors)
+        return LabelledBatch.from_tensors(tensors)
 
     def loss(self, batch: LabelledBatch) -> Loss:
-        logits_BC, training = self.model(batch).float(), self.settings.training
+        if self._estimator is not None and self.model.training:
+            return self._sampled_loss(batch, self._estimator)
+        logits_BC = self.model(batch).float()
         plain = functional.cross_entropy(logits_BC, batch.labels, reduction="sum")
-        if self._class_weights is None and not training.label_smoothing:
+        if self._class_weights is None and not self.settings.training.label_smoothing:
             return Loss(plain, {"loss": plain.detach()})
+        return Loss(self._weighted(logits_BC, batch.labels, "sum"), {"loss": plain.detach()})
+
+    def _weighted(self, logits_BC: Tensor, labels: Tensor, reduction: str) -> Tensor:
+        """Return the cross-entropy with class weights and label smoothing."""
         weights_C = None if self._class_weights is None else self._class_weights.to(logits_BC.device)
-        total = functional.cross_entropy(
+        return functional.cross_entropy(
             logits_BC,
-            batch.labels,
+            labels,
             weight=weights_C,
-            label_smoothing=training.label_smoothing,
-            reduction="sum",
+            label_smoothing=self.settings.training.label_smoothing,
+            reduction=reduction,
         )
-        return Loss(total, {"loss": plain.detach()})
+
+    def _sampled_loss(self, batch: LabelledBatch, estimator: Reinforce) -> Loss:
+        """Return the loss of a model with hard attention."""
+        repeated = batch.repeat(estimator.samples)
+
+        def row_losses() -> RowLosses:
+            logits_RC = self.model(repeated).float()
+            plain_R = functional.cross_entropy(logits_RC, repeated.labels, reduction="none")
+            return RowLosses(self._weighted(logits_RC, repeated.labels, "none"), -plain_R)
+
+        texts, lengths = [repeated.first], [repeated.first_lengths]
+        if repeated.second is not None and repeated.second_lengths is not None:
+            texts, lengths = [*texts, repeated.second], [*lengths, repeated.second_lengths]
+        return sampled_loss(
+            estimator,
+            row_losses,
+            len(batch),
+            lengths={"source": [each + self.model.begins for each in lengths]},
+            features=embedding_features(*((self.model.embedding, each) for each in texts)),
+            counted=repeated.labels != NO_LABEL,
+        )
 
     @torch.no_grad()
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:

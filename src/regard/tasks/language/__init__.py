@@ -1,12 +1,14 @@
-"""Language models: train one on text files, and load it from its run folder.
+"""Language models: train one on text files, load it from its run folder, generate and score text.
 
 train_run(LanguageTask, {"data": {"train_file": ["a.txt"]}}, "runs/x")
 regard.load("runs/x").score("the cat sat")
+regard.load("runs/x").generate("the cat", max_new_tokens=20)
 """
 
+from regard.tasks.language.generated_text import GeneratedText
 from regard.tasks.language.language_run import LanguageRun
 from regard.tasks.language.language_settings import LanguageSettings
 from regard.tasks.language.language_task import LanguageTask
 from regard.tasks.language.scored_text import ScoredText
 
-__all__ = ["LanguageRun", "LanguageSettings", "LanguageTask", "ScoredText"]
+__all__ = ["GeneratedText", "LanguageRun", "LanguageSettings", "LanguageTask", "ScoredText"]

@@ -1,10 +1,9 @@
-"""LanguageRun: a trained language model with its tokenizer, which scores lines and evaluates texts."""
+"""LanguageRun: a trained language model with its tokenizer: generate text, score lines, evaluate texts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import overload
 
@@ -15,26 +14,26 @@ from regard.data.encoded_text import EncodedText, encode_text
 from regard.data.text_batch import TextBatch
 from regard.data.text_batching import SlidingWindows, StreamBatches
 from regard.data.tokenizers import Tokenizer
+from regard.decoding import Greedy, LengthLimit, Search
+from regard.decoding.rules import MOST_TOKENS, check_integers
 from regard.errors import ArgumentError, message
-from regard.evaluation.perplexity import TextLoss, text_loss, token_losses
-from regard.evaluation.text_classifier import batches_by_length
-from regard.look import Look
-from regard.models.base import in_eval_mode
+from regard.evaluation.perplexity import TextLoss, text_loss
 from regard.models.language_base import LanguageModel
 from regard.models.language_models import build_language_model
-from regard.runs.devices import choose_device
+from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_task import StoredRun
-from regard.sites import Record, scope
+from regard.tasks.language.generated_text import GeneratedText
 from regard.tasks.language.language_data import load_text_tokenizer
 from regard.tasks.language.language_settings import LanguageSettings
-from regard.tasks.language.sample_text import first_token
+from regard.tasks.language.observed_texts import observe_in_batches
 from regard.tasks.language.scored_text import ScoredText
-from regard.training.checkpoints.checkpoints import Checkpoint
+from regard.tasks.language.text_generator import GENERATION_LIMIT, Generation, TextGenerator, checked_texts
+from regard.tasks.language.text_stream import check_stop
 
 __all__ = ["LanguageRun", "evaluation_batches", "load_language_run"]
 
-LOGITS = 2**26
-"""Maximum number of logits, B T V, that are in memory at the same time."""
+AT_ONCE = 256
+"""Number of prompts that stream() reads and continues together."""
 
 CARRIED_WINDOW = 1024
 """Number of tokens that a recurrent model reads at once in an evaluation with a carried state."""
@@ -53,31 +52,143 @@ def evaluation_batches(text: EncodedText, settings: LanguageSettings) -> Iterabl
     return SlidingWindows(text, window or usual or 1, settings.evaluation.stride)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class LanguageRun:
-    """A trained language model, with the run that it comes from.
+class LanguageRun(LoadedRun):
+    """A trained language model with the run that it comes from (see LoadedRun).
 
-    model: in eval mode. tokenizer: that of the run. folder: the run folder. settings: its settings.
-    checkpoint: the checkpoint of the weights. notes: messages about checkpoints that were skipped because
-    they are damaged.
+    model: in eval mode. tokenizer: that of the run.
     """
 
-    model: LanguageModel
-    tokenizer: Tokenizer
-    folder: Path
     settings: LanguageSettings
-    checkpoint: Checkpoint
-    notes: tuple[str, ...] = ()
+
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer):
+        self.model, self.tokenizer = model, tokenizer
 
     @property
     def first_token(self) -> int:
         """The input from which the first token of a line is predicted: BOS, or EOS in continuous text."""
-        return first_token(self.settings.data.layout)
+        return self.settings.first_token
 
     @property
     def device(self) -> torch.device:
         """The device of the model."""
         return self.model.embedding.weight.device
+
+    @property
+    def generator(self) -> TextGenerator:
+        """The model, its tokenizer and its first token, which generate text."""
+        return TextGenerator(self.model, self.tokenizer, self.first_token)
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]
+        self,
+        prompts: str,
+        *,
+        search: Search | None = None,
+        max_new_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        look: str | None = None,
+        on_text: Callable[[str], None] | None = None,
+        stopping: Callable[[], bool] | None = None,
+        tokens_per_batch: int = 4096,
+    ) -> GeneratedText: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Iterable[str],
+        *,
+        search: Search | None = None,
+        max_new_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        look: str | None = None,
+        on_text: Callable[[str], None] | None = None,
+        stopping: Callable[[], bool] | None = None,
+        tokens_per_batch: int = 4096,
+    ) -> list[GeneratedText]: ...
+
+    def generate(
+        self,
+        prompts: str | Iterable[str],
+        *,
+        search: Search | None = None,
+        max_new_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        look: str | None = None,
+        on_text: Callable[[str], None] | None = None,
+        stopping: Callable[[], bool] | None = None,
+        tokens_per_batch: int = 4096,
+    ) -> GeneratedText | list[GeneratedText]:
+        """Continue one prompt, or each of several prompts, up to the end of the line.
+
+        search: Greedy(...), Beam(...) or Sample(...). Default: Greedy().
+        max_new_tokens: the maximum number of new tokens, EOS included. Default: 100, or the maximum of the
+            rules of the search. The number of positions of the model limits it too.
+        stop: stop strings. A text ends before the first of them.
+        look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
+        on_text: a function that gets each new piece of text as soon as it is generated, for one prompt.
+        stopping: a function that is called after each token. When it returns True, generation ends, and
+            prompts that were not begun are left out.
+        tokens_per_batch: the maximum number of tokens of a batch: prompts and new tokens of all hypotheses.
+        """
+        texts = checked_texts("generate()", "prompt", prompts)
+        options = self._generation(
+            "generate()", search, max_new_tokens, stop, look, on_text, stopping, tokens_per_batch
+        )
+        results = self.generator.generate(texts, 0, options)
+        return results[0] if isinstance(prompts, str) else results
+
+    def stream(
+        self,
+        prompts: Iterable[str],
+        at_once: int = AT_ONCE,
+        *,
+        search: Search | None = None,
+        max_new_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        look: str | None = None,
+        stopping: Callable[[], bool] | None = None,
+        tokens_per_batch: int = 4096,
+    ) -> Iterator[GeneratedText]:
+        """Yield the continuation of each prompt. Prompts may be an iterator, e.g. over a file.
+
+        at_once: the number of prompts that are read and continued together. For the rest, see generate().
+        """
+        check_integers("stream()", at_once=(at_once, 1))
+        options = self._generation(
+            "stream()", search, max_new_tokens, stop, look, None, stopping, tokens_per_batch
+        )
+        remaining, first = iter(prompts), 0
+        while not options.stopping() and (chunk := list(itertools.islice(remaining, at_once))):
+            yield from self.generator.generate(checked_texts("stream()", "prompt", chunk), first, options)
+            first += len(chunk)
+
+    @staticmethod
+    def _generation(
+        call: str,
+        search: Search | None,
+        max_new_tokens: int | None,
+        stop: str | Sequence[str],
+        look: str | None,
+        on_text: Callable[[str], None] | None,
+        stopping: Callable[[], bool] | None,
+        tokens_per_batch: int,
+    ) -> Generation:
+        """Return the checked options of generate() and stream()."""
+        how = Greedy() if search is None else search
+        if not isinstance(how, Search):
+            expected = "Greedy(...), Beam(...) or Sample(...)"
+            raise ArgumentError(message(call, f"search is {search!r}", expected=expected))
+        check_integers(call, tokens_per_batch=(tokens_per_batch, 1))
+        limit = GENERATION_LIMIT
+        if max_new_tokens is not None:
+            check_integers(call, max_new_tokens=(max_new_tokens, 1, MOST_TOKENS))
+            if how.rules.maximum is not None:
+                problem = "max_new_tokens is set, and the rules of the search have a maximum"
+                raise ArgumentError(message(call, problem, expected="one of them"))
+            limit = LengthLimit(constant=max_new_tokens)
+        # An object with __call__ may be false, as an Interruption is before the first signal.
+        requested = (lambda: False) if stopping is None else stopping
+        return Generation(how, limit, check_stop(stop, call), look, requested, on_text, tokens_per_batch)
 
     @overload
     def score(self, lines: str, *, look: str | None = None) -> ScoredText: ...  # type: ignore[overload-overlap]
@@ -91,72 +202,36 @@ class LanguageRun:
         Every line is read on its own: its first token is predicted from `first_token`, and EOS ends it.
         look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
         """
-        texts = [lines] if isinstance(lines, str) else list(lines)
-        for number, text in enumerate(texts, 1):
-            if not isinstance(text, str):
-                problem = f"line {number} is of type {type(text).__name__}"
-                raise ArgumentError(message("score()", problem, expected="a text (str)"))
-        encoded = [self._encoded(number, text) for number, text in enumerate(texts, 1)]
-        results: dict[int, ScoredText] = {}
-        lengths = {row: len(tokens) + 1 for row, tokens in enumerate(encoded)}
-        for rows in batches_by_length(lengths, max(LOGITS // self.tokenizer.size, 1)):
-            batch = [(texts[row], encoded[row]) for row in rows]
-            results.update(zip(rows, self._scored(batch, look), strict=True))
-        ordered = [results[row] for row in range(len(texts))]
-        return ordered[0] if isinstance(lines, str) else ordered
+        texts = checked_texts("score()", "line", lines)
+        encoded = [self.encode_line(text, f"score(), line {n}") for n, text in enumerate(texts, 1)]
+        rows = [[self.first_token, *tokens, EOS] for tokens in encoded]
+        observed = observe_in_batches(self.model, rows, look, "score()")
+        described = self.generator.described
+        results = [
+            ScoredText(text, tuple(row[1:]), token_scores=each.token_scores, **described(row, each, text))
+            for text, row, each in zip(texts, rows, observed, strict=True)
+        ]
+        return results[0] if isinstance(lines, str) else results
 
     def evaluate(self, files: str | Path | Sequence[str | Path]) -> TextLoss:
         """Compute the perplexity of text files, as in the evaluations of the training run."""
         text = encode_text(files, self.tokenizer, layout=self.settings.data.layout)
         return text_loss(self.model, evaluation_batches(text, self.settings), text)
 
-    def _encoded(self, number: int, text: str) -> list[int]:
+    def encode_line(self, text: str, place: str) -> list[int]:
+        """Return the tokens of a line to score, without EOS. place: the file and line, for error messages.
+
+        Raise ArgumentError if the line has more tokens than the model has positions.
+        """
         tokens, longest = self.tokenizer.encode(text), self.model.longest_target
         if longest is not None and len(tokens) >= longest:
-            problem = f"line {number} has {len(tokens)} tokens and EOS, but the model has {longest} positions"
-            raise ArgumentError(message("score()", problem, hint="score shorter lines"))
+            problem = f"the text has {len(tokens)} tokens and EOS, but the model has {longest} positions"
+            raise ArgumentError(message(place, problem, hint="score shorter lines"))
         return tokens
-
-    def _scored(self, lines: Sequence[tuple[str, list[int]]], look: str | None) -> Iterator[ScoredText]:
-        """Score one batch of lines, each given with its tokens."""
-        batch = TextBatch.collate([tokens for _, tokens in lines])
-        inputs = batch.inputs.clone()
-        inputs[:, 0] = self.first_token
-        recording = nullcontext(Record()) if look is None else scope(Look(weights=True), at=look)
-        with in_eval_mode(self.model), torch.no_grad(), recording as record:
-            _, losses_BT = token_losses(self.model, replace(batch, inputs=inputs).to(self.device))
-        if look is not None and record.called and not record:
-            problem = f"look is {look!r}, which matches no site of {type(self.model).__name__}"
-            hint = f"its sites are {', '.join(record.called)}; * is a wildcard"
-            raise ArgumentError(message("score()", problem, hint=hint))
-        weights = {
-            site: calls[0].weights.float().cpu().numpy()
-            for site, calls in record.items()
-            if calls[0].weights is not None
-        }
-        scores = (-losses_BT).tolist()
-        for row, (text, tokens) in enumerate(lines):
-            size, whole = len(tokens) + 1, (*tokens, EOS)
-            uncovered = not self.tokenizer.uncovered.isdisjoint(tokens)
-            yield ScoredText(
-                text,
-                whole,
-                tuple(self.tokenizer.pieces(whole)),
-                tuple(scores[row][:size]),
-                # Copied, because a view would keep the weights of the whole batch in memory.
-                {site: each[row, ..., :size, :size].copy() for site, each in weights.items()},
-                self.tokenizer.unknown(text) if uncovered else (),
-            )
-
-    def __repr__(self) -> str:
-        named = f"{str(self.folder)!r}, step={self.checkpoint.step}, model={self.settings.model.name!r}"
-        return f"{type(self).__name__}({named})"
 
 
 def load_language_run(run: StoredRun, device: str) -> LanguageRun:
     """Load the model and the tokenizer of a run."""
     tokenizer = load_text_tokenizer(run.folder, run.settings.data)
     model = build_language_model(run.settings.model.name, tokenizer.size, **run.settings.model.options)
-    model.load_state_dict(run.checkpoint.tensors("weights"))
-    model.to(torch.device(choose_device(device))).eval()
-    return LanguageRun(model, tokenizer, run.folder, run.settings, run.checkpoint, run.notes)
+    return LanguageRun(with_weights(model, run, device), tokenizer).from_run(run)

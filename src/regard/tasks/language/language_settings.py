@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from regard.data.batch import BOS, EOS
 from regard.models.language_models import LANGUAGE_MODELS
 from regard.models.recurrent_language import RecurrentLanguageModel
 from regard.runs.run_settings import ModelSettings, RunSettings
@@ -89,8 +90,8 @@ class LanguageSettings(RunSettings):
     """All settings of a language model run, as in config.toml.
 
     >>> settings = LanguageSettings(data=TextData(train_file=["a.txt"]))
-    >>> settings.model.name, settings.carried
-    ('lstm', True)
+    >>> settings.model.name, settings.carried, settings.first_token
+    ('lstm', True, 3)
     """
 
     task: Literal["language"] = "language"
@@ -103,6 +104,14 @@ class LanguageSettings(RunSettings):
     def carried(self) -> bool:
         """Whether a recurrent state is carried from batch to batch: a recurrent model of continuous text."""
         return self.data.layout == "continuous" and is_recurrent(self.model.name)
+
+    @property
+    def first_token(self) -> int:
+        """The input from which the first token of a line is predicted.
+
+        A document begins with BOS. In a continuous text there is no BOS: EOS ends the line before.
+        """
+        return BOS if self.data.layout == "documents" else EOS
 
 
 def is_recurrent(model: object) -> bool:

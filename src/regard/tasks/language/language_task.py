@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,13 +15,16 @@ from torch import Tensor
 
 from regard.data.text_batch import TextBatch
 from regard.data.text_batching import DocumentBatches, StreamBatches, WindowBatches
+from regard.decoding import Prompts, Rules, Sample, search
 from regard.errors import ArgumentError, DataError, message
 from regard.evaluation.perplexity import text_loss
 from regard.models.base import State
 from regard.models.language_base import LanguageModel, detached
 from regard.models.language_models import build_language_model
+from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
+from regard.tasks.language.evaluate_language import EVALUATE_OPTIONS, LanguageReport, evaluate_language
 from regard.tasks.language.language_data import (
     TOKENIZER,
     TextCorpus,
@@ -31,23 +35,32 @@ from regard.tasks.language.language_data import (
 from regard.tasks.language.language_plan import plan_language
 from regard.tasks.language.language_run import LanguageRun, evaluation_batches, load_language_run
 from regard.tasks.language.language_settings import FIXED, TOKENS, LanguageSettings
-from regard.tasks.language.sample_text import continue_text, first_token
+from regard.tasks.language.view_language import VIEW_OPTIONS, LanguageView, view_language
 from regard.training.distributed import Processes
-from regard.training.losses import cross_entropy
+from regard.training.estimators import Reinforce
+from regard.training.losses import cross_entropy, sequence_losses
+from regard.training.sampled_loss import (
+    RowLosses,
+    add_estimator,
+    embedding_features,
+    features_size,
+    sampled_loss,
+)
 from regard.training.setting_names import misplaced
 from regard.training.task import Evaluation, Loss, Stopped
 
 __all__ = ["LanguageTask"]
 
-PROMPT, CONTINUATION = 8, 30
-"""Maximum number of tokens of the prompt of a sample, and of its continuation."""
+PROMPT, CONTINUATION, TOP_K = 8, 30, 20
+"""Maximum number of tokens of the prompt of a sample, and of its continuation; top-k of the sampling."""
 
 
 class LanguageTask(RunTask):
     """Train a language model on text files, and evaluate it on the validation text.
 
     A recurrent model of continuous text reads parallel streams, and its state is carried from batch to batch:
-    loss() continues from the state after the batch before, and checkpoints save that state.
+    keep_state() keeps the state after a batch, loss() continues from it, and checkpoints save it. On a GPU
+    such steps are captured in CUDA graphs.
     """
 
     model: LanguageModel
@@ -63,6 +76,9 @@ class LanguageTask(RunTask):
     size_names = ("tokens",)
     smallest_sizes = (8,)
     no_data_hint = "--train-file a.txt"
+    evaluate_options = EVALUATE_OPTIONS
+    view_options = VIEW_OPTIONS
+    next_command = 'regard generate {run} --prompt "..."'
 
     def __init__(
         self,
@@ -74,10 +90,12 @@ class LanguageTask(RunTask):
     ):
         super().__init__(model, corpus, settings)
         processes = processes or Processes()
+        features = 0 if settings.training.estimator is None else features_size(model.embedding)
+        self._estimator = add_estimator(model, settings.training, features=features, processes=processes)
         self._state: State | None = None
         self._states_before: WeakKeyDictionary[TextBatch, State] = WeakKeyDictionary()
         if settings.carried:
-            self.uncapturable = "the recurrent state is carried from batch to batch"
+            self.small_steps = True  # all batches have one shape, except the last one of an epoch
             self._check_carried(processes)
         self.check_settings(settings)  # again, with the window and the streams that the plan chose
         self._train = self._training_batches(processes)
@@ -152,6 +170,14 @@ class LanguageTask(RunTask):
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> LanguageRun:
         return load_language_run(run, device)
+
+    @classmethod
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> LanguageReport:
+        return evaluate_language(cls, run, options)
+
+    @classmethod
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> LanguageView:
+        return view_language(cls, run, options, drawing)
 
     @classmethod
     def check_load_options(cls, options: Mapping[str, Any]) -> None:
@@ -236,27 +262,46 @@ class LanguageTask(RunTask):
                 raise ArgumentError(message("LanguageTask.prepare()", problem))
             self._states_before[batch] = self._state
         before = self._states_before[batch]
-        return batch.to(device), State(before.position, tuple(each.to(device) for each in before.hidden))
+        # Without the position: recurrent models do not use it, and each position would need a CUDA graph.
+        return batch.to(device), replace(before.to(device), position=0)
 
     def loss(self, batch: tuple[TextBatch, State | None]) -> Loss:
         text, before = batch
+        if self._estimator is not None and self.model.training:
+            return self._sampled_loss(text, self._estimator)
+        state: tuple[Tensor, ...] = ()
         if self.settings.carried:
             after, logits_BTV = self.model.read(text, before)
-            self._state = detached(after)
+            state = detached(after).hidden
         else:
             logits_BTV = self.model(text)
         total, plain = cross_entropy(logits_BTV, text.targets, self.settings.training.label_smoothing)
-        return Loss(total, {"loss": plain})
+        return Loss(total, {"loss": plain}, state)
+
+    def keep_state(self, batch: TextBatch, state: tuple[Tensor, ...]) -> None:
+        if self.settings.carried:
+            before = self._states_before[batch].position if batch.carried else 0
+            self._state = State(before + batch.inputs.shape[1], state)
+
+    def _sampled_loss(self, text: TextBatch, estimator: Reinforce) -> Loss:
+        """Return the loss of a model with hard attention."""
+        repeated, smoothing = text.repeat(estimator.samples), self.settings.training.label_smoothing
+
+        def row_losses() -> RowLosses:
+            total_R, plain_R = sequence_losses(self.model(repeated), repeated.targets, smoothing)
+            return RowLosses(total_R, -plain_R)
+
+        features = embedding_features((self.model.embedding, repeated.targets))
+        return sampled_loss(estimator, row_losses, len(text), lengths=repeated.lengths, features=features)
 
     def tensors(self, batch: TextBatch) -> dict[str, Tensor]:
         """A batch as named tensors; with the recurrent state before it, if it was carried."""
-        named = {**vars(batch), "carried": torch.tensor(batch.carried)}
+        named = batch.named_tensors()
         before = self._states_before.get(batch)
         return named if before is None else {**named, **_named(before)}
 
     def restored(self, tensors: dict[str, Tensor]) -> TextBatch:
-        rows = {name: tensors[name] for name in ("inputs", "targets", "lengths", "index")}
-        batch = TextBatch(**rows, carried=bool(tensors["carried"]))
+        batch = TextBatch.from_tensors(tensors)
         if batch.carried:
             self._states_before[batch] = _state(tensors)
         return batch
@@ -287,15 +332,18 @@ class LanguageTask(RunTask):
         text, count = self.corpus.valid, self.settings.evaluation.samples
         offsets = text.lines.offsets
         long = [row for row in range(len(text)) if offsets[row + 1] - offsets[row] > 1]
-        shown = []
+        rules = Rules(minimum=2, maximum=CONTINUATION)  # at least one token before EOS
+        how = Sample(top_k=TOP_K, seed=self.settings.seed, rules=rules)
+        shown, decode = [], self.corpus.tokenizer.decode
         for place in range(min(count, len(long))):
             row = long[(2 * place + 1) * len(long) // (2 * count)]
             tokens = text.lines.tokens[offsets[row] : offsets[row + 1]].tolist()
-            prompt = tokens[: min(PROMPT, len(tokens) // 2)]
-            first = first_token(self.settings.data.layout)
-            tokens = continue_text(self.model, first, prompt, CONTINUATION, seed=self.settings.seed)
-            decode = self.corpus.tokenizer.decode
-            shown.append(Text(f"prompt        {decode(prompt)}\ncontinuation  {decode(tokens)}"))
+            room = PROMPT if self.model.longest_target is None else self.model.longest_target - 1
+            prompt = tokens[: min(PROMPT, len(tokens) // 2, room)]
+            prompts = Prompts.collate([[self.settings.first_token, *prompt]], index=[place])
+            ((best, *_),) = search(self.model, prompts, how, look=None)
+            sample = f"prompt        {decode(prompt)}\ncontinuation  {decode(best.output_tokens)}"
+            shown.append(Text(sample))
         return shown
 
 

@@ -2,59 +2,40 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import NDArray
+from regard.data.encoded_text import count_text
+from regard.tasks.language.text_result import TextResult, exp_or_inf
 
 __all__ = ["ScoredText"]
 
 
-@dataclass(frozen=True, eq=False)
-class ScoredText:
-    """A line of text, scored by a language model.
-
-    text: the line. tokens: its token ids, with EOS at the end. pieces: the text of each token.
-    token_scores: log p(x_t | x_1 ... x_t-1) of each token.
-    attention: for each attention layer (site), the weights (H, T, T). Row t is the attention while token t is
-        predicted; column s is input s, which is token s - 1, and column 0 the token before the text.
-    unknown: the words that the vocabulary does not cover.
+@dataclass(frozen=True, eq=False, repr=False)
+class ScoredText(TextResult):
+    """A line of text, scored by a language model. The tokens end with EOS. For the fields, see TextResult.
 
     >>> scored = ScoredText("a b", (4, 5, 3), ("a", "b", "</s>"), (-1.0, -0.5, -1.5))
-    >>> scored.log_probability, round(scored.perplexity, 4)
-    (-3.0, 2.7183)
+    >>> scored, scored.log_probability, round(scored.perplexity, 4)
+    (ScoredText('a b', log_probability=-3), -3.0, 2.7183)
     """
 
-    text: str
-    tokens: tuple[int, ...]
-    pieces: tuple[str, ...]
-    token_scores: tuple[float, ...]
-    attention: dict[str, NDArray[Any]] = field(default_factory=dict, repr=False)
-    unknown: tuple[str, ...] = ()
+    @property
+    def words(self) -> int:
+        """Number of words of the line, separated by spaces."""
+        return count_text([self.text]).words
 
     @property
-    def log_probability(self) -> float:
-        """The log-probability of the line, with its end: the sum of the token scores."""
-        return sum(self.token_scores)
+    def word_perplexity(self) -> float:
+        """Perplexity per word: exp(-log_probability / (words + 1)); the end of the line counts as a word."""
+        return exp_or_inf(-self.log_probability / (self.words + 1))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values of TextResult.to_dict(), with `words` and `word_perplexity` in addition."""
+        per_word = self.word_perplexity
+        added = {"words": self.words, "word_perplexity": per_word if per_word < float("inf") else None}
+        return {**super().to_dict(), **added}
 
     @property
-    def perplexity(self) -> float:
-        """Perplexity per token: exp of minus the mean of the token scores; inf if it overflows."""
-        mean = -self.log_probability / len(self.token_scores)
-        return math.exp(mean) if mean < 700 else math.inf
-
-    def to_dict(self, attention: bool = False) -> dict[str, Any]:
-        """Return the fields as a dict for JSON. attention: include the attention weights, as lists."""
-        fields: dict[str, Any] = {
-            "text": self.text,
-            "log_probability": self.log_probability,
-            "perplexity": self.perplexity,
-            "tokens": list(self.tokens),
-            "pieces": list(self.pieces),
-            "token_scores": list(self.token_scores),
-            "unknown": list(self.unknown),
-        }
-        if attention:
-            fields["attention"] = {site: weights.tolist() for site, weights in self.attention.items()}
-        return fields
+    def facts(self) -> tuple[str, ...]:
+        return (f"{super().facts[0]}, per word {self.word_perplexity:.2f}",)

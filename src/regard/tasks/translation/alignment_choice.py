@@ -13,12 +13,13 @@ from torch import Tensor
 
 from regard.data.batch import UNK, Batch
 from regard.decoding import Alignment, Choice, Scored, Translator, averaged, choices
-from regard.decoding.forced_decoding import CROSS, observe
+from regard.decoding.forced_decoding import observe
 from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.evaluation import AlignmentScore, Links, rank_by_agreement, rank_by_links, symmetrise
 from regard.files.atomic_io import failed, replace
 from regard.files.untrusted import parse_json, read_limited
 from regard.models import Model
+from regard.roles import CROSS
 
 __all__ = [
     "aligned_at",

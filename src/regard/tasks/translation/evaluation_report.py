@@ -20,11 +20,11 @@ from regard.data import korean_english
 from regard.data.korean.corpus import VERSION
 from regard.data.line_io import Lines, Notes, place_name, say, tell, writing
 from regard.data.pair_stream import PairStream, in_batches
-from regard.decoding.forced_decoding import CROSS
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import DataError, UnknownName, message, shown
 from regard.evaluation import AlignmentScore, Links, Score, evaluate_corpus, read_links
 from regard.evaluation.gold_alignment import evaluate_alignments
+from regard.roles import CROSS
 from regard.tasks.translation.alignment_choice import aligned_at
 from regard.tasks.translation.translation_page import TranslationPage, describe_search
 from regard.training.logs.json_log import strict

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from regard.data.line_io import say
 from regard.data.progress_bar import advancing
 from regard.evaluation import Agreement, Faithfulness, agreement, faithfulness
-from regard.evaluation.erasure import CROSS
+from regard.roles import CROSS, sites_matching
 from regard.tasks.translation.evaluation_report import References
 
 __all__ = ["FaithfulnessReport", "measure_faithfulness"]
@@ -45,8 +45,8 @@ class FaithfulnessReport:
         report |= {"summary": self.results[0].summary()} | ({"sites": sites} if sites else {})
         return report | ({"agreement": self.agreement.written()} if self.agreement else {})
 
-    def print(self, console: Console) -> None:
-        """Print the report as a table, with its legend and a summary."""
+    def described(self) -> Group:
+        """Return the report for the terminal: a table, with its legend and a summary."""
         first = self.results[0]
         lines: list[RenderableType] = [Text(""), self.table()]
         lines.append(Text(LEGEND, style="dim"))
@@ -54,7 +54,7 @@ class FaithfulnessReport:
         lines.append(Text(f"Uniform attention costs {first.uniform:.2f} nats per word."))
         if self.agreement is not None:
             lines.append(Text(f"With the other run: {self.agreement}."))
-        console.print(Group(*lines))
+        return Group(*lines)
 
     def table(self) -> Table:
         """Return a table with a row for all sites, and one for each site if there are several."""
@@ -83,7 +83,7 @@ def measure_faithfulness(
     """
     sources, targets = references.sources[:MAX_SENTENCES], references.references[0][:MAX_SENTENCES]
     (sample,) = translator.score(sources[:1], targets[:1])
-    sites = [site for site in sample.passages[0].attention if site.endswith("cross")]
+    sites = sites_matching(sample.passages[0].attention, CROSS)
     if not sites:
         say("no faithfulness scores: the model has no attention to its source")
         return None

@@ -24,9 +24,16 @@ from regard.errors import ArgumentError, message
 from regard.evaluation import bleu, chrf, exact_match
 from regard.look import Look
 from regard.models import Model, build_model
+from regard.roles import CROSS
+from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.sites import record
+from regard.tasks.translation.evaluate_translation import (
+    EVALUATE_OPTIONS,
+    TranslationEvaluation,
+    evaluate_translation,
+)
 from regard.tasks.translation.guided_alignment import Guide, guided_site
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
 from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
@@ -41,11 +48,25 @@ from regard.tasks.translation.translation_data import (
     texts,
 )
 from regard.tasks.translation.translation_settings import FOR_OUTPUTS, TranslationSettings
+from regard.tasks.translation.view_translation import (
+    OWN_VIEWS,
+    VIEW_OPTIONS,
+    TranslationView,
+    view_translation,
+)
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
-from regard.training.estimators import check_selections
+from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
-from regard.training.losses import cross_entropy, guided_alignment
+from regard.training.losses import cross_entropy, guided_alignment, sequence_losses
+from regard.training.sampled_loss import (
+    SAMPLED,
+    RowLosses,
+    add_estimator,
+    embedding_features,
+    features_size,
+    sampled_loss,
+)
 from regard.training.setting_names import misplaced
 from regard.training.task import Evaluation, Loss, Stopped, Task
 
@@ -77,6 +98,9 @@ class TranslationTask(RunTask):
     fixed = FIXED
     for_outputs = FOR_OUTPUTS
     no_data_hint = "--source a.ko --target a.en, --tsv, --jsonl, or --built-in korean"
+    evaluate_options = EVALUATE_OPTIONS
+    view_options = VIEW_OPTIONS
+    own_views = OWN_VIEWS
 
     def __init__(
         self,
@@ -87,11 +111,14 @@ class TranslationTask(RunTask):
         device: str = "cpu",
     ):
         super().__init__(model, corpus, settings)
-        check_selections(model, None)
         processes = processes or Processes()
         training = settings.training
+        features = 0 if training.estimator is None else features_size(model.source, model.target)
+        self._estimator = add_estimator(model, training, features=features, processes=processes)
         self.small_steps = model.small_steps
         self.uncapturable = "the guided-alignment loss records attention" if training.guided_alignment else ""
+        if self._estimator is not None:
+            self.uncapturable = SAMPLED
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
         rows, longest = training.batch_size, settings.data.max_length + 1
@@ -113,7 +140,7 @@ class TranslationTask(RunTask):
         )
         self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if self._samples else None
         self._guide = self._guided()
-        self._site = "*cross" if self._guide is None else guided_site(model)
+        self._site = CROSS if self._guide is None else guided_site(model)
 
     @classmethod
     def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
@@ -151,6 +178,14 @@ class TranslationTask(RunTask):
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> TranslationRun:
         return translator_of(run, device, **options)
+
+    @classmethod
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> TranslationEvaluation:
+        return evaluate_translation(cls, run, options)
+
+    @classmethod
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> TranslationView:
+        return view_translation(cls, run, options, drawing)
 
     @classmethod
     def complete_settings(
@@ -212,6 +247,10 @@ class TranslationTask(RunTask):
             raise ArgumentError(
                 message("training.guided_alignment", "the data have no alignments", hint=hint)
             )
+        if self._estimator is not None:
+            problem = "the weights of hard attention have no gradient"
+            hint = 'set training.guided_alignment=0, or model.select="straight-through"'
+            raise ArgumentError(message("training.guided_alignment", problem, hint=hint))
         if self.settings.training.compile:
             problem = "attention cannot be recorded in a compiled model"
             raise ArgumentError(
@@ -251,11 +290,13 @@ class TranslationTask(RunTask):
         return batch.to(device), wanted
 
     def restored(self, tensors: dict[str, Tensor]) -> Batch:
-        return Batch(**tensors)
+        return Batch.from_tensors(tensors)
 
     def loss(self, batch: tuple[Batch, Tensor | None]) -> Loss:
         pairs, wanted = batch
         training = self.settings.training
+        if self._estimator is not None and self.model.training:
+            return self._sampled_loss(pairs, self._estimator)
         read = self._dropped(pairs) if self.model.training and training.word_dropout else pairs
         if wanted is None:
             total, plain = cross_entropy(self.model(read), pairs.labels, training.label_smoothing)
@@ -265,6 +306,26 @@ class TranslationTask(RunTask):
         guided = guided_alignment(_joined(seen[self._site]), wanted)
         total, plain = cross_entropy(logits, pairs.labels, training.label_smoothing)
         return Loss(total + training.guided_alignment * guided, {"loss": plain, "guided": guided.detach()})
+
+    def _sampled_loss(self, pairs: Batch, estimator: Reinforce) -> Loss:
+        """Return the loss of a model with hard attention."""
+        repeated, training = pairs.repeat(estimator.samples), self.settings.training
+
+        def row_losses() -> RowLosses:
+            read = self._dropped(repeated) if training.word_dropout else repeated
+            total_R, plain_R = sequence_losses(self.model(read), repeated.labels, training.label_smoothing)
+            return RowLosses(total_R, -plain_R)
+
+        return sampled_loss(
+            estimator,
+            row_losses,
+            len(pairs),
+            lengths={"source": repeated.source_lengths, "target": repeated.target_lengths},
+            features=embedding_features(
+                (self.model.source, repeated.source), (self.model.target, repeated.labels)
+            ),
+            counted=repeated.target_lengths > 0,
+        )
 
     def _dropped(self, batch: Batch) -> Batch:
         """Apply word dropout: replace random source and target input tokens by UNK."""

@@ -18,11 +18,14 @@ from regard.files.atomic_io import Written
 from regard.files.tensor_file import TensorInfo, check_tensors, read_header, read_tensors, tensor_blocks
 from regard.files.untrusted import open_regular, parse_json, read_limited
 
-__all__ = ["Checkpoint", "checked", "folder_name", "step_of", "write_checkpoint", "write_state"]
+__all__ = ["ESTIMATOR", "Checkpoint", "checked", "folder_name", "step_of", "write_checkpoint", "write_state"]
 
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", ".safetensors"
 VERSION = 1
 """The version of the manifest format."""
+
+ESTIMATOR = "estimator"
+"""The name of the estimator of hard attention in a model: its weights are "estimator.*" in the state dict."""
 
 NAME = re.compile(rf"[a-z0-9_]+{re.escape(TENSORS)}|{re.escape(STATE)}")
 WRONG = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
@@ -91,6 +94,11 @@ class Checkpoint:
         if not self.has(name):
             raise UnknownName(f"file of tensors in {self.path}:", name, self._named())
         return read_tensors(self.path / f"{name}{TENSORS}")
+
+    def model_weights(self) -> dict[str, Tensor]:
+        """Read the weights of the model, without those of an estimator, which only training uses."""
+        weights = self.tensors("weights")
+        return {name: tensor for name, tensor in weights.items() if not name.startswith(f"{ESTIMATOR}.")}
 
     def shapes(self, name: str) -> dict[str, TensorInfo]:
         """Return the dtype and the shape of each tensor of this file. Only the file header is read."""

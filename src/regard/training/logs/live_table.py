@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Display", "Evaluated", "Shown", "Standing", "in_bytes", "perplexity"]
+__all__ = ["Display", "Evaluated", "Shown", "Standing", "in_bytes", "metric_title", "perplexity"]
 
 ROWS = 5
 """Number of recent evaluations in the table, besides the best one."""
@@ -100,7 +100,7 @@ class Evaluated:
 
     def line(self, best_by: str = "") -> str:
         """Return the evaluation in one line. best_by: name of the score that selects the best checkpoint."""
-        scores = [f"{TITLES.get(name, name)} {in_words(name, value)}" for name, value in self.scores.items()]
+        scores = [f"{metric_title(name)} {in_words(name, value)}" for name, value in self.scores.items()]
         best = [f"{best_title(best_by)} so far"] * self.best
         return "  ".join((f"evaluation at step {self.step:,}", *scores, *best))
 
@@ -254,7 +254,7 @@ class Display:
         names = list(dict.fromkeys(name for each in rows for name in each.scores))
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         for name in ("evaluation", *names, ""):
-            table.add_column(Text(TITLES.get(name, name)), justify="right", no_wrap=True)
+            table.add_column(Text(metric_title(name)), justify="right")
         star = "*" if self.console.options.ascii_only else "★"
         for each in rows:
             cells = [in_words(name, each.scores[name]) if name in each.scores else "" for name in names]
@@ -269,7 +269,16 @@ def best_title(name: str) -> str:
     >>> best_title("exact"), best_title("loss"), best_title("")
     ('best exact match', 'lowest loss', 'best')
     """
-    return "lowest loss" if name == "loss" else f"best {TITLES.get(name, name)}".strip()
+    return "lowest loss" if name == "loss" else f"best {metric_title(name)}".strip()
+
+
+def metric_title(name: str) -> str:
+    """Return the name of a metric as it is printed.
+
+    >>> metric_title("bleu"), metric_title("bits_per_character")
+    ('BLEU', 'bits per character')
+    """
+    return TITLES.get(name, name.replace("_", " "))
 
 
 def perplexity(loss: float) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import ArgumentError, install_command, message
+from regard.files.untrusted import make_folder
 
 __all__ = ["Board"]
 
@@ -53,6 +54,7 @@ class Board:
     def _add(self, step: int, points: Mapping[str, float]) -> None:
         if self._writer is None and self._open is not None:
             # purge_step hides the points that a killed run wrote after its last checkpoint.
+            make_folder(self.folder)
             self._writer = self._open(str(self.folder), purge_step=step)
         for name, value in points.items():
             self._writer.add_scalar(name, value, step)

@@ -1,7 +1,7 @@
-"""explore(): the recorded attention of one sentence as one interactive HTML page with every view.
+"""explore(): show the recorded attention of one sentence in an interactive HTML page with all views.
 
-The weights are base64 text in the page and are decoded on demand. Tokens are inserted as text, never as
-markup. Without JavaScript, the page shows the sentence and its alignment as a table.
+The page contains the weights as base64 text and decodes them when it draws them. Tokens are inserted as text,
+never as markup. Without JavaScript, the page shows the sentence and its alignment as a table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCRIPTS = (
     *("data", "table", "long", "element", "reading", "matrix", "canvas", "map", "lines"),
     *("sentence", "steps", "heads", "choices", "explorer"),
 )
-"""The JavaScript files that are joined to one script, in this order."""
+"""The JavaScript files of the page. They are joined to one script in this order."""
 
 
 def explore(seen: Drawable, path: str | Path | None = None, title: str = "") -> Page:
@@ -38,9 +38,9 @@ def explore(seen: Drawable, path: str | Path | None = None, title: str = "") -> 
 
     The page is one file and makes no network requests. It has the alignment matrix, two columns of words
     joined by lines, a sentence with shaded words, the attention to one word over time, thumbnails of all
-    layers and heads, and rollout. The reader chooses subwords or words, with or without special tokens, and
-    weights or weights times value norms. Long sequences are drawn with zoom, from a block map and the largest
-    weights of each row.
+    layers and heads, and attention rollout. The reader chooses subwords or words, with or without special
+    tokens, and weights or weights times value norms. For long sequences, the reader can zoom in; the page has
+    a map of blocks, and the largest weights of each row.
 
     seen: a Seen, a Translation, or the result of record() for one sequence.
     path: file to write, ending in .html. Default: no file is written.
@@ -87,7 +87,7 @@ def _body(seen: Seen, heading: str) -> Iterator[str]:
 
 
 def _still(seen: Seen) -> Iterator[str]:
-    """Yield the part of the page that works without JavaScript: the sentence and its alignment table."""
+    """Yield the HTML that the page shows without JavaScript: the sentence and its alignment as a table."""
     crossing = tuple(site for site in seen.sites if site.kind == "cross" and site.weights[0].size <= LONG)
     words = replace(seen, sites=crossing).words().without_specials(renormalise=False)
     cross = words.sites

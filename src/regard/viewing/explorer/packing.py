@@ -1,15 +1,15 @@
 """Quantise weights for the explorer page, on a square-root scale that keeps small weights accurate.
 
 A weight is stored as the integer q = round(L sqrt(weight / most)). `most` is the largest weight of the head.
-L is 65,534 (16 bits) for small pages and 254 (8 bits) for large ones; L + 1 stands for NaN. The error is at
-most sqrt(weight * most) / L + most / (4 L^2). With 8 bits, that is 0.4 % of the largest weight, and 4 % of a
-weight a hundred times smaller; weights below most / 250,000 become 0. With 16 bits, the error is 257 times
-smaller.
+L is 65,534 (16 bits) for small pages and 254 (8 bits) for large pages; the integer L + 1 means NaN. The
+rounding error is at most sqrt(weight * most) / L + most / (4 L^2). With 8 bits, the error of the largest
+weight is 0.4 % of this weight, and the error of a weight that is a hundred times smaller is 4 % of that
+weight; weights below most / 250,000 become 0. With 16 bits, the error is 257 times smaller.
 
 If a page has too many weights, only the largest weights of each row are stored, with their keys.
 
-A plane is one stored matrix of a site: the weights of one head, or a mean over heads. A side is the sequence
-of subwords of the rows, or of the columns, of a site.
+Two words are used in this module. A plane is one stored matrix of a site: the weights of one head, or a mean
+over heads. A side is the sequence of subwords that label the rows, or the columns, of a site.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from regard.viewing.word_groups import grouped, spelled_or_space
 __all__ = ["BYTES", "FINE", "LONG", "Packed", "pack", "quantised"]
 
 FINE = 1_000_000
-"""Maximum number of weights stored with 16 bits; with more, all are stored with 8 bits."""
+"""If a page has at most this many weights, they are stored with 16 bits each, otherwise with 8 bits each."""
 
 BYTES = 6_500_000
 """Maximum size of all matrices of a page in bytes (8.7 MB as base64)."""
 
 LONG = 2**20
-"""A head with more weights than this is drawn from a block map and the largest weights of each row."""
+"""If a head has more weights than this, the page has only a block map and the largest weights of each row."""
 
 LONGEST = 200
-"""Maximum number of characters of a token; longer tokens are truncated."""
+"""Maximum length of a token in characters. Longer tokens are truncated."""
 
 
 def quantised(weights: NDArray[Any], most: NDArray[Any], bits: int) -> NDArray[Any]:
@@ -60,10 +60,10 @@ def quantised(weights: NDArray[Any], most: NDArray[Any], bits: int) -> NDArray[A
 
 @dataclass
 class Packed:
-    """The data of a page.
+    """The data of a page. `sides` and `sites` are written as JSON, `blocks` as base64.
 
-    sides: the different sequences of subwords, with their words; for JSON.
-    sites: the name, kind, sides and format of each site; for JSON.
+    sides: the different sequences of subwords, with the word of each subword.
+    sites: the name, kind, sides and number format of each site.
     blocks: the weights of each site as bytes.
     """
 
@@ -73,7 +73,10 @@ class Packed:
     _indices: dict[Any, int] = field(default_factory=dict)
 
     def side(self, pieces: Sequence[str], numbers: Sequence[int]) -> int:
-        """Return the index in `sides` of this sequence of subwords; add it if it is new."""
+        """Return the index of a sequence of subwords in `sides`; append the sequence if it is new.
+
+        pieces: the subwords. numbers: the word index of each subword.
+        """
         key = (tuple(pieces), tuple(numbers))
         if key not in self._indices:
             groups = grouped(numbers)
@@ -99,7 +102,7 @@ def pack(seen: Seen) -> Packed:
     count = sum(weights.size for weights in planes)
     rows = sum(weights.shape[0] * weights.shape[1] for weights in planes)
     available = BYTES - 4 * sum(site.values.size for site in short if site.values is not None)
-    # None: store whole matrices.
+    # If kept is None, whole matrices are stored.
     kept = None if count <= available else max(min(available // (3 * rows), 64), 1)
     for site, weights in zip(short, planes, strict=True):
         about, content = _short(weights, kept, 16 if count <= FINE else 8)
@@ -149,9 +152,10 @@ def _planes(site: Site) -> NDArray[numpy.float32]:
 
 
 def _short(planes: NDArray[Any], kept: int | None, bits: int) -> tuple[dict[str, Any], bytes]:
-    """Pack a site. kept: how many of the largest weights of each row to store; None stores all weights.
+    """Pack the planes of a site. Return the description of the number format, for JSON, and the bytes.
 
-    Return the description of the format, for JSON, and the bytes.
+    kept: how many of the largest weights of each row to store; None stores all weights.
+    bits: 8 or 16, the bits for each weight if all weights are stored.
     """
     most = _most(planes)
     about: dict[str, Any] = {"form": "whole", "bits": bits, "most": _rounded(most)}
@@ -167,7 +171,7 @@ def _short(planes: NDArray[Any], kept: int | None, bits: int) -> tuple[dict[str,
 def _long(site: Pooled) -> tuple[dict[str, Any], bytes]:
     """Pack a site of a long sequence: the largest weights of each row with their keys, and the block map.
 
-    Return the description of the format, for JSON, and the bytes.
+    Return the description of the number format, for JSON, and the bytes.
     """
     wide = _wide(len(site.columns))
     most, most_mean = _most(site.maxima), _most(site.means)
@@ -191,12 +195,18 @@ def _long(site: Pooled) -> tuple[dict[str, Any], bytes]:
 
 
 def _wide(columns: int) -> bool:
-    """Whether keys need four bytes instead of two. The largest integer of the type stands for "no key"."""
+    """Return whether the index of a key needs four bytes instead of two.
+
+    The largest integer of the type is reserved: it means "no key".
+    """
     return columns > 2**16 - 1
 
 
 def _pooled_site(site: Site) -> Pooled:
-    """Return the Pooled of a site that is too large for a matrix. Of several heads, the mean comes first."""
+    """Convert a site that is too large for a matrix to a Pooled.
+
+    If it has several heads, the first head of the Pooled is the mean over heads.
+    """
     mean = site.weights.mean(0, keepdims=True)
     weights = site.weights if site.heads == 1 else numpy.concatenate([mean, site.weights])
     return pooled(site.name, weights, site.rows, site.columns)
@@ -205,7 +215,7 @@ def _pooled_site(site: Site) -> Pooled:
 def _means(seen: Seen) -> list[Site]:
     """Return the mean over layers and heads of each kind of attention (cross, encoder, decoder).
 
-    A kind with one layer has no mean.
+    A kind is left out if it has only one layer, or if its layers have different queries or keys.
     """
     means = []
     for kind in ("cross", "encoder", "decoder"):
@@ -220,18 +230,18 @@ def _means(seen: Seen) -> list[Site]:
 
 def _rollouts(seen: Seen) -> list[Site]:
     """Return the attention rollout of the encoder, if its self-attention was recorded."""
-    layers = [site for site in seen.sites if site.kind == "encoder" and site.name.endswith("self")]
+    layers = [site for site in seen.sites if site.kind == "encoder" and site.role.kind == "self"]
     square = len({site.weights.shape[1:] for site in layers}) == 1
     return [seen.rollout()] if square and layers[0].rows == layers[0].columns else []
 
 
 def _most(planes: NDArray[Any]) -> NDArray[Any]:
-    """Return the largest weight of each plane; 1 if the plane has no positive weight."""
+    """Return the largest weight of each plane, or 1 if the plane has no positive weight."""
     largest_weight = (
         numpy.where(numpy.isnan(planes), 0.0, planes).reshape(len(planes), -1).max(1, initial=0.0)
     )
-    # The maximum is rounded before the weights are divided by it, because the page, which reads the rounded
-    # number, multiplies by it.
+    # Round the maximum before the weights are divided by it: the page reads the rounded maximum, and
+    # multiplies the weights by it.
     return numpy.array(_rounded(numpy.where(largest_weight > 0, largest_weight, 1.0)))
 
 

@@ -1,4 +1,4 @@
-"""player(): an animation of a translation: first the encoder, then the decoder, word by word."""
+"""player(): animate the attention of a translation word by word, in the encoder and then in the decoder."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from regard.viewing.pictures.picture_files import Picture
 __all__ = ["player"]
 
 HEIGHT, PAD, APART = 20.0, 6.0, 5.0
-"""Height and padding of the box of a word, and distance between boxes, in points."""
+"""HEIGHT, PAD: height and padding of the box around a word. APART: distance between boxes. All in points."""
 
 ARCS, BETWEEN = 46.0, 96.0
-"""Height of the arcs of self-attention, and distance between the two sentences, in points."""
+"""ARCS: height of the arcs for self-attention. BETWEEN: distance between both sentences. In points."""
 
 FAINTEST, SECONDS = 0.06, 0.9
-"""Smallest weight that is drawn as a line, and duration of a frame in seconds."""
+"""FAINTEST: smallest weight that is drawn as a line. SECONDS: how long a frame is shown."""
 
 Weights = NDArray[numpy.floating] | None
 
@@ -84,7 +84,7 @@ def player(
 
 
 class _Stage:
-    """The positions of the words of both sentences, which are the same in every frame."""
+    """Draws the frames. The words of both sentences have the same positions in every frame."""
 
     def __init__(self, source: Sequence[str], target: Sequence[str], title: str, arcs: bool):
         self.source, self.target, self.title = source, target, title
@@ -100,7 +100,8 @@ class _Stage:
     def encoded(self, place: int, caption: str, reading: Weights) -> Canvas:
         """Return the frame of one source word.
 
-        place: the index of the word. reading: its self-attention weights (S,); None shows the words up to it.
+        place: the index of the word.
+        reading: (S,), its self-attention weights. If None, the frame shows the words up to this word instead.
         """
         canvas = Canvas(self.title or "Animation of a translation", caption)
         for other, word in enumerate(self.source):
@@ -124,8 +125,9 @@ class _Stage:
         """Return a frame of the decoder.
 
         step: index of the target word that is being generated.
-        past, cross: self-attention (T,) and cross-attention (S,) weights of this word.
-        all_cross: (T, S), the cross-attention of all words, for the last frame.
+        past: (T,), the self-attention weights of this word, or None.
+        cross: (S,), the cross-attention weights of this word, or None.
+        all_cross: (T, S), the cross-attention weights of all words, for the last frame; otherwise None.
         """
         canvas = Canvas(self.title or "Animation of a translation", caption)
         levels = numpy.zeros(len(self.source)) if cross is None else numpy.asarray(cross)
@@ -145,7 +147,7 @@ class _Stage:
         return self._captioned(canvas, caption)
 
     def _captioned(self, canvas: Canvas, caption: str) -> Canvas:
-        """Return the frame with its caption and title, and with the same size as the other frames."""
+        """Add caption and title to a frame, make it as large as the other frames, and return it."""
         self._reserve(canvas)
         canvas.words(min(self.left[0][0], self.left[1][0]), -self.arcs - 14, caption, 9, color=QUIET)
         canvas.head(self.title)
@@ -176,7 +178,10 @@ class _Stage:
                 )
 
     def _arcs(self, canvas: Canvas, side: int, row: int, weights: NDArray[numpy.floating]) -> None:
-        """Draw arcs from the keys to query `row`: above the source (side 0), or below the target (side 1)."""
+        """Draw an arc from each key to the query of index `row`, to show self-attention.
+
+        side: 0 draws above the source sentence, 1 below the target sentence.
+        """
         edge, direction = (self.tops[0], -1.0) if side == 0 else (self.tops[1] + HEIGHT, 1.0)
         whole = abs(self.left[side][-1] - self.left[side][0]) or 1.0
         for place, weight in enumerate(weights):

@@ -1,4 +1,4 @@
-"""steps(): one attention call step by step, from query and keys to output, as labelled grids of numbers."""
+"""steps(): draw one attention call step by step, from query and keys to output, as grids of numbers."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ FORMULAS = {
 """The score functions without learned parameters, and their formulas."""
 
 WIDTH, HEIGHT, GAP = 36.0, 18.0, 26.0
-"""Width and height of a cell, and distance between grids, in points."""
+"""WIDTH and HEIGHT: size of a cell. GAP: distance between grids. All in points."""
 
 ROWS, COLUMNS = 12, 8
-"""Maximum number of words, and of components of a vector, that are drawn."""
+"""Maximum number of words (ROWS), and of components of a vector (COLUMNS), that are drawn."""
 
 
 class Step(NamedTuple):
@@ -59,10 +59,11 @@ def steps(
     query: (T, D).
     key: (S, D).
     value: (S, E).
-    score: "dot", "scaled_dot" or "cosine"; if `scores` is passed, any name or formula to write above them.
-    scores: (T, S), the scores, if another score function computes them; -inf for masked keys.
+    score: the score function: "dot", "scaled_dot" or "cosine". If `scores` is set, a name or formula of your
+        own, which is written above the scores.
+    scores: (T, S), the scores, if you computed them with another score function; -inf for masked keys.
     rows, columns: T words for the queries, S words for the keys.
-    title, about: a title, and a line below it.
+    title: a title. about: a line below the title.
 
     Only the first 12 words and the first 8 components of each vector are drawn.
 
@@ -98,7 +99,7 @@ def steps(
     canvas = Canvas(label(title, 90) or "One attention call, step by step")
     top, left, lowest = 0.0, 0.0, 0.0
     for number, step in enumerate(grids):
-        if number == 3:  # weights, values and output start a second row
+        if number == 3:  # weights, values and output are in a second row
             top, left = lowest + GAP + 22, 0.0
         part = _grid(step)
         across = -part.bounds[0]
@@ -160,7 +161,7 @@ def _matrix(name: str, data: Any) -> NDArray[numpy.float64]:
 def _scores(
     query: NDArray[numpy.float64], key: NDArray[numpy.float64], score: str, scores: Any
 ) -> NDArray[numpy.float64]:
-    """Return `scores`, or compute them with a score function without learned parameters."""
+    """Return `scores` if set; otherwise compute them with the score function named `score`."""
     shape = (len(query), len(key))
     if scores is not None:
         array = _matrix("scores", scores)
@@ -207,7 +208,7 @@ def _grid(step: Step) -> Canvas:
     canvas, finite = Canvas(), numpy.where(numpy.isfinite(step.numbers), step.numbers, 0.0)
     most = float(numpy.abs(finite).max()) or 1.0
     width = max([WIDTH, *(width_of(each, SIZE) + 6 for each in step.columns)])
-    levels = finite / most * 0.85  # cells stay light enough to read the numbers
+    levels = finite / most * 0.85  # keep the cells light enough to read the numbers
     canvas.cells(0, 0, levels, width, HEIGHT)
     for row, column in numpy.ndindex(*levels.shape):
         text, level = _formatted(float(step.numbers[row, column])), float(levels[row, column])
@@ -231,7 +232,7 @@ def _formatted(number: float) -> str:
 
 
 def _printed(step: Step) -> list[Text]:
-    """Return the lines of a step for the terminal."""
+    """Return the grid of one step as lines of text, for the terminal."""
     lines = [Text.assemble((step.name, "bold"), (f": {step.about}", "dim"))]
     side = max(map(cell_len, step.rows))
     width = max(7, *(cell_len(word) + 2 for word in (*step.columns, "")))
@@ -245,7 +246,7 @@ def _printed(step: Step) -> list[Text]:
 
 
 def _left_out(arrays: dict[str, NDArray[numpy.float64]], scores: NDArray[numpy.float64]) -> str:
-    """Return a note that says which part is drawn; an empty string if everything is drawn."""
+    """Return a note that says how many words and components are drawn, or "" if all are drawn."""
     sizes = (("queries", scores.shape[0], ROWS), ("keys", scores.shape[1], ROWS))
     wide = (
         ("components of each key", arrays["key"].shape[1], COLUMNS),

@@ -20,10 +20,11 @@ SIZE = 10.0
 """Default font size in points."""
 
 MIDDLE = 0.36
-"""Distance from the baseline to the middle of lower-case letters, for font size 1."""
+"""Distance from the baseline to the middle of lower-case letters, as a fraction of the font size."""
 
 NARROWEST = 300.0
-"""Titles and notes are wrapped at the width of the picture, but at least at this width, in points."""
+"""Titles and notes are wrapped at the width of the picture. If the picture is narrower than this number of
+points, they are wrapped at this width."""
 
 MANY = 4000
 """A grid of more cells than this is drawn as one image instead of boxes."""
@@ -35,7 +36,8 @@ class Box:
 
     edge: the colour of the border; "" for no border.
     round: the radius of the corners.
-    crisp: draw without antialiasing, so that there is no gap between adjacent boxes; only in SVG.
+    crisp: whether to draw without antialiasing, so that there is no gap between adjacent boxes. It has an
+        effect in SVG files only.
     """
 
     x: float
@@ -59,11 +61,12 @@ class Box:
 class Words:
     """A line of text.
 
-    x: the position of the start, middle or end of the text, see `anchor`.
-    y: the position of the middle of its height.
+    x: the horizontal position of the start, the middle or the end of the text, as `anchor` says.
+    y: the vertical position of the middle of the text.
     anchor: "start", "middle" or "end".
     angle: rotation in degrees, counter-clockwise.
-    width: stretch the text to this width. Default: do not stretch. Only in SVG, like `bold` and `italic`.
+    width: if set, the text is stretched to this width. `width`, `bold` and `italic` have an effect in SVG
+        files only.
     """
 
     x: float
@@ -111,7 +114,10 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Raster:
-    """An image, scaled to a rectangle. pixels: (h, w, 3), uint8. smooth: interpolate between pixels."""
+    """An image, scaled to a rectangle.
+
+    pixels: (h, w, 3), uint8. smooth: whether to interpolate between pixels.
+    """
 
     x: float
     y: float
@@ -138,9 +144,9 @@ class Paper:
     color: the background colour.
     round: the radius of the corners of the background.
     font: a key of svg_writer.FONTS.
-    font_size: the font size of the whole file; text of this size has no font-size attribute of its own.
-    size: width and height of the file. Default: the bounding box of the marks and the margin; then the marks
-        are moved so that the box starts at (0, 0).
+    font_size: the default font size of the file. Text of this size needs no font-size attribute of its own.
+    size: width and height of the picture. Default: the size of the bounding box of the marks with its margin;
+        the marks are then moved so that this box starts at (0, 0).
     """
 
     color: str = WHITE
@@ -182,8 +188,9 @@ class Canvas:
     def cells(
         self, x: float, y: float, levels: NDArray[numpy.floating], width: float, height: float, gap: float = 1
     ) -> None:
-        """Add a grid of cells, shaded by levels (T, S) from 0 to 1. A large grid (see MANY) is one image.
+        """Add a grid of cells, shaded by levels (T, S) from 0 to 1.
 
+        A grid of more than MANY cells is drawn as one image.
         width, height: the size of a cell, including the gap to the next cell.
         """
         rows, columns = levels.shape
@@ -286,7 +293,7 @@ def wrapped(text: str, size: float, width: float) -> list[str]:
 
 
 def same_size(frames: list[Canvas]) -> list[Canvas]:
-    """Give the canvases of an animation the same size: add a white background that is as large as needed."""
+    """Give all canvases of an animation the same size, by adding a white background to each."""
     boxes = [canvas.bounds for canvas in frames]
     left, top = min(box[0] for box in boxes), min(box[1] for box in boxes)
     right, bottom = max(box[2] for box in boxes), max(box[3] for box in boxes)

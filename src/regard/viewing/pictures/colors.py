@@ -32,7 +32,8 @@ _WIDTHS = {
     **dict.fromkeys("ABCDGHKNOPQRSTUVXYZ", 0.73),
 }
 _NARROW, _WIDE = 0.63, 1.0
-"""Character widths of DejaVu Sans, in units of the font size. It comes with matplotlib and is a wide font."""
+"""Widths of characters, as fractions of the font size. They are those of DejaVu Sans, a wide font that comes
+with matplotlib."""
 
 _MARKS = ("Mn", "Me", "Cf")
 
@@ -64,7 +65,7 @@ def text_color_on(level: float) -> str:
 
 
 def width_of(text: str, size: float) -> float:
-    """Estimate the width of a text in points. The estimate is usually too large, so that text has room.
+    """Estimate the width of a text in points. The estimate is usually too large, so that the text fits.
 
     >>> width_of("고양이", 10), width_of("i", 10)
     (30.0, 3.6)
@@ -73,7 +74,9 @@ def width_of(text: str, size: float) -> float:
 
 
 def label(word: object, longest: int = 28) -> str:
-    """Return the text of a label: control characters are escaped, and long text is cut to `longest` cells.
+    """Return a word as the text of a label. Control characters are escaped, and long text is truncated.
+
+    longest: maximum width in terminal cells; a wide character takes two cells.
 
     >>> label("a" * 40), label("line\\nbreak")
     ('aaaaaaaaaaaaaaaaaaaaaaaaaaa…', 'line\\\\nbreak')

@@ -17,7 +17,7 @@ from regard.errors import ArgumentError, install_command, message
 __all__ = ["Run", "Written", "hint_for", "needs", "written"]
 
 REPLACED = "▯□?"
-"""Replacements for a character that no font has; the first that the font of the text has is used."""
+"""Replacements for a character that no font has. The first one that is in the font of the text is used."""
 
 FIRST = (
     "notosanscjk",
@@ -28,7 +28,7 @@ FIRST = (
     "nanumgothic",
     "nanumbarun",
 )
-"""Preferred East Asian fonts, by the start of their file names."""
+"""East Asian fonts that are preferred, by the start of their file names."""
 
 THEN = (
     "applesdgothicneo",
@@ -42,13 +42,14 @@ THEN = (
     "wqy",
     "ipa",
 )
-"""East Asian fonts of macOS, Windows and Linux, preferred next."""
+"""East Asian fonts of macOS, Windows and Linux that are tried after those in FIRST."""
 
 LAST = ("bold", "italic", "oblique", "light", "thin", "black", "condensed", "mono", "coding", "serif")
 """Fonts whose file names contain one of these words (styles) are tried last."""
 
 NEVER = ("emoji", "lastresort")
-"""Fonts whose paths contain one of these words are never used: they have coloured images or boxes."""
+"""Fonts whose paths contain one of these words are never used, because their characters are coloured images
+or boxes."""
 
 MOST = 300
 """Maximum number of fonts that are searched for a character."""
@@ -59,23 +60,24 @@ PACKAGES = {
     "HIRAGANA": ("Japanese", "fonts-noto-cjk"),
     "KATAKANA": ("Japanese", "fonts-noto-cjk"),
 }
-"""Maps the first word of a Unicode character name to the script and its font package (Debian, Ubuntu)."""
+"""The name of a script, and the Debian or Ubuntu package of a font for it. The keys are the words with which
+the Unicode names of its characters begin."""
 
 _SILENT = "\u200c\u200d\ufe0e\ufe0f"
-"""Joiners and variation selectors: they are invisible, so a font need not have them."""
+"""Joiners and variation selectors. They are invisible, so a font without them can still draw the text."""
 
 
 class Run(NamedTuple):
-    """A part of a text that is drawn with one font: the font file, and the text."""
+    """A part of a text that is drawn with one font. font: path of the font file. text: the part."""
 
     font: str
     text: str
 
 
 class Written(NamedTuple):
-    """A text, split into runs that are drawn with one font each.
+    """A text, split into runs. Each run is drawn with one font.
 
-    missing: the characters that no font has, which were replaced.
+    missing: the characters that no installed font has. In the runs, they are replaced; see REPLACED.
     """
 
     runs: tuple[Run, ...]
@@ -96,7 +98,9 @@ def needs(name: str) -> ArgumentError:
 
 @lru_cache(maxsize=4096)
 def written(text: str) -> Written:
-    """Split a text into runs by font. If one font has all characters of the text, there is one run.
+    """Split a text into runs, each with a font that has its characters.
+
+    If one font has all characters of the text, there is one run.
 
     >>> written("cat").missing
     ''
@@ -125,7 +129,7 @@ def written(text: str) -> Written:
 
 
 def hint_for(missing: Iterable[str]) -> str:
-    """Return a hint on characters that no installed font has; an empty string if there are none.
+    """Return a hint about characters that no installed font has, or "" if there are none.
 
     >>> hint_for("고")
     'no installed font has Korean (1 character shown as ▯): install fonts-noto-cjk (or fonts-nanum)'
@@ -145,7 +149,7 @@ def hint_for(missing: Iterable[str]) -> str:
 
 
 def _named(character: str) -> str:
-    """Return the script of a letter, or the code point and name of any other character."""
+    """Return how a hint names a character: the script of a letter, the code point and name of any other."""
     if unicodedata.category(character)[0] in "LM":
         return _script(character).capitalize()
     return f"U+{ord(character):04X} {unicodedata.name(character, '').lower()}".rstrip()
@@ -160,13 +164,13 @@ def _may_lack(character: str) -> bool:
 
 
 def _without_silent(text: str, font: str) -> str:
-    """Remove the joiners that a font does not have, because they would be drawn as boxes."""
+    """Remove the invisible characters (see _SILENT) that the font does not have; it would draw boxes."""
     return "".join(each for each in text if each not in _SILENT or each in _characters(font))
 
 
 @lru_cache(maxsize=MOST)
 def _characters(font: str) -> frozenset[str]:
-    """Return the characters of a font; an empty set if the file is not a scalable font."""
+    """Return the characters that a font has; an empty set if the file is not a scalable font."""
     from matplotlib.font_manager import get_font
 
     try:

@@ -24,10 +24,10 @@ from regard.viewing.terminal_colors import Shades, ramp
 __all__ = ["heads", "pooled_down"]
 
 SIDE, GAP = 66.0, 8.0
-"""Size of a thumbnail, and distance between thumbnails, in points."""
+"""SIDE: length of the longer side of a thumbnail. GAP: distance between thumbnails. Both in points."""
 
 FINE = 96
-"""Maximum number of cells along a side of a thumbnail; larger matrices are max-pooled."""
+"""Maximum number of cells along a side of a thumbnail. Larger matrices are reduced by max-pooling."""
 
 CELLS = 3000
 """If all thumbnails together have more cells than this, they are drawn as images instead of boxes."""
@@ -36,7 +36,8 @@ CELLS = 3000
 def heads(sites: Sequence[Site], title: str = "", about: str = "") -> Picture:
     """Draw every head of every site as a small matrix, all with the same colour scale.
 
-    sites: the attention layers, a row for each. title, about: a title, and a line below the title.
+    sites: the attention layers; each is one row of the picture.
+    title: a title. about: a line below the title.
 
     >>> from regard.viewing import Site, heads
     >>> print(heads([Site("decoder.cross", [[[0.9, 0.1], [0.0, 1.0]]], ["a", "cat"], ["나는", "고양이"])]))
@@ -55,7 +56,7 @@ def heads(sites: Sequence[Site], title: str = "", about: str = "") -> Picture:
     across = GAP + max(SIDE * site.weights.shape[2] / max(*site.weights.shape[1:], 1) for site in sites)
     top = 0.0
     for site, thumbnails in zip(sites, small, strict=True):
-        # The longer side fills the thumbnail, so that it has the aspect ratio of the matrix.
+        # The longer side of the matrix fills the thumbnail; the shorter side keeps the aspect ratio.
         rows, columns = site.weights.shape[1:]
         width, height = (SIDE * size / max(rows, columns, 1) for size in (columns, rows))
         canvas.words(-10, top + height / 2, label(site.name), 9, anchor="end")
@@ -106,7 +107,7 @@ def _thumbnail(
 
 @dataclass(frozen=True, eq=False)
 class Thumbnails(Drawing):
-    """The heads of one site side by side in the terminal; a weight is one or two characters wide."""
+    """The heads of one site, side by side in the terminal. Each weight is one or two characters wide."""
 
     name: str
     heads: tuple[NDArray[numpy.float64], ...]
@@ -137,7 +138,7 @@ class Thumbnails(Drawing):
 
 @dataclass(frozen=True, eq=False)
 class Scale(Drawing):
-    """The colour scale from 0 to the largest weight."""
+    """The colour scale for the terminal, from 0 to the largest weight."""
 
     most: float
 

@@ -1,4 +1,4 @@
-"""gaze(): the same image for each word, bright in the regions that the word attends to."""
+"""gaze(): draw the same image for each word, bright in the regions to which the word attends."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from regard.viewing.terminal import beside
 __all__ = ["gaze"]
 
 SIDE, GAP, ACROSS = 118.0, 10.0, 5
-"""Size of an image and distance between images in points, and images per row."""
+"""SIDE: size of an image. GAP: distance between images. Both in points. ACROSS: number of images per row."""
 
 LARGEST = 256
 """Maximum number of pixels along each side of an image."""
 
 DIM = 0.3
-"""Factor for the brightness of the image where the weight is 0."""
+"""Brightness of the image where the weight is 0, as a fraction of its full brightness."""
 
 
 def gaze(image: Any, weights: Any, words: Sequence[object], title: str = "", about: str = "") -> Picture:
@@ -33,7 +33,7 @@ def gaze(image: Any, weights: Any, words: Sequence[object], title: str = "", abo
     image: (height, width) or (height, width, 3), values from 0 to 1 or from 0 to 255.
     weights: (T, h, w), a map for each word, usually coarser than the image; the maps are interpolated.
     words: T words.
-    title, about: a title, and a line below the title.
+    title: a title. about: a line below the title.
 
     >>> import numpy
     >>> from regard.viewing import gaze

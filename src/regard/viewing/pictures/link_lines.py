@@ -1,4 +1,4 @@
-"""lines(): two columns of words joined by lines whose width shows the weight."""
+"""lines(): draw two columns of words, joined by lines whose width shows the weight."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from regard.viewing.terminal_colors import Shades, ramp
 __all__ = ["lines"]
 
 STEP, ACROSS = 18.0, 130.0
-"""Distance between words, and between the two columns, in points."""
+"""STEP: distance between words. ACROSS: distance between the two columns. Both in points."""
 
 FAINTEST = 0.05
 """Weights below this fraction of the largest weight have no line."""
@@ -71,7 +71,7 @@ def lines(
 
 @dataclass(frozen=True, eq=False)
 class Joined(Drawing):
-    """A line for each query with the keys of its largest weights, for the terminal."""
+    """The same picture for the terminal: one line of text for each query, with its largest weights."""
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]

@@ -21,10 +21,10 @@ TICKS = 8
 
 
 def long_map(seen: Pooled, title: str = "", about: str = "", *, head: int | None = None) -> Picture:
-    """Draw the attention of a long sequence: a cell for each block of weights shows the largest of them.
+    """Draw the attention of a long sequence as a map. Each cell shows the largest weight of a block.
 
     seen: a Pooled, the result of `pooled` or `pooled_from_top`.
-    title, about: a title, and a line below the title.
+    title: a title. about: a line below the title.
     head: index of one head. Default: the maximum over heads.
 
     >>> import numpy
@@ -71,7 +71,7 @@ def _side(count: int, blocks: int) -> int:
 
 
 def _ticks(count: int) -> list[int]:
-    """Return the positions of the labels: multiples of a round number, from 0."""
+    """Return the positions to label among `count` tokens: 0 and the multiples of a round number."""
     rough = max(count / TICKS, 1)
     power = 10.0 ** numpy.floor(numpy.log10(rough))
     step = int(next(power * each for each in (1, 2, 5, 10) if power * each >= rough))

@@ -24,7 +24,8 @@ DPI = 216
 """Resolution: three pixels per point, so that the edges of cells fall on whole pixels."""
 
 PIXELS, EDGE = 40_000_000, 60_000
-"""Maximum number of pixels of a picture, and of one of its sides; larger pictures get a lower resolution."""
+"""Maximum number of pixels of a whole picture (PIXELS) and along one side (EDGE). Larger pictures get a lower
+resolution."""
 
 MOVING = 1600
 """Maximum width of a GIF in pixels."""
@@ -32,7 +33,7 @@ MOVING = 1600
 ALIGNED: dict[str, Any] = {"start": "left", "middle": "center", "end": "right"}
 
 SMALL = 8.0
-"""Font size of the hint on missing characters below a picture."""
+"""Font size of the hint below a picture that names missing characters."""
 
 
 def png_of(canvas: Canvas) -> bytes:
@@ -76,14 +77,17 @@ def gif_of(frames: Sequence[Canvas], seconds: float) -> bytes:
 
 
 def hints(frames: Sequence[Canvas]) -> tuple[str, ...]:
-    """Return hints on characters that no installed font has; an empty tuple if there are none."""
+    """Return hints about characters in the frames that no installed font has; empty if there are none."""
     texts = {mark.text for canvas in frames for mark in canvas.marks if isinstance(mark, Words)}
     hint = hint_for("".join(written(text).missing for text in texts))
     return (hint,) if hint else ()
 
 
 def _drawn(canvas: Canvas, dpi: float) -> tuple[Any, Any]:
-    """Return a figure and its Agg canvas; hints on missing characters are added below the picture."""
+    """Draw a canvas with matplotlib. Return the figure and its Agg canvas.
+
+    Hints about missing characters are added below the picture.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -113,7 +117,7 @@ def _artists(marks: Sequence[Mark], figure: Any, width: float, height: float) ->
     from matplotlib.transforms import Bbox, TransformedBbox
 
     for kind, some in groupby(marks, lambda m: isinstance(m, Box) and not (m.round or m.edge)):
-        if kind:  # consecutive boxes without border and round corners are drawn as one collection
+        if kind:  # consecutive boxes that have neither a border nor round corners are drawn as one collection
             boxes = [mark for mark in some if isinstance(mark, Box)]
             corners = [_corners(box) for box in boxes]
             fills = [box.fill for box in boxes]

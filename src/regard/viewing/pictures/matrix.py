@@ -1,4 +1,4 @@
-"""matrix(): the alignment matrix, a row for each query, a column for each key, a shade for each weight."""
+"""matrix(): draw the alignment matrix. Rows are queries, columns are keys, and shades are weights."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from regard.viewing.terminal import draw
 __all__ = ["grid", "matrix"]
 
 LONG = 48
-"""With more words than this along a side, cells are smaller, and labels that do not fit are left out."""
+"""If a side has more words than this, its cells are smaller, and labels that do not fit are left out."""
 
 EDGE = 720.0
 """Length in points of a side with more than LONG words."""
 
 LEVEL = 620.0
-"""Column labels are horizontal if they fit into this width in points, otherwise slanted."""
+"""Column labels are horizontal if each fits into this width in points, otherwise slanted."""
 
 
 def matrix(
@@ -41,7 +41,7 @@ def matrix(
     weights: (T, S).
     rows, columns: T words for the queries, S words for the keys.
     about: a line below the title.
-    numbers: write each weight in its cell.
+    numbers: whether to write each weight in its cell.
     most: the weight of the darkest shade. Default: the largest weight.
 
     >>> from regard.viewing import matrix
@@ -71,7 +71,7 @@ def grid(
     most: float,
     numbers: bool = False,
 ) -> Canvas:
-    """Return a canvas with the cells of a matrix, the first at (0, 0), and their labels."""
+    """Return a canvas with the cells and labels of a matrix. The first cell is at (0, 0)."""
     canvas, levels = Canvas(), weights / most
     beside, above = [label(word) for word in rows], [label(word) for word in columns]
     widest = max((width_of(word, SIZE) for word in above), default=0.0)
@@ -120,5 +120,5 @@ def _cell(count: int) -> float:
 
 
 def _step(size: float) -> int:
-    """Return n: if cells have this size in points, only every n-th label has room."""
+    """Return n such that every n-th label has room if the cells have this size in points."""
     return 1 if size >= 9 else int(numpy.ceil(11 / size))

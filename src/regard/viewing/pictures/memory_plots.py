@@ -1,4 +1,4 @@
-"""hops() and tape(): the attention of Memory Networks and of Neural Turing Machines over time."""
+"""Draw the attention of Memory Networks (hops()) and of Neural Turing Machines (tape()) over time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from regard.viewing.terminal import draw
 __all__ = ["hops", "tape"]
 
 CELL, HEIGHT = 38.0, 19.0
-"""Width and height of a cell in points."""
+"""Width (CELL) and height (HEIGHT) of a cell of hops(), in points."""
 
 LONGEST = 60
 """Maximum width of a sentence in terminal cells; longer sentences are truncated."""
 
 BAND, FINEST, COARSEST = 330.0, 1.5, 12.0
-"""Maximum length of a side of the picture of a tape, and minimum and maximum size of a cell, in points."""
+"""For tape(), in points: maximum length of a side (BAND), and minimum (FINEST) and maximum (COARSEST) size of
+a cell."""
 
 
 def hops(
@@ -36,11 +37,11 @@ def hops(
     answer: str = "",
     title: str = "",
 ) -> Picture:
-    """Draw the weight of each hop for each sentence of a story (Sukhbaatar et al. 2015).
+    """Draw how much each hop attends to each sentence of a story (Sukhbaatar et al. 2015).
 
     weights: (K, S), the weights of K hops for S sentences.
     sentences: S sentences.
-    question, answer: text above and below the matrix.
+    question: text above the matrix. answer: text below the matrix.
 
     >>> from regard.viewing import hops
     >>> print(hops([[0.1, 0.9], [0.8, 0.2]], ["Mary took the milk", "Mary went home"], "where is the milk?"))
@@ -78,8 +79,8 @@ def tape(read: Any, write: Any = None, title: str = "", about: str = "") -> Pict
     """Draw the read and write weights of a Neural Turing Machine over time (Graves et al. 2014, figure 6).
 
     read: (T, N), the weights of the read head at each of T steps, for N memory slots.
-    write: (T, N), the weights of the write head. Default: none.
-    title, about: a title, and a line below the title.
+    write: (T, N), the weights of the write head. Default: they are not drawn.
+    title: a title. about: a line below the title.
 
     The horizontal axis is time, the vertical axis the memory slots, as in the paper.
 

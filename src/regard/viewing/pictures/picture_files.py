@@ -26,7 +26,7 @@ class Picture(Shown):
     """A picture, or an animation of several frames: print it, show it in a notebook, save it.
 
     frames: the canvases that are written to files, one for each frame.
-    terminal: the same picture for rich.print().
+    terminal: the same picture as an object that rich can print.
     seconds: how long an animation shows each frame.
 
     >>> from regard.viewing import matrix
@@ -54,7 +54,7 @@ class Picture(Shown):
 
         An animation is written as one .gif file, or as one file per frame: x-01.png, x-02.png, ...
 
-        Returns hints on characters that no installed font has. The picture contains these hints too.
+        Returns hints about characters that no installed font has. The picture shows these hints too.
         """
         path = Path(path)
         suffix = path.suffix.lower()
@@ -78,7 +78,10 @@ class Picture(Shown):
         return () if suffix == ".svg" else self.hints
 
     def svg(self, title: str = "") -> str:
-        """Return the picture, or the last frame of an animation, as SVG text. title: for screen readers."""
+        """Return the picture, or the last frame of an animation, as SVG text.
+
+        title: the title for screen readers. Default: the title of the picture.
+        """
         return svg_of(self.frames[-1], title)
 
     def png(self) -> bytes:
@@ -101,7 +104,7 @@ class Picture(Shown):
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """Hints on characters that no installed font has. PNG, PDF and GIF files cannot show them."""
+        """Hints about characters that no installed font has. PNG, PDF and GIF files cannot show them."""
         from regard.viewing.pictures.matplotlib_writer import hints
 
         return hints(self.frames)
@@ -131,7 +134,7 @@ class Picture(Shown):
 
 
 def _or_none(make: Callable[[], bytes]) -> bytes | None:
-    """Return make(), or None if matplotlib or Pillow is missing; the notebook then uses the SVG."""
+    """Return make(), or None if matplotlib or Pillow is not installed; a notebook then shows the SVG."""
     try:
         return make()
     except ArgumentError:

@@ -1,4 +1,4 @@
-"""shaded(): a sentence whose words are shaded by their weights, for one query or for each query in turn."""
+"""shaded(): draw a sentence whose words are shaded by their weights, for one query or once for each query."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from regard.viewing.terminal_colors import Shades, ramp
 __all__ = ["shaded", "shaded_line"]
 
 WIDE = 560.0
-"""Maximum width of a line in points; longer sentences are wrapped."""
+"""Maximum width of a line in points. Longer sentences are wrapped."""
 
 HEIGHT, PAD = 17.0, 4.0
-"""Height of a line, and padding of a word, in points."""
+"""HEIGHT: height of a line. PAD: padding around a word. Both in points."""
 
 
 def shaded(
@@ -72,7 +72,10 @@ def shaded(
 def shaded_line(
     canvas: Canvas, x: float, y: float, words: Sequence[str], levels: NDArray[numpy.floating]
 ) -> float:
-    """Draw shaded words from (x, y), wrapped at WIDE points; return the height of all lines."""
+    """Draw shaded words, starting at (x, y) and wrapped at WIDE points. Return the height of all lines.
+
+    levels: the shade of each word, from 0 to 1.
+    """
     left, top = x, y
     for word, level in zip(words, levels, strict=True):
         width = round(width_of(word, SIZE) + 2 * PAD)
@@ -88,7 +91,7 @@ def shaded_line(
 
 @dataclass(frozen=True, eq=False)
 class Lines(Drawing):
-    """Shaded sentences in the terminal. Without colours, a number after a word shows its weight."""
+    """Shaded sentences for the terminal. If it has no colours, a number after a word shows its weight."""
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]

@@ -26,7 +26,8 @@ FONTS = {
     "'Noto Sans CJK KR', NanumGothicCoding, 'Apple SD Gothic Neo', 'Malgun Gothic', monospace",
 }
 SMALL = 1 << 14
-"""Images below this size in bytes are not compressed, because the output of zlib differs between machines."""
+"""Images smaller than this number of bytes are not compressed. So their SVG is the same on every machine; the
+output of zlib differs between machines."""
 
 _NOT_XML = re.compile("[^\t\n\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -98,7 +99,7 @@ def _tag(mark: Mark, paper: Paper) -> str:
 
 
 def _words(mark: Words, paper: Paper) -> str:
-    # The baseline is computed here, because programs interpret the attribute dominant-baseline differently.
+    # Compute the baseline here, because programs interpret the attribute dominant-baseline differently.
     place = f'x="{_n(mark.x)}" y="{_n(mark.y + MIDDLE * mark.size)}"'
     size = "" if mark.size == paper.font_size else f' font-size="{_n(mark.size)}"'
     width = f' textLength="{_n(mark.width)}"' if mark.width is not None else ""

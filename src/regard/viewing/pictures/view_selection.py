@@ -1,8 +1,7 @@
-"""Select the sites, heads and words of a Seen that a view draws."""
+"""Select from a Seen the sites, heads and words that a view draws."""
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,25 +10,26 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, UnknownName, message
+from regard.roles import matches
 from regard.viewing.seen import Seen, Site
 from regard.viewing.terminal_colors import clean
 from regard.viewing.word_groups import SPACE, grouped
 
-__all__ = ["Chosen", "chosen", "matching", "place_of", "rows_of"]
+__all__ = ["Chosen", "chosen", "matching", "mean_of", "place_of", "rows_of"]
 
 Word = int | str
 
 _COUNTED = re.compile(r"(.+):(\d+)", re.DOTALL)
-"""A word and the number of its occurrence: "the:2" is the second "the"."""
+"""Matches a word with the number of its occurrence: "the:2" is the second "the"."""
 
 _INTEGER = re.compile(r"-?\d+")
 
 
 class Chosen(NamedTuple):
-    """The weights that a view draws: those of one site, or the mean over several sites.
+    """The weights that a view draws: the weights of one site, or their mean over several sites.
 
-    weights: (T, S). rows, columns: T queries and S keys as text.
-    about: a description of the sites and heads. kind: the kind of attention, see Site.kind.
+    weights: (T, S). rows, columns: the T queries and the S keys as text.
+    about: a text that names the sites and heads. kind: the kind of attention, see Site.kind.
     """
 
     weights: NDArray[numpy.float64]
@@ -40,9 +40,10 @@ class Chosen(NamedTuple):
 
 
 def matching(seen: Seen, site: str | None = None) -> list[Site]:
-    """Return the sites whose name matches `site`, with * as wildcard.
+    """Return the sites that match `site`: a role such as "cross", or a name with * as wildcard.
 
-    Default: the cross-attention sites. If there are none, the last site and all sites of the same kind.
+    If `site` is None, return the cross-attention sites. If there are none, return the last site and all sites
+    of the same kind (see Site.kind).
 
     >>> from regard.viewing import Seen, Site
     >>> seen = Seen([Site("decoder.cross", [[1.0]], ["a"], ["b"])], ["b"], ["a"], [0], [0])
@@ -52,20 +53,30 @@ def matching(seen: Seen, site: str | None = None) -> list[Site]:
     if not seen.sites:
         problem = "there are no sites: the model has no attention, or its weights were not recorded"
         hint = "use the layers of regard.layers; MultiHead.from_torch() converts an nn.MultiheadAttention"
+        if seen.long:
+            problem = "there are only sites of long sequences (Seen.long)"
+            hint = "draw them with view='long'"
         raise ArgumentError(message("picture()", problem, hint=hint))
     names = [each.name for each in seen.sites]
     if site is None:
         crossing = [each for each in seen.sites if each.kind == "cross"]
         return crossing or [each for each in seen.sites if each.kind == seen.sites[-1].kind]
-    matches = [each for each in seen.sites if fnmatch.fnmatchcase(each.name, site)]
-    if not matches:
+    found = [each for each in seen.sites if matches(site, each.name, each.role)]
+    if not found:
         raise UnknownName("site", clean(site), names)
-    return matches
+    return found
 
 
 def chosen(seen: Seen, site: str | None = None, head: int | None = None) -> Chosen:
-    """Return the mean over the sites that match `site`. head: the head of each site; None: all heads."""
-    sites = matching(seen, site)
+    """Return the mean weights of the sites that match `site`.
+
+    head: index of the head of each site. None: the mean over its heads.
+    """
+    return mean_of(matching(seen, site), head)
+
+
+def mean_of(sites: Sequence[Site], head: int | None = None) -> Chosen:
+    """Return the mean weights of sites with the same rows and columns. head: as in chosen()."""
     first = sites[0]
     for other in sites[1:]:
         if other.rows != first.rows or other.columns != first.columns:
@@ -106,9 +117,10 @@ def place_of(
 
 
 def rows_of(word: Word, site: Site, words: Sequence[str], call: str) -> list[int]:
-    """Return the indices of the rows of a site that belong to a word, one for each of its subwords.
+    """Return the indices of the rows of a site that belong to a word. A word has a row for each subword.
 
-    word: the text of a word or subword, or the index of a row. words: the words of the rows, in order.
+    word: the text of a word or subword, or the index of a row.
+    words: the text of all words of the rows, in order.
     """
     if not isinstance(word, str):
         return [place_of(word, site.rows, call)]
@@ -140,7 +152,7 @@ def _index_of(word: str, words: Sequence[str], call: str) -> int | None:
 
 
 def _places(word: str, words: Sequence[str]) -> list[int]:
-    """Return the indices of the words equal to this text; if there are none, compare without space marks."""
+    """Return the indices of the words that equal `word`; if there are none, compare without the mark ▁."""
     exact = [place for place, each in enumerate(words) if each == word]
     return exact or [place for place, each in enumerate(words) if word and _plain(each) == word]
 
@@ -150,12 +162,12 @@ def _plain(piece: str) -> str:
 
 
 def _bare(word: str) -> str:
-    """Return a word without surrounding punctuation; unchanged if it is only punctuation."""
+    """Return a word without the punctuation around it. A word that is only punctuation is not changed."""
     return re.sub(r"^[^\w<]+|[^\w>]+$", "", word) or word
 
 
 def _unknown(word: str, words: Sequence[str], side: str, others: Sequence[str]) -> UnknownName:
-    """Return the error for a word that is not among `words`, with a hint if it is among `others`."""
+    """Return the error for a word that is not in `words`. If it is in `others`, a hint says so."""
     hint = ""
     if side and _index_of(word, list(map(_bare, map(_plain, others))), "") is not None:
         other = "target" if side == "source" else "source"
@@ -174,7 +186,7 @@ def _of_head(site: Site, head: int | None) -> NDArray[numpy.float32]:
 
 
 def _about(sites: Sequence[Site], head: int | None) -> str:
-    """Return a short description of the weights: sites and heads."""
+    """Return a short text that names the sites and heads whose weights are drawn."""
     heads = sites[0].heads
     which = f"head {head}" if head is not None else f"mean of {heads} heads" if heads > 1 else ""
     name = (

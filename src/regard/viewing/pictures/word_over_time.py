@@ -1,4 +1,4 @@
-"""over_time(): the weights of one key at each step, as bars."""
+"""over_time(): draw the weight of one key at each step, as bars."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP = 22.0
 """Distance between steps in points."""
 
 HEIGHT, SMALL_HEIGHT = 130.0, 24.0
-"""Height of a bar of weight 1 in points: in a picture of one key, and in a picture of all keys."""
+"""Height of a bar for weight 1, in points. HEIGHT: in a picture of one key. SMALL_HEIGHT: of all keys."""
 
 
 def over_time(
@@ -96,7 +96,7 @@ def _all(levels: NDArray[numpy.float64], steps: Sequence[str], keys: Sequence[st
 
 
 def _under(canvas: Canvas, steps: Sequence[str], y: float) -> None:
-    """Write the words of the steps below their bars, slanted if they do not fit side by side."""
+    """Write the word of each step below its bar. The words are slanted if they do not fit side by side."""
     level = max((width_of(each, SIZE) for each in steps), default=0.0) <= STEP - 3
     for number, each in enumerate(steps):
         middle = number * STEP + STEP / 2

@@ -1,4 +1,4 @@
-"""The options --columns and --fields: the columns or fields of the source and the target."""
+"""Parse the options --columns and --fields: the columns or fields of the source and the target."""
 
 from __future__ import annotations
 

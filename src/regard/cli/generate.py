@@ -1,0 +1,331 @@
+"""regard generate: continue prompts with a language model."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from regard.cli import bounds
+from regard.cli.run_options import (
+    BATCH_TOKENS,
+    LENGTH_PENALTY,
+    MACHINE,
+    SEARCHING,
+    CheckpointName,
+    Device,
+    LengthPenalty,
+    OutputFile,
+    RunFolder,
+    Sampling,
+    SamplingSeed,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+    build_search,
+    open_task,
+)
+from regard.data.line_io import Lines, Notes, place_name, say, tell, writing
+from regard.data.tokenizers.normalize import clean
+from regard.decoding import Beam, Sample, Search
+from regard.decoding.beam import MOST_BEAMS
+from regard.decoding.rules import MOST_TOKENS
+from regard.errors import ArgumentError, message
+from regard.training.interrupts import EXIT_STATUS, interruptible
+from regard.viewing.html_document import check_ending
+
+if TYPE_CHECKING:
+    from regard.tasks.language import GeneratedText, LanguageRun
+
+__all__ = ["generate"]
+
+AT_ONCE, MAX_NEW_TOKENS = 256, 100
+"""Number of prompts that are continued together, and the default of --max-new-tokens."""
+
+ON_PAGE = 100
+"""Maximum number of texts on a page: each has a picture for every layer."""
+
+DRAWN_WIDTH = 100
+"""The width of drawings that are written to a file."""
+
+Prompt = Annotated[
+    list[str] | None,
+    typer.Option("--prompt", metavar="TEXT", help="The beginning of a text to continue; may be repeated."),
+]
+PromptFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--prompt-file",
+        metavar="FILE",
+        help="File with one prompt per line, or - for standard input, the default; may be repeated.",
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print one JSON object per prompt: text, tokens, log-probabilities and stop reason."
+    ),
+]
+Draw = Annotated[bool, typer.Option("--draw", help="Draw the attention of every layer in the terminal.")]
+Page = Annotated[
+    Path | None,
+    typer.Option(
+        "--page",
+        metavar="FILE.html",
+        help="Also write an HTML page with the texts and the attention of every layer.",
+    ),
+]
+MaxNewTokens = Annotated[
+    int,
+    typer.Option(
+        "--max-new-tokens",
+        metavar="INT",
+        help="Maximum number of tokens to generate per text.",
+        rich_help_panel=SEARCHING,
+        min=1,
+        max=MOST_TOKENS,
+    ),
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stop",
+        metavar="TEXT",
+        help="End a text before this string; may be repeated.",
+        rich_help_panel=SEARCHING,
+    ),
+]
+BeamSearch = Annotated[
+    int | None,
+    typer.Option(
+        "--beam-size",
+        metavar="INT",
+        help="Use beam search with this beam size, instead of greedy search.",
+        rich_help_panel=SEARCHING,
+        min=1,
+        max=MOST_BEAMS,
+    ),
+]
+NBest = Annotated[
+    int,
+    typer.Option(
+        "--n-best",
+        metavar="INT",
+        help="Number of texts per prompt: the best ones of beam search, or samples.",
+        rich_help_panel=SEARCHING,
+        min=1,
+        max=MOST_BEAMS,
+    ),
+]
+BatchTokens = Annotated[
+    int,
+    typer.Option(
+        "--batch-tokens",
+        metavar="INT",
+        help="Batch size in tokens, including the tokens to generate.",
+        rich_help_panel=MACHINE,
+        min=1,
+        max=bounds.TOKENS,
+    ),
+]
+
+
+def generate(
+    run: RunFolder,
+    prompt: Prompt = None,
+    prompt_file: PromptFiles = None,
+    output: OutputFile = None,
+    json: Json = False,
+    draw: Draw = False,
+    page: Page = None,
+    max_new_tokens: MaxNewTokens = MAX_NEW_TOKENS,
+    stop: Stop = None,
+    beam_size: BeamSearch = None,
+    length_penalty: LengthPenalty = LENGTH_PENALTY,
+    n_best: NBest = 1,
+    sample: Sampling = False,
+    temperature: Temperature = Sample.temperature,
+    top_k: TopK = Sample.top_k,
+    top_p: TopP = Sample.top_p,
+    seed: SamplingSeed = Sample.seed,
+    batch_tokens: BatchTokens = BATCH_TOKENS,
+    checkpoint: CheckpointName = "best",
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Continue prompts with a language model.
+
+    A text ends at the end of a line (the token `</s>`), before a stop string, or at the maximum length.
+    The output is one line per prompt: the prompt and its continuation. With --n-best N, each prompt gives N
+    lines with five fields, separated by tabs: number of the prompt, rank, score with length penalty,
+    log-probability, text. A single text that is printed in a terminal appears token by token. Ctrl-C ends the
+    generation; the text generated so far is printed.
+
+    Examples:
+
+    * `regard generate runs/lm --prompt "I learned"`
+
+    * `regard generate runs/lm --prompt "I learned" --sample --top-k 20 --temperature 0.8 --seed 3`
+
+    * `regard generate runs/lm --prompt "I learned" --beam-size 5 --n-best 3`
+
+    * `regard generate runs/lm --prompt-file prompts.txt --stop "." --json --output texts.jsonl`
+    """
+    if draw and (json or n_best > 1):
+        raise ArgumentError(message("--draw", "it cannot be combined with --json or --n-best"))
+    if page is not None:
+        check_ending(page, ".html", "texts are written as a page")
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    search = _search(beam_size, length_penalty, n_best, sample, sampling)
+    prompts = _given_prompts(prompt, prompt_file)
+    language: LanguageRun = open_task("language", run, checkpoint, device, threads)
+    form = OutputForm(output, json, draw, n_best)
+    options: dict[str, Any] = {"search": search, "max_new_tokens": max_new_tokens, "stop": stop or ()}
+    options |= {"look": "*" if draw or page else None, "tokens_per_batch": batch_tokens}
+    inputs = Prompts(prompts, language)
+    with interruptible("stopping: press Ctrl-C again to exit without output") as interruption:
+        if form.can_stream(search, prompt):
+            form = replace(form, shown=True)
+            texts = iter([_show(language, inputs, stopping=interruption, **options)])
+        else:
+            at_once = 1 if prompts.keyboard else AT_ONCE
+            texts = language.stream(inputs, at_once, stopping=interruption, **options)
+        results = write_texts(texts, form, inputs, keep=ON_PAGE if page is not None else 0)
+    if page is not None:
+        from regard.tasks.language.text_result import save_texts
+
+        save_texts(page, results, f"Texts by {run.name or run}")
+    if interruption:
+        say(f"interrupted by {interruption.cause}: the output ends here")
+        raise typer.Exit(EXIT_STATUS[interruption.cause])
+
+
+def _search(
+    beam_size: int | None, length_penalty: str | None, n_best: int, sample: bool, sampling: dict[str, Any]
+) -> Search:
+    """Return the search with these options: greedy search, unless an option of another search is set."""
+    unused = [name for name, value in sampling.items() if value is not None and not sample]
+    if unused:
+        option = f"--{unused[0].replace('_', '-')}"
+        raise ArgumentError(message(option, "it is an option of sampling", hint=f"--sample {option} ..."))
+    greedy = not sample and beam_size is None and length_penalty is None and n_best == 1
+    return build_search(beam_size, length_penalty, n_best, greedy, sample=sample, **sampling)
+
+
+def _given_prompts(prompt: Sequence[str] | None, files: Sequence[str] | None) -> Lines:
+    """Return the prompts of --prompt or of --prompt-file; if there are none, those of standard input."""
+    if prompt and files:
+        raise ArgumentError(message("--prompt", "it cannot be combined with --prompt-file"))
+    if list(files or ()).count("-") > 1:
+        raise ArgumentError(message("--prompt-file -", "standard input can be read only once"))
+    if prompt:
+        return Lines([os.fsencode(each) for each in prompt])
+    lines = Lines(list(files or ["-"]))
+    if lines.keyboard:
+        say("reading prompts from standard input; end with Ctrl-D")
+    return lines
+
+
+@dataclass
+class Prompts:
+    """Iterate over the prompts of all places; errors have file and line. repaired: see Lines."""
+
+    lines: Lines
+    language: LanguageRun
+    repaired: int = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for place in self.lines.places:
+            # A prompt on the command line may have several lines, and may be empty.
+            part = Lines([place])
+            texts = ["\n".join(part)] if isinstance(place, bytes) else part
+            for text in texts:
+                name = "--prompt" if isinstance(place, bytes) else f"{place_name(place)}, line {part.read}"
+                self.repaired += part.repaired
+                part.repaired = 0
+                self.language.generator.encode_prompt(text, name)  # raises for a prompt of unknown words
+                yield text
+
+
+def _show(language: LanguageRun, prompts: Prompts, **options: Any) -> GeneratedText:
+    """Generate one text and print it token by token."""
+    (text,) = prompts
+    begun = clean(text)
+
+    def show(piece: str) -> None:
+        nonlocal begun
+        sys.stdout.buffer.write((piece if begun else piece.lstrip()).encode("utf-8", "replace"))
+        sys.stdout.buffer.flush()
+        begun = begun or piece
+
+    sys.stdout.flush()
+    sys.stdout.buffer.write(begun.encode("utf-8", "replace"))
+    sys.stdout.buffer.flush()
+    result = language.generate(text, on_text=show, **options)
+    sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
+    return result
+
+
+@dataclass(frozen=True)
+class OutputForm:
+    """Where generated texts are written, and in which format. shown: they have been printed already."""
+
+    output: Path | None = None
+    json: bool = False
+    draw: bool = False
+    n_best: int = 1
+    shown: bool = False
+
+    def can_stream(self, search: Search, prompt: Sequence[str] | None) -> bool:
+        """Whether the text is printed token by token: a single text that is printed in a terminal."""
+        plain = self.output is None and not self.json and not self.draw and self.n_best == 1
+        return plain and not isinstance(search, Beam) and len(prompt or ()) == 1 and sys.stdout.isatty()
+
+    def format(self, result: GeneratedText, number: int) -> Iterator[str]:
+        """Yield the lines of output for a prompt: n_best lines if n_best > 1, otherwise one."""
+        if self.shown:
+            return
+        if self.json:
+            yield json.dumps(result.to_dict(), ensure_ascii=False)
+        elif self.draw:
+            console = Console(width=DRAWN_WIDTH, highlight=False)
+            with console.capture() as capture:
+                console.print(result)
+            yield capture.get()
+        elif self.n_best > 1:
+            for rank, each in enumerate((result, *result.others), 1):
+                scores = f"{each.ranking:.4f}\t{each.log_probability:.4f}"
+                yield f"{number}\t{rank}\t{scores}\t{each.whole_text}"
+        else:
+            yield result.whole_text
+
+
+def write_texts(
+    texts: Iterator[GeneratedText], form: OutputForm, inputs: Prompts, *, keep: int
+) -> list[GeneratedText]:
+    """Write texts as they are generated; report notes at the end. Return the first `keep` results."""
+    results: list[GeneratedText] = []
+    notes = Notes()
+    with writing(form.output) as write:
+        for number, result in enumerate(texts, 1):
+            notes.add(number, result.all_notes)
+            if number <= keep:
+                results.append(result)
+            elif number == keep + 1 and keep:
+                say(f"--page: the page has the first {keep} texts")
+            if form.draw and form.output is None:
+                Console(highlight=False).print(result, "")
+            else:
+                for line in form.format(result, number):
+                    write(line)
+    tell(notes, inputs)
+    return results

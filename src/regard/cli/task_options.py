@@ -1,0 +1,135 @@
+"""Add the options that tasks declare to a command, and pick those of the task of a run.
+
+A task declares its options in its own folder (RunTask.evaluate_options, RunTask.view_options), so a new task
+changes no command.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli.run_options import (
+    BATCH_TOKENS,
+    BEAM_SIZE,
+    LENGTH_PENALTY,
+    MAX_SOURCE_LENGTH,
+    BatchTokens,
+    BeamSize,
+    GreedySearch,
+    LengthPenalty,
+    MaxLength,
+    MaxSourceLength,
+)
+from regard.errors import ArgumentError, message
+from regard.runs.command_options import CommandOption, option_parameters
+from regard.tasks.task_table import TASKS, find_task
+
+if TYPE_CHECKING:
+    from regard.runs.run_task import RunTask
+
+__all__ = ["SHARED", "check_given", "given_options", "options_of", "with_task_options"]
+
+SHARED: dict[str, tuple[Any, Any]] = {
+    "beam_size": (BeamSize, BEAM_SIZE),
+    "length_penalty": (LengthPenalty, LENGTH_PENALTY),
+    "greedy": (GreedySearch, False),
+    "max_length": (MaxLength, None),
+    "max_source_length": (MaxSourceLength, MAX_SOURCE_LENGTH),
+    "batch_tokens": (BatchTokens, BATCH_TOKENS),
+}
+"""Options of other commands that a task can name: the annotation of the parameter, and its default."""
+
+
+def with_task_options(attribute: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a command: add the options in this attribute of every task, before its keyword-only options.
+
+    attribute: "evaluate_options" or "view_options".
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(function, eval_str=True).parameters
+        named = {name: each for name, each in own.items() if each.kind is not each.VAR_KEYWORD}
+        declared: dict[str, inspect.Parameter] = {}
+        for task in map(find_task, TASKS):
+            for option in getattr(task, attribute):
+                parameter = _parameter(option)
+                if parameter.name not in named:
+                    declared.setdefault(parameter.name, parameter)
+        first = [each for each in named.values() if each.kind is not each.KEYWORD_ONLY]
+        last = [each for each in named.values() if each.kind is each.KEYWORD_ONLY]
+        signature = inspect.Signature([*first, *declared.values(), *last], return_annotation=None)
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        function.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
+        return function
+
+    return decorate
+
+
+def _parameter(option: CommandOption | str) -> inspect.Parameter:
+    """Return the parameter of a command for an option: one that a task declares, or one of SHARED.
+
+    Other names are parameters of the command itself, such as text.
+    """
+    if isinstance(option, str):
+        annotation, default = SHARED.get(option, (Any, None))
+        return inspect.Parameter(
+            option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        )
+    info = typer.Option(
+        option.name,
+        metavar=option.metavar or None,
+        help=option.help,
+        rich_help_panel=option.panel or None,
+        show_default=option.shown_default or True,
+        min=option.least,
+        max=option.most,
+    )
+    kind = option.kind if option.default is not None else option.kind | None
+    annotation = Annotated[kind, info]
+    return inspect.Parameter(
+        option.parameter, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=annotation
+    )
+
+
+def options_of(task: type[RunTask], attribute: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the options that a task has. attribute: as in with_task_options().
+
+    An option that only a task outside the package has is not on the command line: it has its default.
+    """
+    declared: tuple[CommandOption | str, ...] = getattr(task, attribute)
+    defaults = {each.parameter: each.default for each in declared if isinstance(each, CommandOption)}
+    return {name: options.get(name, defaults.get(name)) for name in option_parameters(declared)}
+
+
+def check_given(context: typer.Context, task: type[RunTask], attribute: str, hint: str = "") -> None:
+    """Raise ArgumentError for an option on the command line that only other tasks have.
+
+    hint: for the error; by default the names of the tasks that have the option.
+    """
+    accepted = option_parameters(getattr(task, attribute))
+    for name, option in given_options(context, attribute).items():
+        if name not in accepted:
+            tasks = {each: option_parameters(getattr(find_task(each), attribute)) for each in TASKS}
+            others = " or ".join(each for each, names in tasks.items() if name in names)
+            problem = f"runs of the task {task.task_name()} have no such option"
+            hint = hint or f"it is an option for runs of the task {others}"
+            raise ArgumentError(message(option, problem, hint=hint))
+
+
+def given_options(context: typer.Context, attribute: str) -> dict[str, str]:
+    """Return the options of tasks that are on the command line: their parameters, and their names."""
+    names = {name for each in TASKS for name in option_parameters(getattr(find_task(each), attribute))}
+    return {
+        str(each.name): each.opts[0]
+        for each in context.command.params
+        if each.name in names and _is_given(context, str(each.name))
+    }
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

@@ -1,0 +1,113 @@
+"""BatchRows: the base class of batches and of other dataclasses whose tensors have one row per sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from regard.memory import Memory
+
+__all__ = ["BatchRows"]
+
+
+class BatchRows:
+    """Base class of dataclasses of tensors that are moved, selected and repeated as a whole.
+
+    The first dimension of every tensor is the batch dimension, and every Memory has one sequence per row.
+    Tensors and memories may be in tuples and in other BatchRows. Values of other types, such as None or a
+    bool, are the same for all rows and are kept. So a subclass can add a field without further code.
+
+    >>> import dataclasses, torch
+    >>> @dataclasses.dataclass(frozen=True, eq=False)
+    ... class Points(BatchRows):
+    ...     x: torch.Tensor
+    ...     y: torch.Tensor | None = None
+    >>> points = Points(torch.tensor([1.0, 2.0, 3.0]))
+    >>> points.select(torch.tensor([2, 0])).repeat(2).x
+    tensor([3., 3., 1., 1.])
+    """
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the rows on another device."""
+        # A non-blocking copy to the CPU could be read before it is complete.
+        non_blocking = torch.device(device).type != "cpu"
+        return self._map(
+            lambda tensor: tensor.to(device, non_blocking=non_blocking), lambda memory: memory.to(device)
+        )
+
+    def select(self, rows: Tensor | slice) -> Self:
+        """Select rows by index (B',), with repetition allowed, or by a slice."""
+        if isinstance(rows, slice):
+            return self._map(
+                lambda tensor: tensor[rows], lambda memory: memory.reorder(_rows_of(memory)[rows])
+            )
+        return self._map(
+            lambda tensor: tensor.index_select(0, rows.to(tensor.device)),
+            lambda memory: memory.reorder(rows.to(memory.key.device)),
+        )
+
+    def repeat(self, count: int) -> Self:
+        """Repeat each row `count` times: row r of the result is row r // count."""
+        return self._map(
+            lambda tensor: tensor.repeat_interleave(count, 0),
+            lambda memory: memory.reorder(_rows_of(memory).repeat_interleave(count)),
+        )
+
+    def detach(self) -> Self:
+        """Return the rows with detached tensors: no gradient flows back through them."""
+        return self._map(Tensor.detach, Memory.detach)
+
+    def add_rows(self, count: int) -> Self:
+        """Append `count` rows of zeros to every tensor; memories are not supported.
+
+        Set the fields for which 0 is not the right value with dataclasses.replace().
+        """
+
+        def refuse(memory: Memory) -> Memory:
+            raise TypeError("add_rows() does not support a Memory")
+
+        return self._map(
+            lambda tensor: torch.cat((tensor, tensor.new_zeros(count, *tensor.shape[1:]))), refuse
+        )
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Return tensors and numbers by the names of their fields, for a file; from_tensors() reads them.
+
+        A number becomes a 0-dimensional tensor. Fields with other values are left out.
+        """
+        named = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        kinds = Tensor | bool | int | float
+        return {name: torch.as_tensor(value) for name, value in named.items() if isinstance(value, kinds)}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """Return the batch with these fields, a result of named_tensors(). Other tensors are ignored."""
+        known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+        values = {name: value if value.dim() else value.item() for name, value in tensors.items()}
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+    def _map(self, change: Callable[[Tensor], Tensor], change_memory: Callable[[Memory], Memory]) -> Self:
+        """Apply a function to every tensor, and another one to every memory."""
+
+        def changed(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return change(value)
+            if isinstance(value, Memory):
+                return change_memory(value)
+            if isinstance(value, BatchRows):
+                return value._map(change, change_memory)
+            if isinstance(value, tuple):
+                parts = map(changed, value)
+                return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+            return value
+
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return replace(self, **{name: changed(value) for name, value in values.items()})  # type: ignore[type-var]
+
+
+def _rows_of(memory: Memory) -> Tensor:
+    return torch.arange(len(memory.key), device=memory.key.device)

@@ -1,0 +1,167 @@
+"""What hiding each word of a text does to the probability of its predicted class."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from regard.errors import ArgumentError, message, printable
+from regard.evaluation.classification import SIDES, Classification
+from regard.evaluation.classifier_erasure import ClassifierTrial as Trial
+from regard.evaluation.classifier_erasure import PredictedLabels
+from regard.evaluation.erasure import trial_scores
+from regard.evaluation.text_classifier import Line, TextClassifier
+
+__all__ = ["WordEffect", "WordEffects", "hide_each_word"]
+
+MEASURED = 400
+"""Maximum number of words of a text that are measured."""
+
+ROWS = 12
+"""Maximum number of words of the table: those that change the probability the most."""
+
+
+@dataclass(frozen=True)
+class WordEffect:
+    """The probability of the predicted class without one word.
+
+    side: "first", or "second" for the second text of a pair. index: the index of the word in its text.
+    weight: its weight in the pooling; None if the pooling is not attention.
+    hidden: the probability if the word is masked in the pooling; None if the pooling is not attention, or if
+        the text has no other word.
+    unknown: the probability if the word is replaced by UNK.
+    """
+
+    side: str
+    index: int
+    word: str
+    weight: float | None
+    hidden: float | None
+    unknown: float
+
+
+@dataclass(frozen=True)
+class WordEffects:
+    """The effects of all words of a text or of a pair of texts; prints as a table.
+
+    label: the predicted class. probability: its probability with all words.
+
+    >>> effect = WordEffect("first", 1, "good", 0.9, 0.5, 0.25)
+    >>> print(WordEffects("pos", 0.75, (effect,)))
+    word  weight  p(pos) if hidden  if unknown
+    good   0.900     0.500 (-0.250)  0.250 (-0.500)
+    """
+
+    label: str
+    probability: float
+    words: tuple[WordEffect, ...]
+
+    def decreases(self, side: str, count: int) -> list[float]:
+        """Return by how much the probability decreases without each of the first `count` words of a side.
+
+        The word is masked in the pooling, or replaced by UNK if the pooling is not attention. An increase is
+        0.
+        """
+        without = {each.index: each for each in self.words if each.side == side}
+        probabilities = [self._without(without[index]) for index in range(count)]
+        return [max(self.probability - each, 0.0) for each in probabilities]
+
+    def sentence(self) -> str:
+        """Return the word with the largest effect, in one sentence for the caption of a picture."""
+        if not self.words:
+            return ""
+        strongest = min(self.words, key=self._without)
+        word, after = repr(printable(strongest.word)), self._without(strongest)
+        removed = f"hiding {word}" if strongest.hidden is not None else f"replacing {word} by <unk>"
+        change = (
+            f"changes the probability of {printable(self.label)} from {self.probability:.3f} to {after:.3f}"
+        )
+        return f"{removed} {change}, the lowest for any word"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the effects as a dict for JSON."""
+        return {
+            "label": self.label,
+            "probability": self.probability,
+            "words": [dict(vars(each)) for each in self.words],
+        }
+
+    def __rich__(self) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        pairs = len({each.side for each in self.words}) > 1
+        for name in ("text", "word") if pairs else ("word",):
+            table.add_column(name, overflow="fold")
+        attends = any(each.weight is not None for each in self.words)
+        chance = f"p({printable(self.label)})"
+        for name in ("weight", f"{chance} if hidden", "if unknown") if attends else (f"{chance} if unknown",):
+            table.add_column(Text(name), justify="right")
+        largest = sorted(self.words, key=lambda each: -abs(self.probability - self._without(each)))[:ROWS]
+        for each in (word for word in self.words if word in largest):
+            weight = [] if not attends else ["" if each.weight is None else f"{each.weight:.3f}"]
+            after = [each.hidden, each.unknown] if attends else [each.unknown]
+            word = [each.side] * pairs + [printable(each.word)]
+            table.add_row(*map(Text, word), *weight, *map(self._change, after))
+        return table
+
+    def __str__(self) -> str:
+        file = io.StringIO()
+        Console(file=file, width=100).print(self)
+        return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+    def _without(self, word: WordEffect) -> float:
+        return word.unknown if word.hidden is None else word.hidden
+
+    def _change(self, after: float | None) -> str:
+        return "" if after is None else f"{after:.3f} ({after - self.probability:+.3f})"
+
+
+def hide_each_word(classifier: TextClassifier, line: Line) -> WordEffects:
+    """Measure the probability of the predicted class without each word, one word at a time.
+
+    A word is masked in the pooling ("hidden"), if the pooling is attention, and replaced by UNK ("unknown"),
+    as in classifier_erasure.py.
+
+    line: a text, or a pair of texts. The first 400 words of each text are measured.
+
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> from regard.models.classifiers import build_classifier
+    >>> tokenizer = train_tokenizer("word", ["a good film", "a bad film"])
+    >>> model = build_classifier("lstm", tokenizer.size, 2, width=8)
+    >>> effects = hide_each_word(TextClassifier(model, tokenizer, ["neg", "pos"]), "a good film")
+    >>> [each.word for each in effects.words]
+    ['a', 'good', 'film']
+    """
+    result = classifier.classify(line)
+    if not isinstance(result, Classification):
+        raise ArgumentError(message("hide_each_word()", "there are several lines", expected="one line"))
+    if result.label is None:
+        problem = "the text is blank, or the tokenizer finds no tokens in it"
+        raise ArgumentError(message("hide_each_word()", problem))
+    site = classifier.model.pool_site
+    words = [
+        (side, index)
+        for side, read in enumerate(result.texts)
+        for index in range(min(len(read.places), MEASURED))
+    ]
+    places = [result.texts[side].places[index] for side, index in words]
+    trials = [Trial(0, side, unknown=each) for (side, _), each in zip(words, places, strict=True)] + [
+        Trial(0, side, hidden=each)
+        for (side, _), each in zip(words, places, strict=True)
+        if site is not None and len(result.texts[side].places) > 1  # the pooling needs a word
+    ]
+    chances = numpy.exp(trial_scores(PredictedLabels(classifier, site, [result]), trials)).tolist()
+    by_trial = dict(zip(trials, chances, strict=True))
+    effects = []
+    for (side, index), each in zip(words, places, strict=True):
+        read = result.texts[side]
+        weight = None if site is None or read.weights is None else read.weights[index]
+        hidden = by_trial.get(Trial(0, side, hidden=each))
+        unknown = by_trial[Trial(0, side, unknown=each)]
+        effects.append(WordEffect(SIDES[side], index, read.words[index], weight, hidden, unknown))
+    return WordEffects(result.label, float(result.probability or 0.0), tuple(effects))

@@ -1,0 +1,115 @@
+"""Role: what the queries and the keys of an attention layer (site) are; each layer declares its role.
+
+A pattern for sites is a name in which * and ? are wildcards, or the kind of a role: "decoder.*.cross" matches
+names, "cross" matches every layer with the role of cross-attention.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+__all__ = [
+    "CROSS",
+    "CROSS_ATTENTION",
+    "DECODER_SELF",
+    "ENCODER_SELF",
+    "POOLING",
+    "BySite",
+    "Role",
+    "matches",
+    "role_by_name",
+    "sites_matching",
+]
+
+T = TypeVar("T")
+
+
+class Role(NamedTuple):
+    """The role of an attention layer: the kind of attention, and which sequences its queries and keys are.
+
+    kind: "self", "cross", "memory" (a memory that the model writes to), "image", or "pool" (one learned query
+        that pools the states of a sequence).
+    rows: the sequence that the queries are, for example "source", "target" (the tokens that a decoder
+        generates) or "label".
+    columns: the sequence that the keys are, for example "source", "input" (the tokens that a decoder reads:
+        the target, one position later) or "image".
+
+    >>> import regard, torch
+    >>> to_image, x = regard.Role("image", rows="target", columns="image"), torch.eye(2)
+    >>> with regard.record(at="image") as seen:
+    ...     _ = regard.attention(x, x, site="decoder.look", role=to_image)
+    >>> list(seen), seen.roles["decoder.look"].kind
+    (['decoder.look'], 'image')
+    """
+
+    kind: str
+    rows: str = ""
+    columns: str = ""
+
+
+ENCODER_SELF = Role("self", "source", "source")
+DECODER_SELF = Role("self", "target", "input")
+CROSS_ATTENTION = Role("cross", "target", "source")
+POOLING = Role("pool", "label", "source")
+
+CROSS = CROSS_ATTENTION.kind
+"""The pattern that matches all cross-attention layers, in which a decoder attends to the source."""
+
+
+class BySite(dict[str, T]):
+    """A dict from the name of a site to a value, with the declared roles of these sites.
+
+    roles: the role of each site whose layer declares one.
+
+    >>> weights = BySite({"a": 1, "decoder.cross": 2}, roles={"a": CROSS_ATTENTION})
+    >>> sites_matching(weights, "cross"), weights.role("decoder.cross").columns
+    (['a', 'decoder.cross'], 'source')
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, T] | Iterable[tuple[str, T]] = (),
+        roles: Mapping[str, Role] | None = None,
+    ) -> None:
+        super().__init__(values)
+        self.roles: dict[str, Role] = dict(roles or {})
+
+    def role(self, site: str) -> Role:
+        """Return the declared role of a site, or role_by_name() if none is declared."""
+        return self.roles.get(site) or role_by_name(site)
+
+
+def role_by_name(name: str) -> Role:
+    """Return the role of a site that declares none, by the naming convention of Regard.
+
+    This is the only place that reads a role from a name: for files of earlier versions, and for layers and
+    arrays of users. The names of cross-attention end in "cross" and those of self-attention in "self"; the
+    first part of the name is "encoder" or "decoder".
+
+    >>> role_by_name("decoder.3.cross"), role_by_name("encoder.0.self").rows, role_by_name("layer").kind
+    (Role(kind='cross', rows='target', columns='source'), 'source', '')
+    """
+    if name.endswith(CROSS):
+        return CROSS_ATTENTION
+    part, *_, last = f"{name}.{name}".split(".")
+    if last == POOLING.kind:
+        return POOLING
+    known = {"encoder": ENCODER_SELF, "decoder": DECODER_SELF}.get(part, Role("", part, part))
+    return known._replace(kind="self" if name.endswith("self") else "")
+
+
+def matches(pattern: str, name: str, role: Role | None = None) -> bool:
+    """Whether a pattern matches a site: its name (with * and ? as wildcards) or the kind of its role.
+
+    >>> matches("*cross", "decoder.cross"), matches("self", "encoder.0.self"), matches("self", "selfish")
+    (True, True, False)
+    """
+    return fnmatch.fnmatchcase(name, pattern) or pattern == (role or role_by_name(name)).kind != ""
+
+
+def sites_matching(sites: Mapping[str, object], pattern: str) -> list[str]:
+    """Return the names of the sites that match a pattern; roles are known for a BySite."""
+    roles = sites.roles if isinstance(sites, BySite) else {}
+    return [name for name in sites if matches(pattern, name, roles.get(name))]

@@ -1,0 +1,53 @@
+"""CommandOption: an option that a task adds to `regard evaluate` or `regard view`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["CommandOption", "option_parameters"]
+
+
+@dataclass(frozen=True)
+class CommandOption:
+    """An option of `regard evaluate` or `regard view` for the runs of one task, or of several tasks.
+
+    name: with its hyphens, such as "--test-file". "--lowercase/--cased" is a flag that can be set to True or
+        to False.
+    help: one plain sentence.
+    metavar: the name of the value in the help, such as FILE; "" for a flag.
+    kind: the type of the value: str, int, float, Path, bool for a flag, or list[str] for an option that may
+        be repeated.
+    default: the value if the option is not used. shown_default: the default in the help, if it is not
+        `default`.
+    least, most: the range of a number.
+    panel: the heading of the option in the help.
+
+    >>> CommandOption("--test-file", "Text file.", "FILE").parameter
+    'test_file'
+    """
+
+    name: str
+    help: str
+    metavar: str = ""
+    kind: Any = str
+    default: Any = None
+    shown_default: str = ""
+    least: int | None = None
+    most: int | None = None
+    panel: str = ""
+
+    @property
+    def parameter(self) -> str:
+        """The key of the value in the `options` of RunTask.evaluate_run() and RunTask.view_run()."""
+        return self.name.split("/")[0].lstrip("-").replace("-", "_")
+
+
+def option_parameters(options: Sequence[CommandOption | str]) -> tuple[str, ...]:
+    """Return the keys of the values of options. An option that several commands share is named by its key.
+
+    >>> option_parameters([CommandOption("--test-file", "Text file.", "FILE"), "beam_size"])
+    ('test_file', 'beam_size')
+    """
+    return tuple(each if isinstance(each, str) else each.parameter for each in options)

@@ -1,0 +1,54 @@
+"""LoadedRun: the base class of what regard.load() returns, and the loading of its model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import nn
+
+from regard.runs.devices import choose_device
+from regard.runs.run_task import StoredRun
+from regard.training.checkpoints.checkpoints import Checkpoint
+
+__all__ = ["LoadedRun", "with_weights"]
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+class LoadedRun:
+    """A trained model with the run that it comes from.
+
+    folder: the run folder. settings: its settings. checkpoint: the checkpoint of the weights. notes: messages
+    about checkpoints that were skipped because they are damaged.
+    """
+
+    folder: Path
+    settings: Any
+    checkpoint: Checkpoint
+    notes: tuple[str, ...] = ()
+
+    def from_run(self, run: StoredRun) -> Self:
+        """Set the four attributes from a run, and return this object."""
+        self.folder, self.settings, self.checkpoint, self.notes = (
+            run.folder,
+            run.settings,
+            run.checkpoint,
+            run.notes,
+        )
+        return self
+
+    def shown(self) -> dict[str, object]:
+        """What __repr__() shows besides the folder, by name; a subclass adds to it."""
+        return {"step": self.checkpoint.step, "model": self.settings.model.name}
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self.shown().items())
+        return f"{type(self).__name__}({str(self.folder)!r}, {values})"
+
+
+def with_weights(model: Module, run: StoredRun, device: str) -> Module:
+    """Load the weights of a run into its model, and move the model to a device, in eval mode."""
+    model.load_state_dict(run.checkpoint.model_weights())
+    return model.to(torch.device(choose_device(device))).eval()

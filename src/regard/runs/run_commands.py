@@ -1,0 +1,177 @@
+"""What `regard evaluate` and `regard view` need to know of a run: the run itself, reports, and views."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import torch
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from regard.data.line_io import say
+from regard.errors import ArgumentError, message, printable, shown
+from regard.runs.devices import choose_device
+from regard.runs.prepare_run import build_from
+from regard.runs.run_folder import fingerprints_of
+from regard.runs.run_task import RunTask
+from regard.runs.stored_runs import open_stored
+from regard.training.distributed import Processes
+from regard.training.logs.live_table import Shown, metric_title
+from regard.training.task import Direction
+from regard.viewing import Picture, Seen, picture
+
+__all__ = [
+    "ChosenRun",
+    "Report",
+    "RunView",
+    "ValidationReport",
+    "ViewOptions",
+    "evaluate_validation",
+    "report_changed_data",
+]
+
+
+@dataclass(frozen=True)
+class ChosenRun:
+    """A run folder, with the checkpoint and the device that the user chose.
+
+    checkpoint: "best", "latest", or the number of a step. device: as in regard.load().
+    """
+
+    folder: Path
+    checkpoint: str = "best"
+    device: str = "auto"
+
+    def load(self, task: type[RunTask], **options: Any) -> Any:
+        """Return what regard.load() returns, and report checkpoints that were skipped (they are damaged)."""
+        task.check_load_options(options)
+        loaded = task.load(open_stored(task, self.folder, self.checkpoint), self.device, **options)
+        for note in getattr(loaded, "notes", ()):
+            say(note)
+        return loaded
+
+
+class Report(Protocol):
+    """The result of RunTask.evaluate_run(), which rich can print and JSON can store."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers as a dict for JSON."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]: ...
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """The scores of a run on its validation data, as Task.evaluate() computes them.
+
+    folder, step: the run folder and the step of the checkpoint. scores: by metric. metrics: whether higher or
+    lower values of a metric are better. best: the metric that selects the best checkpoint. shown: what
+    Task.evaluate() prints besides the scores.
+    """
+
+    folder: str
+    step: int
+    scores: Mapping[str, float]
+    metrics: Mapping[str, Direction]
+    best: str = ""
+    shown: Sequence[RenderableType] = field(default=(), repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores and their directions as a dict for JSON."""
+        return {
+            "data": "the validation data of the run",
+            "run": {"folder": self.folder, "step": self.step},
+            "scores": dict(self.scores),
+            "better": {name: self.metrics.get(name) for name in self.scores},
+            "best": self.best,
+        }
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        title = Text(f"{shown(self.folder)}, step {self.step:,}: the validation data of the run")
+        table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
+        for name in ("metric", "value", "better", ""):
+            table.add_column(name, justify="right" if name == "value" else "left", no_wrap=True)
+        for name, value in self.scores.items():
+            chooses = "selects the best checkpoint" if name == self.best else ""
+            number = f"{value:.4f}" if math.isfinite(value) else str(value)
+            metric = Text(printable(metric_title(name)), "cyan")
+            table.add_row(metric, number, self.metrics.get(name, ""), Text(chooses, "dim"))
+        yield table
+        for each in self.shown:
+            yield Shown(each)
+
+
+def evaluate_validation(task: type[RunTask], run: ChosenRun) -> ValidationReport:
+    """Evaluate a run on its validation data with Task.evaluate(), as in training."""
+    stored = open_stored(task, run.folder, run.checkpoint)
+    for note in stored.notes:
+        say(note)
+    settings, fingerprints = stored.settings, fingerprints_of(run.folder)
+    data = task.read_data(settings, fingerprints)
+    report_changed_data(run.folder, data.fingerprints)
+    corpus = task.encode_data(data, settings, run.folder)
+    device = choose_device(run.device)
+    model = build_from(task, settings, corpus)
+    model.load_state_dict(stored.checkpoint.tensors("weights"))
+    model.to(torch.device(device)).eval()
+    evaluation = task(model, corpus, settings, Processes(), device).evaluate(lambda: False)
+    best = settings.training.best or task.best
+    step = stored.checkpoint.step
+    return ValidationReport(str(run.folder), step, evaluation.scores, task.metrics, best, evaluation.shown)
+
+
+def report_changed_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
+    """Report on standard error if the data of a run have changed since it was trained."""
+    before = fingerprints_of(folder) or {}
+    changed = [name for name, mark in fingerprints.items() if before.get(name, mark) != mark]
+    if changed:
+        say(f"{shown(folder)}: the data have changed since the training of this run ({', '.join(changed)})")
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """What to draw of recorded attention, as the options of `regard view` say.
+
+    view: the name of a view; None for the default of the task. site, head, word: as in
+    regard.viewing.picture(). subwords: draw subword tokens; None if the user did not say. specials: show,
+    hide or renormalise special tokens. by_values: multiply weights by the norms of the values.
+    """
+
+    view: str | None = None
+    site: str | None = None
+    head: int | None = None
+    word: str | None = None
+    subwords: bool | None = None
+    specials: str = "show"
+    by_values: bool = False
+
+    def prepared(self, seen: Seen) -> Seen:
+        """Return the attention as it is drawn: words or subwords, with or without special tokens."""
+        if self.by_values and not any(site.values is not None for site in seen.sites):
+            problem = "the norms of the value vectors were not recorded for this input"
+            raise ArgumentError(message("--by-values", problem, hint="leave --by-values out"))
+        seen = seen.weighted_by_values() if self.by_values else seen
+        seen = seen if self.subwords else seen.words()
+        return seen if self.specials == "show" else seen.without_specials(self.specials == "renormalise")
+
+
+@dataclass(frozen=True, eq=False)
+class RunView:
+    """The attention of a run for one input, to draw: the result of RunTask.view_run().
+
+    seen: the recorded attention. Files (.html, .seen) contain all of it.
+    """
+
+    seen: Seen
+    default_view: ClassVar[str] = "matrix"
+
+    def picture(self, options: ViewOptions) -> Picture:
+        """Draw one view."""
+        options = replace(options, view=options.view or self.default_view)
+        drawn = options.prepared(self.seen)
+        return picture(drawn, str(options.view), site=options.site, head=options.head, word=options.word)

@@ -1,0 +1,74 @@
+"""Select: turn scores into weights by softmax, entmax, sigmoid, sampling or argmax.
+
+A selection gets whole rows of scores and a bool tensor of the visible keys, and returns weights that are
+exactly 0 for every key that is not visible; a row without visible keys gets only zeros. Soft can also be
+computed block by block, from the log-sum-exp of each row. It is the only selection that kernels implement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from regard.errors import ArgumentError, UnknownName, message
+from regard.select.hard import Best, Hard, StraightThrough
+from regard.select.selection import LOOKS, Select, Selection, softmax
+from regard.select.soft import Gate, Given, LocalP, Soft
+from regard.select.sparse import Sparse
+
+__all__ = [
+    "Best",
+    "Gate",
+    "Given",
+    "Hard",
+    "LOOKS",
+    "LocalP",
+    "SELECTIONS",
+    "Select",
+    "Selection",
+    "Soft",
+    "Sparse",
+    "StraightThrough",
+    "build_select",
+    "softmax",
+]
+
+SELECTIONS: dict[str, tuple[Select, tuple[str, ...]]] = {
+    "softmax": (Soft(), ("temperature",)),
+    "sparsemax": (Sparse(2.0), ()),
+    "entmax": (Sparse(1.5), ("alpha",)),
+    "gate": (Gate(), ()),
+    "hard": (Hard(), ()),
+    "best": (Best(), ()),
+    "straight-through": (StraightThrough(), ()),
+}
+"""For each name, the selection and the names of its options."""
+
+
+def build_select(select: str | Mapping[str, Any] | Select) -> Select:
+    """Create a selection from its name, or from a mapping with the name and its options, as in config.toml.
+
+    select: a key of SELECTIONS, a mapping, or a Select, which is returned unchanged.
+
+    >>> build_select("sparsemax"), build_select({"name": "softmax", "temperature": 0.5})
+    (Sparse(alpha=2.0), Soft(temperature=0.5))
+    """
+    if isinstance(select, Select):
+        return select
+    if not isinstance(select, str | Mapping):
+        expected = 'a name, {"name": "softmax", "temperature": 0.5}, or a Select'
+        raise ArgumentError(message("build_select()", f"select is {select!r}", expected=expected))
+    options = {"name": select} if isinstance(select, str) else dict(select)
+    name = options.pop("name", None)
+    if name not in SELECTIONS:
+        hint = 'local-p is a view of luong: view="local-p"' if name == "local-p" else ""
+        raise UnknownName("selection", name, SELECTIONS, hint=hint)
+    default, known = SELECTIONS[name]
+    for option, value in options.items():
+        if option not in known:
+            raise UnknownName(f"option of the selection {name}", option, known)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            problem = f"{option} is {value!r}"
+            raise ArgumentError(message(f"selection {name}", problem, expected="a number"))
+    return replace(default, **options) if options else default  # type: ignore[type-var]

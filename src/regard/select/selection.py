@@ -1,0 +1,82 @@
+"""Select: the base class of selections, and Selection, its result; softmax over the visible keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["LOOKS", "Select", "Selection", "softmax"]
+
+LOOKS = ("alignment", "entropy", "mass", "rows", "top", "weights")
+
+
+class Selection(NamedTuple):
+    """The result of Select.choose(): weights (B, H, T, S) and optional values per row, (B, H, T).
+
+    lse: log-sum-exp of the scores. chosen: index of the selected key. log_probability: log-probability of the
+    selected key. entropy: entropy of the softmax.
+
+    >>> import regard, torch
+    >>> scores, visible = torch.zeros(1, 1, 1, 4), torch.ones(1, 1, 1, 4, dtype=torch.bool)
+    >>> regard.Soft().choose(scores, visible).lse.exp()
+    tensor([[[4.]]])
+    """
+
+    weights: Tensor
+    lse: Tensor | None = None
+    chosen: Tensor | None = None
+    log_probability: Tensor | None = None
+    entropy: Tensor | None = None
+
+
+class Select:
+    """Base class of selections, which turn scores into weights; a subclass implements `choose`.
+
+    >>> import regard, torch
+    >>> class Even(regard.Select):
+    ...     def choose(self, scores, visible):
+    ...         return regard.Selection(visible / visible.sum(-1, keepdim=True).clamp_min(1))
+    >>> regard.attention(torch.eye(2), torch.eye(2), select=Even()).output
+    tensor([[0.5000, 0.5000],
+            [0.5000, 0.5000]])
+    """
+
+    looks: ClassVar[tuple[str, ...]] = LOOKS
+    why_not: ClassVar[str] = ""
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        """Return the weights for scores (B, H, T, S); keys that are not visible must get exactly 0."""
+        raise TypeError(f"{type(self).__name__} does not implement choose()")
+
+    def visible(self, visible_BHTS: Tensor) -> Tensor:
+        """Return the keys that each row can select, a subset of those visible by mask and bias."""
+        return visible_BHTS
+
+    def problem(self, rows: tuple[int, ...]) -> str | None:
+        """Return an error text if this selection does not match queries of shape (*rows, D), else None."""
+        return None
+
+    def lifted(self, lift: Callable[[Tensor], Tensor]) -> Select:
+        """Return the selection with `lift` applied to its tensors, from (..., T, x) to (B, H, T, x)."""
+        return self
+
+    def deterministic(self) -> Select:
+        """Return the selection that a model uses in eval mode: one that does not sample."""
+        return self
+
+
+def softmax(scores_BHTS: Tensor, visible_BHTS: Tensor) -> tuple[Tensor, Tensor]:
+    """Return softmax weights over the visible keys and the log-sum-exp of each row.
+
+    A row without visible keys gets weights 0 and log-sum-exp -inf.
+    """
+    some = visible_BHTS.any(-1, keepdim=True)
+    # A row of only -inf would give NaN in result and gradient: fill it with 0, then set its weights to 0.
+    filled = torch.where(some, torch.where(visible_BHTS, scores_BHTS, -torch.inf), 0.0)
+    weights = torch.where(visible_BHTS, torch.softmax(filled, -1), 0.0)
+    if not scores_BHTS.shape[-1]:
+        return weights, torch.full_like(scores_BHTS.sum(-1), -torch.inf)
+    return weights, torch.where(some.squeeze(-1), torch.logsumexp(filled, -1), -torch.inf)

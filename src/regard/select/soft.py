@@ -1,0 +1,134 @@
+"""Selections that give every visible key a weight: softmax, gate and local-p; and weights that are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from regard.errors import ArgumentError, message
+from regard.select.selection import LOOKS, Select, Selection, softmax
+
+__all__ = ["Gate", "Given", "LocalP", "Soft"]
+
+
+@dataclass(frozen=True)
+class Soft(Select):
+    """Softmax over the visible keys.
+
+    weight_s = exp(score_s / temperature) / sum_s' exp(score_s' / temperature)
+
+    >>> import regard, torch
+    >>> look = regard.Look(weights=True)
+    >>> regard.attention(torch.eye(2), torch.eye(2), select=regard.Soft(temperature=0.1), look=look).weights
+    tensor([[9.9915e-01, 8.4860e-04],
+            [8.4860e-04, 9.9915e-01]])
+    """
+
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ArgumentError(
+                message(
+                    "Soft()",
+                    f"temperature is {self.temperature}",
+                    expected="a number greater than 0",
+                    hint="use Best() for the limit of temperature 0",
+                )
+            )
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        return Selection(*softmax(scores_BHTS / self.temperature, visible_BHTS))
+
+
+@dataclass(frozen=True)
+class Gate(Select):
+    """Sigmoid of each score: weights between 0 and 1 that do not sum to 1, like the gates of an LSTM.
+
+    weight_s = sigmoid(score_s)
+
+    >>> import regard, torch
+    >>> x = torch.tensor([[0.0], [5.0]])
+    >>> regard.attention(x, x, select=regard.Gate(), look=regard.Look(weights=True)).weights
+    tensor([[0.5000, 0.5000],
+            [0.5000, 1.0000]])
+    """
+
+    looks: ClassVar[tuple[str, ...]] = tuple(look for look in LOOKS if look != "entropy")
+    why_not: ClassVar[str] = "the weights do not sum to 1, so they have no entropy"
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        return Selection(
+            torch.where(visible_BHTS, torch.sigmoid(torch.where(visible_BHTS, scores_BHTS, 0.0)), 0.0)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class LocalP(Select):
+    """Local-p attention of Luong et al.: softmax within a window around p, times a Gaussian centred at p.
+
+    weight_s = softmax(score)_s * exp(-(s - p)^2 / (2 sigma^2)), sigma = width / 2, over |s - p| <= width
+    (Luong et al. 2015, eq. 10). As in the paper, the weights are not normalised again and sum to less than 1.
+
+    centre: p, the centre of each query's window: a number, or a tensor with the shape of the query without
+        its last dimension, (..., T).
+    width: the half-width of the window, D in the paper.
+
+    >>> import regard, torch
+    >>> q, k = torch.ones(1, 2), torch.ones(5, 2)
+    >>> select = regard.LocalP(centre=torch.tensor([2.0]), width=2)
+    >>> regard.attention(q, k, select=select, look=regard.Look(weights=True)).weights
+    tensor([[0.0271, 0.1213, 0.2000, 0.1213, 0.0271]])
+    """
+
+    centre: Tensor
+    width: int
+    looks: ClassVar[tuple[str, ...]] = Gate.looks
+    why_not: ClassVar[str] = Gate.why_not
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "centre", torch.as_tensor(self.centre))
+        if self.width < 1:
+            raise ArgumentError(message("LocalP()", f"width is {self.width}", expected="1 or more"))
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        weights, lse = softmax(scores_BHTS, self.visible(visible_BHTS))
+        gaussian = torch.exp(-self._offset(scores_BHTS).square() / (2 * (self.width / 2) ** 2))
+        return Selection(weights * gaussian.to(weights.dtype), lse)
+
+    def visible(self, visible_BHTS: Tensor) -> Tensor:
+        return visible_BHTS & (self._offset(visible_BHTS).detach().abs() <= self.width)
+
+    def _offset(self, like_BHTS: Tensor) -> Tensor:
+        """Return the signed distance of each key from the centre of each row."""
+        return torch.arange(like_BHTS.shape[-1], device=like_BHTS.device) - self.centre.unsqueeze(-1)
+
+    def problem(self, rows: tuple[int, ...]) -> str | None:
+        shape = tuple(self.centre.shape)
+        return (
+            None if shape in (rows, ()) else f"LocalP has a centre of shape {shape}, the queries are {rows}"
+        )
+
+    def lifted(self, lift: Callable[[Tensor], Tensor]) -> LocalP:
+        return (
+            self
+            if not self.centre.dim()
+            else replace(self, centre=lift(self.centre.unsqueeze(-1)).squeeze(-1))
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Select):
+    """Use these weights and ignore the scores; for regard.read()."""
+
+    weights: Tensor
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        return Selection(torch.where(visible_BHTS, self.weights, 0.0))
+
+    def lifted(self, lift: Callable[[Tensor], Tensor]) -> Given:
+        return replace(self, weights=lift(self.weights))

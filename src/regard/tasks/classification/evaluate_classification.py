@@ -1,0 +1,195 @@
+"""`regard evaluate` for classification: accuracy, macro F1, confusion matrix, and faithfulness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
+
+from regard.data.class_labels import ClassBalance
+from regard.data.labelled_text import LabelledTexts, read_labelled
+from regard.data.line_io import say
+from regard.errors import ArgumentError, DataError, message, shown
+from regard.evaluation.classification import save_classifications
+from regard.evaluation.classification_report import ClassificationReport
+from regard.evaluation.classifier_erasure import ClassifierErasure, erase_words
+from regard.runs.command_options import CommandOption
+from regard.runs.run_commands import ChosenRun, report_changed_data
+from regard.runs.run_task import RunTask
+from regard.tasks.classification.classification_data import read_labelled_split
+from regard.tasks.classification.classification_run import ClassificationRun
+from regard.tasks.classification.classification_settings import ClassificationData
+from regard.tasks.file_options import COLUMNS, FAITHFULNESS, FIELDS, JSONL, PAGE, TEST_FILE, TSV
+
+__all__ = ["EVALUATE_OPTIONS", "ClassificationEvaluation", "evaluate_classification"]
+
+EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
+    TEST_FILE,
+    TSV,
+    JSONL,
+    COLUMNS,
+    FIELDS,
+    PAGE,
+    FAITHFULNESS,
+    "batch_tokens",
+)
+"""The options of `regard evaluate` for classification."""
+
+MOST_TEXTS = 1000
+"""Number of texts for which faithfulness is measured at most: each is classified 9 times."""
+
+MOST_ENTRIES = 300
+"""Number of texts that a page shows at most."""
+
+DIGITS = 9
+"""Maximum number of digits of a column number."""
+
+
+@dataclass(frozen=True)
+class ClassificationEvaluation:
+    """The comparison of predicted and true classes, and the faithfulness of the attention if it was measured.
+
+    data: the name of the texts. run: the run folder and the step of the checkpoint. balance: the number of
+    texts of each class.
+    """
+
+    data: str
+    run: Mapping[str, Any]
+    report: ClassificationReport
+    balance: ClassBalance
+    erasure: ClassifierErasure | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers as a dict for JSON."""
+        erasure = {} if self.erasure is None else {"faithfulness": self.erasure.to_dict()}
+        return {
+            "data": self.data,
+            "run": dict(self.run),
+            **self.report.to_dict(),
+            "balance": self.balance.to_dict(),
+            "majority": self.balance.majority,
+            **erasure,
+        }
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield Text(f"{shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}", "bold")
+        yield self.report
+        yield Text()
+        majority = f"always predicting the most frequent class has accuracy {self.balance.majority:.3f}"
+        yield Text(f"class balance ({majority})", "dim")
+        yield self.balance
+        if self.erasure is not None:
+            yield Text()
+            for sentence in _sentences(self.erasure):
+                yield Text(sentence)
+
+
+def _sentences(erasure: ClassifierErasure) -> Iterator[str]:
+    """Yield the faithfulness in plain sentences."""
+    yield f"Faithfulness: {erasure}."
+    if not erasure.texts:
+        return
+    unknown, random = erasure.mean("unknown"), erasure.mean("unknown_random")
+    yield (
+        f"If the word is replaced by the unknown token instead, the decrease is {unknown:.2f} nats, and "
+        f"{random:.2f} for a random word."
+    )
+    yield (
+        f"In {erasure.better:.0%} of the texts, hiding the most attended word costs more than hiding a "
+        "random word. See docs/faithfulness.md."
+    )
+
+
+def evaluate_classification(
+    task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
+) -> ClassificationEvaluation:
+    """Classify the texts of the files in `options`, or the validation texts of the run.
+
+    options: the values of EVALUATE_OPTIONS.
+    """
+    assert run is not None
+    page: Path | None = options["page"]
+    _check_page(page)
+    classifier: ClassificationRun = run.load(task, tokens_per_batch=options["batch_tokens"])
+    if options["faithfulness"] and classifier.model.pool_site is None:
+        problem = "this classifier has no attention: its pooling is not attention"
+        hint = "train it with model.pooling=attention, the default"
+        raise ArgumentError(message("--faithfulness", problem, hint=hint))
+    data = classifier.settings.data
+    texts = _read(data, options)
+    name = "" if texts is None else texts.name
+    if texts is None:
+        split = read_labelled_split(data)
+        report_changed_data(run.folder, split.fingerprints)
+        texts, name = split.valid, "the validation texts of the run"
+    if left_out := texts.empty + texts.ignored:
+        say(f"{left_out:,} texts are left out: {texts.empty:,} empty, {texts.ignored:,} of ignored classes")
+    report = classifier.evaluate(texts)
+    lines = [each.first if each.second is None else (each.first, each.second) for each in texts]
+    if page is not None:
+        _write_page(page, classifier, lines, texts, name)
+    erasure = _erasure(classifier, lines) if options["faithfulness"] else None
+    about = {"folder": str(run.folder), "step": classifier.checkpoint.step}
+    return ClassificationEvaluation(name, about, report, texts.balance(classifier.labels), erasure)
+
+
+def _read(data: ClassificationData, options: Mapping[str, Any]) -> LabelledTexts | None:
+    """Read the texts of the files; None if there are no files. By default, columns are those of the run."""
+    ways = {each: options[each] for each in ("test_file", "tsv", "jsonl") if options[each]}
+    if len(ways) > 1:
+        problem = "the texts are named in more than one way"
+        expected = "one of --test-file, --tsv and --jsonl"
+        raise ArgumentError(message("regard evaluate", problem, expected=expected))
+    for option, needed in (("columns", "tsv"), ("fields", "jsonl")):
+        if options[option] is not None and needed not in ways:
+            raise ArgumentError(message(f"--{option}", f"it needs --{needed}"))
+    if not ways:
+        return None
+    ((way, files),) = ways.items()
+    kind = data.format if way == "test_file" else way
+    named = options["columns"] if way == "tsv" else options["fields"] if way == "jsonl" else None
+    columns: dict[str, Any] = {"label": data.label, "text": data.text, "second": data.second}
+    if named is not None:
+        columns = _columns("--columns" if way == "tsv" else "--fields", named, data.second is not None)
+    return read_labelled(files, kind, **columns, ignore=data.ignore)
+
+
+def _columns(option: str, text: str, pairs: bool) -> dict[str, Any]:
+    """Parse the columns of label, text and second text."""
+    parts = [part.strip() for part in text.split(",")]
+    names = ("label", "text", "second") if pairs else ("label", "text")
+    if len(parts) != len(names) or not all(parts):
+        expected = f"{len(names)} columns, separated by commas: {','.join(names)}"
+        raise ArgumentError(message(option, f"{text[:80]!r}", expected=expected))
+    numbers = option == "--columns" and all(part.isdecimal() and len(part) <= DIGITS for part in parts)
+    return dict(zip(names, map(int, parts) if numbers else parts, strict=True))
+
+
+def _check_page(page: Path | None) -> None:
+    if page is None:
+        return
+    if page.suffix.lower() != ".html":
+        problem = f"{shown(page.name)} does not end in .html"
+        raise ArgumentError(message("--page", problem, hint=f"{shown(page.stem) or 'page'}.html"))
+    if not page.resolve().parent.is_dir():
+        raise DataError(message(shown(page), "its folder does not exist", hint="create the folder first"))
+
+
+def _write_page(
+    page: Path, classifier: ClassificationRun, lines: Sequence[Any], texts: LabelledTexts, name: str
+) -> None:
+    results = classifier.classify(lines[:MOST_ENTRIES])
+    cut = f", the first {len(results)} of {len(lines):,} texts" if len(lines) > len(results) else ""
+    title = f"Classifications by {classifier.folder.name}"
+    save_classifications(page, results, title, f"{name}{cut}", texts.labels[:MOST_ENTRIES])
+    say(f"Wrote {shown(page)}")
+
+
+def _erasure(classifier: ClassificationRun, lines: Sequence[Any]) -> ClassifierErasure:
+    first = "the first " * (len(lines) > MOST_TEXTS)
+    say(f"measuring faithfulness on {first}{min(len(lines), MOST_TEXTS):,} texts")
+    return erase_words(classifier, lines[:MOST_TEXTS])

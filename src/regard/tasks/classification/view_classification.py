@@ -1,0 +1,115 @@
+"""`regard view` for classification: the words shaded by the pooling, and the effect of hiding each word."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from rich.console import Group
+from rich.text import Text
+
+from regard.errors import ArgumentError, message, shown
+from regard.evaluation.classification import DRAWN, SIDES, Classification
+from regard.evaluation.word_effects import WordEffects, hide_each_word
+from regard.runs.command_options import CommandOption
+from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
+from regard.runs.run_task import RunTask
+from regard.tasks.classification.classification_run import ClassificationRun
+from regard.viewing import Picture, shaded
+from regard.viewing.picture import noted
+
+__all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "ClassificationView", "view_classification"]
+
+ERASURE = "erasure"
+OWN_VIEWS = MappingProxyType({ERASURE: "the words, shaded by what hiding each does to the probability"})
+"""A view that needs the model."""
+
+VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
+    "text",
+    CommandOption("--second", "Classification of pairs: the second text.", "TEXT"),
+)
+"""The options of `regard view` for classification, besides those for drawing."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassificationView(RunView):
+    """The attention of a classifier for one text or pair of texts, and the effect of hiding each word."""
+
+    result: Classification
+    effects: WordEffects
+    default_view: ClassVar[str] = "shaded"
+
+    def picture(self, options: ViewOptions) -> Picture:
+        """Draw one view; the effects of the words are printed under it in the terminal."""
+        view = options.view or self.default_view
+        if view == ERASURE or (view == "shaded" and options == ViewOptions(options.view)):
+            drawn = self._texts(view)
+        else:
+            self._check_site(view, options.site)
+            drawn = super().picture(options)
+        drawn.terminal = Group(drawn.terminal, Text(), self.effects)
+        return drawn
+
+    def _check_site(self, view: str, site: str | None) -> None:
+        """Raise ArgumentError if a view needs one text of a pair, but --site does not say which."""
+        if len(self.result.texts) > 1 and site is None:
+            sites = ", ".join(each.name for each in self.seen.sites)
+            problem = "a pair has the attention of two texts"
+            raise ArgumentError(message(f"--view {view}", problem, expected=f"--site with one of {sites}"))
+
+    def _texts(self, view: str) -> Picture:
+        """Draw each text with its words shaded: by the weights of the pooling, or by the effect of hiding."""
+        label, parts = str(self.result.label), []
+        for side, read in zip(SIDES, self.result.texts, strict=False):
+            words = read.words[:DRAWN]
+            values = read.weights if view != ERASURE else self.effects.decreases(side, len(words))
+            if values is not None and words:
+                name = side if len(self.result.texts) > 1 else label
+                parts.append(shaded([values[:DRAWN]], [name], words))
+        drawn = parts[0]
+        bottom = drawn.frames[0].bounds[3]
+        for part in parts[1:]:
+            bounds = part.frames[0].bounds
+            drawn.frames[0].put(part.frames[0], 0.0, bottom + BETWEEN - bounds[1])
+            bottom += BETWEEN + bounds[3] - bounds[1]
+        drawn.terminal = Group(*(part.terminal for part in parts))
+        chances = ", ".join(f"{name} {chance:.3f}" for name, chance in self.result.ranked[:5])
+        about = "shaded by the weights of the pooling"
+        if view == ERASURE:
+            about = "shaded by how much the probability decreases without the word"
+        drawn.frames[0].head(chances, about)
+        drawn.terminal = Group(Text(chances, "bold"), drawn.terminal)
+        return noted(drawn, *self.seen.notes)
+
+
+BETWEEN = 12.0
+"""Distance between the two texts of a pair, in points."""
+
+
+def view_classification(
+    task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
+) -> ClassificationView:
+    """Classify one text, or one pair of texts, and record its attention.
+
+    options: the values of VIEW_OPTIONS.
+    """
+    classifier: ClassificationRun = run.load(task)
+    text, second, pairs = options["text"], options["second"], classifier.model.pairs
+    if pairs and second is None:
+        problem = "this run classifies pairs of texts"
+        raise ArgumentError(message("regard view", problem, expected="--text and --second"))
+    if not pairs and second is not None:
+        raise ArgumentError(message("--second", "this run classifies single texts, not pairs"))
+    line = (text, second) if pairs else text
+    if classifier.model.pool_site is None and drawing.view != ERASURE:
+        problem = "the pooling of this classifier is not attention"
+        hint = f"--view {ERASURE} works without attention; or train with model.pooling=attention, the default"
+        raise ArgumentError(message(shown(run.folder), problem, hint=hint))
+    result = classifier.classify(line, look="*")
+    if not isinstance(result, Classification) or result.label is None:
+        problem = "the tokenizer finds no tokens in the text"
+        raise ArgumentError(message("--text", problem, expected="at least one word"))
+    effects = hide_each_word(classifier, line)
+    return ClassificationView(result.seen().noted(effects.sentence()), result, effects)

@@ -1,0 +1,43 @@
+"""Options of `regard evaluate` that several tasks have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from regard.runs.command_options import CommandOption
+
+__all__ = ["COLUMNS", "FAITHFULNESS", "FIELDS", "JSONL", "PAGE", "TEST_FILE", "TSV"]
+
+TEST_FILE = CommandOption(
+    "--test-file",
+    "File to evaluate on, in the format of --train-file of regard train; may be repeated.",
+    "FILE",
+    list[str],
+    shown_default="the validation data of the run",
+)
+TSV = CommandOption(
+    "--tsv", "TSV file of sentence pairs, or of labelled texts (see --columns).", "FILE", list[str]
+)
+JSONL = CommandOption(
+    "--jsonl", "JSON lines file of sentence pairs, or of labelled texts (see --fields).", "FILE", list[str]
+)
+COLUMNS = CommandOption(
+    "--columns",
+    "The columns of --tsv: numbers (the first column is 1) or names from the header line. Translation: "
+    "source,target. Classification: label,text or label,text,second.",
+    "A,B",
+    shown_default="1,2; for classification, the columns of the run",
+)
+FIELDS = CommandOption(
+    "--fields",
+    "The fields of --jsonl, in the order of --columns. a.b is the field b inside the field a.",
+    "A,B",
+    shown_default="source,target; for classification, the fields of the run",
+)
+PAGE = CommandOption("--page", "Write an HTML page of the results.", "FILE.html", Path)
+FAITHFULNESS = CommandOption(
+    "--faithfulness",
+    "Also measure how much the output depends on the words that it attends to (slow).",
+    kind=bool,
+    default=False,
+)

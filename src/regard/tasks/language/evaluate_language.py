@@ -1,0 +1,180 @@
+"""`regard evaluate` for language models: the perplexity of text files, or of the validation text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from regard.data.encoded_text import EncodedText
+from regard.data.progress_bar import advancing
+from regard.data.text_batch import TextBatch
+from regard.data.text_batching import SlidingWindows
+from regard.errors import ArgumentError, message, shown
+from regard.evaluation.perplexity import TextLoss, text_loss
+from regard.runs.command_options import CommandOption
+from regard.runs.run_commands import ChosenRun, report_changed_data
+from regard.runs.run_task import RunTask
+from regard.tasks.file_options import TEST_FILE
+from regard.tasks.language.language_data import TextLines, read_texts
+from regard.tasks.language.language_run import LanguageRun, evaluation_batches
+from regard.tasks.language.language_settings import LanguageSettings
+from regard.training.settings import build, merged
+
+__all__ = ["EVALUATE_OPTIONS", "LanguageReport", "evaluate_language", "evaluate_text"]
+
+PANEL = "Language models"
+MOST_TOKENS = 1_000_000
+
+EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
+    TEST_FILE,
+    CommandOption(
+        "--window",
+        "Number of tokens that the model reads at once.",
+        "INT",
+        int,
+        shown_default="the window of the run",
+        least=1,
+        most=MOST_TOKENS,
+        panel=PANEL,
+    ),
+    CommandOption(
+        "--stride",
+        "Distance of the sliding windows: each token is predicted from at least window - stride + 1 tokens.",
+        "INT",
+        int,
+        shown_default="half of the window",
+        least=1,
+        most=MOST_TOKENS,
+        panel=PANEL,
+    ),
+)
+"""The options of `regard evaluate` for language models."""
+
+
+@dataclass(frozen=True)
+class LanguageReport:
+    """The perplexity of a text.
+
+    data: the name of the text. run: the run folder and the step of the checkpoint. loss: the loss of the
+    text. unknown: number of unknown tokens. window, stride: of the sliding windows; None if the state of a
+    recurrent model was carried through the text.
+    """
+
+    data: str
+    run: Mapping[str, Any]
+    loss: TextLoss
+    unknown: int
+    window: int | None
+    stride: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores and counts as a dict for JSON."""
+        counts = self.loss.counts
+        return {
+            "data": self.data,
+            "run": dict(self.run),
+            **self.loss.scores(),
+            "tokens": self.loss.tokens,
+            "unknown_tokens": self.unknown,
+            **({} if counts is None else counts._asdict()),
+            "window": self.window,
+            "stride": self.stride,
+        }
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        title = Text(f"{shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}")
+        table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
+        for name in ("metric", "value", ""):
+            table.add_column(name, justify="right" if name == "value" else "left", no_wrap=name != "")
+        for name, value, about in self._rows():
+            table.add_row(Text(name, "cyan"), value, Text(about, "dim"))
+        yield table
+
+    def _rows(self) -> Iterator[tuple[str, str, str]]:
+        loss, counts = self.loss, self.loss.counts
+        how = "the recurrent state is carried through the text"
+        if self.window is not None:
+            how = f"windows of {self.window:,} tokens, stride {self.stride:,}"
+        yield "perplexity", f"{loss.perplexity:,.2f}", f"per token; {how}"
+        if counts is not None:
+            about = "per word; the end of a line counts as a word"
+            yield "word perplexity", f"{loss.word_perplexity:,.2f}", about
+            about = "the end of a line counts as a character"
+            yield "bits per character", f"{loss.bits_per_character:.3f}", about
+        yield "tokens", f"{loss.tokens:,}", "with </s> at the end of each line"
+        yield "unknown tokens", f"{self.unknown:,}", f"{self.unknown / loss.tokens:.1%} of the tokens"
+        if counts is not None:
+            yield "words", f"{counts.words:,}", f"in {counts.lines:,} lines"
+
+
+def evaluate_language(
+    task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
+) -> LanguageReport:
+    """Compute the perplexity of the files in `options`, or of the validation text of the run.
+
+    options: the values of EVALUATE_OPTIONS.
+    """
+    assert run is not None
+    model: LanguageRun = run.load(task)
+    if options["test_file"]:
+        lines = TextLines(tuple(options["test_file"]))
+        name = lines.name
+    else:
+        split = read_texts(model.settings.data)
+        report_changed_data(run.folder, split.fingerprints)
+        lines, name = split.valid, "the validation text of the run"
+    layout = model.settings.data.layout
+    text = EncodedText.from_lines(lines, model.tokenizer, layout=layout, name=lines.name)
+    return evaluate_text(model, text, name, window=options["window"], stride=options["stride"])
+
+
+def evaluate_text(
+    run: LanguageRun, text: EncodedText, name: str, *, window: int | None = None, stride: int | None = None
+) -> LanguageReport:
+    """Compute the perplexity of a text.
+
+    name: the name of the text in the report. window, stride: of the sliding windows; by default, as in the
+    evaluations of the training.
+    """
+    settings = _with_windows(run, window, stride)
+    with advancing("reading the text", text.token_count) as report:
+        batches = evaluation_batches(text, settings)
+        loss = text_loss(run.model, _counted(batches, report), text)
+    sliding = batches if isinstance(batches, SlidingWindows) else None
+    windows = (None, None) if sliding is None else (sliding.window, sliding.stride)
+    about = {"folder": str(run.folder), "step": run.checkpoint.step}
+    return LanguageReport(name, about, loss, text.unknown_count, *windows)
+
+
+def _with_windows(run: LanguageRun, window: int | None, stride: int | None) -> LanguageSettings:
+    """Return the settings with other windows; raise ArgumentError if the model cannot read them."""
+    settings, longest = run.settings, run.model.longest_target
+    if stride is not None and settings.carried:
+        problem = "this recurrent model carries its state through the text, so windows do not overlap"
+        raise ArgumentError(message(f"--stride {stride}", problem, hint="leave --stride out"))
+    if window is not None and longest is not None and window > longest:
+        problem = f"the model has {longest:,} positions"
+        raise ArgumentError(message(f"--window {window}", problem, expected=f"at most {longest:,}"))
+    usual = settings.data.window if settings.data.layout == "continuous" else settings.data.max_length + 1
+    read = window or settings.evaluation.window or usual or 1
+    if stride is not None and stride > read:
+        problem = f"the window has {read:,} tokens"
+        raise ArgumentError(message(f"--stride {stride}", problem, expected=f"at most {read:,}"))
+    stored = settings.evaluation.stride
+    kept = {"window": window, "stride": stride or (None if stored is None else min(stored, read))}
+    changed = {"evaluation": {name: value for name, value in kept.items() if value is not None}}
+    return build(LanguageSettings, merged(settings.model_dump(), changed), "the settings")
+
+
+def _counted(batches: Any, report: Any) -> Iterator[TextBatch]:
+    """Yield the batches and report the number of tokens so far."""
+    done = 0
+    for batch in batches:
+        yield batch
+        done += batch.count
+        report(done)

@@ -1,0 +1,82 @@
+"""GeneratedText: a prompt and its continuation by a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from regard.data.tokenizers.normalize import clean
+from regard.tasks.language.text_result import TextResult
+from regard.viewing.html_document import safe
+
+__all__ = ["STOP_REASONS", "GeneratedText"]
+
+STOP_REASONS = {
+    "end": "the model generated the end of the line (EOS)",
+    "stop": "a stop string was generated",
+    "length": "the maximum number of new tokens was reached",
+    "positions": "all positions of the model are used",
+    "interrupted": "generation was interrupted",
+}
+"""The values of GeneratedText.stop_reason."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GeneratedText(TextResult):
+    """A prompt and its continuation by a language model.
+
+    text: the continuation, with the space between prompt and continuation; it ends before a stop string.
+    token_ids, pieces, token_scores: the generated tokens, with EOS and the tokens of a stop string.
+    attention, long: over prompt and continuation; for these and the other fields, see TextResult.
+    unknown: the words of the prompt that the vocabulary does not cover.
+    prompt, prompt_token_ids, prompt_pieces: the prompt.
+    stop_reason: why generation ended: "end", "stop", "length", "positions" or "interrupted" (STOP_REASONS).
+    ranking: the score that hypotheses are sorted by, with length penalty.
+    others: the other continuations of the n-best list, or the other samples.
+
+    >>> text = GeneratedText(" CS", (6, 3), ("CS", "</s>"), (-0.25, -0.5), prompt="I learned")
+    >>> str(text), text.log_probability, text.stop_reason
+    ('I learned CS', -0.75, 'end')
+    """
+
+    prompt: str = field(default="", kw_only=True)
+    prompt_token_ids: tuple[int, ...] = field(default=(), kw_only=True)
+    prompt_pieces: tuple[str, ...] = field(default=(), kw_only=True)
+    stop_reason: str = field(default="end", kw_only=True)
+    ranking: float = field(default=0.0, kw_only=True)
+    others: tuple[GeneratedText, ...] = field(default=(), kw_only=True)
+
+    @property
+    def read_pieces(self) -> tuple[str, ...]:
+        return (*self.prompt_pieces, *self.pieces)
+
+    @property
+    def whole_text(self) -> str:
+        """The prompt and the continuation."""
+        before = clean(self.prompt)
+        return f"{before}{self.text}" if before else self.text.lstrip()
+
+    def with_others(self, others: Iterable[GeneratedText]) -> GeneratedText:
+        """Return a copy with the other continuations of the same prompt."""
+        return replace(self, others=tuple(others))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values of TextResult.to_dict(), with the prompt, the stop reason and the other texts."""
+        return {
+            "prompt": self.prompt,
+            **super().to_dict(),
+            "stop_reason": self.stop_reason,
+            "ranking": self.ranking,
+            "prompt_token_ids": list(self.prompt_token_ids),
+            "prompt_pieces": list(self.prompt_pieces),
+            "others": [each.to_dict() for each in self.others],
+        }
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        return (f"{super().facts[0]}; ended because {STOP_REASONS[self.stop_reason]}",)
+
+    def html_text(self) -> str:
+        before = clean(self.prompt)
+        return f"{safe(before)}<b>{safe(self.text if before else self.text.lstrip())}</b>"

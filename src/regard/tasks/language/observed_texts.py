@@ -1,0 +1,128 @@
+"""observe_texts(): one forward pass over texts, with the score of each token and the attention by site."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard.attended import Attended, Top
+from regard.data.batch import PAD
+from regard.data.text_batch import TextBatch
+from regard.errors import ArgumentError, message
+from regard.evaluation.perplexity import token_losses
+from regard.look import Look
+from regard.models.base import in_eval_mode
+from regard.models.language_base import LanguageModel
+from regard.roles import BySite
+from regard.sites import Record, scope
+
+__all__ = ["LONG", "ObservedText", "observe_in_batches", "observe_texts"]
+
+LONG = 512
+"""With more tokens than this, only the TOP largest attention weights of each token are recorded.
+
+All weights of 8 heads for 2,048 tokens would be 134 MB for each layer, and the TOP largest are 6 MB.
+"""
+
+TOP = 32
+
+LOGITS, WEIGHTS = 2**26, 2**20
+"""Maximum number of logits (B T V) of a forward pass, and of attention weights (B T T) of each head."""
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedText:
+    """The result of a forward pass for one text of T tokens.
+
+    token_scores: log p(x_t | x_1 ... x_t-1) of each token.
+    attention: for each attention layer (site), all weights (H, T, T), if T is at most LONG.
+    top: for each site, the TOP largest weights of each token and their keys, (H, T, TOP), if T is larger.
+    """
+
+    token_scores: tuple[float, ...]
+    attention: BySite[NDArray[Any]]
+    top: dict[str, Top]
+
+
+def observe_texts(
+    model: LanguageModel, rows: Sequence[Sequence[int]], look: str | None, call: str
+) -> list[ObservedText]:
+    """Run a language model over texts. Return the score of each token and the attention.
+
+    rows: the tokens of each text, the first of which is only an input: BOS, or EOS in continuous text.
+    look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
+    call: the public function, for error messages.
+
+    >>> from regard.models import build_language_model
+    >>> model = build_language_model("transformer", 9, width=8, heads=2, layers=1)
+    >>> (observed,) = observe_texts(model, [[2, 5, 6, 3]], "*self", "example()")
+    >>> len(observed.token_scores), observed.attention["decoder.0.self"].shape
+    (3, (2, 3, 3))
+    """
+    lengths = [len(row) - 1 for row in rows]
+    longest = max(lengths)
+    padded_BT = torch.tensor([[*row, *[PAD] * (longest + 1 - len(row))] for row in rows])
+    index_B = torch.arange(len(rows))
+    batch = TextBatch(padded_BT[:, :-1], padded_BT[:, 1:], torch.tensor(lengths), index_B)
+    wanted = Look(top=TOP) if longest > LONG else Look(weights=True)
+    recording = nullcontext(Record()) if look is None else scope(wanted, at=look)
+    with in_eval_mode(model), torch.no_grad(), recording as record:
+        _, losses_BT = token_losses(model, batch.to(model.embedding.weight.device))
+    if look is not None and record.called and not record:
+        problem = f"look is {look!r}, which matches no site of {type(model).__name__}"
+        hint = f"its sites are {', '.join(record.called)}; * is a wildcard"
+        raise ArgumentError(message(call, problem, hint=hint))
+    scores = (-losses_BT).tolist()
+    weights = {site: _all_weights(calls) for site, calls in record.items() if calls[0].weights is not None}
+    tops = {site: _all_tops(calls) for site, calls in record.items() if calls[0].top is not None}
+    return [
+        ObservedText(
+            tuple(scores[row][:size]),
+            # Copied, because a view would keep the weights of the whole batch in memory.
+            BySite(
+                {site: each[row, ..., :size, :size].numpy().copy() for site, each in weights.items()},
+                record.roles,
+            ),
+            {site: Top(*(part[row, ..., :size, :].clone() for part in each)) for site, each in tops.items()},
+        )
+        for row, size in enumerate(lengths)
+    ]
+
+
+def observe_in_batches(
+    model: LanguageModel, rows: Sequence[Sequence[int]], look: str | None, call: str
+) -> list[ObservedText]:
+    """Like observe_texts(), in batches of texts of similar length, so that the memory is bounded."""
+    order = sorted(range(len(rows)), key=lambda row: -len(rows[row]))
+    observed: dict[int, ObservedText] = {}
+    while order:
+        length = len(rows[order[0]]) - 1
+        count = LOGITS // (length * model.target_size)
+        if look is not None:
+            count = 1 if length > LONG else min(count, WEIGHTS // length**2)
+        batch, order = order[: max(count, 1)], order[max(count, 1) :]
+        results = observe_texts(model, [rows[row] for row in batch], look, call)
+        observed.update(zip(batch, results, strict=True))
+    return [observed[row] for row in range(len(rows))]
+
+
+def _all_weights(calls: list[Attended]) -> Tensor:
+    """Concatenate the weights of all calls of a site over the queries. A Transformer makes one call."""
+    weights = [call.weights for call in calls if call.weights is not None]
+    widest = max(each.shape[-1] for each in weights)
+    return torch.cat([pad(each, (0, widest - each.shape[-1])) for each in weights], -2).float().cpu()
+
+
+def _all_tops(calls: list[Attended]) -> Top:
+    tops = [call.top for call in calls if call.top is not None]
+    widest = max(each.weights.shape[-1] for each in tops)
+    weights = [pad(each.weights, (0, widest - each.weights.shape[-1])) for each in tops]
+    keys = [pad(each.keys, (0, widest - each.keys.shape[-1]), value=-1) for each in tops]
+    return Top(torch.cat(weights, -2).float().cpu(), torch.cat(keys, -2).cpu())

@@ -1,0 +1,235 @@
+"""TextGenerator: continue prompts with a language model, and build the results from tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regard.data.batch import EOS, UNK
+from regard.data.tokenizers import Tokenizer
+from regard.decoding import Beam, Hypothesis, LengthLimit, Prompts, Sample, Search, search
+from regard.errors import ArgumentError, message
+from regard.models.language_base import LanguageModel
+from regard.tasks.language.generated_text import GeneratedText
+from regard.tasks.language.observed_texts import ObservedText, observe_in_batches
+from regard.tasks.language.text_result import unknown_note
+from regard.tasks.language.text_stream import StopCheck, TextStream, before_stop, continuation
+from regard.viewing import pooled_from_top
+
+__all__ = ["GENERATION_LIMIT", "Generation", "TextGenerator", "checked_texts"]
+
+GENERATION_LIMIT = LengthLimit(constant=100)
+"""The default maximum number of new tokens."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The options of generating text.
+
+    search: Greedy(...), Beam(...) or Sample(...).
+    limit: the maximum number of new tokens, EOS included, if the rules of the search have none.
+    stop: stop strings; a text ends before the first of them.
+    look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
+    stopping: a function that returns True when generation must end, for example after Ctrl-C.
+    on_text: a function that gets each new piece of the text of a single prompt.
+    tokens_per_batch: the maximum number of tokens of a batch: prompts and new tokens of all hypotheses.
+    """
+
+    search: Search
+    limit: LengthLimit = GENERATION_LIMIT
+    stop: tuple[str, ...] = ()
+    look: str | None = None
+    stopping: Callable[[], bool] = lambda: False
+    on_text: Callable[[str], None] | None = None
+    tokens_per_batch: int = 4096
+
+    @property
+    def new_tokens(self) -> int:
+        """The maximum number of new tokens, EOS included."""
+        return self.search.rules.maximum or max(self.limit.constant, self.search.rules.minimum)
+
+    @property
+    def hypotheses(self) -> int:
+        """Number of hypotheses of each prompt during the search."""
+        match self.search:
+            case Beam(size=size):
+                return size
+            case Sample(count=count):
+                return count
+        return 1
+
+
+@dataclass(frozen=True)
+class TextGenerator:
+    """A language model with its tokenizer.
+
+    first_token: the input before the first token of a text: BOS, or EOS in continuous text.
+    """
+
+    model: LanguageModel
+    tokenizer: Tokenizer
+    first_token: int
+
+    def encode_prompt(self, text: str, place: str) -> list[int]:
+        """Return the tokens of a prompt. place: the file and line, or the call, for error messages.
+
+        In continuous text, a line break in the prompt is EOS, the end of a line.
+
+        Raise ArgumentError if all words of the prompt are unknown, or if the model has too few positions.
+        """
+        lines = text.split("\n") if self.first_token == EOS else [text]
+        tokens = [token for line in lines for token in (EOS, *self.tokenizer.encode(line))][1:]
+        if tokens and set(tokens) <= {UNK, EOS} and (unknown := self.tokenizer.unknown(text)):
+            problem = f"all words of the prompt are {unknown_note(unknown)}"
+            raise ArgumentError(message(place, problem, expected="at least one word of the training text"))
+        longest = self.model.longest_target
+        if longest is not None and len(tokens) >= longest:
+            problem = f"the prompt has {len(tokens)} tokens"
+            expected = f"fewer than {longest}, the number of positions of the model"
+            raise ArgumentError(message(place, problem, expected=expected, hint="shorten the prompt"))
+        return tokens
+
+    def generate(self, texts: Sequence[str], first: int, options: Generation) -> list[GeneratedText]:
+        """Continue each prompt. first: the index of the first prompt in the data.
+
+        After options.stopping() returns True, prompts whose generation has not begun are left out.
+        """
+        prompts = [self.encode_prompt(text, f"generate(), prompt {n}") for n, text in enumerate(texts, 1)]
+        if options.on_text is not None and (len(texts) != 1 or not self._streams(options)):
+            problem = "on_text needs one prompt, and Greedy(...) or Sample(count=1)"
+            raise ArgumentError(message("generate()", problem))
+        found: dict[int, list[Hypothesis]] = {}
+        for rows in self._batches(prompts, options):
+            if found and options.stopping():
+                break
+            found.update(zip(rows, self._search(rows, prompts, first, options), strict=True))
+        observed = self._observe([(prompts[row], each) for row in found for each in found[row]], options)
+        results: dict[int, GeneratedText] = {}
+        for row, hypotheses in found.items():
+            own = [
+                self._result(texts[row], prompts[row], each, next(observed), options) for each in hypotheses
+            ]
+            results[row] = own[0].with_others(own[1:])
+        return [results[row] for row in sorted(results)]
+
+    @staticmethod
+    def _streams(options: Generation) -> bool:
+        return not isinstance(options.search, Beam) and options.hypotheses == 1
+
+    def _batches(self, prompts: Sequence[list[int]], options: Generation) -> Iterator[list[int]]:
+        """Yield the rows of each batch. The prompts of a batch have the same number of tokens."""
+        by_length: dict[int, list[int]] = {}
+        for row, prompt in enumerate(prompts):
+            by_length.setdefault(len(prompt), []).append(row)
+        for length, rows in by_length.items():
+            tokens = (length + 1 + options.new_tokens) * options.hypotheses
+            count = max(options.tokens_per_batch // tokens, 1)
+            yield from (rows[at : at + count] for at in range(0, len(rows), count))
+
+    def _search(
+        self, rows: list[int], prompts: Sequence[list[int]], first: int, options: Generation
+    ) -> list[list[Hypothesis]]:
+        tokens = [prompts[row] for row in rows]
+        batch = Prompts.collate(
+            [[self.first_token, *each] for each in tokens], index=[first + row for row in rows]
+        )
+        observer, stream = None, TextStream(self.tokenizer, tokens[0], options.stop)
+        if (on_text := options.on_text) is not None:
+
+            def observer(generated: list[int]) -> None:
+                if text := stream.push(generated):
+                    on_text(text)
+
+        ends = StopCheck(self.tokenizer, tokens, options.stop, options.stopping, observer)
+        hypotheses = search(self.model, batch, options.search, look=None, limit=options.limit, ends=ends)
+        if on_text is not None and (rest := stream.push(hypotheses[0][0].tokens, last=True)):
+            on_text(rest)
+        return hypotheses
+
+    def _observe(
+        self, outputs: Sequence[tuple[list[int], Hypothesis]], options: Generation
+    ) -> Iterator[ObservedText | None]:
+        """Yield the attention of each output, in order; None if no attention is recorded."""
+        if options.look is None or not outputs:
+            return iter([None] * len(outputs))
+        rows = [[self.first_token, *prompt, *hypothesis.tokens] for prompt, hypothesis in outputs]
+        return iter(observe_in_batches(self.model, rows, options.look, "generate()"))
+
+    def _text(self, prompt: list[int], hypothesis: Hypothesis, options: Generation) -> tuple[str, bool]:
+        """Return the text of a hypothesis, and whether it ends at a stop string."""
+        whole = continuation(self.tokenizer, prompt, hypothesis.output_tokens)
+        text = before_stop(whole, options.stop)
+        return text, len(text) < len(whole)
+
+    def _result(
+        self,
+        prompt: str,
+        prompt_tokens: list[int],
+        hypothesis: Hypothesis,
+        observed: ObservedText | None,
+        options: Generation,
+    ) -> GeneratedText:
+        text, stopped = self._text(prompt_tokens, hypothesis, options)
+        longest, count = self.model.longest_target, len(hypothesis.tokens)
+        if stopped or hypothesis.finished:
+            reason = "stop" if stopped else "end"
+        elif count >= options.new_tokens:
+            reason = "length"
+        else:
+            full = longest is not None and len(prompt_tokens) + count >= longest
+            reason = "positions" if full else "interrupted"
+        notes = []
+        if reason == "positions":
+            notes.append(f"ended after {count} new tokens: the model has {longest} positions")
+        row = [self.first_token, *prompt_tokens, *hypothesis.tokens]
+        described = self.described(row, observed, prompt, len(prompt_tokens))
+        return GeneratedText(
+            text,
+            hypothesis.tokens,
+            token_scores=hypothesis.token_scores,
+            prompt=prompt,
+            prompt_token_ids=tuple(prompt_tokens),
+            prompt_pieces=tuple(self.tokenizer.pieces(prompt_tokens)),
+            stop_reason=reason,
+            ranking=hypothesis.ranking,
+            notes=tuple(notes),
+            **described,
+        )
+
+    def described(
+        self, row: Sequence[int], observed: ObservedText | None, text: str, prompt: int = 0
+    ) -> dict[str, Any]:
+        """Return the fields of a TextResult that follow from its tokens and its attention.
+
+        row: the first token, the prompt, and the tokens of the result. text: the text that the user gave.
+        prompt: number of tokens of the prompt.
+        """
+        first, tokens = row[0], list(row[1:])
+        pieces = self.tokenizer.pieces(tokens)
+        first_piece = self.tokenizer.pieces([first])[0]
+        given = tokens[:prompt] if prompt else tokens
+        columns = (first_piece, *pieces[:-1])
+        tops = {} if observed is None else observed.top
+        return {
+            "pieces": tuple(pieces[prompt:]),
+            "attention": {} if observed is None else observed.attention,
+            "long": tuple(pooled_from_top(site, top, pieces, columns) for site, top in tops.items()),
+            "unknown": () if self.tokenizer.uncovered.isdisjoint(given) else self.tokenizer.unknown(text),
+            "word_numbers": tuple(self.tokenizer.units(tokens)),
+            "first_piece": first_piece,
+        }
+
+
+def checked_texts(call: str, name: str, texts: str | Iterable[str]) -> list[str]:
+    """Return the texts as a list; raise ArgumentError if one is not a str. name: "line" or "prompt".
+
+    >>> checked_texts("score()", "line", "a rose")
+    ['a rose']
+    """
+    several = [texts] if isinstance(texts, str) else list(texts)
+    for number, text in enumerate(several, 1):
+        if not isinstance(text, str):
+            problem = f"{name} {number} is of type {type(text).__name__}"
+            raise ArgumentError(message(call, problem, expected="a text (str)"))
+    return several

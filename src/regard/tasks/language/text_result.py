@@ -1,0 +1,217 @@
+"""TextResult: a text that a language model has read or written, with token scores and attention.
+
+print(result) prints the text; rich.print(result) and notebooks also draw the attention; result.save("x.html")
+writes a page with a picture of every layer.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
+
+from regard.errors import printable
+from regard.files.atomic_io import write_whole
+from regard.roles import BySite
+from regard.viewing import Picture, Pooled, Seen, Site, long_map, pooled
+from regard.viewing.html_document import check_ending, document, safe, static
+
+__all__ = ["TextResult", "save_texts", "unknown_note"]
+
+MATRIX = 48
+"""Maximum number of words of a text whose attention is drawn as a matrix. Longer texts are drawn as a map."""
+
+LAYERS = 24
+"""Maximum number of attention layers that are drawn on a page."""
+
+NAMED = 5
+"""Number of unknown words that a note lists."""
+
+_shortened = reprlib.Repr()
+_shortened.maxstring = 80
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TextResult:
+    """A text with the log-probability of each of its tokens; the base of ScoredText and GeneratedText.
+
+    text: the text. token_ids: its tokens. pieces: the text of each token, "</s>" for EOS.
+    token_scores: log p(x_t | x_1 ... x_t-1) of each token.
+    attention: for each attention layer (site), the weights (H, T, T) over the text so far. Row t is the
+        attention while token t is predicted; column s is input s, which is token s - 1. Column 0 is the token
+        before the text.
+    unknown: the words that the vocabulary does not cover.
+    long: the same for a text with more than 512 tokens: of each row, the 32 largest weights, and a block map.
+    notes: messages for the user.
+    word_numbers: for each row of the attention, the index of its word; -1 for EOS.
+    first_piece: the token before the text, "<s>", or "</s>" in continuous text.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    pieces: tuple[str, ...]
+    token_scores: tuple[float, ...]
+    attention: dict[str, NDArray[Any]] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    long: tuple[Pooled, ...] = field(default=(), kw_only=True)
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
+    word_numbers: tuple[int, ...] = field(default=(), kw_only=True)
+    first_piece: str = field(default="<s>", kw_only=True)
+
+    @property
+    def log_probability(self) -> float:
+        """The log-probability of the tokens: the sum of the token scores."""
+        return sum(self.token_scores)
+
+    @property
+    def perplexity(self) -> float:
+        """Perplexity per token: exp of minus the mean of the token scores; inf if it overflows."""
+        return exp_or_inf(-self.log_probability / max(len(self.token_scores), 1))
+
+    @property
+    def read_pieces(self) -> tuple[str, ...]:
+        """The text of the token of each row of the attention."""
+        return self.pieces
+
+    @property
+    def whole_text(self) -> str:
+        """The text with everything before it that the model has read."""
+        return self.text
+
+    def seen(self, title: str = "") -> Seen:
+        """Return the recorded attention as arrays with their tokens, to draw, explore or save.
+
+        Rows are the predicted tokens. Columns are the input tokens: the token before the text, then all
+        tokens but the last. title: the title of the pictures. Default: the text.
+
+        >>> import numpy
+        >>> weights = {"decoder.0.self": numpy.array([[[1.0, 0.0], [0.5, 0.5]]])}
+        >>> seen = TextResult("a", (4, 3), ("a", "</s>"), (-1.0, -0.5), weights).seen()
+        >>> seen.site("decoder.0.self").columns
+        ('<s>', 'a')
+        """
+        rows, numbers = self.read_pieces, self.word_numbers or tuple(range(len(self.read_pieces)))
+        columns, column_numbers = (self.first_piece, *rows[:-1]), (-1, *numbers[:-1])
+        by_site = self.attention if isinstance(self.attention, BySite) else BySite(self.attention)
+        sites = tuple(
+            Site(name, weights, rows, columns, None, numbers, column_numbers, by_site.role(name))
+            for name, weights in by_site.items()
+        )
+        score = self.log_probability if self.token_scores else None
+        heading = title or self.whole_text
+        return Seen(sites, (), rows, (), numbers, heading, self.all_notes, score, self.long)
+
+    def pictures(self) -> Iterator[Picture]:
+        """Yield a picture of the attention of each layer (site), the mean or the maximum of its heads.
+
+        A text of at most 48 words is drawn as a matrix. Longer texts are drawn as a map, in which a cell is
+        the largest weight of a block of tokens, so that the size of the picture is bounded.
+        """
+        seen = self.seen()
+        words = seen.words()
+        for site, by_word in zip(seen.sites, words.sites, strict=True):
+            if len(by_word.rows) <= MATRIX:
+                yield words.picture(site=site.name, title=site.name)
+            else:
+                yield long_map(pooled(site.name, site.weights, site.rows, site.columns))
+        for each in self.long:
+            yield long_map(each)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return text, tokens, scores and notes as JSON values. seen() returns the attention."""
+        return {
+            "text": self.text,
+            "log_probability": self.log_probability,
+            "perplexity": self.perplexity if math.isfinite(self.perplexity) else None,
+            "token_ids": list(self.token_ids),
+            "pieces": list(self.pieces),
+            "token_scores": list(self.token_scores),
+            "unknown": list(self.unknown),
+            "notes": list(self.notes),
+        }
+
+    def save(self, path: str | Path, title: str = "A text") -> None:
+        """Write an HTML page with the text, its scores and its attention. path: must end in .html.
+
+        The page is a single file and loads nothing from the network.
+        """
+        save_texts(path, [self], title)
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """The notes, and one more if there are words that the vocabulary does not cover."""
+        return (*self.notes, unknown_note(self.unknown)) if self.unknown else self.notes
+
+    def __str__(self) -> str:
+        return self.whole_text
+
+    def __repr__(self) -> str:
+        score = f"log_probability={self.log_probability:.4g}"
+        return f"{type(self).__name__}({_shortened.repr(self.text)}, {score})"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield Text(printable(self.whole_text))
+        yield from self.pictures()
+        for note in (*self.facts, *self.all_notes):
+            yield Text(printable(note), "dim")
+
+    def _repr_html_(self) -> str:
+        lines = ['<div class="regard">', f"<style>{static('entry.css')}</style>", *self.html(), "</div>"]
+        return "\n".join(lines) + "\n"
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """Lines with the scores."""
+        return (f"log-probability {self.log_probability:.2f}, perplexity per token {self.perplexity:.2f}",)
+
+    def html_text(self) -> str:
+        """Return the text as escaped HTML."""
+        return safe(self.whole_text)
+
+    def html(self) -> Iterator[str]:
+        """Yield text, scores, attention and notes as escaped HTML; the attention is drawn as SVG."""
+        yield "<dl>"
+        yield f'<dt>text</dt><dd class="target" dir="auto" lang="">{self.html_text()}</dd>'
+        for fact in self.facts:
+            yield f"<dt>score</dt><dd>{safe(fact)}</dd>"
+        count = len(self.attention) + len(self.long)
+        for number, drawn in zip(range(LAYERS), self.pictures(), strict=False):
+            yield f"<dt>attention</dt><dd>{drawn.svg(f'attention, layer {number}')}</dd>"
+        left_out = (f"the first {LAYERS} of {count} attention layers are drawn",) if count > LAYERS else ()
+        for note in (*left_out, *self.all_notes):
+            yield f'<dt>note</dt><dd dir="auto">{safe(note)}</dd>'
+        yield "</dl>"
+
+
+def save_texts(path: str | Path, results: Iterable[TextResult], title: str) -> None:
+    """Write an HTML page with several texts, their scores and their attention. path: must end in .html."""
+    path = Path(path)
+    check_ending(path, ".html", "texts are written as a page")
+    style = static("entry.css") + static("page.css")
+    body = ["<header>", f'<h1 dir="auto">{safe(title)}</h1>', "</header>", "<main>"]
+    for result in results:
+        body += ["<article>", *result.html(), "</article>"]
+    write_whole(path, document(title, style, "", [*body, "</main>"]).encode())
+
+
+def unknown_note(unknown: tuple[str, ...]) -> str:
+    """Return a message that lists the first unknown words.
+
+    >>> unknown_note(("zebra", "yak"))
+    "not in the vocabulary: 'zebra', 'yak'"
+    """
+    words = list(dict.fromkeys(unknown))
+    more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
+    return f"not in the vocabulary: {', '.join(repr(word[:40]) for word in words[:NAMED])}{more}"
+
+
+def exp_or_inf(number: float) -> float:
+    """Return exp(number), or inf if it overflows."""
+    return math.exp(number) if number < 700 else math.inf

@@ -1,0 +1,159 @@
+"""The text of generated tokens: stop strings, and text that is shown while tokens are generated."""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from regard.data.tokenizers import Tokenizer
+from regard.errors import ArgumentError, message
+
+__all__ = ["StopCheck", "TextStream", "before_stop", "check_stop", "continuation"]
+
+CONTEXT = 8
+"""Number of tokens before a text that are decoded with it, so that the space between them is kept."""
+
+CHARACTER = 4
+"""Maximum number of bytes of a character in UTF-8."""
+
+INCOMPLETE = "\ufffd"
+"""What decode() returns for each byte of an incomplete character."""
+
+MOST_STOPS, LONGEST_STOP = 100, 1000
+"""Maximum number of stop strings, and of characters of a stop string."""
+
+
+def check_stop(stop: Sequence[str], call: str) -> tuple[str, ...]:
+    """Return the stop strings as a tuple; raise ArgumentError if one is empty or there are too many."""
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    for text in stops:
+        if not isinstance(text, str) or not 0 < len(text) <= LONGEST_STOP:
+            expected = f"a text of 1 to {LONGEST_STOP} characters"
+            raise ArgumentError(message(call, f"a stop string is {text!r:.60}", expected=expected))
+    if len(stops) > MOST_STOPS:
+        raise ArgumentError(message(call, f"{len(stops)} stop strings", expected=f"at most {MOST_STOPS}"))
+    return stops
+
+
+def continuation(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:
+    """Return the text of tokens that follow other tokens, with the space between them.
+
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> tokenizer = train_tokenizer("word", ["I learned CS"])
+    >>> continuation(tokenizer, tokenizer.encode("I learned"), tokenizer.encode("CS"))
+    ' CS'
+    """
+    context = list(before[-CONTEXT:])
+    old, new = tokenizer.decode(context), tokenizer.decode([*context, *tokens])
+    return new[len(old) :] if new.startswith(old) else tokenizer.decode(tokens)
+
+
+def before_stop(text: str, stop: Sequence[str]) -> str:
+    """Return the text before the first stop string; the whole text if it contains none.
+
+    >>> before_stop("one. two; three", [";", "."])
+    'one'
+    """
+    return text[: min((text.index(each) for each in stop if each in text), default=len(text))]
+
+
+class StopCheck:
+    """Ends hypotheses of a search at a stop string, or all of them when a stop is requested (see Ends).
+
+    prompts: the tokens of each prompt of the batch.
+    requested: a function that returns True when generation must end, for example after Ctrl-C.
+    observer: a function that is called after each step with the tokens of the first hypothesis.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompts: Sequence[Sequence[int]],
+        stop: Sequence[str],
+        requested: Callable[[], bool],
+        observer: Callable[[list[int]], None] | None = None,
+    ):
+        self.tokenizer, self.prompts, self.stop = tokenizer, prompts, stop
+        self.requested, self.observer = requested, observer
+        # Each token has at least one byte. A stop string ends in the last token, or it ended an earlier step.
+        self.window = max((len(each.encode()) for each in stop), default=0) + CONTEXT
+
+    def __call__(self, tokens: Tensor, index: Tensor) -> Tensor:
+        """Return which hypotheses end, (b, K). tokens: (b, K, t). index: (b,)."""
+        if self.observer is not None:
+            self.observer(tokens[0, 0].tolist())
+        if self.requested():
+            return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+        if not self.stop:
+            return torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+        length = tokens.shape[2]
+        ended = []
+        for row, hypotheses in zip(index.tolist(), tokens[..., -self.window :].tolist(), strict=True):
+            before = self.prompts[row] if length <= self.window else ()
+            texts = [continuation(self.tokenizer, before, each) for each in hypotheses]
+            ended.append([any(stop in text for stop in self.stop) for text in texts])
+        return torch.tensor(ended, device=tokens.device)
+
+
+class TextStream:
+    """Converts generated tokens to text piece by piece, for output while a text is generated.
+
+    Bytes of an incomplete character, and text that may be the beginning of a stop string, are kept back. If a
+    token changes the character before it (a combining accent), only the accent is returned. So the returned
+    pieces together are canonically equivalent (Unicode) to the whole text.
+
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> tokenizer = train_tokenizer("bpe", ["low lower lowest"] * 9, size=280)
+    >>> stream, tokens = TextStream(tokenizer, [], []), tokenizer.encode("low 낮")
+    >>> [stream.push(tokens[: size + 1]) for size in range(len(tokens))][-3:]
+    ['', '', ' 낮']
+    """
+
+    def __init__(self, tokenizer: Tokenizer, before: Sequence[int], stop: Sequence[str]):
+        self.tokenizer, self.stop = tokenizer, stop
+        self.context = list(before[-CONTEXT:])
+        self.first, self.read = 0, len(self.context)
+        self.kept, self.stopped = "", False
+
+    def push(self, tokens: Sequence[int], *, last: bool = False) -> str:
+        """Return the new text. tokens: all tokens generated so far. last: keep nothing back."""
+        whole = [*self.context, *tokens]
+        old = self.tokenizer.decode(whole[self.first : self.read])
+        new = self.tokenizer.decode(whole[self.first :])
+        incomplete = len(new) - len(new.rstrip(INCOMPLETE))
+        if 0 < incomplete < CHARACTER and not last:
+            return ""
+        added = _added(old, new)
+        if added:
+            self.first, self.read = self.read, len(whole)
+        return self._unless_stopped(added, last)
+
+    def _unless_stopped(self, added: str, last: bool) -> str:
+        if self.stopped:
+            return ""
+        whole = self.kept + added
+        text = before_stop(whole, self.stop)
+        self.stopped = len(text) < len(whole)
+        sizes = range(len(text), 0, -1) if not last and not self.stopped else ()
+        kept = next((size for size in sizes if _begins_stop(text[-size:], self.stop)), 0)
+        self.kept = text[len(text) - kept :]
+        return text[: len(text) - kept]
+
+
+def _added(old: str, new: str) -> str:
+    """Return the end of `new` after `old`, or after their common beginning if the end of `old` changed."""
+    if new.startswith(old):
+        return new[len(old) :]
+    before, after = (unicodedata.normalize("NFD", text) for text in (old, new))
+    if after.startswith(before):
+        return after[len(before) :]
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))
+    return new[sum(1 for _ in same) :]
+
+
+def _begins_stop(text: str, stop: Sequence[str]) -> bool:
+    return any(len(text) < len(each) and each.startswith(text) for each in stop)

@@ -1,0 +1,72 @@
+"""`regard view` for language models: the self-attention over the text so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from regard.errors import ArgumentError, message, shown
+from regard.runs.command_options import CommandOption
+from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
+from regard.runs.run_task import RunTask
+from regard.tasks.language.language_run import LanguageRun
+from regard.viewing import Picture, Seen, pooled
+
+__all__ = ["VIEW_OPTIONS", "LanguageView", "view_language"]
+
+VIEW_OPTIONS: tuple[CommandOption | str, ...] = ("text",)
+"""The options of `regard view` for language models, besides those for drawing."""
+
+MATRIX = 256
+"""Maximum number of tokens of a text that is drawn as a matrix. Longer texts are drawn as a map."""
+
+LONGEST = 2048
+"""Maximum number of tokens of a text."""
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageView(RunView):
+    """The self-attention of a language model over one text."""
+
+    def picture(self, options: ViewOptions) -> Picture:
+        """Draw one view. A long text is drawn as a map of blocks, the only view that can show it."""
+        if self.seen.long:
+            options = replace(options, view=options.view or "long")
+            if options.view != "long":
+                problem = f"the text has {len(self.seen.long[0].rows):,} tokens"
+                expected = f"at most {MATRIX} tokens, or --view long"
+                raise ArgumentError(message(f"--view {options.view}", problem, expected=expected))
+            return self.seen.picture("long", site=options.site, head=options.head)
+        if options.view == "long":
+            return _long(self.seen).picture("long", site=options.site, head=options.head)
+        if options.view == "rollout" and options.site is None:
+            options = replace(options, site="decoder")
+        return super().picture(options)
+
+
+def view_language(
+    task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
+) -> LanguageView:
+    """Record the self-attention of every layer while the model reads a text.
+
+    options: the values of VIEW_OPTIONS.
+    """
+    model: LanguageRun = run.load(task)
+    tokens = len(model.tokenizer.encode(options["text"])) + 1
+    if tokens > LONGEST:
+        problem = f"the text has {tokens:,} tokens"
+        raise ArgumentError(message("--text", problem, expected=f"at most {LONGEST:,}"))
+    seen = model.score(options["text"], look="*").seen()
+    if not seen.sites and not seen.long:
+        name = model.settings.model.name
+        problem = f"the model {name} has no attention to view"
+        hint = "train a language model with attention: regard train --task language --model transformer"
+        raise ArgumentError(message(shown(run.folder), problem, hint=hint))
+    return LanguageView(seen if seen.long or tokens <= MATRIX else _long(seen))
+
+
+def _long(seen: Seen) -> Seen:
+    """Return a copy with a map of blocks for each site, instead of all weights."""
+    maps = [pooled(each.name, each.weights, each.rows, each.columns) for each in seen.sites]
+    return replace(seen, sites=(), long=tuple(maps))

@@ -1,0 +1,261 @@
+"""`regard evaluate` for translation: the options, the references, and the report of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+
+from regard.data.korean.corpus import VERSION
+from regard.data.line_io import check_standard_input
+from regard.data.pair_stream import RowPairs
+from regard.decoding.search_options import build_search
+from regard.errors import ArgumentError, message
+from regard.runs.command_options import CommandOption
+from regard.runs.run_commands import ChosenRun
+from regard.runs.run_folder import config_of, is_run
+from regard.runs.run_task import RunTask
+from regard.tasks.column_names import two_columns, two_names
+from regard.tasks.file_options import COLUMNS, FAITHFULNESS, FIELDS, JSONL, PAGE, TSV
+from regard.tasks.task_table import task_of
+from regard.tasks.translation.evaluation_report import (
+    EvaluationOptions,
+    EvaluationReport,
+    References,
+    built_in_references,
+    evaluate_file,
+    evaluate_run,
+    paired_references,
+    read_references,
+)
+from regard.tasks.translation.faithfulness_report import FaithfulnessReport, measure_faithfulness
+from regard.tasks.translation.translation_page import TranslationPage
+from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.training.settings import build
+
+__all__ = ["EVALUATE_OPTIONS", "TranslationEvaluation", "evaluate_translation"]
+
+SENTENCES, MOST_SENTENCES = 1000, 10_000_000
+COMPARED, COUNTED = "Gold alignments", "Scores"
+
+EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
+    CommandOption("--source", "Source sentences, one per line; - is standard input.", "FILE"),
+    CommandOption(
+        "--target",
+        "Reference translations: line N is the translation of line N of --source. Repeat the option for "
+        "several references per sentence.",
+        "FILE",
+        list[str],
+    ),
+    TSV,
+    JSONL,
+    COLUMNS,
+    FIELDS,
+    CommandOption("--translations", "Evaluate the translations in this file, instead of a run.", "FILE"),
+    CommandOption(
+        "--split",
+        "Evaluate on this split of the built-in corpus, instead of files: test, long or valid.",
+        "NAME",
+    ),
+    CommandOption(
+        "--sentences",
+        "With --split: number of sentences.",
+        "INT",
+        int,
+        SENTENCES,
+        least=1,
+        most=MOST_SENTENCES,
+    ),
+    CommandOption(
+        "--gold-alignments",
+        "Also evaluate the alignments of the model, against the gold alignments in this file. Line N "
+        "has the links of pair N: 0-2 is a sure link of source word 0 and target word 2, 0p2 or 0?2 is a "
+        "possible link.",
+        "FILE",
+        Path,
+        panel=COMPARED,
+    ),
+    CommandOption(
+        "--base",
+        "Number of the first word in --gold-alignments: 0 or 1.",
+        "INT",
+        int,
+        0,
+        least=0,
+        most=1,
+        panel=COMPARED,
+    ),
+    CommandOption(
+        "--lowercase/--cased",
+        "Lowercase the text before scoring, or not.",
+        kind=bool,
+        shown_default="the setting of the run; without a run, --cased",
+        panel=COUNTED,
+    ),
+    CommandOption(
+        "--tokenize",
+        "Tokenizer that sacreBLEU uses for BLEU.",
+        "NAME",
+        shown_default="the setting of the run; without a run, 13a",
+        panel=COUNTED,
+    ),
+    CommandOption(
+        "--moses",
+        "Also compute BLEU with the Moses tokenizer of this language, e.g. en.",
+        "LANGUAGE",
+        panel=COUNTED,
+    ),
+    CommandOption("--output", "Write the translations to this file.", "FILE", Path),
+    PAGE,
+    FAITHFULNESS,
+    CommandOption(
+        "--other",
+        "With --faithfulness: also measure how similar the attention weights of this other run are.",
+        "RUN",
+        Path,
+    ),
+    "beam_size",
+    "length_penalty",
+    "greedy",
+    "max_source_length",
+    "batch_tokens",
+)
+"""The options of `regard evaluate` for translation."""
+
+REFERENCES = ("source", "target", "tsv", "jsonl", "split", "sentences", "gold_alignments", "base")
+"""The options that ReferenceOptions has, besides columns and fields."""
+
+
+@dataclass(frozen=True)
+class TranslationEvaluation:
+    """The scores of translations, and the faithfulness of the attention if it was measured."""
+
+    report: EvaluationReport
+    faithful: FaithfulnessReport | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores as a dict for JSON."""
+        faithful = {} if self.faithful is None else {"faithfulness": self.faithful.written()}
+        return self.report.written() | faithful
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield self.report.table()
+        if self.faithful is not None:
+            yield self.faithful.described()
+
+
+def evaluate_translation(
+    task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
+) -> TranslationEvaluation:
+    """Evaluate the translations of a run, or those in a file, against references; see RunTask.evaluate_run().
+
+    options: the values of EVALUATE_OPTIONS.
+    """
+    if options["other"] is not None and not options["faithfulness"]:
+        raise ArgumentError(message("--other", "it needs --faithfulness"))
+    translations, page = options["translations"], options["page"]
+    columns, fields = options["columns"] or "1,2", options["fields"] or "source,target"
+    given = ReferenceOptions(**{name: options[name] for name in REFERENCES}, columns=columns, fields=fields)
+    given.check(translations)
+    search = build_search(options["beam_size"], options["length_penalty"], greedy=options["greedy"])
+    html = TranslationPage(page)
+    references = given.read(None if run is None else run.folder)
+    if run is None:
+        if translations is None:
+            expected = "a run folder, or --translations"
+            raise ArgumentError(message("regard evaluate", "nothing to evaluate", expected=expected))
+        if options["output"] is not None or page is not None or options["faithfulness"]:
+            problem = "--output, --page and --faithfulness need a run"
+            raise ArgumentError(message("--translations", problem))
+        scores = EvaluationOptions(options["tokenize"] or "13a", bool(options["lowercase"]), options["moses"])
+        return TranslationEvaluation(evaluate_file(translations, references, scores))
+    if translations is not None:
+        raise ArgumentError(message("--translations", "a run is given too", expected="one of the two"))
+    limits = {"tokens_per_batch": options["batch_tokens"], "longest": options["max_source_length"]}
+    translator = run.load(task, search=search, **limits)
+    partner = None
+    if options["other"] is not None:
+        task_of(options["other"], "translation")  # raises for a run of another task
+        partner = ChosenRun(options["other"], device=run.device).load(task)
+    given.check_split(translator.settings)
+    settings = translator.settings.evaluation
+    lower = settings.lowercase if options["lowercase"] is None else options["lowercase"]
+    scores = EvaluationOptions(options["tokenize"] or settings.tokenize, lower, options["moses"])
+    report = evaluate_run(translator, references, scores, options["output"], html)
+    faithful = measure_faithfulness(translator, references, partner) if options["faithfulness"] else None
+    return TranslationEvaluation(report, faithful)
+
+
+@dataclass(frozen=True)
+class ReferenceOptions:
+    """The options for the references.
+
+    They are in files of lines (source, target), in files of pairs (tsv or jsonl), or in a split of the
+    built-in corpus.
+    """
+
+    source: str | None
+    target: list[str] | None
+    tsv: list[str] | None
+    jsonl: list[str] | None
+    columns: str
+    fields: str
+    split: str | None
+    sentences: int
+    gold_alignments: Path | None
+    base: int
+
+    @property
+    def rows(self) -> list[str]:
+        """The names of the files of pairs."""
+        return [*(self.tsv or ()), *(self.jsonl or ())]
+
+    def check(self, translations: str | None) -> None:
+        """Raise ArgumentError unless the references are given in exactly one way."""
+        files = self.source is not None or bool(self.target)
+        if self.split is not None and (files or self.rows or self.gold_alignments is not None):
+            problem = "the built-in corpus has its own source, target and alignments"
+            raise ArgumentError(message(f"--split {self.split}", problem, hint="remove the file options"))
+        expected = "--source and --target, or --tsv, or --jsonl, or --translations and --target, or --split"
+        if (files and self.rows) or (self.tsv and self.jsonl):
+            problem = "the references are given in more than one way"
+            raise ArgumentError(message("regard evaluate", problem, expected=expected))
+        complete = self.target and (self.source is not None or translations is not None)
+        if self.split is None and not complete and not self.rows:
+            raise ArgumentError(message("regard evaluate", "no references are named", expected=expected))
+        if (
+            self.gold_alignments is not None
+            and self.source is None
+            and not (self.rows and translations is None)
+        ):
+            problem = "alignments can be evaluated for a run only, not for a file of translations"
+            raise ArgumentError(message("--gold-alignments", problem))
+        check_standard_input(self.source, translations, *(self.target or ()))
+
+    def check_split(self, settings: TranslationSettings) -> None:
+        """Raise ArgumentError if --split is used with a run that was not trained on the built-in corpus."""
+        if self.split is not None and settings.data.built_in is None:
+            hint = "regard data korean --split test writes these sentences to files"
+            problem = "this run was not trained on the built-in corpus"
+            raise ArgumentError(message(f"--split {self.split}", problem, hint=hint))
+
+    def read(self, run: Path | None) -> References:
+        """Read the references from files, or generate them with the grammar version of the run."""
+        if self.split is not None:
+            return built_in_references(self.split, self.sentences, _grammar(run))
+        if self.rows:
+            columns, names = two_columns(self.columns), two_names("--fields", self.fields)
+            pairs = RowPairs.read(self.tsv, self.jsonl, columns, names)
+            return paired_references(pairs, self.gold_alignments, self.base)
+        return read_references(self.source, self.target or [], self.gold_alignments, self.base)
+
+
+def _grammar(run: Path | None) -> int:
+    """Return the version of the grammar that the run was trained with, or the latest version."""
+    if run is None or not is_run(run):
+        return VERSION
+    data = build(TranslationSettings, config_of(run), str(run / "config.toml")).data
+    return data.grammar_version if data.built_in else VERSION

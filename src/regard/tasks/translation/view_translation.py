@@ -1,0 +1,130 @@
+"""`regard view` for translation: translate one sentence, or score a given translation, and draw it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from regard.decoding import Scored
+from regard.decoding.attention_inputs import drawn_steps
+from regard.decoding.search_options import build_search
+from regard.evaluation import faithfulness
+from regard.roles import CROSS, matches
+from regard.runs.command_options import CommandOption
+from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
+from regard.runs.run_task import RunTask
+from regard.viewing import Picture, Seen, picture
+
+__all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "TranslationView", "view_translation"]
+
+STEPS = "steps"
+OWN_VIEWS = MappingProxyType({STEPS: "how the weights are computed from the scores"})
+"""A view that is not in VIEWS, because it needs the model: it draws scores, which .seen files do not have."""
+
+VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
+    "text",
+    CommandOption(
+        "--target",
+        "Show the attention for this translation, instead of the translation by the model.",
+        "TEXT",
+    ),
+    "beam_size",
+    "length_penalty",
+    "greedy",
+    "max_length",
+)
+"""The options of `regard view` for translation, besides those for drawing."""
+
+UNKNOWN = "<unk>"
+"""The unknown token."""
+
+SELF_VIEWS = ("self", "rollout")
+"""The views that draw self-attention."""
+
+
+@dataclass(frozen=True, eq=False)
+class TranslationView(RunView):
+    """The attention of a translation. sentence: the source as the translator reads it."""
+
+    translator: Any
+    translation: Scored
+    sentence: str
+
+    def picture(self, options: ViewOptions) -> Picture:
+        """Draw one view; words that the vocabulary does not cover are shown as they are in the text."""
+        view, site, head, word = options.view or self.default_view, options.site, options.head, options.word
+        if view == STEPS:
+            words, text = _with_unknown_words(self.seen.words(), self.translation), self.translation.text
+            return drawn_steps(self.translator, self.seen, self.sentence, text, site, head, word, words)
+        prepared = options.prepared(self.seen)
+        if not options.subwords:
+            prepared = _with_unknown_words(prepared, self.translation)
+        return picture(prepared, view, site=site, head=head, word=word)
+
+
+def view_translation(
+    task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
+) -> TranslationView:
+    """Translate one sentence, or score a translation of it, and record its attention.
+
+    options: the values of VIEW_OPTIONS.
+    """
+    search = build_search(
+        options["beam_size"],
+        options["length_penalty"],
+        greedy=options["greedy"],
+        max_length=options["max_length"],
+    )
+    unit = "word" if drawing.subwords is False else "auto"
+    translator = run.load(task, search=search, look="*", unit=unit)
+    sentence, target = translator.prepare(options["text"]), options["target"]
+    translation = translator.translate(sentence) if target is None else translator.score(sentence, target)
+    seen = _measured(translator, translation, drawing)
+    return TranslationView(seen, translator, translation, sentence)
+
+
+def _measured(translator: Any, translation: Any, drawing: ViewOptions) -> Seen:
+    """Return the attention of a translation, with its faithfulness as a note under every picture.
+
+    Faithfulness is measured for cross-attention. If `site` is cross-attention, only this site and head are
+    measured. Otherwise all cross-attention is measured, and the note says so.
+    """
+    seen, site, head = translation.seen(), drawing.site, drawing.head
+    empty = not translation.text.strip() or len(translation.source_units) < 2
+    if translation.alignment is None or empty:
+        return seen
+    cross = [each for each in seen.sites if each.kind == "cross"]
+    drawn = [each for each in cross if site is None or matches(site, each.name, each.role)]
+    if drawing.view in SELF_VIEWS or not drawn:
+        return seen.noted(f"cross-attention: {faithfulness(translator, translation)}")
+    exists = head is None or head < min(each.heads for each in drawn)
+    head = head if exists else None
+    return seen.noted(faithfulness(translator, translation, at=site or CROSS, head=head))
+
+
+def _with_unknown_words(seen: Seen, pair: Scored) -> Seen:
+    """Return a copy of `seen` in which <unk> is replaced by the text of the unknown word."""
+    spelled = {}
+    sides = (
+        ("source", pair.source_units, seen.source_words),
+        ("target", pair.target_units, seen.target_words),
+    )
+    for side, words, numbers in sides:
+        spelled[side] = words if len(words) == max(numbers, default=-1) + 1 else []
+
+    def spell(pieces: tuple[str, ...], numbers: tuple[int, ...] | None, side: str) -> tuple[str, ...]:
+        numbered = zip(pieces, numbers or (), strict=True)
+        words = spelled[side]
+        return tuple(words[n] if words and n >= 0 and UNKNOWN in piece else piece for piece, n in numbered)
+
+    sites = tuple(
+        replace(
+            site,
+            rows=spell(site.rows, site.row_words, "source" if site.kind == "encoder" else "target"),
+            columns=spell(site.columns, site.column_words, "target" if site.kind == "decoder" else "source"),
+        )
+        for site in seen.sites
+    )
+    return replace(seen, sites=sites)

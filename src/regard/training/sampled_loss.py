@@ -1,0 +1,152 @@
+"""The loss of a task whose model samples its attention (select=Hard), with REINFORCE.
+
+    loss = 1/K sum_k loss(y | s_k) + estimate.loss + estimate.baseline_loss, summed over examples
+
+A task calls add_estimator() in its constructor and sampled_loss() in loss(). It needs the settings
+training.estimator; see estimators.py for the equations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.batch import PAD
+from regard.errors import ArgumentError, message
+from regard.training.checkpoints.checkpoint_files import ESTIMATOR
+from regard.training.distributed import Processes
+from regard.training.estimators import (
+    Lengths,
+    Reinforce,
+    build_estimator,
+    check_selections,
+    likelihood_bound,
+)
+from regard.training.settings import Training
+from regard.training.task import Loss
+
+__all__ = [
+    "SAMPLED",
+    "RowLosses",
+    "add_estimator",
+    "check_estimator",
+    "embedding_features",
+    "features_size",
+    "sampled_loss",
+]
+
+
+SAMPLED = "the loss collects what the attention draws (training.estimator)"
+"""The value of Task.uncapturable for tasks that use sampled_loss()."""
+
+
+class RowLosses(NamedTuple):
+    """The losses of the rows of a batch, both (rows,).
+
+    total: the loss to minimise, with its graph, such as the label-smoothed cross-entropy.
+    log_likelihood: log p(y | s), for the log.
+    """
+
+    total: Tensor
+    log_likelihood: Tensor
+
+
+def check_estimator(model: nn.Module, training: Training) -> None:
+    """Raise ArgumentError if the attention of a model cannot be trained with training.estimator.
+
+    >>> from regard.models import build_model
+    >>> check_estimator(build_model("bahdanau", 9, 9, width=4, select="straight-through"), Training())
+    """
+    settings = training.estimator
+    check_selections(model, None if settings is None else build_estimator(settings.options(features=1)))
+    if settings is not None and training.compile:
+        problem = "what the attention draws cannot be collected in a compiled model"
+        raise ArgumentError(message("training.estimator", problem, hint="set training.compile=false"))
+
+
+def add_estimator(
+    model: nn.Module, training: Training, *, features: int = 0, processes: Processes | None = None
+) -> Reinforce | None:
+    """Add the estimator of the settings to a model as model.estimator; return it, or None if there is none.
+
+    As a part of the model, its baseline is trained by the optimizer and saved in checkpoints.
+
+    features: size of the input of a learned baseline, F. processes: of distributed training.
+
+    >>> from regard.models import build_model
+    >>> model = build_model("bahdanau", 9, 9, width=4, select="hard")
+    >>> estimator = add_estimator(model, Training(estimator={"samples": 2}))
+    >>> estimator.samples, [name for name in model.state_dict() if name.startswith("estimator.")]
+    (2, ['estimator.baseline.average'])
+    """
+    check_estimator(model, training)
+    if training.estimator is None:
+        return None
+    estimator = build_estimator(training.estimator.options(features=features), processes)
+    device = next(model.parameters()).device
+    model.add_module(ESTIMATOR, estimator.to(device))
+    return estimator
+
+
+def sampled_loss(
+    estimator: Reinforce,
+    row_losses: Callable[[], RowLosses],
+    examples: int,
+    *,
+    lengths: Lengths = None,
+    features: Tensor | None = None,
+    counted: Tensor | None = None,
+) -> Loss:
+    """Run the forward pass of a batch, and return its loss with the terms of the estimator.
+
+    The reward of a row is its negative loss, so the gradient is an unbiased estimate of the gradient of the
+    expected loss (Williams 1992); the log-likelihood is such a reward (Xu et al. 2015, eq. 12).
+
+    row_losses: runs the model on the K = estimator.samples samples of each example, and returns the losses of
+        the rows; row r is a sample of example r // K. A batch is repeated with batch.repeat(K).
+    examples: number of examples, N; there are N K rows.
+    lengths, features, counted: see Reinforce.forward().
+
+    The log gets "loss", the negative log-likelihood -log p(y | s), and of the estimator "entropy", the
+    entropy of the attention, "baseline", and "bound", see likelihood_bound().
+    """
+    with estimator.collect(examples) as drawn:
+        total_R, likelihood_R = row_losses()
+    estimate = estimator(drawn, -total_R, lengths, features, counted)
+    total = total_R.sum() / estimator.samples + estimate.loss + estimate.baseline_loss
+    shown = {
+        "loss": -likelihood_R.detach().sum() / estimator.samples,
+        "bound": likelihood_bound(likelihood_R, estimator.samples),
+        "baseline": estimate.shown["baseline"],
+        "entropy": estimate.shown["entropy"],
+    }
+    return Loss(total, shown)
+
+
+def features_size(*tables: nn.Embedding) -> int:
+    """Return the size F of the result of embedding_features() for texts with these embedding tables."""
+    return sum(table.embedding_dim + 1 for table in tables)
+
+
+@torch.no_grad()
+def embedding_features(*texts: tuple[nn.Embedding, Tensor]) -> Tensor:
+    """Return the input of a learned baseline: the mean embedding and the log-length of each text, (rows, F).
+
+    They depend on the data only, not on what the attention draws.
+
+    texts: pairs of an embedding table and padded tokens, (rows, S).
+
+    >>> table = nn.Embedding(9, 4)
+    >>> embedding_features((table, torch.tensor([[5, 6, 0], [7, 0, 0]]))).shape
+    torch.Size([2, 5])
+    """
+    features = []
+    for table, tokens_BS in texts:
+        real_BS = tokens_BS != PAD
+        lengths_B1 = real_BS.sum(1, keepdim=True).clamp(min=1).to(table.weight.dtype)
+        total_BM = (table(tokens_BS) * real_BS[..., None]).sum(1)
+        features += [total_BM / lengths_B1, lengths_B1.log()]
+    return torch.cat(features, 1)
