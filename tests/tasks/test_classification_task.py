@@ -144,10 +144,10 @@ def test_killed_run_resumes_with_the_same_bits(tmp_path: Path, data, model, monk
     train(chosen, tmp_path / "whole")
     original = Trainer._step
 
-    def killed(self: Trainer, requested: Any) -> None:
+    def killed(self: Trainer, requested: Any) -> Any:
         if self.progress.step == 7:
             raise KeyboardInterrupt
-        original(self, requested)
+        return original(self, requested)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Trainer, "_step", killed)

@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from regard.training.budget import evaluation_interval, pace_is_known, plan_steps, total_steps
-from regard.training.interrupts import Interruption
 from regard.training.logs.log import Log
 from regard.training.loop import Trainer
 from regard.training.settings import Training
@@ -92,7 +91,7 @@ def test_resumed_run_keeps_its_total_steps(tmp_path: Path):
     clock = Clock()
     first = timed(tmp_path, clock, step=1.0, evaluation=5.0, minutes=2.0)
     for _ in range(30):
-        first._step(Interruption())
+        first.take_step()
         first._settle_minutes()
     assert first.progress.total is not None
     same = timed(tmp_path, clock, step=1.0, evaluation=3.0, minutes=2.0)

@@ -12,7 +12,6 @@ import torch
 from regard.errors import DataError, UnknownName
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.gradients import coarse_products
-from regard.training.interrupts import Interruption
 from regard.training.task import Loss
 from tests.training.toys import Numbers, Toy, bits, last, records, trainer
 
@@ -166,7 +165,7 @@ def test_resuming_an_ended_run_changes_nothing(tmp_path: Path):
 def test_log_of_a_run_without_checkpoint_is_rewound(tmp_path: Path):
     killed = trainer(tmp_path, log=True, steps=6)
     killed.log.event("data", "three words")
-    killed._step(Interruption())
+    killed.take_step()
     resumed = trainer(tmp_path, log=True, steps=6)
     assert resumed.resume() is None
     resumed.run()

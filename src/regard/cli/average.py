@@ -24,6 +24,7 @@ from regard.files.folder_lock import locked
 from regard.files.untrusted import open_regular
 from regard.runs.run_folder import made_folder
 from regard.runs.run_task import RunTask
+from regard.runs.seed_folders import check_one_seed
 from regard.runs.stored_runs import checked_settings
 from regard.training.checkpoints.averaging import mean_weights
 from regard.training.checkpoints.checkpoint_files import folder_name
@@ -61,6 +62,7 @@ def average(
     * `regard average runs/x --steps 8000,9000,10000 --output runs/x-mean`
     """
     kind = task_of_run(run, task)
+    check_one_seed(run)
     checked_settings(kind, run)
     if (last is None) == (steps is None):
         raise ArgumentError(

@@ -19,7 +19,9 @@ from regard.cli.task_option import OwnTask, task_of_run
 from regard.data.line_io import say
 from regard.errors import DataError, RegardError, message, printable, shown
 from regard.runs.run_facts import RunFacts, facts_of
+from regard.runs.seed_facts import SeedFacts, seed_facts_of
 from regard.training.logs.live_table import TITLES, best_title, in_time, in_words, metric_title
+from regard.training.logs.seed_log import mean_text, scores_table
 
 __all__ = ["show", "sparkline"]
 
@@ -50,11 +52,7 @@ def show(runs: Runs, as_json: AsJSON = False, task: OwnTask = None) -> None:
 
     * `regard show runs/x --json`
     """
-    facts = (
-        [facts_of(task_of_run(runs[0], task), runs[0])]
-        if len(runs) == 1
-        else list(_readable_runs(runs, task))
-    )
+    facts = [_facts(runs[0], task)] if len(runs) == 1 else list(_readable_runs(runs, task))
     if as_json:
         records = [each.written() for each in facts]
         print_json(records if len(runs) > 1 else records[0])
@@ -62,16 +60,23 @@ def show(runs: Runs, as_json: AsJSON = False, task: OwnTask = None) -> None:
     console = Console(highlight=False)
     if len(runs) > 1:
         console.print(compared(facts))
-    else:
-        for part in describe_run(facts[0], console):
-            console.print(part)
+        return
+    about = facts[0]
+    parts = describe_run(about, console) if isinstance(about, RunFacts) else describe_seeds(about)
+    for part in parts:
+        console.print(part)
 
 
-def _readable_runs(runs: Sequence[Path], task: str | None) -> Iterator[RunFacts]:
+def _facts(run: Path, task: str | None) -> RunFacts | SeedFacts:
+    kind = task_of_run(run, task)
+    return seed_facts_of(kind, run) or facts_of(kind, run)
+
+
+def _readable_runs(runs: Sequence[Path], task: str | None) -> Iterator[RunFacts | SeedFacts]:
     count = 0
     for each in runs:
         try:
-            facts = facts_of(task_of_run(each, task), each)
+            facts = _facts(each, task)
         except RegardError as error:
             say(str(error).splitlines()[0])
             continue
@@ -107,6 +112,31 @@ def describe_run(facts: RunFacts, console: Console) -> Iterator[Table | Text]:
     for note in facts.notes:
         yield Text(printable(note), style="yellow")
     if command := _next(facts):
+        yield Text(f"\nnext: {command}", style="dim")
+
+
+def describe_seeds(facts: SeedFacts) -> Iterator[Table | Text]:
+    """Yield the description of a run of several seeds, part by part."""
+    first = next(iter(facts.runs.values()), None)
+    about = {} if first is None else dict(_about(first))
+    about["progress"] = facts.status
+    yield _listed(shown(facts.folder), about)
+    if first is not None:
+        others = {
+            seed: {
+                "best step": f"{run.best.get('step', 0):,}" if run.best else "",
+                "progress": printable(facts.failed.get(seed, _progress(run))),
+            }
+            for seed, run in facts.runs.items()
+        }
+        yield Text(f"scores of each seed at the {best_title(first.best_metric)}", style="dim")
+        yield scores_table(facts.scores, others)
+    for note in facts.notes:
+        yield Text(printable(note), style="yellow")
+    if first is not None:
+        folder = shown(facts.folder)
+        ended = all(each.progress and each.progress.ended for each in facts.runs.values())
+        command = f"regard show {folder}/seed-*" if ended else f"regard train --output {folder} --resume"
         yield Text(f"\nnext: {command}", style="dim")
 
 
@@ -232,11 +262,17 @@ def _briefly(count: int) -> str:
     return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}k" if count >= 1e3 else str(count)
 
 
-def compared(runs: list[RunFacts]) -> Table:
-    """Return a table with a row for each run. It also says which score selected the best checkpoint."""
+def compared(facts: Sequence[RunFacts | SeedFacts]) -> Table:
+    """Return a table with a row for each run. It also says which score selected the best checkpoint.
+
+    The scores of a run of several seeds are the mean and the deviation.
+    """
+    seeds = {each.folder: each for each in facts if isinstance(each, SeedFacts)}
+    firsts = [next(iter(each.runs.values()), None) if isinstance(each, SeedFacts) else each for each in facts]
+    folders = [each.folder for each, run in zip(facts, firsts, strict=True) if run is not None]
+    runs = [run for run in firsts if run is not None]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    names = [shown(os.path.relpath(each.folder)) for each in runs]
-    names = [min(name, shown(each.folder), key=len) for name, each in zip(names, runs, strict=True)]
+    names = [min(shown(os.path.relpath(each)), shown(each), key=len) for each in folders]
     widest = min(max(map(len, names), default=0), WIDEST)
     table.add_column("run", min_width=widest, overflow="fold")
     table.add_column("model", no_wrap=True)
@@ -257,9 +293,13 @@ def compared(runs: list[RunFacts]) -> Table:
         table.caption = Text(f"scores of the checkpoint with the {best_title(*criteria)}", style="dim")
         table.caption_justify = "left"
     table.add_column("status", min_width=9, overflow="fold")
-    for place, each in zip(names, runs, strict=True):
+    for place, folder, each in zip(names, folders, runs, strict=True):
         best, at = each.best or {}, each.progress
         scores = [in_words(name, best[name]) if name in best else "" for name in scored]
+        status = each.status
+        if folder in seeds:
+            summary, status = seeds[folder].summary, seeds[folder].status
+            scores = [mean_text(name, summary[name]) if name in summary else "" for name in scored]
         step = "" if at is None else f"{at.step:,}"
         step += f"/{at.total:,}" if at is not None and at.total not in (None, at.step) else ""
         best_by = titles.get(each.best_metric, metric_title(each.best_metric))
@@ -273,6 +313,6 @@ def compared(runs: list[RunFacts]) -> Table:
             *scores,
             *([Text(printable(best_by))] if differ else []),
             "" if at is None else in_time(at.seconds),
-            Text(printable(each.status)),
+            Text(printable(status)),
         )
     return table

@@ -61,6 +61,7 @@ def train(
     estimator: options.EstimatorName = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
+    seeds: options.Seeds = None,
     recipe: options.Recipe = None,
     assignments: options.Assignments = None,
     device: options.Device = "auto",
@@ -124,6 +125,8 @@ def _train(kind: type[RunTask], settings: dict[str, Any], output: Path, argument
         outcome = train_run(kind, settings, output, **_run_arguments(arguments), console=console)
     if outcome.warning and not outcome.interrupted:
         console.print(Text(f"{outcome.warning}: {_advice(settings)}"))
+    if outcome.failed:
+        return _failed(_name(output), outcome.failed, console)
     return _finished(kind, _name(output), outcome.interrupted, console)
 
 
@@ -166,6 +169,15 @@ def _finished(kind: type[RunTask], output: str, interrupted: str | None, console
     with suppress(OSError):  # after SIGHUP, the terminal may be closed
         console.print(Text(text), soft_wrap=True)
     return EXIT_STATUS[interrupted] if interrupted else 0
+
+
+def _failed(output: str, failed: Mapping[int, str], console: Console) -> int:
+    """Print which seeds of a run have failed; return the exit status."""
+    for seed, text in failed.items():
+        console.print(Text(f"seed {seed} has failed: {printable(text)}"), soft_wrap=True)
+    text = "The other seeds were saved. To train the failed ones again with other settings: regard train "
+    console.print(Text(f"{text}--output {output} --resume --change ..."), soft_wrap=True)
+    return 1
 
 
 def _print_inputs(arguments: Mapping[str, Any]) -> None:

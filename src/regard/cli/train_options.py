@@ -10,7 +10,7 @@ import typer
 
 from regard.cli import bounds
 from regard.cli.pair_file_options import Files, pair_option
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, message, printable
 from regard.tasks.column_names import two_columns, two_names
 
 if TYPE_CHECKING:
@@ -59,11 +59,17 @@ SETTINGS = {
     "estimator": ("training.estimator.name",),
     "precision": ("training.precision",),
     "seed": ("seed",),
+    "seeds": ("seeds",),
     "init_from": ("init_from",),
 }
 """Parameters of train(), and the settings that the option of each parameter sets, if the task has them."""
 
-EXCLUSIVE = (("minutes", "steps", "epochs"), ("batch_tokens", "batch_size"))
+EXCLUSIVE = (
+    ("minutes", "steps", "epochs"),
+    ("batch_tokens", "batch_size"),
+    ("seed", "seeds"),
+    ("minutes", "seeds"),
+)
 """Groups of options that exclude each other: at most one option of a group may be used."""
 
 
@@ -87,6 +93,8 @@ def settings_of(options: Mapping[str, Any], task: type[RunTask]) -> dict[str, An
             raise _unknown_option(option, all_names, task)
         if option in ("columns", "fields"):
             value = [*(two_columns(value) if option == "columns" else two_names("--fields", value))]
+        if option == "seeds":
+            value = _seeds(str(value))
         for name in names:
             *sections, last = name.split(".")
             place = settings
@@ -94,6 +102,20 @@ def settings_of(options: Mapping[str, Any], task: type[RunTask]) -> dict[str, An
                 place = place.setdefault(section, {})
             place[last] = str(value) if isinstance(value, Path) else value
     return settings
+
+
+def _seeds(text: str) -> int | list[int]:
+    """Return the value of --seeds: the number of seeds, or a list of seeds.
+
+    >>> _seeds("5"), _seeds("1,2,3")
+    (5, [1, 2, 3])
+    """
+    parts = [part.strip() for part in text.split(",")]
+    parts = parts[:-1] if len(parts) > 1 and not parts[-1] else parts
+    if not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts):
+        expected = "the number of seeds, such as 5, or a list of seeds, such as 1,2,3"
+        raise ArgumentError(message("--seeds", f"{printable(text)[:40]!r}", expected=expected))
+    return [int(part) for part in parts] if "," in text else int(text)
 
 
 def _has_setting(kind: Any, name: str) -> bool:
@@ -343,6 +365,16 @@ Precision = Annotated[
 ]
 Seed = Annotated[
     int | None, _option("--seed", "INT", "Random seed.", TRAINING, callback=bounds.none_if_default)
+]
+Seeds = Annotated[
+    str | None,
+    _option(
+        "--seeds",
+        "N",
+        "Train N seeds together (0 to N - 1), or the seeds of a list such as 1,2,3; each is an ordinary run "
+        "in the folder seed-0, seed-1 ... of --output.",
+        TRAINING,
+    ),
 ]
 Output = Annotated[Path, _option("--output", "RUN", "Run folder to write.", RUN)]
 Recipe = Annotated[

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from regard.data.batch_rows import BatchRows
+from regard.errors import ArgumentError, message
 
 __all__ = ["BOS", "EOS", "PAD", "UNK", "Batch"]
 
@@ -79,6 +81,30 @@ class Batch(BatchRows):
             torch.tensor([len(row) - 1 for row in target_rows]),
             torch.as_tensor(range(len(source_rows)) if index is None else index),
         )
+
+    def padded_to(self, rows: int, source_length: int, target_length: int) -> Batch:
+        """Pad the sources to S = source_length, the targets to T = target_length, and the batch to more rows.
+
+        An added row has a source of EOS alone, and no labels.
+
+        >>> Batch.collate([[7]], [[5]]).padded_to(2, 3, 3).target
+        tensor([[2, 5, 3, 0],
+                [2, 0, 0, 0]])
+        """
+        more = rows - len(self)
+        longer = source_length - self.source.shape[1], target_length + 1 - self.target.shape[1]
+        if min(more, *longer) < 0:
+            problem = f"rows={rows}, source_length={source_length} and target_length={target_length}"
+            expected = f"at least {len(self)}, {self.source.shape[1]} and {self.target.shape[1] - 1}"
+            raise ArgumentError(message("Batch.padded_to()", problem, expected=expected))
+        grown = self.add_rows(more)
+        source, target = (
+            pad(tokens, (0, columns), value=PAD)
+            for tokens, columns in zip((grown.source, grown.target), longer, strict=True)
+        )
+        source[len(self) :, 0], target[len(self) :, 0] = EOS, BOS
+        grown.source_lengths[len(self) :] = 1
+        return replace(grown, source=source, target=target)
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> Tensor:

@@ -85,22 +85,27 @@ class LabelledBatch(BatchRows):
             batch.target_lengths if pairs else None,
         )
 
-    def padded_to(self, rows: int, length: int) -> LabelledBatch:
+    def padded_to(self, rows: int, length: int, second_length: int | None = None) -> LabelledBatch:
         """Pad the texts to `length` tokens, and the batch to `rows` rows.
 
-        Use it with CUDA graphs and torch.compile, which need few different shapes. An added row is an empty
-        text (EOS alone) with the label NO_LABEL.
+        second_length: the length of the second texts. Default: `length`.
+
+        CUDA graphs and torch.compile need few different shapes, and stacked seeds need equal shapes. An added
+        row is an empty text (EOS alone) with the label NO_LABEL.
         """
         longest = max(self.first.shape[1], 0 if self.second is None else self.second.shape[1])
         more = rows - len(self)
-        if more < 0 or length < longest:
+        short = self.second is not None and second_length is not None and second_length < self.second.shape[1]
+        if second_length is not None:
+            longest = self.first.shape[1]
+        if more < 0 or length < longest or short:
             problem = f"rows={rows} and length={length} are too small"
             expected = f"at least {len(self)} rows and length {longest}"
             raise ArgumentError(message("LabelledBatch.padded_to()", problem, expected=expected))
 
         grown = self.add_rows(more)
 
-        def padded(tokens: Tensor) -> Tensor:
+        def padded(tokens: Tensor, length: int = length) -> Tensor:
             tokens = pad(tokens, (0, length - tokens.shape[1]), value=PAD)
             tokens[len(self) :, 0] = EOS
             return tokens
@@ -110,4 +115,4 @@ class LabelledBatch(BatchRows):
         if grown.second is None or grown.second_lengths is None:
             return replace(grown, first=padded(grown.first))
         grown.second_lengths[len(self) :] = 1
-        return replace(grown, first=padded(grown.first), second=padded(grown.second))
+        return replace(grown, first=padded(grown.first), second=padded(grown.second, second_length or length))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from torch import Tensor
+from torch.nn.functional import pad
 
 from regard.data.batch import PAD, Batch
 from regard.data.batch_rows import BatchRows
+from regard.errors import ArgumentError, message
 
 __all__ = ["TextBatch"]
 
@@ -58,3 +60,20 @@ class TextBatch(BatchRows):
     def from_batch(cls, batch: Batch) -> Self:
         """Return the target side of a Batch as a TextBatch, to train a language model on it."""
         return cls(batch.inputs, batch.labels, batch.target_lengths, batch.index)
+
+    def padded_to(self, rows: int, length: int) -> Self:
+        """Pad the rows to `length` tokens, and the batch to `rows` rows; an added row has no targets.
+
+        >>> TextBatch.collate([[7]]).padded_to(2, 3).targets
+        tensor([[7, 3, 0],
+                [0, 0, 0]])
+        """
+        more, longer = rows - len(self), length - self.inputs.shape[1]
+        if more < 0 or longer < 0:
+            problem = f"rows={rows} and length={length} are too small"
+            expected = f"at least {len(self)} rows and length {self.inputs.shape[1]}"
+            raise ArgumentError(message("TextBatch.padded_to()", problem, expected=expected))
+        grown = self.add_rows(more)
+        grown.lengths[len(self) :] = 1
+        inputs, targets = (pad(each, (0, longer), value=PAD) for each in (grown.inputs, grown.targets))
+        return replace(grown, inputs=inputs, targets=targets)

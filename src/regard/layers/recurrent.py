@@ -224,7 +224,8 @@ class Recurrent(nn.Module):
         for gates in functional.linear(x, weights[0], weights[2]).unbind(1):
             hidden = self.cell(gates, functional.linear(hidden[0], weights[1], weights[3]), hidden)
             outputs.append(hidden[0])
-        return torch.stack(outputs, 1), hidden
+        # Time first in memory, as torch's layers return it: dropout draws its numbers in this order.
+        return torch.stack(outputs).transpose(0, 1), hidden
 
     def run(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """Run over sequences x (B, T, I) from a state; return outputs (B, T, width) and the last state."""

@@ -10,7 +10,9 @@ from typing import Any
 
 from regard.errors import ArgumentError, DataError, message, shown
 from regard.runs.run_folder import check_settings, config_of, fingerprints_of
+from regard.runs.run_settings import check_seeds
 from regard.runs.run_task import ReadData, RunTask
+from regard.runs.seed_folders import check_one_seed
 from regard.runs.stored_runs import checked_settings
 from regard.training.setting_names import current_names
 from regard.training.settings import build, differences, merged, without_alternatives
@@ -59,10 +61,12 @@ def resolve_settings(
         raise ArgumentError(message("regard train", "no training data are given", hint=task.no_data_hint))
     other = None if settings.get("init_from") is None else _checked_config(task, Path(settings["init_from"]))
     if other is not None:
+        check_one_seed(Path(settings["init_from"]))
         checked_settings(task, Path(settings["init_from"]))
         settings = _with_model_of(task, other, settings)
     settings = task.complete_settings(settings, other)
     checked = build(task.settings_type, settings, "the settings")
+    check_seeds(checked)
     task.check_settings(checked)
     task.check_model(checked)
     data = task.read_data(checked)
@@ -80,6 +84,10 @@ def _resolve_resumed(
     task.check_resumed(folder, before, settings)
     whole = merged(without_alternatives(before, settings), settings)
     checked = build(task.settings_type, whole, str(folder / "config.toml"))
+    check_seeds(checked)
+    if (checked.seeds is None) != (before.get("seeds") is None):
+        problem = "a run of one seed cannot become a run of several seeds, nor the other way round"
+        raise ArgumentError(message(f"{folder} cannot be resumed", problem, hint="use another --output"))
     check_settings(folder, whole, fixed)
     task.check_settings(checked)
     _check_data_files(task, folder, whole)

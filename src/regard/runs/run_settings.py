@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_serializer, model_validator
 
+from regard.errors import ArgumentError, message
 from regard.training.settings import Clash, Section, Training
 
-__all__ = ["ModelSettings", "RunSettings"]
+__all__ = ["ModelSettings", "RunSettings", "check_seeds"]
 
 LARGEST = {"layers": 1000, "heads": 10_000}
 LARGEST_OTHER = 1_000_000
@@ -46,17 +47,67 @@ def _numbers(options: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield name, value
 
 
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+
+MOST_SEEDS = 1000
+"""The largest number of seeds that one run trains."""
+
+
+def _listed_seeds(value: Any) -> Any:
+    """Return a number of seeds as a list of seeds; raise for no seed, too many seeds, or equal seeds.
+
+    >>> _listed_seeds(3), _listed_seeds([7, 9])
+    ([0, 1, 2], [7, 9])
+    """
+    count = value if type(value) is int else len(value) if isinstance(value, list) else 1
+    if not 1 <= count <= MOST_SEEDS:
+        raise Clash(f"{count} seeds", f"1 to {MOST_SEEDS:,} seeds")
+    if isinstance(value, list) and (equal := [each for each in value if value.count(each) > 1]):
+        raise Clash(f"the seed {equal[0]} is given twice", "different seeds")
+    return list(range(value)) if type(value) is int else value
+
+
 class RunSettings(Section):
     """All settings of a run; a task declares its own sections in a subclass.
 
-    task: the name of the task, or package.module:Class. init_from: the folder of the run whose weights it
-    starts from.
+    task: the name of the task, or package.module:Class. seeds: train several seeds, in one folder each; a
+    list of seeds, or their number n for the seeds 0 to n - 1. stack: whether these seeds are computed as one
+    stacked model; "auto" does so on a GPU, because on a CPU one after the other is faster. init_from: the
+    folder of the run whose weights it starts from.
     """
 
     task: str
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    seed: Seed = 0
+    seeds: Annotated[list[Seed] | None, BeforeValidator(_listed_seeds)] = None
+    stack: Literal[True, False, "auto"] = "auto"
     init_from: str | None = None
     data: Section
     model: ModelSettings
     training: Training = Field(default_factory=Training)
     evaluation: Section = Field(default_factory=Section)
+
+    @model_serializer(mode="wrap")
+    def _without_seeds(self, handler: Any) -> dict[str, Any]:
+        """Leave out `seeds` and `stack` for a run of one seed, and `seed` for a run of several seeds."""
+        values: dict[str, Any] = handler(self)
+        unused = ("seeds", "stack") if self.seeds is None else ("seed",)
+        return {name: value for name, value in values.items() if name not in unused}
+
+
+def check_seeds(settings: RunSettings) -> None:
+    """Raise ArgumentError if a run of several seeds has settings that cannot be combined with them."""
+    if settings.seeds is None:
+        return
+    training, hint = settings.training, "train one seed at a time with --seed"
+    problem = ""
+    if "seed" in settings.model_fields_set:
+        problem, hint = "seed and seeds are both set", "set only one of them"
+    elif training.minutes is not None:
+        problem = "a number of minutes cannot be combined with several seeds: the steps would depend on them"
+        hint = "set the length by --steps or --epochs"
+    elif training.compile:
+        problem = "training.compile cannot be combined with several seeds"
+    elif training.capture is True:
+        problem = "training.capture = true cannot be combined with several seeds"
+    if problem:
+        raise ArgumentError(message("--seeds", problem, hint=hint))

@@ -11,6 +11,7 @@ from regard.runs.model_check import check_weights
 from regard.runs.run_folder import config_of
 from regard.runs.run_manifest import check_manifest
 from regard.runs.run_task import RunTask, StoredRun
+from regard.runs.seed_folders import check_one_seed
 from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
 from regard.training.settings import build
 
@@ -60,6 +61,7 @@ def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, tupl
 
 def open_stored(task: type[RunTask], folder: Path, checkpoint: str = "best") -> StoredRun:
     """Return a run to load, after checking its settings, its files and the shapes of its weights."""
+    check_one_seed(folder)
     settings = checked_settings(task, folder)
     found, notes = find_checkpoint(folder, checkpoint)
     check_weights(task, found, settings.model, task.stored_sizes(folder, settings))

@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.text import Text
-from torch import nn
 
-from regard.errors import ArgumentError, DataError, message
+from regard.errors import ArgumentError, message
 from regard.files.folder_lock import FolderLock, locked
 from regard.runs.devices import choose_device
-from regard.runs.model_check import check_newest
 from regard.runs.prepare_run import (
     Machine,
     PreparedRun,
@@ -27,32 +23,17 @@ from regard.runs.prepare_run import (
     prepare_corpus,
     set_threads,
 )
-from regard.runs.run_folder import fingerprints_of, is_run, made_folder, write_data
-from regard.runs.run_manifest import write_config_and_manifest
+from regard.runs.run_folder import fingerprints_of, is_run, made_folder
 from regard.runs.run_task import RunTask
-from regard.runs.stored_runs import WEIGHTS, checked_settings
+from regard.runs.run_trainer import Outcome, build_trainer, introduce
+from regard.runs.seed_runs import train_seeds
+from regard.runs.stored_runs import checked_settings
 from regard.training.budget import budget_warning
-from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.distributed import Processes, joined
 from regard.training.interrupts import interruptible
 from regard.training.logs.log import Log
-from regard.training.loop import Trainer
-from regard.training.progress import Progress
 
 __all__ = ["Outcome", "build_task", "train_run"]
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """The result of a training. interrupted: the name of the signal that stopped it, or "".
-
-    warning: a message if the minutes were too few for this model and these data, or "".
-    """
-
-    folder: Path
-    progress: Progress
-    interrupted: str = ""
-    warning: str = ""
 
 
 def train_run(
@@ -68,7 +49,10 @@ def train_run(
 ) -> Outcome:
     """Train a task and write it to a run folder.
 
-    settings: nested as in config.toml; the task chooses those that are missing. resume: continue the run in
+    settings: nested as in config.toml; the task chooses those that are missing. "seeds", a number or a list,
+    trains several seeds in the run folders seed-0, seed-1 and so on (see seed_runs).
+
+    resume: continue the run in
     this folder, or start it. change: resume although settings or data have changed. init_from: another run,
     whose model, tokenizers and weights this one starts from. Ctrl-C, SIGTERM and SIGHUP save a checkpoint and
     stop; Outcome.interrupted names the signal.
@@ -79,6 +63,9 @@ def train_run(
     device = choose_device(machine.device)
     with joined(device) as processes:
         run = check_run(task, settings, folder, processes, resume=resume, change=change)
+        if run.settings.seeds is not None and processes.world > 1:
+            problem = f"several seeds are trained in one process, but there are {processes.world} processes"
+            raise ArgumentError(message("--seeds", problem, hint="start regard train without torchrun"))
         with locked(made_folder(folder)) if processes.first else nullcontext() as lock:
             if processes.first and is_run(folder) == run.is_new:
                 raise ArgumentError(message(str(folder), "another training has just started in this folder"))
@@ -92,6 +79,8 @@ def train_run(
             if run.is_new and run.settings.training.minutes is not None:
                 say("measuring the speed of this machine ...")
             prepared = complete(task, run, corpus, device, processes)
+            if prepared.settings.seeds is not None:
+                return train_seeds(task, prepared, folder, device, console=console, change=change)
             return _trained(task, prepared, folder, device, processes, console, lock)
 
 
@@ -127,38 +116,23 @@ def _trained(
     console: Console | None,
     lock: FolderLock | None,
 ) -> Outcome:
-    settings, corpus = run.settings, run.corpus
-    sizes = kind.sizes(corpus)
-    for run_folder in (folder, *([] if settings.init_from is None else [Path(settings.init_from)])):
-        check_newest(kind, run_folder, settings.model, sizes)
-    model = build_from(kind, settings, corpus)
-    if settings.init_from is not None:
-        _start_from(model, Path(settings.init_from), folder)
-    task = kind(model, corpus, settings, processes, device)
-    if processes.first:  # last, because it makes the folder a run folder
-        write_data(folder, run.fingerprints)
-        write_config_and_manifest(folder, settings.model_dump(), kind.files)
+    settings = run.settings
     board = folder / "tensorboard" if settings.training.tensorboard else None
     shown = console if processes.first else Console(quiet=True)
     path = folder / "log.jsonl" if processes.first else None
-    log = Log(path, console=shown, board=board, record=settings.training.log_every)
-    place = torch.device(device, processes.local) if device == "cuda" else torch.device(device)
-    trainer = Trainer(
-        task,
-        settings.training,
-        folder,
-        seed=settings.seed,
-        device=place,
-        processes=processes,
-        log=log,
-        lock=lock,
-    )
+
+    def make_log() -> Log:
+        return Log(path, console=shown, board=board, record=settings.training.log_every)
+
+    trainer = build_trainer(kind, run, folder, device, processes, make_log, lock)
+    log, task = trainer.log, trainer.task
+    assert isinstance(task, RunTask)
     with interruptible() as interrupt, log:
         checkpoint = trainer.resume()
         if checkpoint is not None:
             log.event("resumed", f"resumed at step {checkpoint.step:,}", step=checkpoint.step)
         else:
-            _introduce(log, run, task)
+            introduce(log, run, task)
         progress = trainer.run(interrupt)
         if processes.first and progress.ended:
             checked_settings(kind, folder)  # a file may have been deleted or changed meanwhile
@@ -167,31 +141,3 @@ def _trained(
     if settings.training.minutes is not None:
         warning = budget_warning(progress.step, task.len_epoch(0) / settings.training.accumulation_steps)
     return Outcome(folder, progress, "" if progress.ended else interrupt.cause, warning)
-
-
-def _introduce(log: Log, run: PreparedRun, task: RunTask) -> None:
-    """Log the data, the model and the chosen settings of a new run."""
-    settings = run.settings
-    for note in (*run.notes, *task.corpus_notes()):
-        log.event("data", str(note), shown=note)
-    count = sum(each.numel() for each in task.model.parameters())
-    text = ", ".join(filter(None, (settings.model.name, f"{count:,} parameters", task.described())))
-    start = "" if settings.init_from is None else f", starting from {Path(settings.init_from).name}"
-    log.event("model", f"{text}{start}", parameters=count)
-    if run.plan is not None and run.plan.text:
-        log.event("plan", run.plan.text)
-
-
-def _start_from(model: nn.Module, other: Path, folder: Path) -> None:
-    """Load the weights of another run, unless this run has checkpoints already."""
-    if Checkpoints(folder).all():
-        return
-    checkpoints = Checkpoints(other)
-    checkpoint = checkpoints.best(WEIGHTS) or checkpoints.latest(WEIGHTS)
-    if checkpoint is None:
-        raise DataError(message(str(other), "this run has no checkpoint to start from"))
-    try:
-        model.load_state_dict(checkpoint.model_weights())
-    except RuntimeError as error:
-        problem = f"the weights do not fit: {str(error).splitlines()[-1].strip()}"
-        raise DataError(message(str(checkpoint.path), problem)) from None

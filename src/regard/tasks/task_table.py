@@ -81,13 +81,15 @@ def load(
     checkpoint: str = "best",
     device: str = "auto",
     task: str | type[RunTask] | None = None,
+    seed: int | None = None,
     **options: Any,
 ) -> Any:
     """Load a trained run: for translation a translator, for language a model that generates and scores text.
 
     folder: the run folder, --output of `regard train`. checkpoint: "best", "latest", or the number of a step.
     device: cpu, cuda (or gpu), mps, or auto for the fastest available. task: a task of your own, its class or
-    package.module:Class. options: those of the object that the task returns, for translation
+    package.module:Class. seed: one of the seeds of a run that was trained with --seeds; load(folder, seed=2)
+    loads the run folder folder/seed-2. options: those of the object that the task returns, for translation
     regard.decoding.Translator.
 
     >>> import regard, tempfile
@@ -98,6 +100,8 @@ def load(
     ...         print(str(error).splitlines()[-1])
     hint: give a run folder, which regard train --output writes
     """
+    if seed is not None:
+        folder = importlib.import_module("regard.runs.seed_folders").folder_of_seed(Path(folder), seed)
     kind = task_of(folder, task)
     kind.check_load_options(options)
     stored = importlib.import_module("regard.runs.stored_runs").open_stored(kind, Path(folder), checkpoint)

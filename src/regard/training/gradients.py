@@ -90,20 +90,31 @@ class Gradients:
     def each(self, step: int, batches: Sequence[Any], tokens: int) -> Iterator[Loss]:
         """Yield the detached loss of each batch, after its gradients were added to the parameters."""
         for place, batch in enumerate(batches):
-            seed = step_seed(self.seed, step, place, self.processes.rank)
-            torch.manual_seed(seed)
-            ready = self.task.prepare(batch, self.device)
-            replayed = self._replayed(ready, seed, tokens)
-            if replayed is not None:
-                self.task.keep_state(batch, replayed.state)
-                yield replayed
-                continue
-            with self._together(last=place == len(batches) - 1), coarse_products(self.coarse):
-                loss = self._precise(ready)
-                # DistributedDataParallel averages over processes; multiply by `world` to get the sum.
-                (loss.total * (self.processes.world / tokens)).backward()
+            ready, seed = self.prepared(step, place, batch)
+            loss = self.of_one(ready, seed, tokens, last=place == len(batches) - 1)
             self.task.keep_state(batch, loss.state)
-            yield Loss(loss.total.detach(), loss.shown)
+            yield Loss(loss.total, loss.shown)
+
+    def prepared(self, step: int, place: int, batch: Any) -> tuple[Any, int]:
+        """Set the random seed of batch number `place` of a step; return the prepared batch and the seed."""
+        seed = step_seed(self.seed, step, place, self.processes.rank)
+        torch.manual_seed(seed)
+        return self.task.prepare(batch, self.device), seed
+
+    def of_one(self, ready: Any, seed: int, tokens: int, last: bool = True) -> Loss:
+        """Add the gradients of a prepared batch to the parameters, and return its detached loss.
+
+        The random seed is set already; a CUDA graph sets it again. last: whether it is the last batch of the
+        step.
+        """
+        replayed = self._replayed(ready, seed, tokens)
+        if replayed is not None:
+            return replayed
+        with self._together(last=last), coarse_products(self.coarse):
+            loss = self._precise(ready)
+            # DistributedDataParallel averages over processes; multiply by `world` to get the sum.
+            (loss.total * (self.processes.world / tokens)).backward()
+        return Loss(loss.total.detach(), loss.shown, loss.state)
 
     def _replayed(self, ready: Any, seed: int, tokens: int) -> Loss | None:
         """Return the loss of a batch by a CUDA graph; None if graphs are not used or cannot be captured."""
@@ -119,7 +130,7 @@ class Gradients:
             return None
 
     def _precise(self, ready: Any) -> Loss:
-        with self._precision():
+        with self.precision():
             return self._loss(ready)
 
     def _loss(self, ready: Any) -> Loss:
@@ -140,7 +151,8 @@ class Gradients:
         waits = self.processes.world > 1 and not last
         return self._objective.no_sync() if waits else nullcontext()
 
-    def _precision(self) -> AbstractContextManager[Any]:
+    def precision(self) -> AbstractContextManager[Any]:
+        """Return the autocast context of the forward pass."""
         return torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext()
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 from regard.errors import UnknownName
 from regard.files.folder_lock import FolderLock, FolderMoved
@@ -31,10 +31,18 @@ from regard.training.settings import Training
 from regard.training.slowdown import Slowdown, slowdown_warning
 from regard.training.task import Stopped, Task
 
-__all__ = ["Trainer"]
+__all__ = ["StepRequest", "Trainer"]
 
 SAVE_SECONDS = 600.0
 """A checkpoint is written at least this often, in seconds."""
+
+
+class StepRequest(NamedTuple):
+    """A step whose gradients are needed: its number, its batches, and their number of target tokens."""
+
+    step: int
+    batches: list[Any]
+    tokens: int
 
 
 class Trainer:
@@ -86,7 +94,7 @@ class Trainer:
         captured, self._uncaptured = task.capture or capture_chosen(
             settings, task, self.device.type, self.processes.world
         )
-        self._gradients = Gradients(
+        self.gradients = Gradients(
             task,
             seed=seed,
             device=self.device,
@@ -102,12 +110,12 @@ class Trainer:
         self._stop, self._out_of_time, self._save_wanted, self._replan_wanted = False, 0, 0, 0
         self._budget, self._slowdown = WallClock(settings), Slowdown()
 
-    def resume(self) -> Checkpoint | None:
+    def resume(self, checkpoint: Checkpoint | None = None) -> Checkpoint | None:
         """Load the newest undamaged checkpoint and return it; None if there is none.
 
-        Damaged checkpoints that were skipped are logged.
+        checkpoint: load this one instead. Damaged checkpoints that were skipped are logged.
         """
-        checkpoint = self.checkpoints.latest()
+        checkpoint = checkpoint or self.checkpoints.latest()
         if checkpoint is None:
             self.log.rewind(0)  # remove the log of a process that was killed before its first checkpoint
             return None
@@ -131,13 +139,34 @@ class Trainer:
         """
         # Not "or": an interruption that was not requested yet is falsy.
         requested = Interruption() if interruption is None else interruption
+        steps = self.steps(requested)
         try:
-            return self._run(requested)
+            request = next(steps)
+            while True:
+                request = steps.send(self.add_gradients(request))
+        except StopIteration as end:
+            return end.value
         except (KeyboardInterrupt, SystemExit):
-            self._log_unsaved()
+            self.log_unsaved()
             raise
 
-    def _run(self, requested: Interruption) -> Progress:
+    def add_gradients(self, request: StepRequest) -> dict[str, Tensor]:
+        """Add the gradients of a step to the parameters; return the losses, as Gradients.add() does."""
+        return self.gradients.add(*request)
+
+    def take_step(self) -> None:
+        """Take one step, without an evaluation or a checkpoint, to measure its time."""
+        step = self._step(Interruption())
+        with suppress(StopIteration):
+            step.send(self.add_gradients(next(step)))
+
+    def steps(self, requested: Interruption) -> Generator[StepRequest, Mapping[str, Tensor] | None, Progress]:
+        """Train as run() does, but yield each step before its gradients are computed.
+
+        The caller adds the gradients to the parameters and sends the losses, as add_gradients() returns them.
+        If it sends None instead, the step is not taken, and training stops as after an interruption. Several
+        trainers can thus take each step together: see seed_trainers.
+        """
         at = self.progress
         self._began = self.clock() - at.seconds
         self.log.total = at.total
@@ -154,7 +183,7 @@ class Trainer:
             if evaluation_due(self.settings, at) and not self._stop:
                 self._evaluate(requested)
         while not self._stop and not self._over():
-            self._step(requested)
+            yield from self._step(requested)
             self._settle_minutes()
             if self._replan_wanted and not (self._stop or self._out_of_time):
                 self._replan()
@@ -170,7 +199,7 @@ class Trainer:
         self._save_if_changed()
         return at
 
-    def _log_unsaved(self) -> None:
+    def log_unsaved(self) -> None:
         """Log which steps are lost when the run ends without saving a checkpoint."""
         self.log.flush()
         self._event("stopped", unsaved_steps(self.progress.step, self.checkpoints.latest_step()))
@@ -211,9 +240,10 @@ class Trainer:
                 yield batch
             self.progress.epoch, self.progress.batch = self.progress.epoch + 1, 0
 
-    def _step(self, requested: Interruption) -> None:
+    def _step(self, requested: Interruption) -> Generator[StepRequest, Mapping[str, Tensor] | None, None]:
         """Take one step: add the gradients of its batches in all processes, then update the weights."""
         at, settings, began = self.progress, self.settings, self.clock()
+        before = at.step, at.epoch, at.batch
         batches = [next(self._stream) for _ in range(settings.accumulation_steps)]
         at.step += 1
         own = sum(self.task.count(batch) for batch in batches)
@@ -227,7 +257,10 @@ class Trainer:
         tokens = max(tokens, 1)
         rate = scheduled_rate(settings, step=at.step, epoch=at.epoch + 1, total=at.total)
         self.model.train()
-        parts = self._gradients.add(at.step, batches, tokens)
+        parts = yield StepRequest(at.step, batches, tokens)
+        if parts is None:
+            (at.step, at.epoch, at.batch), self._stop = before, True
+            return
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_grad_norm or math.inf)
         *sums, total, size = torch.stack([*parts.values(), norm.detach()]).tolist()
         if not math.isfinite(total) or not math.isfinite(size):

@@ -300,9 +300,13 @@ def merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, An
 def without_alternatives(before: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings `before` without the training length or batch size, if `new` sets another one.
 
+    So are seed and seeds: `new` may set one of them instead of the other.
+
     >>> without_alternatives({"training": {"steps": 9, "ema": 0.1}}, {"training": {"minutes": 2.0}})
     {'training': {'ema': 0.1}}
     """
+    if other := {"seed": "seeds", "seeds": "seed"}.get(next((n for n in ("seeds", "seed") if n in new), "")):
+        before = {name: value for name, value in before.items() if name != other}
     training = new.get("training") or {}
     replaced = {
         name

@@ -38,11 +38,11 @@ class StackedSeeds:
 
     Supported are models whose forward pass vmap can run: all models of this library. Recurrent layers then
     run step by step with plain matrix products, because vmap does not support torch's recurrent layers.
-    Random numbers may come from dropout and from hard attention (REINFORCE too, with the baseline "none");
-    any other random function raises. Parameters that the loss does not use get a gradient of 0, not None, so
-    AdamW decays them. On a CPU, all random numbers are the same as when each model is trained alone, with one
-    exception: if attention uses another backend for a single model, the dropout of attention weights has the
-    same distribution, but different samples.
+    Random numbers may come from dropout, torch.rand(), torch.randn() and hard attention (REINFORCE too, with
+    the baseline "none"); any other random function raises. Parameters that the loss does not use get a
+    gradient of 0, not None, so AdamW decays them. On a CPU, all random numbers are the same as when each
+    model is trained alone, with one exception: if attention uses another backend for a single model, the
+    dropout of attention weights, and all dropout after it, has the same distribution, but different samples.
 
     >>> from regard.data.batch import Batch
     >>> from regard.models import build_model
@@ -88,12 +88,41 @@ class StackedSeeds:
         tensors of the same shapes. seeds: one for each model, which torch.manual_seed() would get if it were
         trained alone. factor: a number, or one for each model, (n,).
         """
+        gradients, losses = self.gradients(loss, batches, seeds=seeds, factor=factor)
+        for name, gradient in gradients.items():
+            parameter = self.parameters[f"model.{name}"]
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        return losses
+
+    def gradients(
+        self,
+        loss: LossOf,
+        batches: Sequence[Any],
+        *,
+        seeds: Sequence[int],
+        factor: float | Tensor = 1.0,
+        rows: Sequence[int] | None = None,
+        sizes: Sequence[Mapping[int, int]] | None = None,
+    ) -> tuple[dict[str, Tensor], Loss]:
+        """Return the gradients of factor * loss by parameter name, each (r, ...), and the losses, each (r,).
+
+        loss, batches, seeds, factor: as for add_gradients(), for r models.
+        rows: the numbers of these models; all by default.
+        sizes: of each batch, the size before padding by the size after padding. A dimension of a tensor of
+            random numbers that has a padded size is drawn with the size before padding, so that the numbers
+            are those of the batch without padding. The rest of the tensor has other random numbers.
+        """
         device = next(iter(self.parameters.values())).device
-        self._check_call(batches, seeds)
-        trained = {name: each.detach() for name, each in self.parameters.items() if each.requires_grad}
-        fixed = {name: each.detach() for name, each in self.parameters.items() if name not in trained}
+        count = len(self) if rows is None else len(rows)
+        self._check_call(batches, seeds, count)
+        stacked = {name: each.detach() for name, each in self.parameters.items()} | self._buffers
+        if rows is not None and list(rows) != list(range(len(self))):
+            index = torch.tensor(rows, device=device)
+            stacked = {name: each.index_select(0, index) for name, each in stacked.items()}
+        trained = {name: stacked[name] for name, each in self.parameters.items() if each.requires_grad}
+        fixed = {name: each for name, each in stacked.items() if name not in trained}
         own = list(zip(*map(tensors_in, batches), strict=True)) if len(batches) > 1 else []
-        factors = torch.as_tensor(factor, device=device).expand(len(self))
+        factors = torch.as_tensor(factor, device=device).expand(count)
         self._template.train(self.models[0].training)
 
         def of_one(
@@ -102,30 +131,28 @@ class StackedSeeds:
             batch = _with_tensors(batches[0], iter(tensors)) if tensors else batches[0]
             swapped = {place: {**parameters, **rest}[name] for place, name in self._places.items()}
             result = func.functional_call(self._template, swapped, (loss, batch), tie_weights=False)
-            return result.total * factor, Loss(result.total, result.shown)
+            return result.total * factor, Loss(*result)
 
-        arguments = trained, {**fixed, **self._buffers}, [torch.stack(each) for each in own], factors
+        arguments = trained, fixed, [torch.stack(each) for each in own], factors
         try:
-            with _OwnRandom(seeds, device), _quiet():
+            with _OwnRandom(seeds, device, sizes), _quiet():
                 run = func.vmap(func.grad(of_one, has_aux=True), randomness="error")
                 gradients, losses = run(*arguments)
         except RuntimeError as error:
             first = str(error).strip().splitlines()[0] if str(error) else type(error).__name__
             problem = f"{type(self.models[0]).__name__} cannot run in torch.func.vmap: {first}"
             raise RegardError(message("StackedSeeds", problem, hint="train its seeds one by one")) from error
-        for name, gradient in gradients.items():
-            parameter = self.parameters[name]
-            # The fused AdamW reads memory in order, whatever the strides are.
-            gradient = gradient.contiguous()
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-        return Loss(losses.total.detach(), {name: each.detach() for name, each in losses.shown.items()})
+        # The fused AdamW reads memory in order, whatever the strides are.
+        named = {name.removeprefix("model."): each.contiguous() for name, each in gradients.items()}
+        shown = {name: each.detach() for name, each in losses.shown.items()}
+        return named, Loss(losses.total.detach(), shown, tuple(each.detach() for each in losses.state))
 
-    def _check_call(self, batches: Sequence[Any], seeds: Sequence[int]) -> None:
+    def _check_call(self, batches: Sequence[Any], seeds: Sequence[int], count: int) -> None:
         problem = hint = ""
-        if len(seeds) != len(self):
-            problem = f"{len(seeds)} seeds for {len(self)} models"
-        elif len(batches) not in (1, len(self)):
-            problem, hint = f"{len(batches)} batches for {len(self)} models", "one for all, or one for each"
+        if len(seeds) != count:
+            problem = f"{len(seeds)} seeds for {count} models"
+        elif len(batches) not in (1, count):
+            problem, hint = f"{len(batches)} batches for {count} models", "one for all, or one for each"
         elif len({tuple(each.shape for each in tensors_in(batch)) for batch in batches}) > 1:
             problem, hint = "the batches have tensors of different shapes", "pad them to the same lengths"
         if problem:
@@ -150,6 +177,16 @@ class StackedSeeds:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def share(self) -> None:
+        """Make each parameter of the models a view of the stacked parameter.
+
+        A change of either then changes both, so that each model can have an optimizer of its own.
+        """
+        for number, model in enumerate(self.models):
+            for name, parameter in _Objective(model).named_parameters():
+                parameter.data = self.parameters[name].data[number]
 
     @torch.no_grad()
     def unstacked(self) -> list[nn.Module]:
@@ -204,8 +241,11 @@ class _OwnRandom(TorchFunctionMode):
     the transforms, with the state of that seed's generator; the results are stacked.
     """
 
-    def __init__(self, seeds: Sequence[int], device: torch.device):
+    def __init__(
+        self, seeds: Sequence[int], device: torch.device, sizes: Sequence[Mapping[int, int]] | None = None
+    ):
         super().__init__()
+        self._sizes = sizes or [{} for _ in seeds]
         self._states = []
         self._cuda = device.type == "cuda"
         with torch.random.fork_rng([device] if self._cuda else []):
@@ -221,6 +261,8 @@ class _OwnRandom(TorchFunctionMode):
             return self._dropout(*args, **kwargs)
         if function is Tensor.exponential_ and kwargs.get("generator") is None:
             return self._drawn(args[0], lambda like: like.exponential_(*args[1:]))
+        if function in (torch.rand, torch.randn) and kwargs.get("generator") is None:
+            return self._drawn(torch.empty(*args, **kwargs), lambda like: function(like.shape, **kwargs))
         return function(*args, **kwargs)
 
     def _dropout(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -229,20 +271,31 @@ class _OwnRandom(TorchFunctionMode):
         return x * self._drawn(x, lambda like: functional.dropout(like.fill_(1.0), p))
 
     def _drawn(self, like: Tensor, draw: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return draw(tensor) for each seed, batched as by vmap; the tensor has the shape of `like`."""
+        """Return draw(tensor) for each seed, batched as by vmap; the tensor has the shape of `like`.
+
+        As torch does, the numbers are drawn in the order of the memory of `like`, which may be transposed.
+        """
         (level,) = (
             each.level()
             for each in torch._C._functorch.get_interpreter_stack()
             if each.key() == torch._C._functorch.TransformType.Vmap
         )
-        shape, dtype, device = like.shape, like.dtype, like.device
+        order = sorted(range(like.dim()), key=lambda dim: -like.stride()[dim])
+        back = [order.index(dim) for dim in range(like.dim())]
+        shape, dtype, device = tuple(like.shape[dim] for dim in order), like.dtype, like.device
         with temporarily_clear_interpreter_stack(), torch.no_grad():
             draws = []
             with torch.random.fork_rng([device] if self._cuda else []):
                 for number, state in enumerate(self._states):
                     self._set_state(state)
-                    draws.append(draw(torch.empty(shape, dtype=dtype, device=device)))
+                    own = tuple(self._sizes[number].get(size, size) for size in shape)
+                    drawn = draw(torch.empty(own, dtype=dtype, device=device))
                     self._states[number] = self._state()
+                    if own != shape:
+                        padded = draw(torch.empty(shape, dtype=dtype, device=device))
+                        padded[tuple(slice(size) for size in own)] = drawn
+                        drawn = padded
+                    draws.append(drawn.permute(back))
             stacked = torch.stack(draws)
         return torch._C._functorch._add_batch_dim(stacked, 0, level)
 

@@ -8,7 +8,6 @@ from statistics import median
 
 import torch
 
-from regard.training.interrupts import Interruption
 from regard.training.loop import Trainer
 from regard.training.settings import Training
 from regard.training.task import Task
@@ -42,7 +41,7 @@ class StepTimer:
     def step(self) -> int:
         """Run one training step; return its number of target tokens."""
         before = self._trainer.progress.tokens
-        self._trainer._step(Interruption())
+        self._trainer.take_step()
         return self._trainer.progress.tokens - before
 
     def tokens_per_second(self) -> float:

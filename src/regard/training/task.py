@@ -110,6 +110,18 @@ class Task(ABC):
         """Move a batch to the device, in the form that loss() expects."""
         return batch.to(device)
 
+    def padded_sizes(self, ready: Any) -> tuple[int, ...]:
+        """Return the sizes of a prepared batch that padding may enlarge, such as its rows and its length.
+
+        Several seeds that are trained as one stacked model need batches of the same shapes. Without sizes,
+        batches are not padded, and only the seeds whose batches have the same shapes are stacked.
+        """
+        return ()
+
+    def padded(self, ready: Any, sizes: tuple[int, ...]) -> Any:
+        """Pad a prepared batch to these sizes; the loss must stay the same."""
+        return ready
+
     def keep_state(self, batch: Any, state: tuple[Tensor, ...]) -> None:
         """Keep the `state` of the Loss of a batch for the next batch; called after each batch.
 

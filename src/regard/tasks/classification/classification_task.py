@@ -255,6 +255,16 @@ class ClassificationTask(RunTask):
         rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
         return batch.padded_to(max(rows, len(batch)), length)
 
+    def padded_sizes(self, ready: LabelledBatch) -> tuple[int, ...]:
+        if self._estimator is not None:  # its terms are means over all rows, also over padding
+            return ()
+        return len(ready), *(each.shape[1] for each in (ready.first, ready.second) if each is not None)
+
+    def padded(self, ready: LabelledBatch, sizes: tuple[int, ...]) -> LabelledBatch:
+        rows, *lengths = sizes
+        # A text of max_length tokens ends with EOS; the model may have no position for more.
+        return ready.padded_to(rows, *(min(each, self.settings.data.max_length + 1) for each in lengths))
+
     def restored(self, tensors: dict[str, Tensor]) -> LabelledBatch:
         return LabelledBatch.from_tensors(tensors)
 

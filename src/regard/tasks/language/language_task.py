@@ -265,6 +265,18 @@ class LanguageTask(RunTask):
         # Without the position: recurrent models do not use it, and each position would need a CUDA graph.
         return batch.to(device), replace(before.to(device), position=0)
 
+    def padded_sizes(self, ready: tuple[TextBatch, State | None]) -> tuple[int, ...]:
+        # The terms of an estimator are means over all rows, also over padding.
+        fixed = self.settings.carried or self._estimator is not None
+        return () if fixed else tuple(ready[0].inputs.shape)
+
+    def padded(
+        self, ready: tuple[TextBatch, State | None], sizes: tuple[int, ...]
+    ) -> tuple[TextBatch, State | None]:
+        rows, length = sizes
+        longest = self.model.longest_target  # the number of positions of a transformer
+        return ready[0].padded_to(rows, length if longest is None else min(length, longest)), ready[1]
+
     def loss(self, batch: tuple[TextBatch, State | None]) -> Loss:
         text, before = batch
         if self._estimator is not None and self.model.training:

@@ -289,6 +289,20 @@ class TranslationTask(RunTask):
         batch = batch if self._shapes is None else self._shapes.filled(batch)
         return batch.to(device), wanted
 
+    def padded_sizes(self, ready: tuple[Batch, Tensor | None]) -> tuple[int, ...]:
+        batch, wanted = ready
+        # The terms of an estimator are means over all rows, also over padding.
+        fixed = wanted is not None or self._estimator is not None
+        return () if fixed else (*batch.source.shape, batch.target.shape[1] - 1)
+
+    def padded(
+        self, ready: tuple[Batch, Tensor | None], sizes: tuple[int, ...]
+    ) -> tuple[Batch, Tensor | None]:
+        rows, *lengths = sizes
+        limits = self.model.longest_source, self.model.longest_target  # the positions of a transformer
+        pairs = zip(lengths, limits, strict=True)
+        return ready[0].padded_to(rows, *(min(each, most or each) for each, most in pairs)), None
+
     def restored(self, tensors: dict[str, Tensor]) -> Batch:
         return Batch.from_tensors(tensors)
 

@@ -127,8 +127,12 @@ class Log:
         *,
         best: bool = False,
         shown: Sequence[RenderableType] = (),
+        **fields: object,
     ) -> None:
-        """Log an evaluation. best: whether it is the best so far. shown: printed above the live table."""
+        """Log an evaluation. best: whether it is the best so far. shown: printed above the live table.
+
+        fields: further values of the record in log.jsonl.
+        """
         row = Evaluated(step, {name: float(value) for name, value in scores.items()}, best)
         self._display.keep(row)
         if self._display.live and not shown:
@@ -136,7 +140,7 @@ class Log:
         else:
             self._display.say(row.line(self.best_by), *shown)
         self._journal.write(
-            {"kind": "evaluation", "step": step, **row.scores, "best": best, "time": time.time()}
+            {"kind": "evaluation", "step": step, **row.scores, "best": best, **fields, "time": time.time()}
         )
         if self._board is not None:
             self._board.add(step, {f"evaluation/{name}": value for name, value in row.scores.items()})
@@ -150,6 +154,10 @@ class Log:
         self._display.say(text if shown is None else shown)
         self._journal.write({"kind": kind, "text": text, "time": time.time(), **fields})
         self._mark = self.clock()
+
+    def scores_at(self, step: int) -> Mapping[str, float] | None:
+        """Return the scores of the evaluation at a step; None if there was none."""
+        return next((each.scores for each in self._display.evaluations if each.step == step), None)
 
     def position(self) -> int:
         """Flush log.jsonl to the disk and return its size in bytes, which is saved in checkpoints."""

@@ -1,0 +1,78 @@
+"""The folder of a run of several seeds: each seed is an ordinary run folder in it.
+
+runs/x/config.toml     the settings, with seeds = [0, 1, 2]; also the tokenizers, data.json and manifest
+runs/x/log.jsonl       evaluations: the mean over the seeds, the deviation, and the scores of each seed
+runs/x/seed-0/         a run folder as `regard train --seed 0` writes it: every command and load() read it
+runs/x/failed.json     the seeds whose loss became NaN or infinite, if there are any
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.files.atomic_io import replace
+from regard.files.untrusted import parse_json, read_limited
+from regard.runs.run_folder import config_of
+
+__all__ = ["check_one_seed", "failures_of", "folder_of_seed", "seed_folder", "seeds_of", "write_failures"]
+
+FAILED = "failed.json"
+
+
+def seed_folder(folder: Path, seed: int) -> Path:
+    """Return the run folder of one seed."""
+    return folder / f"seed-{seed}"
+
+
+def seeds_of(folder: Path) -> list[int] | None:
+    """Return the seeds of a run of several seeds; None for a run of one seed."""
+    seeds = config_of(folder).get("seeds")
+    return [each for each in seeds if type(each) is int] if isinstance(seeds, list) else None
+
+
+def folder_of_seed(folder: Path, seed: int) -> Path:
+    """Return the run folder of a seed; raise ArgumentError if the run was not trained with this seed."""
+    seeds = seeds_of(folder)
+    if seeds is None:
+        problem = f"this is a run of one seed, but seed={seed!r} was requested"
+        raise ArgumentError(message(str(folder), problem, hint="leave seed out"))
+    if isinstance(seed, bool) or seed not in seeds:
+        raise UnknownName(f"seed of {folder}:", str(seed), list(map(str, seeds)))
+    return seed_folder(folder, seed)
+
+
+def check_one_seed(folder: Path) -> None:
+    """Raise ArgumentError if the folder is that of several seeds, which has no weights of its own."""
+    seeds = seeds_of(folder)
+    if seeds:
+        first = seed_folder(folder, seeds[0])
+        problem = f"this is a run of {len(seeds)} seeds: each seed is a run folder in it"
+        hint = f"use the run folder of a seed, such as {first}; from Python, load(folder, seed={seeds[0]})"
+        raise ArgumentError(message(str(folder), problem, hint=hint))
+
+
+def failures_of(folder: Path) -> dict[int, tuple[int, str]]:
+    """Return the seeds that have failed, with the step and the problem; empty if there are none."""
+    path = folder / FAILED
+    try:
+        content = parse_json(read_limited(path, "json"))
+        return {int(seed): (int(each["step"]), str(each["problem"])) for seed, each in content.items()}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        hint = "delete it: the seeds that failed are then trained again"
+        raise DataError(message(str(path), "is damaged", hint=hint)) from None
+
+
+def write_failures(folder: Path, failures: Mapping[int, tuple[int, str]]) -> None:
+    """Write failed.json, or delete it if no seed has failed."""
+    if failures:
+        content = {str(seed): {"step": step, "problem": text} for seed, (step, text) in failures.items()}
+        replace(folder / FAILED, json.dumps(content, indent=1).encode() + b"\n")
+    else:
+        (folder / FAILED).unlink(missing_ok=True)

@@ -1,0 +1,114 @@
+"""Train several seeds of one task together; see seed_folders for the files."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace as changed
+from pathlib import Path
+
+from rich.console import Console
+
+from regard.files.folder_lock import locked
+from regard.runs.prepare_run import PreparedRun, copy_files
+from regard.runs.run_folder import made_folder, write_data
+from regard.runs.run_manifest import write_config_and_manifest
+from regard.runs.run_task import RunTask
+from regard.runs.run_trainer import Outcome, build_trainer, introduce
+from regard.runs.seed_folders import failures_of, seed_folder, write_failures
+from regard.training.distributed import Processes
+from regard.training.interrupts import interruptible
+from regard.training.logs.log import Log
+from regard.training.logs.seed_log import SeedLog
+from regard.training.loop import Trainer
+from regard.training.seed_trainers import SeedTrainers, SharedClock
+
+__all__ = ["train_seeds"]
+
+
+def train_seeds(
+    task: type[RunTask],
+    run: PreparedRun,
+    folder: Path,
+    device: str,
+    *,
+    console: Console | None = None,
+    change: bool = False,
+) -> Outcome:
+    """Train the seeds of a run together, as one stacked model if possible.
+
+    change: train seeds again that failed in an earlier process, since the settings may have changed.
+    """
+    write_data(folder, run.fingerprints)
+    write_config_and_manifest(folder, run.settings.model_dump(), task.files)
+    if change:
+        write_failures(folder, {})
+    log, clock = SeedLog(folder / "log.jsonl", console=console), SharedClock()
+    with ExitStack() as locks:
+        trainers = {
+            seed: _trainer(task, run, folder, seed, device, log, clock, locks) for seed in run.settings.seeds
+        }
+
+        def on_failure(seed: int, step: int, error: Exception) -> None:
+            log.failed(seed, step, error)
+            text = str(error).splitlines()[0]
+            write_failures(folder, {**failures_of(folder), seed: (step, text)})
+
+        unstacked = _unstacked(run.settings.stack, device)
+        together = SeedTrainers(trainers, clock, log, on_failure, unstacked)
+        first = next(iter(trainers.values()))
+        log.best_by, log.counted = first.best, first.task.counted
+        with interruptible() as interrupt, log:
+            resumed = together.resume({seed: step for seed, (step, _) in failures_of(folder).items()})
+            steps = [step for step in resumed.values() if step is not None]
+            if steps:
+                log.rewind_to_step(min(steps))
+                log.event("resumed", f"resumed at step {min(steps):,}")
+            elif resumed:
+                log.rewind(0)  # remove the log of a process that was killed before its first checkpoint
+                assert isinstance(first.task, RunTask)
+                introduce(log, run, first.task)
+                how = f"one after the other: {unstacked}" if unstacked else "as one stacked model"
+                log.event("seeds", f"{len(trainers)} seeds ({', '.join(map(str, trainers))}), {how}")
+            log.total = max((each.progress.total or 0 for each in together.trainers.values()), default=None)
+            progress = together.run(interrupt)
+            stopped = any(not each.ended for seed, each in progress.items() if seed not in together.failed)
+            text = f"stopped by {interrupt.cause}" if stopped else "all seeds have ended"
+            log.event("stopped" if stopped else "ended", text)
+    failed = {seed: text for seed, (_, text) in failures_of(folder).items()}
+    going = [trainer for seed, trainer in trainers.items() if seed not in failed]
+    at = (going or list(trainers.values()))[0].progress
+    return Outcome(folder, at, interrupt.cause if stopped else "", failed=failed)
+
+
+def _unstacked(stack: bool | str, device: str) -> str:
+    """Return why the seeds are not computed as one stacked model; "" if they are."""
+    if stack == "auto" and device == "cpu":
+        return "on a CPU this is faster than one stacked model (stack = true stacks them)"
+    return "" if stack else "stack is false"
+
+
+def _trainer(
+    task: type[RunTask],
+    run: PreparedRun,
+    folder: Path,
+    seed: int,
+    device: str,
+    log: SeedLog,
+    clock: SharedClock,
+    locks: ExitStack,
+) -> Trainer:
+    """Prepare the folder of a seed, and build its trainer."""
+    place = made_folder(seed_folder(folder, seed))
+    lock = locks.enter_context(locked(place))
+    copy_files(task, folder, place)
+    values = {**run.settings.model_dump(), "seed": seed}
+    del values["seeds"], values["stack"]
+    settings = task.settings_type.model_validate(values)
+    training = settings.training
+    board = place / "tensorboard" if training.tensorboard else None
+    own = changed(run, settings=settings)
+
+    def make_log() -> Log:
+        return log.of_seed(seed, place / "log.jsonl", training.log_every, board)
+
+    return build_trainer(task, own, place, device, Processes(), make_log, lock, clock=clock)

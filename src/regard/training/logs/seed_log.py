@@ -1,0 +1,178 @@
+"""SeedLog: the log of several seeds that are trained together: mean and deviation of their scores."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from regard.files.untrusted import open_regular, parse_json
+from regard.training.logs.live_table import TITLES, in_words
+from regard.training.logs.log import Log
+
+__all__ = ["SeedLog", "mean_and_deviation", "mean_text", "scores_table"]
+
+NEVER = 2**62
+
+
+class SeedLog(Log):
+    """The log of a run of several seeds: log.jsonl and the console have means over the seeds.
+
+    path, console: as for Log. Each seed also has an ordinary Log of its own, from of_seed(), which writes to
+    the folder of the seed and prints nothing. An evaluation is a record with the mean of each score, its
+    sample standard deviation ("deviation") and the scores of each seed ("seeds").
+    """
+
+    def __init__(self, path: Path | None, *, console: Console | None = None):
+        super().__init__(path, console=console, record=NEVER)
+        self.path = path
+        self._logs: dict[int, Log] = {}
+        self._steps: dict[int, dict[str, Any]] = {}
+        self._evaluated: set[int] = set()
+
+    def of_seed(self, seed: int, path: Path, record: int, board: Path | None) -> Log:
+        """Return the log of one seed, which reports to this one. record, board: as for Log."""
+        log = _OfSeed(self, seed, path, record, board)
+        self._logs[seed] = log
+        return log
+
+    def end_step(self, step: int) -> None:
+        """Log the mean loss of the seeds that took this step, and the mean scores of evaluations."""
+        if self._steps:
+            rows = list(self._steps.values())
+            mean, deviation = mean_and_deviation([each["loss"] for each in rows])
+            norms = [each["norm"] for each in rows if each["norm"] is not None]
+            self.step(
+                step,
+                loss=mean,
+                tokens=sum(each["tokens"] for each in rows),
+                rate=rows[0]["rate"],
+                norm=statistics.fmean(norms) if norms else None,
+                parts={} if deviation is None else {"deviation": deviation},
+            )
+            self._steps = {}
+        for each in sorted(self._evaluated):
+            self._log_evaluation(each)
+        self._evaluated = set()
+
+    def _log_evaluation(self, step: int) -> None:
+        rows = {seed: log.scores_at(step) for seed, log in self._logs.items()}
+        scores = {seed: row for seed, row in rows.items() if row is not None}
+        names = list(dict.fromkeys(name for row in scores.values() for name in row))
+        both = {
+            name: mean_and_deviation([row[name] for row in scores.values() if name in row]) for name in names
+        }
+        self.evaluation(
+            step,
+            {name: mean for name, (mean, _) in both.items()},
+            shown=[scores_table(scores)],
+            deviation={name: deviation for name, (_, deviation) in both.items()},
+            seeds={str(seed): dict(row) for seed, row in scores.items()},
+        )
+
+    def failed(self, seed: int, step: int, error: Exception) -> None:
+        """Log that a seed cannot go on."""
+        text = f"seed {seed} has failed, the other seeds go on: {str(error).splitlines()[0]}"
+        self.event("failed", text, seed=seed, step=step)
+
+    def rewind_to_step(self, step: int) -> None:
+        """Remove the records of evaluations and failures after a step, which a resumed run logs again."""
+        position = 0
+        if self.path is not None and self.path.is_file():
+            with open(self.path, "rb", opener=open_regular) as file:
+                for line in file:
+                    try:
+                        record = parse_json(line)
+                    except ValueError:
+                        break
+                    at = record.get("step") if isinstance(record, dict) else None
+                    if isinstance(at, int) and at > step and record.get("kind") in ("evaluation", "failed"):
+                        break
+                    position += len(line)
+        self.rewind(position)
+
+
+class _OfSeed(Log):
+    """The log of one of several seeds."""
+
+    def __init__(self, group: SeedLog, seed: int, path: Path, record: int, board: Path | None):
+        super().__init__(path, console=Console(quiet=True), record=record, board=board)
+        self._group, self._seed = group, seed
+
+    def step(
+        self,
+        step: int,
+        *,
+        loss: float,
+        tokens: int,
+        rate: float,
+        norm: float | None = None,
+        parts: Mapping[str, float] | None = None,
+    ) -> None:
+        super().step(step, loss=loss, tokens=tokens, rate=rate, norm=norm, parts=parts or {})
+        self._group._steps[self._seed] = {"loss": loss, "tokens": tokens, "rate": rate, "norm": norm}
+
+    def evaluation(
+        self,
+        step: int,
+        scores: Mapping[str, float],
+        *,
+        best: bool = False,
+        shown: Sequence[RenderableType] = (),
+        **fields: object,
+    ) -> None:
+        super().evaluation(step, scores, best=best, shown=shown, **fields)
+        self._group._evaluated.add(step)
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean and the sample standard deviation (divided by n - 1); None for a single value.
+
+    >>> mean_and_deviation([1.0, 2.0, 6.0]), mean_and_deviation([1.0])
+    ((3.0, 2.6457513110645907), (1.0, None))
+    """
+    mean = sum(values) / len(values)
+    if len(values) < 2:
+        return mean, None
+    return mean, (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
+
+
+def mean_text(name: str, both: tuple[float, float | None]) -> str:
+    """Return the mean and the deviation of a score as text.
+
+    >>> mean_text("accuracy", (0.8, 0.012))
+    '0.800 ± 0.012'
+    """
+    mean, deviation = both
+    return in_words(name, mean) + ("" if deviation is None else f" ± {in_words(name, deviation)}")
+
+
+def scores_table(
+    scores: Mapping[int, Mapping[str, float]], others: Mapping[int, Mapping[str, str]] | None = None
+) -> Table:
+    """Return a table with a row for each seed, and a last row with the mean and the deviation.
+
+    others: further columns by seed, as text.
+    """
+    names = list(dict.fromkeys(name for row in scores.values() for name in row))
+    more = list(dict.fromkeys(name for row in (others or {}).values() for name in row))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("seed", *(TITLES.get(name, name) for name in names), *more):
+        table.add_column(Text(name), justify="right", no_wrap=name not in more)
+    for seed in dict.fromkeys((*scores, *(others or {}))):
+        row, other = scores.get(seed, {}), (others or {}).get(seed, {})
+        cells = [in_words(name, row[name]) if name in row else "" for name in names]
+        table.add_row(str(seed), *cells, *(Text(other.get(name, "")) for name in more))
+    if len(scores) > 1:
+        last = []
+        for name in names:
+            last.append(
+                mean_text(name, mean_and_deviation([row[name] for row in scores.values() if name in row]))
+            )
+        table.add_row("mean", *last, style="bold")
+    return table

@@ -1,0 +1,171 @@
+"""Gradients of one step of several seeds, computed as one stacked model where torch.func.vmap can run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.training.cuda_graphs import shape_of
+from regard.training.gradients import coarse_products
+from regard.training.loop import StepRequest, Trainer
+from regard.training.stacked_seeds import StackedSeeds
+from regard.training.task import Loss
+
+__all__ = ["StackedGradients"]
+
+
+class StackedGradients:
+    """Add the gradients of a step to the parameters of several trainers, which differ only in the seed.
+
+    trainers: by seed. say: called once with the reason if the model cannot be stacked; then the gradients of
+    each seed are computed alone. problem: a reason to do so from the first step on.
+
+    Each seed has its own batch. Batches of different shapes are padded to the same shape by Task.padded().
+    Random numbers are drawn with the shape that they have without padding. After add(), each model has the
+    gradients that it would have alone, up to rounding, and Trainer goes on with them: gradient clipping,
+    AdamW and the moving average are those of a single run.
+    """
+
+    def __init__(
+        self,
+        trainers: Mapping[int, Trainer],
+        say: Callable[[str], None] = lambda text: None,
+        problem: str = "",
+    ):
+        self.trainers, self.say, self.problem = dict(trainers), say, problem
+        self._stacked: StackedSeeds | None = None
+        self._seeds: list[int] = []
+        self._unused: frozenset[str] = frozenset()
+
+    def add(self, requests: Mapping[int, StepRequest]) -> dict[int, dict[str, Tensor]]:
+        """Add the gradients of one step; return the losses of each seed, as Gradients.add() does."""
+        sums: dict[int, dict[str, Tensor]] = {seed: {} for seed in requests}
+        for place in range(max(len(request.batches) for request in requests.values())):
+            for seed, loss in self._batch(requests, place).items():
+                for name, value in (*loss.shown.items(), ("", loss.total)):
+                    sums[seed][name] = sums[seed][name] + value if name in sums[seed] else value
+        return sums
+
+    def _batch(self, requests: Mapping[int, StepRequest], place: int) -> dict[int, Loss]:
+        """Add the gradients of batch number `place` of each seed."""
+        ready, drawn = {}, {}
+        for seed, request in requests.items():
+            gradients = self.trainers[seed].gradients
+            ready[seed], drawn[seed] = gradients.prepared(request.step, place, request.batches[place])
+        losses: dict[int, Loss] = {}
+        if len(requests) > 1 and not self.problem:
+            try:
+                losses = self._stacked_losses(requests, ready, drawn)
+            except Exception as error:  # whatever a model does that vmap does not support
+                self._give_up(error)
+        for seed in requests:
+            if seed not in losses:
+                torch.manual_seed(drawn[seed])
+                gradients = self.trainers[seed].gradients
+                losses[seed] = gradients.of_one(ready[seed], drawn[seed], requests[seed].tokens)
+        for seed, request in requests.items():
+            self.trainers[seed].task.keep_state(request.batches[place], losses[seed].state)
+        return losses
+
+    def _give_up(self, error: Exception) -> None:
+        """Compute the gradients of each seed alone from now on."""
+        text = str(getattr(getattr(error, "message", None), "problem", "") or error).strip()
+        self.problem = text.splitlines()[0] if text else type(error).__name__
+        self._stacked = None
+        self.say(f"the seeds are trained one by one, not as one stacked model: {self.problem}")
+
+    def _stacked_losses(
+        self, requests: Mapping[int, StepRequest], ready: Mapping[int, Any], drawn: Mapping[int, int]
+    ) -> dict[int, Loss]:
+        """Return the losses of the seeds that can be stacked; their gradients are added."""
+        stacked = self._stack(list(requests), ready)
+        padded, sizes = self._padded(ready)
+        groups: dict[Any, list[int]] = {}
+        for seed, batch in padded.items():
+            groups.setdefault(shape_of(batch, self.trainers[seed].device), []).append(seed)
+        losses: dict[int, Loss] = {}
+        task, gradients = self.trainers[self._seeds[0]].task, self.trainers[self._seeds[0]].gradients
+
+        def loss(model: nn.Module, batch: Any) -> Loss:
+            return task.loss(batch)
+
+        for seeds in (seeds for seeds in groups.values() if len(seeds) > 1):
+            factor = torch.tensor([1 / requests[seed].tokens for seed in seeds])
+            with coarse_products(gradients.coarse), gradients.precision():
+                named, both = stacked.gradients(
+                    loss,
+                    [padded[seed] for seed in seeds],
+                    seeds=[drawn[seed] for seed in seeds],
+                    factor=factor.to(self.trainers[seeds[0]].device),
+                    rows=[self._seeds.index(seed) for seed in seeds],
+                    sizes=[sizes[seed] for seed in seeds],
+                )
+            self._distribute(seeds, named)
+            for number, seed in enumerate(seeds):
+                shown = {name: each[number] for name, each in both.shown.items()}
+                state = tuple(each[number].clone() for each in both.state)
+                losses[seed] = Loss(both.total[number], shown, state)
+        return losses
+
+    def _distribute(self, seeds: Sequence[int], named: Mapping[str, Tensor]) -> None:
+        """Add the stacked gradients to the parameters of each model."""
+        for number, seed in enumerate(seeds):
+            for name, parameter in self.trainers[seed].model.named_parameters():
+                if name in named and name not in self._unused:
+                    own = named[name][number]
+                    parameter.grad = own if parameter.grad is None else parameter.grad.add_(own)
+
+    def _stack(self, seeds: list[int], ready: Mapping[int, Any]) -> StackedSeeds:
+        """Return the stacked model of these seeds; it is built again if other seeds are trained."""
+        if self._stacked is None or self._seeds != seeds:
+            self._unused = self._unused_parameters(seeds[0], ready[seeds[0]])
+            self._stacked = StackedSeeds([self.trainers[seed].model for seed in seeds])
+            self._stacked.share()
+            self._seeds = seeds
+        return self._stacked
+
+    def _unused_parameters(self, seed: int, batch: Any) -> frozenset[str]:
+        """Return the names of parameters that the loss does not use.
+
+        They have no gradient in a single run, so AdamW does not decay them; vmap would return zeros.
+        """
+        trainer = self.trainers[seed]
+        named = {name: each for name, each in trainer.model.named_parameters() if each.requires_grad}
+        with trainer.gradients.precision():
+            total = trainer.task.loss(batch).total
+        gradients = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+        return frozenset(name for name, each in zip(named, gradients, strict=True) if each is None)
+
+    def _padded(self, ready: Mapping[int, Any]) -> tuple[dict[int, Any], dict[int, dict[int, int]]]:
+        """Pad the batches of all seeds to the same sizes.
+
+        Returns the batches, and the size before padding by the size after padding, of each seed.
+        """
+        before = {seed: self.trainers[seed].task.padded_sizes(batch) for seed, batch in ready.items()}
+        if len(set(before.values())) == 1 or not all(before.values()):
+            return dict(ready), {seed: {} for seed in ready}
+        columns = list(zip(*before.values(), strict=True))
+        # A padded size marks the dimension that was padded: no other dimension should have the same size.
+        taken = _sizes(self.trainers[next(iter(ready))].model)
+        taken |= {column[0] for column in columns if len(set(column)) == 1}
+        target: list[int] = []
+        for column in columns:
+            size = max(column)
+            while len(set(column)) > 1 and size in taken:
+                size += 1
+            taken.add(size)
+            target.append(size)
+        padded = {
+            seed: self.trainers[seed].task.padded(batch, tuple(target)) for seed, batch in ready.items()
+        }
+        pairs = {seed: zip(target, own, strict=True) for seed, own in before.items()}
+        return padded, {seed: {new: old for new, old in each if new != old} for seed, each in pairs.items()}
+
+
+def _sizes(model: nn.Module) -> set[int]:
+    """Return the sizes of the parameters of a model, and its other whole numbers, such as that of heads."""
+    sizes = {size for each in model.parameters() for size in each.shape}
+    return sizes | {each for module in model.modules() for each in vars(module).values() if type(each) is int}

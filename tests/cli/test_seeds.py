@@ -1,0 +1,61 @@
+"""--seeds of regard train, and what the other commands do with a run of several seeds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+TEXTS = "".join(f"{('pos', 'neg')[n % 2]}\t{('good', 'bad')[n % 2]} film {n}\n" for n in range(40))
+SMALL = (
+    "--steps",
+    2,
+    "--batch-size",
+    8,
+    "--width",
+    6,
+    "--tokenizer",
+    "word",
+    "--set",
+    "evaluation.samples=0",
+)
+
+
+@pytest.fixture
+def arguments(tmp_path):
+    (tmp_path / "a.tsv").write_text(TEXTS, encoding="utf-8")
+    data = ("--task", "classification", "--train-file", tmp_path / "a.tsv", "--device", "cpu", "--threads", 1)
+    return ("train", *data, "--output", tmp_path / "run", *SMALL)
+
+
+def test_train_show_and_classify(command, arguments, tmp_path):
+    assert command(*arguments, "--seeds", "7,2").status == 0
+    assert "seeds = [" in (tmp_path / "run" / "config.toml").read_text(encoding="utf-8")
+    flat = " ".join(command("show", tmp_path / "run").out.split())
+    assert "±" in flat and "2 of 2 seeds" in flat
+    report = json.loads(command("show", tmp_path / "run", "--json").out)
+    assert report["seeds"] == [7, 2] and set(report["mean"]) == set(report["deviation"])
+    table = command("show", tmp_path / "run", tmp_path / "run" / "seed-2", width=120)
+    assert table.out.count("±") == 2 and "2 of 2 seeds" in " ".join(table.out.split())
+    assert command("classify", tmp_path / "run" / "seed-2", "--text", "a good film").status == 0
+    said = command("classify", tmp_path / "run", "--text", "a good film")
+    assert said.status != 0 and "seed-7" in said.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--seeds", "0"),
+        ("--seeds", "1,1"),
+        ("--seeds", "a"),
+        ("--seeds", "-1"),
+        ("--seeds", ""),
+        ("--seeds", "2", "--seed", "1"),
+        ("--seeds", "2", "--minutes", "1"),
+    ],
+)
+def test_wrong_seeds(command, arguments, tmp_path, options):
+    options = (*(each for each in arguments if each not in ("--steps", 2)), *options)
+    said = command(*options)
+    assert (said.status != 0 and "--seeds" in said.err + said.out) or "seeds" in said.err
+    assert "Traceback" not in said.err and not (tmp_path / "run").exists()

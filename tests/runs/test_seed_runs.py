@@ -1,0 +1,324 @@
+"""Several seeds in one run: equal to single runs, exact resume, a seed that fails, loading, and bad input."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+import regard
+from regard.errors import ArgumentError, RegardError, UnknownName
+from regard.runs.prepare_run import Machine
+from regard.runs.seed_facts import seed_facts_of
+from regard.runs.seed_folders import failures_of
+from regard.runs.train_run import train_run
+from regard.tasks.classification import ClassificationTask
+from regard.tasks.language.language_task import LanguageTask
+from regard.training.checkpoints.checkpoint_saver import CheckpointSaver
+from regard.training.checkpoints.checkpoints import Checkpoints
+from regard.training.interrupts import Interruption
+from regard.training.logs.log import Log
+from regard.training.logs.seed_log import mean_and_deviation
+from regard.training.settings import merged
+from regard.training.stacked_gradients import StackedGradients
+from regard.training.task import Loss
+from tests.tasks.own_task import LineTask
+
+SEEDS = [3, 5, 4]
+WORDS = ("a", "film", "the", "with", "actors", "in", "it", "story", "good", "bad")
+SMALL_TRANSFORMER = {"name": "transformer", "width": 8, "heads": 2, "layers": 1, "dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Texts of 1 to 9 words, so that the batches of two seeds have different shapes."""
+    draw, path = random.Random(1), tmp_path_factory.mktemp("data") / "reviews.tsv"
+    rows = [(("pos", "neg")[n % 2], " ".join(draw.choices(WORDS, k=draw.randint(1, 9)))) for n in range(60)]
+    path.write_text("".join(f"{label}\t{text} {n}\n" for n, (label, text) in enumerate(rows)), "utf-8")
+    return str(path)
+
+
+def small(path: str, **sections: Any) -> dict[str, Any]:
+    """Return the settings of a run that trains in a fraction of a second."""
+    training = {"steps": 8, "batch_size": 7, "learning_rate": 0.02, "warmup_steps": 2, "evaluate_every": 4}
+    usual = {
+        "data": {"train_file": [path], "tokenizer": "word", "vocab_size": 20},
+        "model": {"name": "lstm", "width": 6, "dropout": 0.3},
+        "training": {**training, "log_every": 2, "weight_decay": 0.1},
+        "evaluation": {"samples": 0},
+        "stack": True,
+    }
+    return merged(usual, sections)
+
+
+def train(settings: dict[str, Any], folder: Path, task: Any = ClassificationTask, **options: Any) -> Any:
+    quiet = {"machine": Machine("cpu", 1), "console": Console(quiet=True)}
+    return train_run(task, settings, folder, **{**quiet, **options})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, reviews: str) -> Path:
+    """A run of three seeds that was not interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    train(resumable(reviews), folder)
+    return folder
+
+
+def resumable(path: str) -> dict[str, Any]:
+    return {**small(path, training={"save_every": 3, "ema": 0.9}), "seeds": SEEDS}
+
+
+def latest(folder: Path) -> int:
+    return Checkpoints(folder).latest().step
+
+
+def weights(folder: Path, name: str = "weights") -> dict[str, torch.Tensor]:
+    return Checkpoints(folder).latest().tensors(name)
+
+
+def records(folder: Path, kind: str) -> list[dict[str, Any]]:
+    """Return the records of log.jsonl of one kind, without times and sizes."""
+    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    other = ("time", "memory", "tokens_per_second")
+    return [
+        {name: value for name, value in record.items() if name not in other}
+        for record in map(json.loads, lines)
+        if record["kind"] == kind
+    ]
+
+
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "lstm": (ClassificationTask, {"training": {"label_smoothing": 0.1, "ema": 0.9}}),
+    "lstm word dropout": (
+        ClassificationTask,
+        {"model": {"word_dropout": 0.2}, "training": {"accumulation_steps": 2, "steps": 4}},
+    ),
+    "transformer": (ClassificationTask, {"model": SMALL_TRANSFORMER}),
+    "language lstm": (
+        LanguageTask,
+        {
+            "data": {"layout": "continuous", "window": 5, "streams": 7},
+            "model": {"depth": 2},
+        },
+    ),
+    "language gru": (LanguageTask, {"data": {"layout": "documents"}, "model": {"name": "gru"}}),
+    "language transformer": (
+        LanguageTask,
+        {"data": {"layout": "documents"}, "model": SMALL_TRANSFORMER},
+    ),
+}
+
+
+LONG = {"lstm word dropout", "language gru", "language transformer"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in CASES]
+)
+def test_each_seed_is_as_if_it_was_trained_alone(name: str, tmp_path: Path, reviews: str, monkeypatch):
+    task, sections = CASES[name]
+    settings, stacked = small(reviews, **sections), list[int]()
+    original = StackedGradients._stacked_losses
+
+    def counted(self: StackedGradients, *arguments: Any) -> Any:
+        losses = original(self, *arguments)
+        stacked.append(len(losses))
+        return losses
+
+    monkeypatch.setattr(StackedGradients, "_stacked_losses", counted)
+    train({**settings, "seeds": SEEDS}, tmp_path / "all", task)
+    assert stacked == [3] * 8
+    for seed in SEEDS[:2]:
+        one, own = tmp_path / f"one-{seed}", tmp_path / "all" / f"seed-{seed}"
+        train({**settings, "seed": seed}, one, task)
+        alone, together = weights(one), weights(own)
+        assert alone.keys() == together.keys()
+        for key, weight in alone.items():
+            # The gradient of a key bias is 0 but for rounding, which AdamW divides by its eps of 1e-9.
+            tolerance = 0.1 if key.endswith("key.bias") else 1e-4
+            torch.testing.assert_close(together[key], weight, rtol=0, atol=tolerance)
+        for file in ("config.toml", "manifest.json", "data.json", "best", "latest"):
+            assert (one / file).read_bytes() == (own / file).read_bytes(), file
+        for kind in ("training", "evaluation"):
+            for first, second in zip(records(one, kind), records(own, kind), strict=True):
+                assert first["step"] == second["step"]
+                assert first["loss"] == pytest.approx(second["loss"], abs=1e-4)
+
+
+@pytest.mark.parametrize("stack", [True, "auto"])
+def test_log_and_facts_have_mean_and_deviation(stack: bool | str, tmp_path: Path, reviews: str):
+    outcome = train({**small(reviews, training={"steps": 4}), "seeds": 2, "stack": stack}, tmp_path)
+    assert outcome.progress.ended and not outcome.failed
+    (record,) = records(tmp_path, "evaluation")
+    scores = {seed: records(tmp_path / f"seed-{seed}", "evaluation")[0] for seed in (0, 1)}
+    for name in ("loss", "accuracy"):
+        mean, deviation = mean_and_deviation([each[name] for each in scores.values()])
+        assert (record[name], record["deviation"][name]) == pytest.approx((mean, deviation))
+        assert record["seeds"]["1"][name] == scores[1][name]
+    facts = seed_facts_of(ClassificationTask, tmp_path)
+    assert facts.summary["loss"][0] == pytest.approx(record["loss"])
+    assert facts.written()["seeds"] == [0, 1] and "2 of 2" in facts.status
+
+
+def test_a_seed_loads_as_an_ordinary_run(tmp_path: Path, reviews: str):
+    train({**small(reviews, training={"steps": 2}), "seeds": 2}, tmp_path)
+    first = regard.load(tmp_path, seed=1, device="cpu").classify("a good film")
+    second = regard.load(tmp_path / "seed-1", device="cpu").classify("a good film")
+    assert first.to_dict() == second.to_dict()
+    with pytest.raises(ArgumentError) as error:
+        regard.load(tmp_path)
+    assert "seed-0" in str(error.value)
+    with pytest.raises(UnknownName):
+        regard.load(tmp_path, seed=7)
+    with pytest.raises(ArgumentError):
+        regard.load(tmp_path / "seed-1", seed=1)
+    with pytest.raises(ArgumentError):  # a run of several seeds has no weights to start from
+        train(small(reviews), tmp_path / "other", init_from=tmp_path)
+    longer = {"data": {}, "training": {"steps": 3}}
+    train(longer, tmp_path / "seed-1", resume=True, change=True)
+    assert latest(tmp_path / "seed-1") == 3
+
+
+@pytest.mark.parametrize("saves", [5, *(pytest.param(each, marks=pytest.mark.slow) for each in (2, 8, 11))])
+def test_killed_run_resumes_with_the_same_bits(
+    tmp_path: Path, whole: Path, reviews: str, saves: int, monkeypatch
+):
+    """The process is killed after a number of checkpoints, between those of two seeds."""
+    original, written = CheckpointSaver.write, list[int]()
+
+    def killed(self: CheckpointSaver, *arguments: Any) -> None:
+        if len(written) == saves:
+            raise KeyboardInterrupt
+        written.append(1)
+        original(self, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(CheckpointSaver, "write", killed)
+        train(resumable(reviews), tmp_path)
+    train({"data": {}}, tmp_path, resume=True)
+    assert_same(whole, tmp_path)
+
+
+def assert_same(whole: Path, part: Path) -> None:
+    """Assert that two runs have the same checkpoints and the same records, bit for bit."""
+    for seed in SEEDS:
+        for name in ("weights", "optimizer", "raw"):
+            first, second = (weights(run / f"seed-{seed}", name) for run in (whole, part))
+            assert first.keys() == second.keys()
+            assert all(torch.equal(first[key], second[key]) for key in first)
+    for kind in ("training", "evaluation"):
+        for place in ("", *(f"seed-{seed}" for seed in SEEDS)):
+            assert records(whole / place, kind) == records(part / place, kind)
+
+
+def test_interrupted_run_stops_at_one_step_and_resumes(
+    tmp_path: Path, whole: Path, reviews: str, monkeypatch
+):
+    original, request = Log.step, Interruption()
+
+    def interrupting(self: Log, step: int, **values: Any) -> None:
+        original(self, step, **values)
+        if step == 3 and self._journal.path == tmp_path / "seed-5" / "log.jsonl":
+            request.cause = "SIGTERM"  # seed 3 has taken this step already, and waits for the next one
+
+    @contextmanager
+    def interruptible() -> Iterator[Interruption]:
+        yield request
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "step", interrupting)
+        patch.setattr("regard.runs.seed_runs.interruptible", interruptible)
+        outcome = train(resumable(reviews), tmp_path)
+    assert outcome.interrupted == "SIGTERM"
+    assert {latest(tmp_path / f"seed-{seed}") for seed in SEEDS} == {3}
+    train({"data": {}}, tmp_path, resume=True)
+    assert_same(whole, tmp_path)
+
+
+class Breaking(ClassificationTask):
+    """Before step 5, the weights of seed 5 become NaN."""
+
+    def batches(self, epoch: int, start: int = 0) -> Any:
+        for number, batch in enumerate(super().batches(epoch, start), start):
+            if (self.settings.seed, epoch, number) == (5, 0, 4):
+                with torch.no_grad():
+                    next(self.model.parameters()).fill_(torch.nan)
+            yield batch
+
+
+def test_a_seed_that_becomes_nan_fails_and_the_others_go_on(tmp_path: Path, reviews: str):
+    settings = {**small(reviews, training={"save_every": 2}), "seeds": SEEDS}
+    outcome = train(settings, tmp_path, Breaking)
+    assert list(outcome.failed) == [5] and outcome.progress.step == 8
+    assert failures_of(tmp_path)[5][0] == 5
+    assert latest(tmp_path / "seed-5") == 4
+    assert (tmp_path / "seed-5" / "nonfinite-000005").is_dir()
+    assert latest(tmp_path / "seed-3") == latest(tmp_path / "seed-4") == 8
+    facts = seed_facts_of(Breaking, tmp_path)
+    assert list(facts.failed) == [5] and set(facts.scores) == {3, 4}
+    again = train({"data": {}}, tmp_path, Breaking, resume=True)
+    assert list(again.failed) == [5] and latest(tmp_path / "seed-5") == 4, "it is not trained again"
+    last = train({"data": {}}, tmp_path, resume=True, change=True)
+    assert not last.failed and latest(tmp_path / "seed-5") == 8, "--change trains it again"
+
+
+class Branching(LineTask):
+    """A loss whose control flow depends on data: torch.func.vmap cannot run it."""
+
+    def loss(self, batch: Any) -> Loss:
+        squared = super().loss(batch)
+        return squared if squared.total >= 0 else Loss(-squared.total, squared.shown)
+
+
+@pytest.mark.parametrize("task", [LineTask, Branching])
+def test_a_task_of_ones_own(task: Any, tmp_path: Path):
+    path, page = tmp_path / "points.txt", io.StringIO()
+    path.write_text("".join(f"{x} {2 * x + 1}\n" for x in range(10)), encoding="utf-8")
+    settings = {"data": {"points": [str(path)]}, "training": {"steps": 6, "learning_rate": 0.1}}
+    train(
+        {**settings, "seeds": 2, "stack": True}, tmp_path / "all", task, console=Console(file=page, width=200)
+    )
+    assert ("one by one" in page.getvalue()) == (task is Branching)
+    for seed in (0, 1):
+        train({**settings, "seed": seed}, tmp_path / f"one-{seed}", task)
+        for key, weight in weights(tmp_path / f"one-{seed}").items():
+            torch.testing.assert_close(weights(tmp_path / "all" / f"seed-{seed}")[key], weight)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"seeds": 0},
+        {"seeds": []},
+        {"seeds": [1, 2, 1]},
+        {"seeds": [-1, 2]},
+        {"seeds": 10**9},
+        {"seeds": "three"},
+        {"seeds": 2, "stack": "seeds"},
+        {"seeds": 2, "seed": 3},
+        {"seeds": 2, "training": {"minutes": 1.0, "steps": None}},
+        {"seeds": 2, "training": {"compile": True}},
+        {"seeds": 2, "training": {"capture": True}},
+    ],
+)
+def test_wrong_seeds_are_errors(wrong: dict[str, Any], tmp_path: Path, reviews: str):
+    settings = small(reviews)
+    training = {**settings["training"], **wrong.get("training", {})}
+    with pytest.raises(ArgumentError) as error:
+        train({**settings, **wrong, "training": training}, tmp_path / "run")
+    assert any(name in str(error.value) for name in ("seed", "stack"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_seed_cannot_become_several_seeds(tmp_path: Path, reviews: str):
+    train(small(reviews, training={"steps": 2}), tmp_path)
+    with pytest.raises(RegardError, match="several seeds"):
+        train({"data": {}, "seeds": 2}, tmp_path, resume=True, change=True)
