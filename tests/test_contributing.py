@@ -64,7 +64,7 @@ def test_existing_tests_run_the_new_score(copy: Path):
     report = run(copy, "-m", "pytest", "-rA", "-k", "distance", "-m", "not slow and not gpu", *places)
     passed = re.findall(r"^PASSED \S*?(\w+\.py)::(\S+)", report, re.M)
     files = [name for name, _ in passed]
-    assert files.count("test_backends.py") > 20 and files.count("test_looking.py") > 10
+    assert files.count("test_backends.py") > 10 and files.count("test_looking.py") > 10
     assert ("test_scores.py", "test_each_score_agrees_with_its_equation[distance]") in passed
     assert ("scores.py", "regard.scores.Distance") in passed
 
@@ -74,12 +74,19 @@ def test_scores_file_stays_within_the_length_limit(copy: Path):
     assert "class Distance(Score):" in text and len(text.splitlines()) <= LINES
 
 
-def test_command_line_lists_the_new_score(copy: Path):
-    shown = run(copy, "-m", "regard", "backends")
+@pytest.fixture(scope="module")
+def printed(copy: Path) -> str:
+    """The docs table of scores and `regard backends`, printed by one process."""
+    table = "import sys; sys.path.append('docs'); import page_tables; print(page_tables.scores())"
+    command = "from regard.cli import main; print('regard backends'); main(['backends'])"
+    return run(copy, "-c", f"{table}; {command}")
+
+
+def test_command_line_lists_the_new_score(printed: str):
+    _, shown = printed.split("regard backends\n")
     assert "distance" in shown and "-|q - k|^2 / 2D" in shown
 
 
-def test_docs_table_lists_the_new_score(copy: Path):
-    code = "import sys; sys.path.append('docs'); import page_tables; print(page_tables.scores())"
+def test_docs_table_lists_the_new_score(printed: str):
     row = r"| `distance` | `Distance` | `-\|q - k\|^2 / 2D` | inner | Nadaraya 1964 |"
-    assert row in run(copy, "-c", code).splitlines()
+    assert row in printed.splitlines()

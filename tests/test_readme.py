@@ -9,11 +9,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+from regard.cli import main
 from tests.reading import PACKAGE, ROOT, settings, short, texts
 
 COMMAND = r"(?:make|regard|pip3?|python3?|git|cd|sudo|\./[^\s`]+|\.venv/bin/[^\s`]+)(?: [^\s`]+)"
@@ -82,16 +84,40 @@ def test_readme_explains_how_to_put_the_command_on_the_path():
     assert settings()["project"]["scripts"] == {"regard": "regard.__main__:main"}
 
 
-def test_readme_commands_run_in_order(tmp_path: Path):
+@pytest.fixture
+def run_regard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[[list[str]], tuple[int, str, str]]]:
+    """Run `regard` with arguments in this process, which has imported torch; return status and outputs."""
+    threads = torch.get_num_threads()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+
+    def run(arguments: list[str]) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        return ended.value.code, *capsys.readouterr()
+
+    yield run
+    torch.set_num_threads(threads)
+
+
+def test_readme_commands_run_in_order(tmp_path: Path, run_regard: Callable):
+    """`make` starts a process; other commands run here, without another import of torch."""
     for command in [each for each in COMMANDS if each not in LEFT_OUT]:
         short = command
         for long, tried in SHORTER.items():
             short = short.replace(long, tried)
         if short.startswith("make"):
             short = short.replace("ARGS=--quick", f"ARGS='--quick --output {tmp_path / 'demo'}'")
-        ran = call(here(short), ROOT if short.startswith("make") else tmp_path)
-        assert ran.returncode == 0, f"{command}\n{ran.stderr}"
-        assert (ran.stdout + ran.stderr).strip() and "Traceback" not in ran.stderr, command
+        words = shlex.split(short)
+        if words[0] == "regard":
+            status, output, errors = run_regard(words[1:])
+        else:
+            ran = call(here(short), ROOT if short.startswith("make") else tmp_path)
+            status, output, errors = ran.returncode, ran.stdout, ran.stderr
+        assert status == 0, f"{command}\n{errors}"
+        assert (output + errors).strip() and "Traceback" not in errors, command
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,6 +111,7 @@ class Inputs:
 
     def __init__(self, case: Case, device: str = "cpu", gradients: bool = True):
         self.case, self.device, self.gradients = case, device, gradients
+        self.results: dict[str, Any] = {}  # what tests compute once for all backends
         torch.manual_seed(sum(map(ord, str(case))))
         queries, keys = case.size
         heads, key_heads = case.heads

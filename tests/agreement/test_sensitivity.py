@@ -1,4 +1,4 @@
-"""The agreement checks fail for a gradient or a look that is wrong by 2 %."""
+"""The agreement checks fail for a gradient or a look that is wrong by 2 %; see also test_backends.py."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import torch
 from regard.backends import BACKENDS
 from regard.call import Call, Forward
 from regard.looking import PASSES, Pass
-from tests.agreement.cases import CASES, DTYPES, Case, Inputs, checked
-from tests.agreement.exact import assert_near, frobenius
-from tests.agreement.test_backends import ON_CPU, assert_case_agrees
+from tests.agreement.cases import CASES, DTYPES, Case
+from tests.agreement.test_backends import WRONG, assert_case_agrees
 from tests.agreement.test_looking import assert_looks_agree
 
-WRONG = 1.02
 HALF = [case for case in CASES if case.dtype in ("bfloat16", "float16")]
 CASE = Case("dot", "causal", "tensor", (63, 17), 64, "narrow", (2, 2), 0, 0.5, "plain", "bfloat16")
 LEARNED = {
@@ -23,20 +21,6 @@ LEARNED = {
     "sdpa-cpu": ["query", "key", "value"],
     "reference": ["query", "key", "value", "vector", "bias"],
 }
-
-
-@pytest.mark.parametrize("case", HALF, ids=str)
-def test_a_gradient_wrong_by_2_percent_fails(case: Case):
-    inputs, dtype = Inputs(case), DTYPES[case.dtype]
-    call = checked(inputs.call(dtype)[0])
-    for backend in ON_CPU:
-        if BACKENDS[backend].reasons(call):
-            continue
-        for name, (ours, exact) in frobenius(call, backend, inputs.doutput).items():
-            assert_near(name, ours, exact, dtype)
-            for factor in (WRONG, 1 / WRONG):
-                with pytest.raises(AssertionError, match=name):
-                    assert_near(name, factor * ours, exact, dtype)
 
 
 @pytest.mark.parametrize(

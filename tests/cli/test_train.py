@@ -13,7 +13,7 @@ import pytest
 from regard.cli.train import train
 from regard.cli.train_options import SETTINGS
 from regard.runs.run_folder import config_of
-from regard.tasks.translation import TranslationTask
+from regard.tasks.translation import TranslationTask, plan
 from regard.tasks.translation.translation_settings import Data, TranslationSettings
 from tests.cli.conftest import HOSTILE
 from tests.tasks.small import written
@@ -175,12 +175,14 @@ def test_folder_with_other_files_is_an_error(command, here: Path):
     assert trained(command, "--steps", 2, out="mine").status == 0
 
 
-def test_settings_of_the_built_in_corpus_are_errors_for_files(command):
+def test_settings_of_the_built_in_corpus_are_errors_for_files(command, monkeypatch):
+    assert plan.DEFAULT_PAIRS == 20_000
+    monkeypatch.setattr(plan, "DEFAULT_PAIRS", 300)  # reading 20,000 sentences would take seconds
     assert "pairs = " not in trained(command, "--steps", 2, "--dry-run").out
     result = command(
         "train", "--built-in", "korean", "--set", "model.width=8", "--dry-run", "--output", "runs/k"
     )
-    assert "pairs = 20000" in result.out
+    assert "pairs = 300" in result.out
 
 
 def test_columns_and_fields_select_source_and_target(command, here: Path):
@@ -235,11 +237,11 @@ def test_data_report_fits_the_console_and_samples_are_plain_text(
 
 def test_training_stops_after_its_minutes(command, here: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("regard.training.budget.FEW_STEPS", 10**9)
-    result = trained(command, "--minutes", 0.02)
+    result = trained(command, "--minutes", 0.005)
     assert result.status == 0 and "more minutes" in result.err and "model.width" in result.err  # that was set
     budget, *_ = records(here / "runs/x", "budget")
-    assert "0.02 minutes" in budget["text"] and budget["total"] > 0
-    options = [*QUICK[2:], "--minutes", 0.02]
+    assert "0.005 minutes" in budget["text"] and budget["total"] > 0
+    options = [*QUICK[2:], "--minutes", 0.005]
     free = command("train", "--source", "a.ko", "--target", "a.en", *options, "--output", "runs/y")
     assert free.status == 0 and "more minutes" in free.err and "model.width" not in free.err
     (plan,) = records(here / "runs/y", "plan")

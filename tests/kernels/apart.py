@@ -12,13 +12,16 @@ from tests.reading import ROOT
 __all__ = ["assert_passes_interpreted", "compiled_kernels"]
 
 
-def assert_passes_interpreted(name: str, *options: str) -> None:
-    """Run a test file of this folder under Triton's interpreter; no test may fail or be skipped."""
+def assert_passes_interpreted(*arguments: str) -> None:
+    """Run pytest in this folder with these arguments (files and options) under Triton's interpreter.
+
+    No test may fail or be skipped. One process for several files imports torch once.
+    """
     environment = {each: value for each, value in os.environ.items() if not each.startswith("PYTEST")}
     environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *options]
-    file = str(ROOT / "tests" / "kernels" / name)
-    completed = subprocess.run([*command, file], env=environment, cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
+    folder = ROOT / "tests" / "kernels"
+    completed = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout[-6000:] + completed.stderr[-2000:]
     assert " passed" in completed.stdout and " skipped" not in completed.stdout
 

@@ -4,43 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
-import numpy
 import pytest
 import torch
-import triton.language as tl
-from triton.runtime import interpreter
 
 import regard
 from regard.backends import BACKENDS, fused
 from regard.kernels import launch
 from tests.agreement.cases import DTYPES, Inputs, checked
 from tests.agreement.test_backends import assert_case_agrees
+from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 from tests.kernels.cases import SMALL
-
-_patched = interpreter._patch_lang_tensor
-
-
-def _patch_lang_tensor(tensor: type, scope: Any) -> None:
-    """Triton 3.6 passes one-element arrays to range(), which newer versions of numpy reject."""
-    _patched(tensor, scope)
-    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
-
-
-interpreter._patch_lang_tensor = _patch_lang_tensor
-_converted = interpreter._convert_float
-
-
-def _convert_float(numbers: Any, of: Any, to: Any, rounding: Any) -> Any:
-    """Round to nearest even from float32 to bfloat16, as GPUs do; the interpreter truncates."""
-    if of != tl.float32 or to != tl.bfloat16:
-        return _converted(numbers, of, to, rounding)
-    rounded = torch.from_numpy(numpy.ascontiguousarray(numbers)).bfloat16()
-    return rounded.view(torch.int16).numpy().view(numpy.uint16)
-
-
-interpreter._convert_float = _convert_float
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from regard.data.batch import PAD
 from regard.kernels.kernel_choice import by_kernel
 from regard.layers import gated_cell, gru
 from regard.training.losses import cross_entropy
+from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
 ROWS, WIDTH = 6, 300
 """Rows for two GRUs, and more columns than one block."""

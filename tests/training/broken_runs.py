@@ -1,11 +1,11 @@
 """Kill and resume training many times, and compare the results with an uninterrupted run.
 
 python -m tests.training.broken_runs FOLDER KILLS PROCESSES SEED DEVICE
-On cuda, steps are captured as CUDA graphs.
+PROCESSES: numbers of processes that train one run, such as 1,2. On cuda, steps are captured as CUDA graphs.
 
 The script imports torch once and forks a process per attempt, so that a hundred kills take minutes. It prints
-JSON: the number of kills, of kills inside a save, of completed runs, and how completed runs differ from the
-uninterrupted one.
+a line of JSON for each number of processes: the number of kills, of kills inside a save, of completed runs,
+and how completed runs differ from the uninterrupted one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {
     "data": {"built_in": "korean", "pairs": 200, "held_out": 8, "tokenizer": "bpe", "subword_sampling": 0.1},
     "model": {"name": "luong", "width": 12, "dropout": 0.2, "feeding": False},
     "training": {
-        "steps": 30,
+        "steps": 13,
         "batch_tokens": 200,
         "accumulation_steps": 2,
         "ema": 0.9,
@@ -39,14 +39,14 @@ SETTINGS: dict[str, Any] = {
         "guided_alignment": 0.1,
         "evaluate_every": 7,
         "save_every": 2,
-        "log_every": 5,
+        "log_every": 3,
     },
     "evaluation": {"sentences": 2, "samples": 1},
 }
 CAPTURED: dict[str, Any] = {
     **SETTINGS,
     "model": {"name": "bahdanau", "width": 12, "dropout": 0.2},
-    "training": {**SETTINGS["training"], "guided_alignment": 0.0, "capture": True, "steps": 12},
+    "training": {**SETTINGS["training"], "guided_alignment": 0.0, "capture": True},
 }
 """Settings on a GPU: a model whose steps are captured as CUDA graphs, including the additive kernels."""
 
@@ -174,4 +174,6 @@ def main(folder: Path, kills: int, world: int, seed: int, device: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:5]), sys.argv[5])
+    for processes in map(int, sys.argv[3].split(",")):
+        folder = Path(sys.argv[1], f"processes-{processes}")
+        main(folder, int(sys.argv[2]), processes, int(sys.argv[4]), sys.argv[5])

@@ -8,26 +8,38 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from regard.training.distributed import Processes
 from tests.reading import ROOT, import_path
-from tests.training.two_processes import losses
+from tests.training.two_processes import losses, main
 
 
-def train(folder: Path, tokens: int, processes: int) -> list[tuple[float, float, int]]:
-    """Train with this many processes, started by torchrun as users do, and return the losses."""
+def train_in_two_processes(folder: Path, tokens: int) -> list[tuple[float, float, int]]:
+    """Train with two processes, started by torchrun as users do, and return the losses."""
     environment = {**os.environ, "PYTHONPATH": import_path(ROOT / "src", ROOT), "OMP_NUM_THREADS": "1"}
     environment["REGARD_CACHE"] = str(folder / "cache")
     script = ["-m", "tests.training.two_processes", str(folder), str(tokens)]
-    start = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--standalone"]
-    command = [sys.executable, *(start if processes > 1 else []), *script]
+    start = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    command = [sys.executable, *start, *script]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr[-2000:]
     return losses(folder)
 
 
-def test_two_processes_have_the_losses_of_one(tmp_path: Path):
-    one, two = train(tmp_path / "one", 400, 1), train(tmp_path / "two", 200, 2)
+def train_here(folder: Path, tokens: int) -> list[tuple[float, float, int]]:
+    """Train in this process and return the losses."""
+    threads = torch.get_num_threads()
+    try:
+        main(folder, tokens)
+    finally:
+        torch.set_num_threads(threads)
+    return losses(folder)
+
+
+def test_two_processes_have_the_losses_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    one, two = train_here(tmp_path / "one", 400), train_in_two_processes(tmp_path / "two", 200)
     assert len(one) == len(two) == 12
     assert [tokens for _, _, tokens in one] == [tokens for _, _, tokens in two]
     for (loss_one, norm_one, _), (loss_two, norm_two, _) in zip(one, two, strict=True):

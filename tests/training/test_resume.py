@@ -19,28 +19,34 @@ PARTS, KILLS = 5, 100
 
 
 def assert_killed_runs_have_the_same_bits(
-    folder: Path, kills: int, processes: int, device: str = "cpu", offset: int = 0
+    folder: Path, kills: int, *processes: int, device: str = "cpu", offset: int = 0
 ) -> None:
-    """Kill training `kills` times; every resumed run must end with the bits of the uninterrupted one."""
+    """Kill training `kills` times with each number of processes.
+
+    Every resumed run must end with the bits of the uninterrupted one.
+    """
     places = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
     environment |= {"REGARD_CACHE": str(folder / "cache"), "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-m", "tests.training.broken_runs", folder, kills, processes, seed() + offset]
+    numbers = ",".join(map(str, processes))
+    command = [sys.executable, "-m", "tests.training.broken_runs", folder, kills, numbers, seed() + offset]
     command.append(device)
     ran = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr[-2000:]
-    report = json.loads(ran.stdout.splitlines()[-1])
-    assert report["different"] == [] and report["compared"] > 0 and report["killed"] == kills
+    reports = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    assert len(reports) == len(processes)
+    for number, report in zip(processes, reports, strict=True):
+        assert report["different"] == [], f"{number} processes"
+        assert report["compared"] > 0 and report["killed"] == kills, f"{number} processes"
 
 
-@pytest.mark.parametrize("processes", PROCESSES)
-def test_killed_run_ends_with_the_same_bits(tmp_path: Path, processes: int):
-    assert_killed_runs_have_the_same_bits(tmp_path, 5, processes)
+def test_killed_run_ends_with_the_same_bits(tmp_path: Path):
+    assert_killed_runs_have_the_same_bits(tmp_path, 5, *PROCESSES)
 
 
 @pytest.mark.gpu
 def test_killed_run_with_cuda_graphs_ends_with_the_same_bits(tmp_path: Path):
-    assert_killed_runs_have_the_same_bits(tmp_path, 2, 1, "cuda")
+    assert_killed_runs_have_the_same_bits(tmp_path, 2, 1, device="cuda")
 
 
 @pytest.mark.slow

@@ -69,23 +69,29 @@ class LazyCommand(TyperCommand):
     def __init__(self, name: str):
         super().__init__(name, help=_help(f"{__package__}.{name}", name), rich_markup_mode=MARKUP)
 
-    @functools.cached_property
+    @property
     def loaded(self) -> Any:
         """The command of the module, which is imported on first use."""
-        name = str(self.name)
-        function = getattr(importlib.import_module(f"{__package__}.{name}"), name)
-        if isinstance(function, typer.Typer):
-            return typer.main.get_group(function)
-        app = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
-        names = {"token_normalize_func": functools.partial(current_name, command=name)}
-        app.command(name, cls=Command, context_settings=names)(function)
-        return typer.main.get_command(app)
+        return _load(str(self.name))
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Parse the arguments with the command of the module, and return a context that runs this command."""
         return self.loaded.make_context(info_name, args, parent=parent, **extra)
 
 
+@functools.cache
+def _load(name: str) -> Any:
+    """Import the module of a command and return the command, which is built once per process."""
+    function = getattr(importlib.import_module(f"{__package__}.{name}"), name)
+    if isinstance(function, typer.Typer):
+        return typer.main.get_group(function)
+    app = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
+    names = {"token_normalize_func": functools.partial(current_name, command=name)}
+    app.command(name, cls=Command, context_settings=names)(function)
+    return typer.main.get_command(app)
+
+
+@functools.cache
 def _help(module: str, name: str) -> str:
     """Return the docstring of a command from the source text of its module, without importing the module.
 

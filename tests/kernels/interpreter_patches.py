@@ -1,0 +1,104 @@
+"""Corrections of Triton's interpreter for the tests that run under it, applied by importing this module."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy
+import torch
+import triton.language as tl
+from triton.language.semantic import TritonSemantic
+from triton.runtime import interpreter
+
+_patch_tensor = interpreter._patch_lang_tensor
+
+
+def _patch_lang_tensor(tensor: type, scope: Any) -> None:
+    """Triton 3.6 passes one-element arrays to range(), which newer versions of numpy reject."""
+    _patch_tensor(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
+
+
+_convert = interpreter._convert_float
+
+
+def _convert_float(numbers: Any, of: Any, to: Any, rounding: Any) -> Any:
+    """Round to nearest even from float32 to bfloat16, as GPUs do; the interpreter truncates."""
+    if of != tl.float32 or to != tl.bfloat16:
+        return _convert(numbers, of, to, rounding)
+    rounded = torch.from_numpy(numpy.ascontiguousarray(numbers)).bfloat16()
+    return rounded.view(torch.int16).numpy().view(numpy.uint16)
+
+
+_patch_language = functools.cache(interpreter._patch_lang)
+
+
+def _patch_lang(function: Any) -> Any:
+    """Replace the functions of triton.language once per kernel, and keep them replaced.
+
+    Triton searches all members of the language at each call of a device function, a third of the time of the
+    tests. These processes only interpret, so nothing has to be restored.
+    """
+    _patch_language(function)
+    return interpreter._LangPatchScope()
+
+
+_numpy_dtype = functools.cache(interpreter._get_np_dtype)
+
+
+def _get_np_dtype(dtype: Any) -> Any:
+    """Look the numpy dtype of an element up once; Triton builds a table of all dtypes at each call."""
+    element = dtype.scalar
+    return numpy.dtype(numpy.uint64) if element.is_ptr() else _numpy_dtype(element)
+
+
+@functools.cache
+def _shape(sizes: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return the shape of a tensor and its number of elements, as Triton stores them."""
+    return tl.core.tuple([tl.constexpr(size) for size in sizes]), tl.constexpr(math.prod(sizes))
+
+
+def _init_tensor(self: Any, handle: Any, type: Any) -> None:
+    """Create a tensor as Triton does; tensors of the same size share their shape."""
+    self.handle, self.type, self.dtype = handle, type, type.scalar
+    self.shape, self.numel = _shape(tuple(type.shape) if type.is_block() else ())
+
+
+_init_block = tl.block_type.__init__
+
+
+@functools.cache
+def _block(sizes: tuple[int, ...]) -> Any:
+    """Return a block type of these sizes, which Triton has checked."""
+    block = tl.block_type.__new__(tl.block_type)
+    _init_block(block, tl.void, list(sizes))
+    return block
+
+
+def _init_block_type(self: Any, element_ty: Any, shape: Any) -> None:
+    """Create a block type as Triton does; its sizes are checked once for all blocks of these sizes."""
+    sizes = tuple(size.value if isinstance(size, tl.constexpr) else size for size in shape)
+    block = _block(sizes)
+    self.element_ty, self.shape, self.numel = element_ty, block.shape, block.numel
+    self.name = f"<{sizes}, {element_ty.name}>"
+
+
+_broadcast = TritonSemantic.broadcast_impl_value
+
+
+def _broadcast_impl_value(self: Any, left: Any, right: Any) -> Any:
+    """Return two tensors of the same shape at once; blocks of the same sizes share their shape (_block)."""
+    if left.type.is_block() and right.type.is_block() and left.type.shape is right.type.shape:
+        return left, right
+    return _broadcast(self, left, right)
+
+
+interpreter._patch_lang_tensor = _patch_lang_tensor
+interpreter._convert_float = _convert_float
+interpreter._patch_lang = _patch_lang
+interpreter._get_np_dtype = _get_np_dtype
+tl.tensor.__init__ = _init_tensor
+tl.block_type.__init__ = _init_block_type
+TritonSemantic.broadcast_impl_value = _broadcast_impl_value
