@@ -17,7 +17,9 @@ from regard.checking import check
 from regard.data import TOKENIZERS
 from regard.looking import PASSES
 from regard.models import MODELS
+from regard.models.language_models import LANGUAGE_MODELS
 from regard.select import LOOKS
+from regard.tasks.task_table import TASKS
 
 HERE = Path(__file__).parent
 SHARED_PAGES = {"scaled_dot": "dot"}
@@ -109,12 +111,12 @@ def now() -> str:
         ("looks", f"{_names(LOOKS)}, optionally with gradients"),
         ("layers", "`AttentionLayer` `MultiHead`; `prepare` for caches; `record` to observe a model"),
         ("backends", _names(BACKENDS)),
-        ("models", f"{_names(MODELS)}, on one protocol: `encode` `start` `step` `forward`"),
+        ("models", f"translation: {_names(MODELS)}; language and classification: {_names(LANGUAGE_MODELS)}"),
         ("data", f"`read_pairs` `hold_out` `encode_pairs` `Batches`; tokenizers {_names(TOKENIZERS)}"),
         ("corpus", "`korean_english`: any number of pairs from a grammar, with gold alignments"),
         ("decoding", "`Greedy` `Beam` `Sample`; `Translator` translates, scores and aligns"),
         ("evaluation", "`bleu` `chrf` `ter` `moses_bleu` `score_links` (alignment error rate)"),
-        ("training", "`train_translation`: runs that resume exactly; `load` opens one as a translator"),
+        ("training", f"tasks {_names(TASKS)} and your own; runs resume exactly, `load` opens one"),
         ("viewing", "`picture` `explore` `Seen`; `intervene` and `faithfulness` test whether it matters"),
     ]
     return table(("place", "names"), rows)
