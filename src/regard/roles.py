@@ -84,9 +84,9 @@ class BySite(dict[str, T]):
 def role_by_name(name: str) -> Role:
     """Return the role of a site that declares none, by the naming convention of Regard.
 
-    This is the only place that reads a role from a name: for files of earlier versions, and for layers and
-    arrays of users. The names of cross-attention end in "cross" and those of self-attention in "self"; the
-    first part of the name is "encoder" or "decoder".
+    It is needed for files of earlier versions, and for layers and arrays of users. Other code does not derive
+    roles from names. By convention, the names of cross-attention layers end in "cross", those of
+    self-attention layers in "self", and names begin with "encoder" or "decoder".
 
     >>> role_by_name("decoder.3.cross"), role_by_name("encoder.0.self").rows, role_by_name("layer").kind
     (Role(kind='cross', rows='target', columns='source'), 'source', '')
@@ -110,6 +110,9 @@ def matches(pattern: str, name: str, role: Role | None = None) -> bool:
 
 
 def sites_matching(sites: Mapping[str, object], pattern: str) -> list[str]:
-    """Return the names of the sites that match a pattern; roles are known for a BySite."""
+    """Return the names of the sites that match a pattern.
+
+    The declared roles of the sites are used if `sites` is a BySite, otherwise role_by_name().
+    """
     roles = sites.roles if isinstance(sites, BySite) else {}
     return [name for name in sites if matches(pattern, name, roles.get(name))]

@@ -48,7 +48,8 @@ R = TypeVar("R")
 S = TypeVar("S", bound="Scope")
 
 _thread = threading.local()
-"""The attribute `scopes` is a tuple of the open scopes of this thread. It does not exist if none is open."""
+"""Its attribute `scopes` is a tuple of the open scopes of this thread. If no scope is open, the attribute
+does not exist."""
 
 _context: ContextVar[tuple[Scope, ...]] = ContextVar("regard.scopes", default=())
 """A copy of _thread.scopes for the threads of autograd, which can read the context variables of the thread
@@ -97,9 +98,9 @@ class Scope:
     all_threads: bool = False
 
     def applied(self, call: Call) -> Call:
-        """Return the call after the `edit` function of this scope.
+        """Return the call, changed by the `edit` function of this scope.
 
-        The fields that this scope records are requested in call.look, in addition to those of the user.
+        Also add the fields that this scope records to call.look, so that they are computed.
         """
         if self.edit is not None:
             call = self.edit(call)
@@ -108,7 +109,9 @@ class Scope:
         return replace(call, look=self._look_at(call) | call.look)
 
     def keep(self, site: str, attended: Attended, call: Call, to_user: Callable[[Tensor], Tensor]) -> None:
-        """Append the fields that this scope requested to its record, detached unless look.gradient is set.
+        """Append the fields that this scope requested to its record. Call the `watch` function.
+
+        The recorded tensors are detached, unless look.gradient is set.
 
         to_user: a function that removes head and batch dimensions that the user's query did not have.
         """
@@ -122,7 +125,7 @@ class Scope:
             self.seen.setdefault(site, []).append(recorded)
 
     def _look_at(self, call: Call) -> Look:
-        """Return the look of this scope without fields and rows that are not available for this call."""
+        """Return the look of this scope, without the fields and query rows that this call cannot provide."""
         assert self.look is not None
         return self.look.possible(call.select, call.sizes[2])
 
@@ -138,8 +141,8 @@ def open_scopes() -> list[Scope]:
 def scopes_at(site: str, role: Role | None = None) -> list[Scope]:
     """Return the open scopes of this thread whose pattern matches this site or its role, outermost first.
 
-    Also note in each open scope that this site was called. Raises RegardError in code that torch.compile
-    compiles, if a scope is open.
+    Also add the site to Record.called of each open scope. Raises RegardError if a scope is open and the call
+    is in code that torch.compile compiles.
     """
     scopes = open_scopes() if _any_open else []
     if not scopes:
@@ -160,7 +163,7 @@ def scopes_at(site: str, role: Role | None = None) -> list[Scope]:
 
 
 def inherit_scopes(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function so that, in any thread, the scopes that are open now in this thread apply to it.
+    """Wrap a function, so that the scopes that are open now in this thread apply to it in any thread.
 
     Use it inside record() or intervene() to pass a function to other threads. The order in which threads
     append to a Record is not defined. A scope that is closed before the function runs no longer applies.
@@ -214,7 +217,7 @@ def _set_own_scopes(scopes: tuple[Scope, ...]) -> None:
 
 
 def _set_open(scopes: tuple[Scope, ...]) -> None:
-    """Replace the open scopes of the process; the caller holds the lock."""
+    """Replace the open scopes of the process, and update the flags. The caller must hold the lock."""
     global _open, _any_open, _any_shared
     _open, _any_open = scopes, bool(scopes)
     _any_shared = any(each.all_threads for each in scopes)
@@ -245,7 +248,7 @@ def scope(
 
 @contextmanager
 def open_scope(opened: S) -> Iterator[S]:
-    """Open a scope for a `with` statement; for subclasses of Scope that keep something else than looks."""
+    """Open a Scope object for a `with` statement. For subclasses of Scope, which can record other values."""
     with _lock:
         _set_open((*_open, opened))
     if not opened.all_threads:
@@ -286,7 +289,7 @@ def record(
 
 
 def _not_a_look(look: object) -> ArgumentError:
-    """Return the error for a first argument of record() that is not a Look; its type decides the hint."""
+    """Return the error if the first argument of record() is not a Look, with a hint for its type."""
     problem, hint = f"look is a {type(look).__name__}", "record(Look(weights=True))"
     if isinstance(look, nn.Module):
         hint = "record() records all models that run inside it: with record() as seen: model(...)"
@@ -300,12 +303,16 @@ def _recording(look: Look, at: str, all_threads: bool) -> Iterator[Record]:
     with scope(look, at=at, all_threads=all_threads) as seen:
         yield seen
     if not seen:
-        # stacklevel 3: skip this frame and that of contextlib, to point at the user's `with` statement.
+        # stacklevel 3: skip this frame and the frame of contextlib, to point at the user's `with` statement.
         warnings.warn(nothing_matched("record()", "recorded", [at], seen.called), RegardWarning, stacklevel=3)
 
 
 def nothing_matched(call: str, done: str, at: Iterable[str], called: Iterable[str]) -> str:
-    """Return the message for patterns `at` that matched no site; done: "recorded" or "changed"."""
+    """Return the message if no site matched the patterns `at`.
+
+    call: the function that the user called. done: what was to be done, "recorded" or "changed".
+    called: the names of the sites that were called.
+    """
     names = list(called)
     if names:
         problem = f"nothing was {done}: no site that was called matches {', '.join(map(repr, at))}"

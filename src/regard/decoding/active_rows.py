@@ -18,10 +18,10 @@ from regard.models.base import Encoded, Model, State, in_eval_mode
 __all__ = ["ActiveRows", "Ends", "device_of", "eval_without_grad", "start_decoding", "state_rows"]
 
 Ends = Callable[[Tensor, Tensor], Tensor]
-"""A function that decides, after each step, which hypotheses end, besides those that end with EOS.
+"""A function that is called after each step and can end hypotheses before they generate EOS.
 
 Its arguments: the tokens generated so far, (b, K, t), and the index in the batch of each sentence, (b,). It
-returns a boolean tensor (b, K).
+returns a boolean tensor (b, K), True for hypotheses that end here.
 """
 
 
@@ -46,7 +46,7 @@ class ActiveRows(BatchRows):
     def forced_tokens(self, step: int, per_sentence: int) -> Tensor | None:
         """Return the prefix token of each row at this step, (b K,), or PAD for a row whose prefix has ended.
 
-        Return None if all prefixes have ended. per_sentence: K.
+        Return None if all prefixes have ended. per_sentence: the number of rows for each sentence, K.
         """
         return self.prefix[:, step].repeat_interleave(per_sentence) if step < self.prefix.shape[1] else None
 

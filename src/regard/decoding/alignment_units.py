@@ -62,14 +62,14 @@ def text_units(text: str, unit: str) -> list[str]:
 def shown_units(text: str, pieces: tuple[str, ...], numbers: tuple[int, ...], unit: str) -> list[str]:
     """Return the words or characters to show for a text.
 
-    pieces, numbers: the text of each token, and the index of the unit that it belongs to.
+    pieces: the text of each token.
+    numbers: for each token, the index of the unit (word or character) that it belongs to.
 
     Usually the tokens have as many units as the text, and the units of the text are returned. There are two
     other cases:
 
-    - The text was truncated: it has more units, and the tokens spell only the first ones. Return all units of
-      the text.
-    - The tokenizer divides the text into other words. Return the words that the tokens spell.
+    - The text was truncated, so the tokens spell only its first units. Return all units of the text.
+    - The tokenizer splits the text into words in a different way. Return the words that the tokens spell.
     """
     count = max(numbers, default=-1) + 1
     units = text_units(text, unit)

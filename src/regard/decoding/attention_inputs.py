@@ -35,7 +35,8 @@ def drawn_steps(
 ) -> Picture:
     """Draw one attention computation step by step, from scores to output, for a sentence pair.
 
-    seen, words: the recorded attention of the pair, with one row per token and with one row per word.
+    seen: the recorded attention of the pair, with one row per token.
+    words: the same attention, with one row per word.
     site: the name of a site, with * as wildcard. The last matching site is drawn.
     head: the index of the head. Default: 0.
     word: draw only the rows of this word or token. Default: all rows.
@@ -58,13 +59,16 @@ def drawn_steps(
         rows=[place.rows[row] for row in rows],
         columns=place.columns,
         title=seen.title,
-        about=f"{label}; query and keys after the projections of the score",
+        about=f"{label}; query and keys after the projections of the score function",
     )
     return noted(picture, *seen.notes)
 
 
 def _inputs(calls: list[Call], site: Site) -> tuple[Any, Any, Any, Any, str]:
-    """Return query (H, T, D), key (H, S, D), value (H, S, E), scores (H, T, S) and the score's formula."""
+    """Return the tensors of an attention layer, and the formula of its score function as text.
+
+    The tensors are query (H, T, D), key (H, S, D), value (H, S, E) and scores (H, T, S).
+    """
     import torch
 
     from regard.backends.reference import compare

@@ -3,7 +3,7 @@
 Each step has these parts, for every sentence:
 
 1. Of the K * V continuations of the beams, take the 2K most probable ones. At most K of them end with EOS,
-   because every beam has one continuation with EOS. So at least K do not end.
+   because every beam has only one continuation with EOS. So at least K of them do not end with EOS.
 2. Continuations among the best K that end with EOS are finished hypotheses. They are added to the pool, which
    keeps the `best` hypotheses with the highest ranking (log-probability with penalties).
 3. The K most probable continuations that do not end with EOS are the next beams.
@@ -114,7 +114,7 @@ class Beams(BatchRows):
             _take(self.token_scores, order_BK),
             _take(self.sums, order_BK) / divisor,
         )
-        # The pool may have more places than there are beams: pad to the size of the pool.
+        # The pool may have room for more hypotheses than there are beams: pad to the size of the pool.
         missing = best - order_BK.shape[1]
         unfinished = SearchResult(
             pad(unfinished.tokens, (0, 0, 0, missing)),
@@ -142,11 +142,11 @@ def beam_search(
     """Run beam search on a batch.
 
     how: the settings of the search.
-    prefixes: tokens that each output must begin with.
+    prefixes: for each sentence, the tokens that its output must begin with.
     stop_early: stop decoding a sentence as soon as its n-best list is final. With False, it is decoded to the
         maximum length, with the same result.
     limit: the maximum length of the output, if the rules have none.
-    ends: a function that ends hypotheses before EOS (see Ends). They are finished hypotheses.
+    ends: a function that ends hypotheses before EOS (see Ends). These count as finished hypotheses.
     """
     active, state, last_R1 = start_decoding(model, batch, how.rules, prefixes, how.size, limit)
     longest = int(active.limits.max()) if len(active) else 0
@@ -190,7 +190,8 @@ def advance(
 
     scores_RV: (b K, V), the log-probabilities of the next token.
     divisors: the length penalty for each length.
-    ends: a function that ends hypotheses before EOS. If it leaves fewer than K beams, the others are unused.
+    ends: a function that ends hypotheses before EOS. If fewer than K beams are left, the remaining places
+        are unused beams.
 
     Return the extended beams, and the row of the decoder state that each of them continues, (b, K).
     """
@@ -250,10 +251,10 @@ def best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
     scores: (rows, N).
 
-    Of equal values, the one with the lower index comes first. topk() does not guarantee this: if several
-    values are equal to the smallest value that it returns, it may return any of them. So this function takes
-    only the larger values from topk(), and searches for those equal to the smallest one by index. Both lists
-    have `count` entries. Unused entries have the index N.
+    If values are equal, the one with the lower index comes first. topk() does not guarantee this: if several
+    values are equal to the smallest value that it returns, it may return any of them. So only the larger
+    values are taken from topk(). The values equal to the smallest one are searched for by index. Inside the
+    function, both lists have `count` entries, and unused entries have the index N.
     """
     size = scores.shape[-1]
     large_RC, place_RC = scores.topk(count)
@@ -270,7 +271,7 @@ def best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _merge_pools(pool: SearchResult, finished: SearchResult) -> SearchResult:
-    """Return the best hypotheses of both. Of equal rankings, the one that finished earlier comes first."""
+    """Return the best hypotheses of two pools. If rankings are equal, the earlier hypothesis comes first."""
     ranking = torch.cat((pool.ranking, finished.ranking), 1)
     ranking_BN, place_BN = best_of(ranking, pool.ranking.shape[1])
     tokens = torch.cat((pad(pool.tokens, (0, 1)), finished.tokens), 1)

@@ -132,7 +132,8 @@ class _ValueNorms(dict[str, Tensor]):
 def sites_of(model: Model, look: str = CROSS) -> list[str]:
     """Return the names of the sites that match `look`, in forward order.
 
-    The layers of the model declare them. If none does, the model runs on one token, and its calls are listed.
+    Usually, the layers of the model declare their sites. If no layer declares a site, the model is run on a
+    single token, and the sites of its attention calls are returned.
     """
     declared = declared_sites(model)
     if declared:
@@ -153,7 +154,7 @@ def check_look(model: Model, look: str, call: str = "Translator()") -> None:
 
 
 def pieces_of(batch: Batch, vocabulary: int) -> Iterator[Batch]:
-    """Split a batch into parts with at most LOGITS logits. Targets are padded only as far as a part needs."""
+    """Split a batch into parts with at most LOGITS logits. Each part is padded to its own longest target."""
     tokens = max(batch.target.shape[1], 1) * max(vocabulary, 1)
     rows = max(LOGITS // tokens, 1)
     for first in range(0, len(batch), rows):

@@ -22,7 +22,7 @@ Choose = Callable[[Tensor, Tensor, int], Tensor]
 
 1. the log-probabilities (rows, V), -inf for tokens that the rules forbid
 2. the index in the batch of each active sentence, (b,)
-3. the step
+3. the number of the step, from 0
 """
 
 DROP = 4
@@ -53,7 +53,7 @@ def greedy_search(
     limit: LengthLimit = TRANSLATION_LIMIT,
     ends: Ends | None = None,
 ) -> SearchResult:
-    """Run greedy search on a batch. Of tokens with equal scores, take the one with the lowest id."""
+    """Run greedy search on a batch. If tokens have equal scores, the token with the lowest id is taken."""
 
     def choose(permitted_RV: Tensor, index_b: Tensor, step: int) -> Tensor:
         return permitted_RV.argmax(-1)

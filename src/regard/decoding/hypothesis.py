@@ -86,7 +86,10 @@ class SearchResult(BatchRows):
         return (self.tokens != PAD).sum(-1)
 
     def with_room_for(self, length: int, longest: int) -> SearchResult:
-        """Return a result with room for `length` tokens. The room grows by doubling, up to `longest`."""
+        """Return a result with room for at least `length` tokens per hypothesis.
+
+        If the room is too small, it is doubled (or set to `length`, if that is more), up to `longest`.
+        """
         room = self.tokens.shape[-1]
         if length <= room:
             return self
@@ -94,7 +97,10 @@ class SearchResult(BatchRows):
         return SearchResult(pad(self.tokens, more, value=PAD), pad(self.token_scores, more), self.ranking)
 
     def write(self, rows: Tensor, other: SearchResult) -> None:
-        """Copy the result of b sentences into this one, in place. rows: (b,), the sentences to overwrite."""
+        """Copy the hypotheses of some sentences into this result, in place.
+
+        rows: (b,), the indices of these sentences in this result. other: the result of the b sentences.
+        """
         length = other.tokens.shape[-1]
         self.tokens[rows, :, :length] = other.tokens
         self.token_scores[rows, :, :length] = other.token_scores

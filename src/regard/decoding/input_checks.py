@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class Default(Enum):
-    """The type of DEFAULT."""
+    """The type of the constant DEFAULT, which is its only value."""
 
     DEFAULT = "the value of the translator"
 
@@ -40,7 +40,7 @@ class Default(Enum):
 
 
 DEFAULT: Final = Default.DEFAULT
-"""The default of an argument: use the value of the translator.
+"""The default of an argument of a Translator method: use the value that the translator was created with.
 
 None cannot be the default, because it has another meaning: look=None records no attention.
 """
@@ -59,11 +59,14 @@ SEARCH_KEYWORDS = {
     "do_sample": "search=Sample()",
     "batch_size": "tokens_per_batch=..., in tokens, not sentences",
 }
-"""For each name that other toolkits use for a search setting, what to write instead. {} is the value."""
+"""Maps the name of a search setting in other toolkits to what to write in Regard. {} stands for the value."""
 
 
 def check_load_keywords(returned: type, keywords: Mapping[str, object]) -> None:
-    """Raise UnknownName if a keyword argument of load() is not one of the class that load() returns."""
+    """Raise UnknownName if a keyword argument of load() is unknown.
+
+    Known are `checkpoint`, `device`, and the keyword arguments of the class that load() returns.
+    """
     parameters = inspect.signature(returned).parameters.values()
     known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
     check_keywords("load()", keywords, [*known, "checkpoint", "device"])
@@ -74,7 +77,8 @@ def check_keywords(
 ) -> None:
     """Raise UnknownName if a keyword argument is not in `known`. The message lists the known names.
 
-    where: the hint for a keyword in SEARCH_KEYWORDS. {} is replaced by the text to write instead.
+    call: the name of the called function, for the message.
+    where: the hint if the keyword is in SEARCH_KEYWORDS. {} is replaced by what to write in Regard.
 
     >>> check_keywords("load()", {"num_beams": 4}, ["device", "search"])
     Traceback (most recent call last):
@@ -91,7 +95,9 @@ def check_keywords(
 
 
 def answer_keywords(call: str, where: str = "use {}") -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator: for an unknown keyword argument, raise UnknownName instead of TypeError.
+    """Return a decorator. The decorated function raises UnknownName for an unknown keyword argument.
+
+    Without the decorator, it would raise TypeError.
 
     call, where: as in check_keywords().
     """
@@ -112,7 +118,10 @@ def answer_keywords(call: str, where: str = "use {}") -> Callable[[Callable[P, R
 
 
 def both_single(call: str, first: object, second: object) -> bool:
-    """Return whether both arguments are single lines (str). Raise ArgumentError if only one of them is."""
+    """Return True if both arguments are single lines (str), and False if neither is.
+
+    Raise ArgumentError if only one of them is a single line.
+    """
     single = [isinstance(argument, str) for argument in (first, second)]
     if single[0] != single[1]:
         problem = "one argument is a single line, the other is a list"
@@ -153,7 +162,8 @@ def encode_prefixes(
 ) -> list[tuple[int, ...]]:
     """Return the tokens of each prefix. Raise ArgumentError for unknown words or too many tokens.
 
-    limits: maximum lengths of a translation. A prefix must be shorter than all of them.
+    limits: the maximum lengths of a translation that the rules and the model set. A prefix must be shorter
+        than all of them.
     first: the index of the first line in the data, for line numbers in error messages.
     """
     encoded = [tuple(tokens) for tokens in tokenizer.encode_lines(prefixes)]

@@ -54,9 +54,9 @@ class Side:
 
 @dataclass(frozen=True)
 class LineDecoder:
-    """A model with the settings of one call of a Translator. It is immutable.
+    """A model with the settings of one call of a Translator method. It is immutable.
 
-    source, target: the tokenizers and the alignment units.
+    source, target: the tokenizer and the alignment units (words or characters) of each side.
     look: the attention layers (sites) whose weights are recorded, or None.
     alignment: the attention that alignments are computed from.
     tokens_per_batch: the maximum number of source tokens per batch, padding included.
@@ -73,7 +73,7 @@ class LineDecoder:
 
     @property
     def units(self) -> tuple[str, str]:
-        """The alignment units of source and target, "word" or "character"."""
+        """The names of the alignment units of the source and of the target, "word" or "character"."""
         return self.source.units.name, self.target.units.name
 
     @property
@@ -90,7 +90,7 @@ class LineDecoder:
     ) -> list[list[list[Hypothesis]]]:
         """Return the hypotheses of each part of each line. Parts of similar length are in the same batch.
 
-        parts: the parts of each line. prefixes: the first target tokens of each line.
+        parts: the parts of each line. prefixes: the tokens that the translation of each line must begin with.
         first: the index of the first line in the data.
         """
         places = [(line, place) for line, own in enumerate(parts) for place in range(len(own))]
@@ -176,7 +176,7 @@ class LineDecoder:
         text: str,
         first: int = 0,
     ) -> Passage:
-        """Build a Passage: add the text of each token and the index of its word to the result of decoding.
+        """Build a Passage: the result of decoding, with the text of each token and the index of its word.
 
         part: the source tokens.
         token_ids: the target tokens. The last one is EOS, unless the target was cut.
@@ -202,13 +202,19 @@ class LineDecoder:
 
 
 def tokens_per_batch(tokens: int, how: Search) -> int:
-    """Return the number of source tokens per batch for a search with many hypotheses per sentence."""
+    """Return the number of source tokens per batch, which is smaller for a search with many hypotheses.
+
+    tokens: the number for up to FULL_BATCH_BEAMS hypotheses per sentence.
+    """
     hypotheses = getattr(how, "size", getattr(how, "count", 1))
     return tokens * FULL_BATCH_BEAMS // max(FULL_BATCH_BEAMS, hypotheses)
 
 
 def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Yield the row indices of each batch, longest rows first. tokens: maximum batch size with padding."""
+    """Yield the row indices of each batch, longest rows first.
+
+    lengths: the number of tokens of each row. tokens: the maximum number of tokens per batch, with padding.
+    """
     rows: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
         if rows and (len(rows) + 1) * lengths[rows[0]] > tokens:

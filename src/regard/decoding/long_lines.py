@@ -124,7 +124,8 @@ def _split_between_words(
 ) -> list[Part]:
     """Split tokens into parts of at most `room` tokens. Words are split only if they are longer than a part.
 
-    words: the index of the word of each token. numbers: the index of its unit, stored in the parts.
+    words: for each token, the index of its word. numbers: for each token, the index of its unit (word or
+    character), which is stored in Part.words.
     """
     parts, first = [], 0
     while first < len(tokens):

@@ -24,7 +24,10 @@ MOST_TOKENS = 100_000
 
 
 def check_integers(call: str, **numbers: tuple[object, int] | tuple[object, int, int]) -> None:
-    """Raise ArgumentError if a value is not an int in its range: name=(value, minimum[, maximum])."""
+    """Raise ArgumentError if a value is not an int, or is out of range.
+
+    numbers: the arguments to check by name, as tuples (value, minimum) or (value, minimum, maximum).
+    """
     for name, (number, least, *most) in numbers.items():
         if (
             not isinstance(number, int)
@@ -116,11 +119,11 @@ class Rules:
     ) -> Tensor:
         """Return the maximum number of tokens of each sentence, (B,), EOS included.
 
-        limit: the limit of the task, which is used if there is no `maximum`.
-        already_read: number of positions of the model that a prompt takes.
+        limit: the limit of the task, which is used if `maximum` is None.
+        already_read: the number of tokens of the prompt; each takes one position of the model.
 
-        Raise ArgumentError if the prefix of a sentence already has that many tokens, or if the prompt takes
-        all positions of the model.
+        Raise ArgumentError if the prefix of a sentence is as long as the maximum, or if the prompt takes all
+        positions of the model.
         """
         if self.maximum is None:
             limits = (limit.tokens(source_lengths) + prefix_lengths).clamp(min=self.minimum)
@@ -202,10 +205,10 @@ def _forbidden_ids(forbidden: tuple[int, ...], size: int, device: torch.device) 
 
 
 def _repeating_tokens(tokens: Tensor, size: int) -> Tensor:
-    """Return the next tokens that would repeat an earlier n-gram, (rows, windows). size: n.
+    """Return the tokens that would repeat an n-gram if they were generated next, (rows, windows).
 
-    Each window is an earlier n-gram. If its first n - 1 tokens are equal to the last n - 1 tokens of the row,
-    its last token is returned, otherwise PAD.
+    size: n. Each window is an earlier n-gram. If its first n - 1 tokens are equal to the last n - 1 tokens of
+    the row, the result contains its last token, otherwise PAD.
     """
     rows, length = tokens.shape
     if length < size:

@@ -23,7 +23,7 @@ from regard.models.base import Model
 __all__ = ["Sample", "sample_search"]
 
 BELOW_ONE = 1.0 - 2.0**-24
-"""The largest float32 below 1."""
+"""The largest float32 number below 1."""
 
 DRAWN = 64
 """Random numbers are generated for this many steps at a time."""
@@ -78,7 +78,7 @@ class Sample:
     def draw(self, left: Tensor, chance: Tensor) -> Tensor:
         """Draw one token for each row.
 
-        left: (rows, V), the log-probabilities of the tokens, -inf for tokens that the rules forbid.
+        left: (rows, V), the log-probabilities of the tokens by the model, -inf for tokens that rules forbid.
         chance: (rows,), uniform random numbers in [0, 1).
         Return: (rows,), the tokens.
         """

@@ -39,10 +39,11 @@ def search(
 ) -> list[list[Hypothesis]]:
     """Decode each source of a batch. Return a list of hypotheses for each source, best first.
 
-    batch: the sources; targets are ignored. Or the Prompts that a language model continues: a hypothesis has
-        the tokens and scores after the prompt; its attention has a row for each token of prompt and output.
+    batch: the sources (targets are ignored), or Prompts that a language model continues. With Prompts, a
+        hypothesis has only the tokens and scores after the prompt, but its attention has a row for each token
+        of the prompt and of the output.
     how: the search method with its settings: Greedy(...), Beam(...) or Sample(...).
-    prefixes: the tokens that each output must begin with, [] for none.
+    prefixes: for each source, the tokens that its output must begin with; [] for a source without a prefix.
     look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
     limit: the maximum length of the output, if the rules of `how` have none.
     ends: a function that ends hypotheses before EOS, for example at a stop string (see active_rows.Ends).

@@ -29,7 +29,9 @@ def build_search(
 ) -> Search:
     """Return the search with these options; raise ArgumentError if they cannot be combined.
 
-    sampling: temperature, top_k, top_p and seed. An option is None if it is not on the command line.
+    sampling: the values of the options temperature, top_k, top_p and seed.
+
+    An option that is not on the command line is None.
 
     >>> build_search(None, "average:1", n_best=9)
     Beam(size=9, best=9, length=Average(alpha=1.0), coverage=0.0, rules=Rules(minimum=1, ...))

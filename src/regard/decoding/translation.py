@@ -26,7 +26,7 @@ from regard.viewing import Entry, Seen, Site, fragment, save_page
 __all__ = ["Passage", "Scored", "Translation"]
 
 DRAWN = 100
-"""Maximum number of words of each side in a drawn alignment. A page with 10,000 words would have 1 GB."""
+"""Maximum number of words of each side in a drawn alignment. A page with 10,000 words would need 1 GB."""
 
 NAMED = 5
 """Number of words outside the vocabulary that a note lists."""
@@ -159,8 +159,8 @@ class Scored:
     ) -> Alignment:
         """Compute the alignment from other attention than `aligned_at`.
 
-        site, head, shifted: as in Choice. If `site` is None, the defaults of all three are those of
-            `aligned_at`. Otherwise the defaults of head and shifted are those of Choice.
+        site, head, shifted: as in Choice. If `site` is None, the values of `aligned_at` replace those that
+            are None. Otherwise, head and shifted have the defaults of Choice.
         """
         choice = self.aligned_at.instead(site, head, shifted)
         return Alignment.joined(
@@ -195,7 +195,7 @@ class Scored:
 
     @property
     def _all_notes(self) -> tuple[str, ...]:
-        """The notes of `notes`, and notes on words that are not in the vocabulary."""
+        """The notes in `notes`, and further notes about words that are not in the vocabulary."""
         sides = zip(("source", "target"), (self.unknown, self.unknown_target), self.bytewise, strict=True)
         unknown_notes = (_unknown_note(side, words, bytewise) for side, words, bytewise in sides if words)
         return (*self.notes, *unknown_notes)
@@ -297,7 +297,7 @@ class Scored:
 class Translation(Scored):
     """A source line and its best translation, with scores, attention, alignment and notes.
 
-    ranking: the score that hypotheses are sorted by, with penalties. Of several passages, the sum.
+    ranking: the score that hypotheses are sorted by, with penalties; for a line in several parts, the sum.
     others: the other translations of the n-best list. Empty if the line was translated in parts.
 
     >>> from regard.decoding import Translation
@@ -338,7 +338,7 @@ def _drawn_matrix(alignment: Alignment) -> Tensor:
 
 
 def _unknown_note(side: str, unknown: tuple[str, ...], bytewise: bool) -> str:
-    """Return a note that lists words outside the vocabulary, the first NAMED of them."""
+    """Return a note that lists the first NAMED words outside the vocabulary."""
     distinct = list(dict.fromkeys(unknown))
     more = f" and {len(distinct) - NAMED} more" if len(distinct) > NAMED else ""
     problem = "characters not in the vocabulary, encoded as bytes" if bytewise else "not in the vocabulary"

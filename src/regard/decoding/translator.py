@@ -49,8 +49,8 @@ class Translator:
     source_tokenizer, target_tokenizer: objects with the methods of decoding.Tokenizer.
     search: Beam(...), Greedy(...) or Sample(...). Default: Beam().
     tokens_per_batch: maximum number of source tokens per batch, padding included.
-    longest: maximum number of tokens of a source line, EOS included; in score(), also of a target line. If
-        the maximum of the model is smaller, that is used.
+    longest: maximum number of tokens of a source line, EOS included; in score(), also of a target line. The
+        maximum of the model is used instead if it is smaller.
     overlong: what to do with a longer line in translate(): "split" translates it sentence by sentence,
         "truncate" translates only its beginning. Translation.notes says if a line was split or truncated.
     look: the attention layers (sites) whose weights are recorded: a role such as "cross", or names with * as
@@ -301,7 +301,11 @@ class Translator:
         return [alignment for alignment in alignments if alignment is not None]
 
     def _decoder(self, call: str, look: str | Default | None, unit: str | None = None) -> LineDecoder:
-        """Return the LineDecoder of a method call, with its look and unit, or those of the translator."""
+        """Return the LineDecoder for a method call.
+
+        look: the argument of the method. DEFAULT: use the value of the translator. None: record nothing.
+        unit: the argument of the method. None: use the value of the translator.
+        """
         unit = self.unit if unit is None else unit
         return LineDecoder(
             self.model,

@@ -22,11 +22,12 @@ LONGEST = 40
 class UnknownWords:
     """Collects the unknown words of many lines. It stores only the first NAMED words of each side.
 
-    named: the first unknown words, with their line numbers.
-    count, lines: the number of unknown words, and of lines with unknown words.
+    named: the first unknown words, as (line number, word).
+    count: the number of unknown words.
+    lines: the number of lines that have unknown words.
 
-    The keys of the three dicts are pairs such as ("source word", False): side and unit of the words, and
-    whether the tokenizer encodes them as bytes.
+    The keys of these three dicts are pairs such as ("source word", False). The first element is the side and
+    the unit of the words; the second says whether the tokenizer encodes them as bytes.
 
     >>> words = UnknownWords()
     >>> words.add(3, Scored("the aardvark", "", unknown=("aardvark",)))

@@ -104,7 +104,7 @@ class Alignment:
 
     @classmethod
     def joined(cls, parts: Iterable[Alignment]) -> Alignment:
-        """Join the alignments of the parts of one line. Their word indices are counted from its start."""
+        """Join the alignments of the parts of a line. Word indices are counted from the start of the line."""
         return cls(tuple(block for part in parts for block in part.blocks))
 
 
@@ -197,9 +197,9 @@ class Choice:
     def instead(
         self, site: str | None = None, head: int | None = None, shifted: bool | None = None
     ) -> Choice:
-        """Return this choice with some fields replaced. None keeps a field.
+        """Return this choice with some fields replaced. A field whose argument is None is kept.
 
-        If `site` is given, the fields that are None get the defaults of Choice instead.
+        But if `site` is not None, the fields whose argument is None get the defaults of Choice.
         """
         base = self if site is None else Choice(site)
         return Choice(
@@ -245,7 +245,10 @@ def choices(attention: Mapping[str, Tensor], site: str = CROSS) -> list[Choice]:
 
 
 def _membership(words: Sequence[int]) -> tuple[Tensor, int]:
-    """Return a matrix (tokens, words) that is 1 where a token belongs to a word, and the first word."""
+    """Return a matrix (tokens, words) that is 1 where a token belongs to a word, and the first word's index.
+
+    words: the index of the word of each token; -1 for tokens that belong to no word.
+    """
     indices = [word for word in words if word >= 0]
     first, last = min(indices, default=0), max(indices, default=-1)
     numbers = torch.tensor(list(words), dtype=torch.long).reshape(-1, 1)

@@ -1,4 +1,4 @@
-"""Evaluation: translation quality, perplexity, classes, alignment error rate, faithfulness of attention."""
+"""Evaluation: translation quality, perplexity, classification, alignment, and faithfulness of attention."""
 
 from regard.evaluation.agreement import Agreement, agreement
 from regard.evaluation.alignment_error_rate import (

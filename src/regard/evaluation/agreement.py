@@ -59,7 +59,7 @@ def agreement(
     at: the attention layers (sites) to compare, by name, with * as wildcard; several are averaged.
     head: the index of the head to compare. Default: the mean over heads.
 
-    A pair is skipped if the two translators divide it into different numbers of words.
+    A sentence pair is skipped if the two translators split it into different numbers of words.
     """
     left, right = list(sources), list(targets)
     distances, same = [], []

@@ -70,7 +70,7 @@ class Links:
 
 @dataclass(frozen=True)
 class AlignmentScore:
-    """Scores of proposed links A against sure links S and possible links P (Och and Ney 2003).
+    """Scores of proposed links A, compared with the sure links S and the possible links P (Och and Ney 2003).
 
     precision = |A & P| / |A|    recall = |A & S| / |S|    error_rate = 1 - (|A & S| + |A & P|) / (|A| + |S|)
 
@@ -166,7 +166,7 @@ def linked(proposed: Any) -> frozenset[Link]:
 
 
 def past_the_end(drawn: Sequence[Links], lengths: Sequence[Link]) -> list[tuple[int, Link]]:
-    """Return the links that are out of range, as (sentence index, link).
+    """Return the links to words that do not exist in their sentence, as (sentence index, link).
 
     lengths: the number of source and target words of each sentence.
 
@@ -189,8 +189,8 @@ def score_links(
     proposed: the links of each sentence: Links, of which only the sure links count, or pairs (source word,
         target word), counted from 0.
     drawn: the gold alignments, with sure and possible links.
-    lengths: the number of source and target words of each sentence. If passed, a link that is out of range,
-        for example because words are counted from 1, raises DataError.
+    lengths: the number of source and target words of each sentence. If passed, DataError is raised if a link
+        is out of range, for example because its words are counted from 1.
 
     >>> score_links([[(0, 0), (1, 1), (2, 2)]], [parse_links("0-0 1p1")]).error_rate
     0.25

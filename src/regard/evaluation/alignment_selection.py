@@ -84,7 +84,11 @@ def rank_by_agreement(
 
 
 def _incidence(first: list[frozenset[Link]], second: list[frozenset[Link]]) -> tuple[Any, Any]:
-    """Return a 0/1 matrix (sets, links) for each argument; the dot product of rows counts shared links."""
+    """Return a 0/1 matrix (sets, links) for each argument.
+
+    An element is 1 if the set (row) contains the link (column). The columns are the same in both matrices, so
+    the dot product of two rows is the number of links that two sets share.
+    """
     columns = {link: place for place, link in enumerate(frozenset().union(*first, *second))}
     matrices = []
     for sets in (first, second):

@@ -11,7 +11,7 @@ from regard.errors import ArgumentError, DataError, UnknownName, message
 __all__ = ["TOKENIZERS", "References", "Score", "bleu", "checked_sentences", "chrf", "ter"]
 
 TOKENIZERS = ("13a", "char", "intl", "ja-mecab", "ko-mecab", "none", "zh")
-"""Tokenizers for BLEU: those of sacrebleu that do not download a model."""
+"""The tokenizers for BLEU: all tokenizers of sacrebleu that need no download of a model."""
 
 References = Iterable[str] | Iterable[Iterable[str]]
 
@@ -100,7 +100,10 @@ def ter(translations: Iterable[str], references: References) -> Score:
 def checked_sentences(
     call: str, translations: Iterable[str], references: References
 ) -> tuple[list[str], list[list[str]]]:
-    """Check the arguments. Return the translations, and lists with one reference for each translation."""
+    """Check the arguments of a metric. Return the translations, and a list of lists of references.
+
+    Each of these lists has one reference for each translation.
+    """
     if isinstance(translations, str) or isinstance(references, str):
         problem = f"{'translations' if isinstance(translations, str) else 'references'} is a single str"
         raise ArgumentError(message(call, problem, expected="a list of sentences", hint="use [text]"))

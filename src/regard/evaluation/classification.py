@@ -46,7 +46,7 @@ _shortened.maxstring = 80
 
 @dataclass(frozen=True, eq=False)
 class ReadText:
-    """A text as the classifier reads it: its tokens, its words, and the attention of the classifier to them.
+    """A text as the classifier reads it: the tokens, the words, and the attention weights.
 
     text: the text itself.
     tokens: token ids, including EOS.
@@ -73,7 +73,7 @@ class ReadText:
 
     @cached_property
     def places(self) -> tuple[tuple[int, ...], ...]:
-        """The positions of the tokens of each word."""
+        """For each word, the positions of its tokens."""
         groups = grouped(self.word_numbers)
         return tuple(tuple(group) for group in groups if self.word_numbers[group[0]] >= 0)
 
@@ -88,7 +88,7 @@ class ReadText:
 
     @cached_property
     def weights(self) -> tuple[float, ...] | None:
-        """The weight of each word in the pooling, summed over its tokens; None if not recorded."""
+        """The weight of each word in the pooling, summed over its tokens; None if there are no weights."""
         pools = sites_matching(self.attention, POOLING.kind)
         if not pools or not self.places:
             return None
@@ -153,7 +153,7 @@ class Classification:
         return sorted(self.probabilities.items(), key=lambda item: -item[1])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as a dict for JSON; of the attention weights, only those of the pooling."""
+        """Return the result as a dict for JSON. The only attention weights in it are those of the pooling."""
         return {
             "label": self.label,
             "probability": self.probability,
@@ -222,7 +222,7 @@ class Classification:
         return (*self.notes, words) if unknown else self.notes
 
     def _summary(self) -> str:
-        """Return the label and the probabilities as one line."""
+        """Return the label and the probabilities as one line of text."""
         if self.label is None:
             return "not classified"
         chances = ", ".join(f"{printable(label)} {chance:.3f}" for label, chance in self.ranked[:LISTED])
@@ -230,7 +230,10 @@ class Classification:
         return f"{printable(self.label)} ({chances}{more})"
 
     def _html(self, true_label: str | None = None) -> Iterator[str]:
-        """Yield label, texts, probabilities and notes as escaped HTML; words are drawn as SVG."""
+        """Yield the lines of an HTML list with the label, the texts, the probabilities and the notes.
+
+        Texts are escaped. If attention was recorded, an SVG drawing shows the words shaded by their weights.
+        """
         yield "<dl>"
         yield f'<dt>label</dt><dd class="target" dir="auto">{safe(str(self) or "not classified")}</dd>'
         if true_label is not None:
@@ -259,9 +262,11 @@ def save_classifications(
     about: str = "",
     true_labels: Sequence[str] | None = None,
 ) -> None:
-    """Write an HTML page of classified texts, the words shaded by their weights. path: must end in .html.
+    """Write an HTML page of classified texts, in which words are shaded by their attention weights.
 
-    about: a line below the title. true_labels: the true class of each text, if known.
+    path: the file to write; it must end in .html.
+    about: a line of text below the title.
+    true_labels: the true class of each text, if known.
 
     The page is a single file and loads nothing from the network.
     """

@@ -19,10 +19,10 @@ from regard.errors import ArgumentError, DataError, message, printable
 __all__ = ["ClassScore", "ClassificationReport", "classification_report"]
 
 SHOWN = 20
-"""With more classes than this, the confusion matrix is not printed."""
+"""The confusion matrix is printed only for up to this many classes."""
 
 WIDEST = 12
-"""Maximum number of characters of a label above a column of the confusion matrix; longer ones are cut."""
+"""Maximum number of characters of a label above a column of the confusion matrix. Longer labels are cut."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,8 @@ def classification_report(
 ) -> ClassificationReport:
     """Compare predicted classes with the true ones.
 
-    true, predicted: a class for each text, as labels or as indices into `labels`; lists, arrays or tensors.
+    true, predicted: the true and the predicted class of each text, as labels (str) or as indices into
+        `labels`. Lists, arrays and tensors are accepted.
     labels: the classes, in the order of the rows of the confusion matrix. Default: the labels that occur,
         sorted.
 

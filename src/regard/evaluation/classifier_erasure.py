@@ -2,8 +2,8 @@
 
 As in erasure.py, there are two ways to remove a word:
 
-hidden   its keys are masked in the pooling; information about the word that the encoder has passed to other
-         positions remains
+hidden   its keys are masked in the pooling; information about the word remains in the encoder states of
+         other words
 unknown  its tokens are replaced by UNK before the encoder, so that no information about it remains
 """
 
@@ -42,7 +42,7 @@ __all__ = ["ClassifierErasure", "ClassifierTrial", "PredictedLabels", "TextErasu
 class TextErasure:
     """How much the predicted label of one text depends on the words that the pooling attends to.
 
-    line: the index of the line, from 0.
+    line: the index of the line that the text is from, from 0.
     side: "first", or "second" for the second text of a pair.
     label: the predicted class.
     looked: the indices of the k words with the largest weights in the pooling.
@@ -50,8 +50,9 @@ class TextErasure:
     weight: the sum of the weights of these k words.
     hidden: the decrease of the log-probability of the label, in nats, if these k words are masked in the
         pooling.
-    unknown: the same if these k words are replaced by UNK.
-    hidden_random, unknown_random: the mean decrease for k other words of the text, drawn at random.
+    unknown: the decrease if these k words are replaced by UNK instead.
+    hidden_random, unknown_random: the mean decrease if k other words of the text, drawn at random, are masked
+        or replaced.
     """
 
     line: int
@@ -153,9 +154,9 @@ def erase_words(
 
 @dataclass(frozen=True)
 class ClassifierTrial:
-    """One evaluation of a line with some tokens of one side removed.
+    """One forward pass for a line from which some tokens of one text are removed.
 
-    line: the index of the line. side: 0 for the first text, 1 for the second.
+    line: the index of the line. side: the text from which tokens are removed, 0 or 1 (second text of a pair).
     hidden: the positions of the tokens that are masked in the pooling.
     unknown: the positions of the tokens that are replaced by UNK.
     """
@@ -168,9 +169,9 @@ class ClassifierTrial:
 
 @dataclass(frozen=True)
 class _Text:
-    """One text and the indices of its trials.
+    """One text and the indices of its trials. A trial is one forward pass without some words.
 
-    looked: the indices of the most attended words. plain: the index of the trial without erasure.
+    looked: the indices of the most attended words. plain: the index of the trial with all words.
     trials: maps a field of TextErasure, for example "hidden_random", to the indices of its trials.
     """
 
@@ -192,7 +193,7 @@ class _Text:
 
 
 class _Plan:
-    """Collects the trials of all texts before they are computed, so that they run in batches."""
+    """The trials of all texts. They are collected first, so that they can be computed in large batches."""
 
     def __init__(self, results: Sequence[Classification], k: int, samples: int, seed: int):
         self.k, self.samples, self.seed = k, samples, seed
@@ -225,9 +226,10 @@ class _Plan:
 
 
 class PredictedLabels(Erasure[ClassifierTrial]):
-    """The log-probability of the predicted label of each line; words are hidden in the pooling.
+    """Erasure for classifiers: the log-probability of the predicted label of a line without some words.
 
-    at: the site of the pooling; None if the pooling is not attention, so that no words can be hidden.
+    at: the site of the pooling, in which words are hidden; None if the pooling is not attention, so that no
+        words can be hidden.
     results: the classification of each line.
     """
 

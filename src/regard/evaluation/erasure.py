@@ -2,8 +2,8 @@
 
 There are two ways to remove a word:
 
-hidden   its keys are masked in the attention that reads it; information about the word that the encoder has
-         passed to other positions remains
+hidden   its keys are masked in the attention that reads it; information about the word remains in the
+         encoder states of other words
 unknown  its tokens are replaced by UNK before the encoder, so that no information about it remains
 
 One such computation is a trial. Many trials are computed in one batch. The first part of this file is for any
@@ -47,7 +47,8 @@ __all__ = [
 ]
 
 CELLS, LOGITS = 2**16, 2**22
-"""Maximum number of attention scores (target tokens times source tokens), and of logits, in a batch."""
+"""CELLS: the maximum number of attention scores (target tokens times source tokens) in a batch. LOGITS: the
+maximum number of logits in a batch."""
 
 _cudnn_lock = threading.Lock()
 
@@ -55,7 +56,9 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Erasure(ABC, Generic[T]):
-    """What a task implements for trial_scores(). T: the type of a trial.
+    """The interface that a task implements, so that trial_scores() can compute its trials.
+
+    T: the type of a trial.
 
     at: the attention layers (sites) in which words are hidden: a role, or names with * as wildcard; None if
         the trials hide no words.
@@ -71,8 +74,9 @@ class Erasure(ABC, Generic[T]):
     def scores(self, trials: Sequence[T]) -> tuple[Edit, Callable[[], NDArray[numpy.float64]]]:
         """Prepare a batch of trials.
 
-        Return the edit that hides keys in the attention calls of the batch, and a function that runs the
-        model and returns the log-probability of the output of each trial, (B,).
+        Return two functions. The first one is the `edit` argument of scope(): it hides keys in the attention
+        calls of the batch. The second one runs the model and returns the log-probability of the output of
+        each trial, (B,).
         """
 
 
@@ -109,10 +113,12 @@ def trial_scores(task: Erasure[T], trials: Sequence[T]) -> NDArray[numpy.float64
 def ranked_and_random(
     weights: Sequence[float] | NDArray[numpy.float64], k: int, samples: int, seed: Sequence[int]
 ) -> tuple[list[int], list[list[int]]]:
-    """Return the words by weight, the largest first, and random draws of k words that are not the first k.
+    """Return the word indices sorted by weight, largest first, and random draws of words.
 
-    samples: number of draws. seed: the draws depend only on it. If there are fewer than k other words, a draw
-    has all of them.
+    A draw contains k of the words that are not among the k words with the largest weights, or all of these
+    words if there are fewer than k.
+
+    samples: number of draws. seed: random seed of the draws.
 
     >>> ranked_and_random([0.1, 0.7, 0.2], k=1, samples=2, seed=[0])
     ([1, 2, 0], [[0], [0]])
@@ -131,7 +137,10 @@ def check_counts(call: str, k: int, samples: int) -> None:
 
 
 def in_nats(mean: float) -> str:
-    """Format a number with one decimal, or with two if it is below 0.95; never as "-0.0"."""
+    """Format a number with one decimal, or with two if its absolute value is between 0.005 and 0.95.
+
+    The result is never "-0.0".
+    """
     digits = 2 if 0.005 <= abs(mean) < 0.95 else 1
     return f"{round(mean, digits) + 0.0:.{digits}f}"
 
@@ -160,7 +169,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Trial:
-    """One evaluation of a target word with some source tokens removed.
+    """One forward pass for a target word, in which some source tokens are removed.
 
     pair: the index of the sentence pair.
     rows: the positions of the tokens of the target word.
@@ -186,7 +195,10 @@ def word_scores(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) ->
 
 
 class _TargetWords(Erasure[Trial]):
-    """The log-probability of target words; source words are hidden in the cross-attention."""
+    """Erasure for translations: the log-probability of a target word without some source words.
+
+    Source words are hidden in the cross-attention.
+    """
 
     at = CROSS
 
@@ -210,9 +222,9 @@ class _TargetWords(Erasure[Trial]):
 def saliencies(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> list[NDArray[numpy.float64]]:
     """Return |gradient x input| of each source token, as an array of shape (S,) for each trial.
 
-    This is the gradient of the log-probability of the target word with respect to the embedding of a source
-    token, multiplied by the embedding, summed over the width, as an absolute value. To first order, it is the
-    change of the log-probability if the embedding were 0.
+    The gradient is that of the log-probability of the target word with respect to the embedding of the source
+    token. It is multiplied by the embedding and summed over the width; the result is the absolute value of
+    the sum. To first order, it is the change of the log-probability if the embedding were 0.
     """
     table = getattr(model, "source", None)
     if not isinstance(table, nn.Embedding):
@@ -254,7 +266,7 @@ def _word_rows(trials: Sequence[Trial], like_BT: Tensor) -> Tensor:
 def _collated(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> tuple[Batch, Tensor]:
     """Return a batch with a row for each trial, and a bool tensor (B, T, S), True where a key is hidden.
 
-    Each target is cut after the last token of the target word.
+    Each target ends with the last token of the target word, because later tokens are not needed.
     """
     sources, targets = [], []
     for trial in trials:
@@ -283,7 +295,7 @@ def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def _batches(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> Iterator[list[int]]:
-    """Yield batches of trial indices, largest trials first, so that trials of similar size share a batch."""
+    """Yield batches of trial indices, longest trials first. Trials of similar length share a batch."""
 
     def size(index: int) -> tuple[int, int]:
         return trials[index].length, len(pairs[trials[index].pair].source)
@@ -316,10 +328,10 @@ def _without_cudnn(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _embedding_leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
-    """Make the source embeddings of the next forward pass a leaf tensor that requires grad.
+    """In the `with` block, make the source embeddings of the forward pass a leaf tensor that requires grad.
 
-    The source embeddings are the first output of `table` in this thread. After the forward pass, the yielded
-    list contains the leaf.
+    The source embeddings are the first output of `table`, an nn.Embedding, in this thread. After the forward
+    pass, the yielded list contains the leaf tensor.
     """
     leaves: list[Tensor] = []
     thread = threading.get_ident()

@@ -16,8 +16,8 @@ def exact_match(translations: Iterable[str], references: References, *, lowercas
     Use it for tasks with one correct answer, such as dates, numbers or labels. Translations and references
     are normalised before the comparison: Unicode NFC, and runs of white space become one space.
 
-    references: a list with one reference for each translation, or several such lists; it is enough if one
-        reference matches.
+    references: a list with one reference for each translation, or several such lists. With several lists, a
+        translation is correct if it equals one of its references.
     lowercase: ignore case.
 
     >>> exact_match(["2021-03-03", "2021-03-30"], ["2021-03-03", "2021-03-03"]).value

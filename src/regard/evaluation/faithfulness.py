@@ -31,7 +31,8 @@ from regard.viewing.word_groups import spelled_or_space
 __all__ = ["Faithfulness", "Translates", "WordTruth", "faithfulness"]
 
 FRACTIONS = (0.1, 0.2, 0.5)
-"""Fractions of the source words that are hidden (comprehensiveness) or kept (sufficiency)."""
+"""The fractions of the source words, most attended first, that are hidden to measure comprehensiveness, or
+kept to measure sufficiency."""
 
 
 @runtime_checkable
@@ -68,8 +69,9 @@ class WordTruth:
     looked: the indices of the k source words with the largest attention weights.
     hidden: the decrease of the log-probability of the target word, in nats, if the cross-attention cannot see
         these k source words.
-    unknown: the same if these k source words are replaced by UNK.
-    hidden_random, unknown_random: the mean decrease for k other source words, drawn at random.
+    unknown: the decrease if these k source words are replaced by UNK instead.
+    hidden_random, unknown_random: the mean decrease if k other source words, drawn at random, are hidden or
+        replaced.
     comprehensiveness: the decrease of the probability if the most attended source words are hidden.
     sufficiency: the decrease of the probability if all source words except the most attended are hidden.
         Both are means over FRACTIONS (DeYoung et al. 2020).
@@ -118,7 +120,7 @@ class Faithfulness:
     unit: str = "word"
 
     def mean(self, name: str) -> float:
-        """Return the mean of a field of WordTruth, for example "hidden", over the words; NaN is left out."""
+        """Return the mean of a field of WordTruth, for example "hidden", over all words. NaN is left out."""
         values = numpy.array([getattr(each, name) for each in self.words], dtype=float)
         values = values[~numpy.isnan(values)]
         return float(values.mean()) if len(values) else float("nan")
@@ -209,9 +211,9 @@ def faithfulness(
 
 @dataclass(frozen=True)
 class _Word:
-    """A target word, its weights for the source words, and the indices of its trials.
+    """A target word, its attention weights on the source words, and the indices of its trials.
 
-    tokens: the positions of the tokens of each source word. looked: the most attended source words.
+    tokens: for each source word, the positions of its tokens. looked: the most attended source words.
     trials: maps a name, for example "hidden_random", to the indices of trials (see _Plan._planned).
     """
 
@@ -225,7 +227,7 @@ class _Word:
 
 
 class _Plan:
-    """Collects the trials of all words before they are computed, so that they run in batches."""
+    """The trials of all words. They are collected first, so that they can be computed in large batches."""
 
     def __init__(self, k: int, samples: int, seed: int):
         self.k, self.samples, self.seed = k, samples, seed
@@ -263,7 +265,7 @@ class _Plan:
         tokens: tuple[tuple[int, ...], ...],
         rows: tuple[int, ...],
     ) -> _Word:
-        """Return a word with its trials. The random draws depend only on seed, sentence and word index."""
+        """Plan the trials of a target word. Random draws depend only on seed, sentence and word index."""
         order, drawn = ranked_and_random(weights, self.k, self.samples, (self.seed, sentence, word))
         looked = order[: self.k]
         most = [order[: max(1, math.ceil(part * len(order)))] for part in FRACTIONS]
@@ -304,7 +306,7 @@ class _Plan:
 def _measure(
     word: _Word, scores: dict[str, NDArray[numpy.float64]], gradient: NDArray[numpy.float64]
 ) -> WordTruth:
-    """Compute the measurements of one word. scores: the log-probabilities of its trials, by name."""
+    """Compute the measurements of one word. scores: the log-probabilities of its trials, by trial name."""
     before = scores["plain"][0]
     costs = {
         name: float((before - scores[name]).mean())
@@ -325,7 +327,10 @@ def _measure(
 
 
 def _places(words: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Return the positions of the tokens of each word. words: the word index of each token, -1 for none."""
+    """Return the positions of the tokens of each word.
+
+    words: for each token, the index of its word; -1 for tokens that belong to no word.
+    """
     positions: dict[int, list[int]] = {}
     for place, word in enumerate(words):
         if word >= 0:

@@ -11,7 +11,7 @@ from regard.evaluation import AlignmentScore, Links, past_the_end, score_links
 __all__ = ["check_links", "evaluate_alignments"]
 
 MAX_OUT_OF_RANGE = 0.05
-"""Maximum fraction of sentences with out-of-range gold links; if there are more, DataError is raised."""
+"""DataError is raised if more than this fraction of the sentences have gold links that are out of range."""
 
 
 def evaluate_alignments(
@@ -20,12 +20,12 @@ def evaluate_alignments(
     words: Sequence[tuple[int, int]],
     place: str,
 ) -> AlignmentScore:
-    """Compare links with gold alignments.
+    """Check the gold alignments with check_links(), and compare the proposed links with them.
 
-    links: the proposed links of each pair.
+    links: the proposed links of each sentence pair.
     gold: the gold alignment of each pair.
     words: the number of source and target words of each pair.
-    place: the file, for error messages.
+    place: the file with the gold alignments, for error messages.
     """
     check_links(gold, words, place)
     return score_links(links, gold)

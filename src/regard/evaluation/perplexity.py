@@ -90,7 +90,8 @@ def text_loss(
 
     batches: the batches of a text, in order. If batch.carried is True, the model continues from the state
         after the previous batch.
-    text: the text of the batches, needed for the perplexity per word and the bits per character.
+    text: the text that the batches are from. It is needed only for the perplexity per word and the bits per
+        character.
 
     Raises ArgumentError if the number of targets differs from the number of tokens of `text`.
 

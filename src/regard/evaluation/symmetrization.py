@@ -81,7 +81,10 @@ def _grow_diag(forward: LinkSet, backward: LinkSet) -> LinkSet:
 
 
 def _add_unaligned(links: LinkSet, proposed: LinkSet, both: bool) -> LinkSet:
-    """Add proposed links with unaligned words. both: whether both words must be unaligned, or only one."""
+    """Return `links` with those proposed links added whose words are not yet aligned.
+
+    both: if True, both words of a link must be unaligned; if False, one of them is enough.
+    """
     sources, targets = {source for source, _ in links}, {target for _, target in links}
     added = set()
     for source, target in _in_order(proposed):
@@ -105,4 +108,4 @@ SYMMETRISATIONS: dict[str, Callable[[LinkSet, LinkSet], LinkSet]] = {
     "grow-diag-final": lambda forward, backward: _final(forward, backward, both=False),
     "grow-diag-final-and": lambda forward, backward: _final(forward, backward, both=True),
 }
-"""The symmetrization methods by name: functions from two sets of links to one."""
+"""The symmetrization methods by name. Each is a function that combines two sets of links into one."""

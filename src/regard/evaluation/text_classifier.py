@@ -45,8 +45,8 @@ class TextClassifier:
     model: a Classifier.
     tokenizer, labels: the tokenizer and the labels that the model was trained with.
     tokens_per_batch: maximum number of tokens per batch, padding included.
-    longest: maximum number of tokens of a text, EOS included; if model.longest is smaller, that is the
-        maximum. A longer text is truncated, and the notes of the result say so.
+    longest: maximum number of tokens of a text, EOS included; model.longest is used instead if it is smaller.
+        A longer text is truncated, and the notes of the result say so.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> from regard.models.classifiers import build_classifier
@@ -174,7 +174,10 @@ class TextClassifier:
         return [results[row] for row in range(len(lines))]
 
     def _read(self, lines: list[tuple[str, ...]]) -> list[tuple[tuple[ReadText, ...], list[str]]]:
-        """Return, for each line, its texts with their tokens (at most `longest`) and notes for the user."""
+        """Tokenize lines. Return, for each line, its one or two texts as ReadText, and notes for the user.
+
+        A text with too many tokens is truncated to `longest` tokens, with a note.
+        """
         notes = [list[str]() for _ in lines]
         sides = []
         for side in zip(*lines, strict=True):

@@ -24,7 +24,7 @@ MEASURED = 400
 """Maximum number of words of a text that are measured."""
 
 ROWS = 12
-"""Maximum number of words of the table: those that change the probability the most."""
+"""Maximum number of words in the printed table. The words that change the probability the most are shown."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class WordEffect:
     """The probability of the predicted class without one word.
 
     side: "first", or "second" for the second text of a pair. index: the index of the word in its text.
-    weight: its weight in the pooling; None if the pooling is not attention.
+    weight: the weight of the word in the pooling; None if the pooling is not attention.
     hidden: the probability if the word is masked in the pooling; None if the pooling is not attention, or if
         the text has no other word.
     unknown: the probability if the word is replaced by UNK.
@@ -63,17 +63,17 @@ class WordEffects:
     words: tuple[WordEffect, ...]
 
     def decreases(self, side: str, count: int) -> list[float]:
-        """Return by how much the probability decreases without each of the first `count` words of a side.
+        """Return how much the probability decreases without each of the first `count` words of a side.
 
-        The word is masked in the pooling, or replaced by UNK if the pooling is not attention. An increase is
-        0.
+        The word is masked in the pooling, or replaced by UNK if the pooling is not attention. If the
+        probability increases, the value is 0.
         """
         without = {each.index: each for each in self.words if each.side == side}
         probabilities = [self._without(without[index]) for index in range(count)]
         return [max(self.probability - each, 0.0) for each in probabilities]
 
     def sentence(self) -> str:
-        """Return the word with the largest effect, in one sentence for the caption of a picture."""
+        """Return a sentence about the word whose removal gives the lowest probability, for a caption."""
         if not self.words:
             return ""
         strongest = min(self.words, key=self._without)
@@ -153,7 +153,7 @@ def hide_each_word(classifier: TextClassifier, line: Line) -> WordEffects:
     trials = [Trial(0, side, unknown=each) for (side, _), each in zip(words, places, strict=True)] + [
         Trial(0, side, hidden=each)
         for (side, _), each in zip(words, places, strict=True)
-        if site is not None and len(result.texts[side].places) > 1  # the pooling needs a word
+        if site is not None and len(result.texts[side].places) > 1  # the pooling needs a visible word
     ]
     chances = numpy.exp(trial_scores(PredictedLabels(classifier, site, [result]), trials)).tolist()
     by_trial = dict(zip(trials, chances, strict=True))

@@ -1,8 +1,9 @@
 """Select: turn scores into weights by softmax, entmax, sigmoid, sampling or argmax.
 
-A selection gets whole rows of scores and a bool tensor of the visible keys, and returns weights that are
-exactly 0 for every key that is not visible; a row without visible keys gets only zeros. Soft can also be
-computed block by block, from the log-sum-exp of each row. It is the only selection that kernels implement.
+A selection gets the scores of each query for all keys, and a bool tensor of the visible keys. It returns
+weights that are exactly 0 for every key that is not visible. A query without visible keys gets only zeros.
+Soft can also be computed for one block of keys after another, from the log-sum-exp of each query, so it is
+the only selection that kernels implement.
 """
 
 from __future__ import annotations

@@ -111,8 +111,8 @@ def _one_hot(index_BHT: Tensor, like_BHTS: Tensor) -> Tensor:
 
 
 def _spoiled(scores: Tensor, visible: Tensor) -> Tensor:
-    """Return NaN for each row with a NaN score at a visible key, and 0 for the other rows, (B, H, T, 1).
+    """Return NaN for each query with a NaN score at a visible key, and 0 for other queries, (B, H, T, 1).
 
-    Added to the weights, it makes the output of such a row NaN, as softmax does.
+    It is added to the weights, so that the output of such a query is NaN, as with softmax.
     """
     return torch.where((visible & scores.isnan()).any(-1, keepdim=True), torch.nan, 0.0)

@@ -14,10 +14,10 @@ LOOKS = ("alignment", "entropy", "mass", "rows", "top", "weights")
 
 
 class Selection(NamedTuple):
-    """The result of Select.choose(): weights (B, H, T, S) and optional values per row, (B, H, T).
+    """The result of Select.choose(): the weights (B, H, T, S), and optional values for each query, (B, H, T).
 
     lse: log-sum-exp of the scores. chosen: index of the selected key. log_probability: log-probability of the
-    selected key. entropy: entropy of the softmax.
+    selected key. entropy: entropy of the softmax. A value is None if the selection does not compute it.
 
     >>> import regard, torch
     >>> scores, visible = torch.zeros(1, 1, 1, 4), torch.ones(1, 1, 1, 4, dtype=torch.bool)
@@ -52,15 +52,21 @@ class Select:
         raise TypeError(f"{type(self).__name__} does not implement choose()")
 
     def visible(self, visible_BHTS: Tensor) -> Tensor:
-        """Return the keys that each row can select, a subset of those visible by mask and bias."""
+        """Return which keys each query can select, (B, H, T, S). It can only hide keys, not add any.
+
+        visible_BHTS: the keys that the mask and the bias leave visible.
+        """
         return visible_BHTS
 
     def problem(self, rows: tuple[int, ...]) -> str | None:
-        """Return an error text if this selection does not match queries of shape (*rows, D), else None."""
+        """Return an error text if the shapes of this selection do not fit queries of shape (*rows, D).
+
+        Return None if they fit.
+        """
         return None
 
     def lifted(self, lift: Callable[[Tensor], Tensor]) -> Select:
-        """Return the selection with `lift` applied to its tensors, from (..., T, x) to (B, H, T, x)."""
+        """Return a copy in which `lift` has reshaped the tensors from (..., T, x) to (B, H, T, x)."""
         return self
 
     def deterministic(self) -> Select:
@@ -69,9 +75,9 @@ class Select:
 
 
 def softmax(scores_BHTS: Tensor, visible_BHTS: Tensor) -> tuple[Tensor, Tensor]:
-    """Return softmax weights over the visible keys and the log-sum-exp of each row.
+    """Return the softmax weights over the visible keys, and the log-sum-exp for each query.
 
-    A row without visible keys gets weights 0 and log-sum-exp -inf.
+    A query without visible keys gets the weights 0 and the log-sum-exp -inf.
     """
     some = visible_BHTS.any(-1, keepdim=True)
     # A row of only -inf would give NaN in result and gradient: fill it with 0, then set its weights to 0.

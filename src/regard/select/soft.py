@@ -1,4 +1,4 @@
-"""Selections that give every visible key a weight: softmax, gate and local-p; and weights that are given."""
+"""Selections that give every visible key a weight (softmax, gate, local-p), or use fixed weights (Given)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class LocalP(Select):
         return visible_BHTS & (self._offset(visible_BHTS).detach().abs() <= self.width)
 
     def _offset(self, like_BHTS: Tensor) -> Tensor:
-        """Return the signed distance of each key from the centre of each row."""
+        """Return the signed distance of each key from the window centre of each query, (B, H, T, S)."""
         return torch.arange(like_BHTS.shape[-1], device=like_BHTS.device) - self.centre.unsqueeze(-1)
 
     def problem(self, rows: tuple[int, ...]) -> str | None:
@@ -123,7 +123,7 @@ class LocalP(Select):
 
 @dataclass(frozen=True, eq=False)
 class Given(Select):
-    """Use these weights and ignore the scores; for regard.read()."""
+    """Ignore the scores, and use these weights for all visible keys. regard.read() uses it."""
 
     weights: Tensor
 

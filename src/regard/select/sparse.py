@@ -19,7 +19,8 @@ class Sparse(Select):
 
     alpha = 2: sparsemax (Martins and Astudillo 2016); alpha = 1.5: 1.5-entmax (Peters et al. 2019).
     weight = argmax_p  p . score + H_alpha(p), which is [(alpha - 1) score - tau]_+ ^ (1 / (alpha - 1)).
-    Gradients are exact.
+    H_alpha is the Tsallis entropy, and tau is the threshold for which the weights sum to 1. Gradients are
+    exact.
 
     >>> import regard, torch
     >>> q, k = torch.tensor([[1.0]]), torch.tensor([[1.0], [0.5], [-2.0]])
@@ -44,7 +45,8 @@ class Sparse(Select):
 
     def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
         # Subtracting the row maximum does not change the weights. Keys more than 2 below the maximum get
-        # weight 0. So hidden keys are set to -4 and scores below -4 to -4: sums of large scores are inexact.
+        # weight 0. So scores below -4, and those of hidden keys, are set to -4: sums of larger numbers would
+        # be less exact.
         filled = torch.where(visible_BHTS, scores_BHTS, _lowest(scores_BHTS))
         best = filled.amax(-1, keepdim=True).detach() if filled.shape[-1] else filled.new_zeros(())
         shifted = torch.where(visible_BHTS, scores_BHTS - best, -4.0).clamp_min(-4.0)
@@ -58,6 +60,8 @@ def _lowest(scores: Tensor) -> float:
 
 def _sparsemax(scores: Tensor) -> Tensor:
     """Return [s - tau]_+ with tau = (sum of the scores in the support - 1) / size of the support.
+
+    The support is the set of keys with a weight above 0.
 
     The gradient that autograd computes is exact.
     """
@@ -73,7 +77,9 @@ def _sparsemax(scores: Tensor) -> Tensor:
 
 
 def _entmax(halved: Tensor) -> Tensor:
-    """Return [s/2 - tau]_+^2 with tau computed from the sorted scores in the support; halved: s/2.
+    """Return [s/2 - tau]_+^2 with tau computed from the sorted scores in the support. halved: s/2.
+
+    The support is the set of keys with a weight above 0.
 
     The gradient that autograd computes is exact.
     """

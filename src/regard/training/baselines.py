@@ -16,18 +16,24 @@ __all__ = ["BASELINES", "Baseline", "LearnedBaseline", "MovingAverage", "NoBasel
 
 
 class Baseline(nn.Module):
-    """Base class of baselines; a subclass implements forward(), which must not depend on what was drawn."""
+    """Base class of baselines. A subclass implements forward().
+
+    The baseline of a row must not depend on the keys that the attention sampled for this row. Otherwise the
+    gradient estimate would be biased.
+    """
 
     def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the baseline of each row, detached, and the loss that trains it (0 if none), both (rows,).
+        """Return the baseline of each row and the loss that trains the baseline, both of shape (rows,).
 
-        reward: (rows,), detached; the baseline may depend on its shape only, the loss on its values.
-        features: (rows, F) or None.
+        The baseline is detached. The loss is 0 if the baseline has no parameters.
+
+        reward: (rows,), detached. The loss may depend on the rewards, the baseline only on their number.
+        features: (rows, F), the input of a learned baseline, or None.
         """
         raise TypeError(f"{type(self).__name__} does not implement forward()")
 
     def update(self, reward: Tensor, counted: Tensor | None = None) -> None:
-        """Take note of the rewards of a batch, after forward(); called in training mode.
+        """Update moving averages with the rewards of a batch. Called after forward(), in training mode only.
 
         counted: (rows,), False for rows that are padding. Default: all rows count.
         """
@@ -44,12 +50,13 @@ class NoBaseline(Baseline):
 
 
 class MovingAverage(Baseline):
-    """The exponential moving average of the mean reward of the batches so far.
+    """The exponential moving average b of the mean reward r_k of each batch k.
 
     b_k = decay b_{k-1} + (1 - decay) r_k   (Xu et al. 2015, section 4.1, where decay is 0.9)
 
-    initial: b_0, such as the log-likelihood of a typical target before training. The average is a buffer, so
-    a checkpoint keeps it. A mean reward that is not finite is ignored.
+    initial: the value b_0 before the first batch, such as the log-likelihood of a typical target before
+    training. The average is a buffer, so checkpoints save it. If a mean reward is NaN or infinite, it is
+    ignored.
 
     >>> baseline = MovingAverage(decay=0.5)
     >>> baseline.update(torch.tensor([-4.0, -8.0]))
@@ -75,7 +82,7 @@ class MovingAverage(Baseline):
         self._follow(self.average, reward, counted)
 
     def _follow(self, average: Tensor, values: Tensor, counted: Tensor | None) -> None:
-        """Move an average towards the mean of the values of all processes, in place."""
+        """Update a moving average, in place, with the mean of the values over rows and processes."""
         counts = torch.ones_like(values) if counted is None else counted.to(values.dtype)
         total, count = torch.where(counts > 0, values, 0.0).sum(), counts.sum()
         if self.processes.world > 1:
@@ -85,15 +92,16 @@ class MovingAverage(Baseline):
 
 
 class LearnedBaseline(MovingAverage):
-    """A small network that predicts from features of the input how far the reward is from its average.
+    """A small network that predicts the reward r of a row from features x of its input.
 
     b(x) = m + d (v . tanh(W x + c) + e),  loss = weight sum ((r - b(x)) / d)^2
 
     m and d are the moving averages of the mean and the standard deviation of the rewards. The loss does not
     depend on the scale of the rewards, so its gradient is not larger than that of the model.
 
-    features: size of x, F. hidden: size of the tanh layer. weight: weight of the loss. decay: of the moving
-    averages. x is detached: the loss trains this network only. It must not depend on what was drawn.
+    features: the size F of x. hidden: size of the tanh layer. weight: weight of the loss. decay: decay of the
+    moving averages m and d. x is detached, so the loss trains this network only. x must not depend on the
+    keys that the attention sampled.
 
     >>> baseline = LearnedBaseline(features=8)
     >>> value, loss = baseline(torch.tensor([-4.0, -8.0]), torch.randn(2, 8))

@@ -23,28 +23,30 @@ __all__ = [
 ]
 
 EPOCHS, MIN_STEPS, MAX_STEPS = 30, 2_000, 100_000
-"""The length of a run without a budget: this many epochs, between these numbers of steps."""
+"""The length of a run without a budget: EPOCHS epochs, but at least MIN_STEPS and at most MAX_STEPS steps."""
 
 EVALUATIONS = 10
-"""How often a run is evaluated by default."""
+"""Number of evaluations in a run, if the settings do not set the interval between evaluations."""
 
 FIRST_STEPS, FIRST_PART = 20, 0.1
-"""Minutes become a number of steps after this many steps, or after this fraction of the budget."""
+"""When a budget in minutes is converted to a number of steps: after FIRST_STEPS steps, or after this fraction
+of the minutes."""
 
 REPLAN = tuple(part / 20 for part in range(1, 20))
 """The fractions of a wall-clock budget after which the number of steps is estimated again."""
 
 TOLERANCE = 0.2
-"""A new estimate is logged if it differs by more than this fraction."""
+"""A new estimate of the number of steps is logged if it differs from the last by more than this fraction."""
 
 FEW_STEPS = 200
 """A run with fewer steps, or with less than a quarter of an epoch, gets a warning."""
 
 EVALUATION_PART, RESERVED = 0.1, 0.04
-"""The fractions of a wall-clock budget for evaluations, and for the last checkpoint."""
+"""The fractions of a wall-clock budget: at most EVALUATION_PART for evaluations, and RESERVED for the last
+checkpoint."""
 
 RECENT = 60
-"""The number of recent steps whose median duration is the pace of a run."""
+"""Number of recent steps whose median duration is used as the pace of a run (seconds per step)."""
 
 Plan = tuple[int, int]
 """The number of steps of a run, and the number of steps between two evaluations."""
@@ -78,17 +80,20 @@ class WallClock:
         return elapsed > self.budget
 
     def replan_due(self, elapsed: float) -> bool:
-        """Whether another of the fractions REPLAN has passed since the last call."""
+        """Whether the elapsed time has passed another fraction in REPLAN since the last call."""
         before, self._parts = self._parts, sum(part * self.budget <= elapsed for part in REPLAN)
         return self._parts > before
 
     def plan(self, elapsed: float, step: int) -> Plan:
-        """The number of steps that fit into the budget, `step` of them done, and the evaluation interval."""
+        """Estimate how many steps fit into the budget in total, and the steps between two evaluations.
+
+        elapsed: seconds of the budget that are used. step: number of steps that are done.
+        """
         pace = median(self._recent) if self._recent else elapsed / max(step, 1)
         return plan_steps(self.budget, elapsed, step, pace, self.evaluation, self._every)
 
     def settle(self, progress: Progress, elapsed: float, processes: Processes) -> str:
-        """Set the number of steps of a run once the pace is known, the same in all processes.
+        """Set the number of steps of a run once the pace is known. All processes get the same number.
 
         Returns a message for the log; "" while the pace is unknown.
         """
@@ -98,9 +103,9 @@ class WallClock:
         return f"{count(self.budget / 60, 'minute')}: {count(progress.total, 'step')} at the current speed"
 
     def correct(self, progress: Progress, elapsed: float, processes: Processes) -> str:
-        """Estimate the number of steps again, the same in all processes.
+        """Estimate the number of steps again. All processes get the same number.
 
-        Returns a message for the log if it differs by more than TOLERANCE; "" otherwise.
+        Returns a message for the log if the number has changed by more than TOLERANCE; "" otherwise.
         """
         before = progress.total
         assert before is not None
@@ -111,7 +116,9 @@ class WallClock:
 
 
 def total_steps(settings: Training, epoch: int) -> int | None:
-    """The number of steps of a run with `epoch` batches per epoch; None for minutes, which need the pace.
+    """The number of steps of a run. None for a budget in minutes, because the pace is not known yet.
+
+    epoch: number of batches per epoch.
 
     >>> total_steps(Training(epochs=2), epoch=50), total_steps(Training(minutes=3), epoch=50)
     (100, None)
@@ -127,7 +134,7 @@ def total_steps(settings: Training, epoch: int) -> int | None:
 
 
 def pace_is_known(budget: float, seconds: float, step: int) -> bool:
-    """Whether enough steps were timed: `step` steps took `seconds` of a budget in seconds.
+    """Whether enough steps were timed to estimate the pace: `step` steps took `seconds` of the budget.
 
     >>> pace_is_known(100, seconds=2, step=10)
     False
@@ -138,10 +145,11 @@ def pace_is_known(budget: float, seconds: float, step: int) -> bool:
 def plan_steps(
     budget: float, elapsed: float, step: int, pace: float, evaluation: float | None, every: int | None
 ) -> Plan:
-    """How many steps fit into a budget of seconds, and the interval between evaluations.
+    """Return how many steps fit into a budget of seconds, and the number of steps between two evaluations.
 
-    elapsed: seconds used by the first `step` steps and their evaluations. pace: seconds of a step from now
-    on. evaluation: seconds of one evaluation, if known. every: the interval, if the settings fix it.
+    elapsed: seconds that the first `step` steps and their evaluations took. pace: seconds per step from now
+    on. evaluation: seconds of one evaluation; None if unknown. every: the number of steps between two
+    evaluations, if the settings set it.
 
     >>> plan_steps(100, elapsed=10, step=50, pace=0.2, evaluation=1.0, every=None)
     (436, 50)
@@ -170,7 +178,7 @@ def count(number: float, unit: str) -> str:
 
 
 def budget_warning(steps: int, epoch: float) -> str:
-    """A warning if a run has too few steps, given the steps of one epoch; "" if there are enough.
+    """Return a warning if a run has too few steps, otherwise "". epoch: number of steps per epoch.
 
     >>> budget_warning(28, epoch=100), budget_warning(150, epoch=50), budget_warning(2000, epoch=100)
     ('only 28 steps, 0.28 of an epoch', 'only 150 steps, 3 epochs', '')
@@ -189,7 +197,10 @@ def evaluation_interval(settings: Training, total: int | None) -> int | None:
 
 
 def evaluation_due(settings: Training, progress: Progress) -> bool:
-    """Whether to evaluate after this step. With minutes, the interval counts from the last evaluation."""
+    """Whether to evaluate after this step.
+
+    With a budget in minutes, the interval can change, so it is counted from the last evaluation.
+    """
     at = progress
     if at.evaluated == at.step:
         return False
@@ -200,9 +211,10 @@ def evaluation_due(settings: Training, progress: Progress) -> bool:
 
 
 def end_reason(settings: Training, progress: Progress, out_of_time: bool, best: str) -> str:
-    """Why a run ends after this step: all steps or minutes are used, or patience; "" if it continues.
+    """Return the reason why a run ends after this step; "" if it continues.
 
-    best: the metric that selects the best checkpoint.
+    A run ends if its steps or minutes are used up, or if the score has not improved for settings.patience
+    evaluations. best: the name of that score, which selects the best checkpoint.
     """
     completed = progress.total is not None and progress.step >= progress.total
     if settings.minutes is not None and (completed or out_of_time):

@@ -36,7 +36,7 @@ class Uncaptured(Exception):
 def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) -> Capture:
     """Decide whether training steps are captured in CUDA graphs.
 
-    The result has a message in `problem` if the settings request CUDA graphs but they cannot be used.
+    If the settings request CUDA graphs, but they cannot be used, the field `problem` of the result says why.
 
     device: the device type, such as "cuda". world: number of processes.
 
@@ -60,8 +60,8 @@ def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) 
 
 @dataclass(eq=False)
 class _Graph:
-    """A captured step: the function that replays it, its input tensors, its loss, and the indices of the
-    parameters that have no gradient."""
+    """A captured step: the function that replays it, the tensors that the next batch is copied to, the loss,
+    and the indices of the parameters that have no gradient."""
 
     replay: Callable[[], None]
     inputs: list[Tensor]
@@ -107,7 +107,7 @@ class Captured:
         return Loss(graph.loss.total.clone(), shown, tuple(each.clone() for each in graph.loss.state))
 
     def _release_buffers(self) -> None:
-        """Copy gradients that are still in the shared buffers: the next replay overwrites the buffers."""
+        """Copy gradients out of the shared buffers, because the next replay overwrites the buffers."""
         for parameter, place in zip(self._parameters, self._places, strict=False):
             if parameter.grad is place:
                 parameter.grad = place.clone()
@@ -192,7 +192,7 @@ def recorded(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Disable garbage collection inside the `with` block: deleting an old graph makes a capture fail."""
+    """Disable garbage collection inside the `with` block: it could delete an old graph and fail a capture."""
     collecting = gc.isenabled()
     gc.disable()
     try:

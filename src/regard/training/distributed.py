@@ -24,9 +24,10 @@ model or encodes the data."""
 
 @dataclass(frozen=True)
 class Processes:
-    """The position of this process among all processes.
+    """The rank of this process, and the communication with the other processes.
 
-    rank: number of this process. world: number of processes. local: number of this process on its machine.
+    rank: number of this process, from 0. world: number of processes. local: number of this process among
+    those on the same machine.
 
     >>> alone = Processes()
     >>> alone.first, alone.share({"a": 1}), alone.sum(torch.ones(2))
@@ -68,7 +69,7 @@ class Processes:
 
 @contextmanager
 def joined(device: str) -> Iterator[Processes]:
-    """Join the processes that torchrun started. Without torchrun, there is one process.
+    """Join the process group that torchrun started. Without torchrun, there is a single process.
 
     device: "cpu" or "cuda". NCCL exchanges GPU tensors, gloo exchanges CPU tensors.
     """

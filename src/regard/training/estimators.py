@@ -50,7 +50,10 @@ Lengths = Tensor | Mapping[str, Tensor | Sequence[Tensor]] | None
 
 
 class _Drawn(NamedTuple):
-    """The keys that one attention call drew: tensors (B, H, T), positions (T,), and the number of beams."""
+    """The keys that one attention call sampled: their log-probabilities and the entropy of the softmax.
+
+    position_T: the step of each query. beams: number of decoder rows per encoded source.
+    """
 
     site: str
     role: Role
@@ -61,7 +64,7 @@ class _Drawn(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """The log-probability and the entropy of all hard selections, summed for each row, (rows,)."""
+    """The log-probabilities and the entropies of hard selections, summed over each row; both (rows,)."""
 
     log_probability: Tensor
     entropy: Tensor
@@ -69,7 +72,7 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _PartlyExpected(Select):
-    """Hard, but with the weights of the softmax where expected_B1T is True; nothing is drawn there."""
+    """Hard selection, except for queries where expected_B1T is True: they read with the softmax weights."""
 
     hard: Hard
     expected_B1T: Tensor
@@ -86,7 +89,7 @@ class _PartlyExpected(Select):
 
 @dataclass(eq=False)
 class HardSelections(Scope):
-    """What hard_selections() collects: the log-probabilities and entropies of all keys that were drawn.
+    """The result of hard_selections(): the log-probabilities and entropies of all keys that were sampled.
 
     A row is a sequence of the decoder: with K beams for each of B encoded sources there are B K rows.
     expected, examples: see hard_selections().
@@ -124,13 +127,15 @@ class HardSelections(Scope):
             self._drawn.append(_Drawn(site, self.seen.role(site), *values))
 
     def sums(self, lengths: Lengths = None) -> Sums:
-        """Sum over steps, heads and sites: log p(s) and the entropy of each row, (rows,), with gradients.
+        """Return log p(s) and the entropy of each row, summed over steps, heads and sites; both (rows,).
 
-        lengths: number of steps of each row, (rows,) or (B,): what later steps draw on padding is left out.
-        A mapping is for models that draw in the encoder too, as in {"source": source_lengths, "target":
-        target_lengths}: its keys are the sequences of the queries (Role.rows), or patterns for the names of
-        sites. The lengths may also be a list of tensors, one for each call of the site, if the calls read
-        different texts. Default: all steps count.
+        Both have gradients.
+
+        lengths: number of steps of each row, (rows,) or (B,). Later steps are padding and do not count.
+            Default: all steps count. If the encoder samples keys too, pass a mapping such as {"source":
+            source_lengths, "target": target_lengths}. Its keys are the sequences of the queries (Role.rows)
+            or patterns for the names of sites. A value may be a list of tensors, one for each call of the
+            site, if the calls read different texts.
         """
         if not self._drawn:
             raise ArgumentError(
@@ -156,12 +161,12 @@ class HardSelections(Scope):
 def hard_selections(
     at: str = "*", *, expected: float = 0.0, examples: int | None = None
 ) -> Iterator[HardSelections]:
-    """Collect what the attention calls inside a `with` statement draw.
+    """Collect the log-probabilities of the keys that attention calls inside a `with` statement sample.
 
     at: pattern for the names of sites, with * and ? as wildcards.
-    expected: probability that an example reads the expected context, the values weighted by the softmax, at
-        all of its steps, instead of samples (0.5 in Xu et al. 2015, section 4.1). With 0, outputs do not
-        change.
+    expected: probability that an example reads the expected context (the mean of the values, weighted by the
+        softmax) instead of samples, at all of its steps (0.5 in Xu et al. 2015, section 4.1). With 0,
+        outputs do not change.
     examples: number of examples; row r of a call with R rows is a sample of example r // (R / examples).
         Default: the rows of the first call.
 
@@ -177,7 +182,7 @@ def hard_selections(
 
 
 def _row_sums(drawn: _Drawn, lengths_X: Tensor | None, rows: int) -> tuple[Tensor, Tensor]:
-    """Sum the log-probabilities and the entropies of one call for each of the rows."""
+    """Sum the log-probabilities and the entropies of one call over each row; both results are (rows,)."""
     sums = []
     batch, steps = len(drawn.entropy_BHT), drawn.entropy_BHT.shape[2] // drawn.beams
     own = batch * drawn.beams
@@ -192,13 +197,13 @@ def _row_sums(drawn: _Drawn, lengths_X: Tensor | None, rows: int) -> tuple[Tenso
             lengths_R = lengths_X.repeat_interleave(own // max(len(lengths_X), 1))
             counts_RT = drawn.position_T[:steps] < lengths_R[:, None]
             values_RHT = torch.where(counts_RT[:, None], values_RHT, 0.0)
-        # A call with one row for several samples, such as that of an encoder, counts for each of them.
+        # An encoder call has one row for several samples. Its sums count for each of these samples.
         sums.append(values_RHT.sum((1, 2)).repeat_interleave(rows // max(own, 1)))
     return sums[0], sums[1]
 
 
 def _lengths_at(site: str, role: Role, number: int, lengths: Lengths) -> Tensor | None:
-    """Return the lengths for one call of a site. number: of the call, from 0."""
+    """Return the lengths for one call of a site. number: how many calls of this site came before."""
     if not isinstance(lengths, Mapping):
         return lengths
     keys = (key for key in lengths if key == role.rows or fnmatch.fnmatchcase(site, key))
@@ -212,9 +217,9 @@ def _lengths_at(site: str, role: Role, number: int, lengths: Lengths) -> Tensor 
 
 
 def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return log p(y) of each sequence, (B,), summed over the labels that are not PAD: the reward.
+    """Return log p(y) of each sequence, (B,), summed over the labels that are not PAD. It is the reward.
 
-    logits: (B, T, V). labels: (B, T). The sum is in float32 or the dtype of the logits if that is wider.
+    logits: (B, T, V). labels: (B, T). The sum is computed in float32, or in float64 for float64 logits.
 
     >>> log_likelihood(torch.zeros(1, 2, 4), torch.tensor([[2, PAD]])).exp()
     tensor([0.2500])
@@ -228,10 +233,11 @@ def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
 class Estimate(NamedTuple):
     """The result of Reinforce: terms of the loss, summed over examples, and values for the log.
 
-    loss: its gradient is that of -log p(s), weighted by the advantage, and of the entropy bonus.
-    baseline_loss: trains a learned baseline; 0 for others. shown: detached, summed over examples and averaged
-    over the samples of each: "reward", an estimate of L_s where the reward is log p(y | s); "bound", see
-    likelihood_bound(); "baseline"; "entropy".
+    loss: the term for log p(s), weighted by the advantage, and the entropy bonus.
+    baseline_loss: trains a learned baseline; 0 for other baselines.
+    shown: detached values, averaged over the samples of an example and summed over examples: "reward" (an
+        estimate of L_s if the reward is log p(y | s)), "bound" (see likelihood_bound()), "baseline" and
+        "entropy".
     """
 
     loss: Tensor
@@ -245,14 +251,14 @@ class Reinforce(nn.Module):
     loss = -1/K sum_k [scale (r_k - b) log p(s_k) + entropy H(s_k)], summed over examples, r and b constant
 
     The gradient of this term plus that of -1/K sum_k log p(y | s_k) is an unbiased estimate of -dL_s if scale
-    is 1. r_k = log p(y | s_k), the log-likelihood of the target. b depends on nothing that was drawn.
+    is 1. r_k = log p(y | s_k), the log-likelihood of the target. b does not depend on the samples s_k.
 
     baseline: "moving-average", "learned", "none", a mapping with the name and its options, or a Baseline.
-    scale: weight of the term (lambda_r). entropy: weight of the entropy (lambda_e). The entropy of a step is
-    differentiated as it is computed, not through what earlier steps drew. samples: K; row r of the model's
-    batch is a sample of example r // K. expected: probability that an example reads the expected context
-    instead of samples, see hard_selections(); collect() applies it. processes: of distributed training; they
-    share the moving averages.
+    scale: weight of the term (lambda_r). entropy: weight of the entropy (lambda_e). The gradient of the
+    entropy of a step does not include the effect of earlier samples on this entropy. samples: K, the number
+    of samples per example; row r of the model's batch is a sample of example r // K. expected: probability
+    that an example reads the expected context instead of samples, see hard_selections(); collect() applies
+    it. processes: the processes of distributed training; they share the moving averages.
 
     It is a module: add it to the model (model.estimator = Reinforce()), so that checkpoints keep the moving
     average, and the optimizer trains a learned baseline.
@@ -312,9 +318,9 @@ class Reinforce(nn.Module):
     ) -> Estimate:
         """Return the terms of the loss for the selections and rewards of one forward pass.
 
-        drawn: from collect() or hard_selections(). reward: (rows,), detached here. lengths: see
-        HardSelections.sums(). features: (rows, F), the input of a learned baseline, detached here: what is
-        known before the first key is drawn, such as the mean of the embeddings. counted: (rows,), False for
+        drawn: the result of collect() or hard_selections(). reward: (rows,), detached here. lengths: see
+        HardSelections.sums(). features: (rows, F), the input of a learned baseline, detached here. It must be
+        known before the first key is sampled, such as the mean of the embeddings. counted: (rows,), False for
         rows that are padding. In training mode, the moving averages are updated.
         """
         reward, sums = reward.detach(), drawn.sums(lengths)
@@ -381,9 +387,10 @@ def build_estimator(estimator: str | Mapping[str, Any], processes: Processes | N
 
 
 def check_selections(model: nn.Module, estimator: Reinforce | None) -> None:
-    """Raise ArgumentError if the attention of a model cannot be trained, or the estimator has no effect.
+    """Raise ArgumentError if the selections of a model and the estimator do not fit together.
 
-    Hard needs an estimator. Best has no gradient at all. A selection is the attribute `select` of a module.
+    Hard needs an estimator. Best has no gradient at all. Other selections need no estimator, so it would have
+    no effect. The selection of a module is its attribute `select`.
 
     >>> from regard.models import build_model
     >>> check_selections(build_model("bahdanau", 9, 9, width=4), None)

@@ -35,7 +35,7 @@ class Gradients:
     """Accumulate the gradients of a step in the parameters of a task's model.
 
     seed: random seed of the run.
-    half: use autocast to bfloat16.
+    half: use autocast with bfloat16.
     coarse: compute float32 matrix products in TF32, on GPUs that support it.
     compiled: use torch.compile. task.shapes is the maximum number of batch shapes.
     captured: use one CUDA graph per batch shape.
@@ -104,8 +104,8 @@ class Gradients:
     def of_one(self, ready: Any, seed: int, tokens: int, last: bool = True) -> Loss:
         """Add the gradients of a prepared batch to the parameters, and return its detached loss.
 
-        The random seed is set already; a CUDA graph sets it again. last: whether it is the last batch of the
-        step.
+        The caller has already set the random seed; a CUDA graph sets it again. last: whether this batch is
+        the last one of the step.
         """
         replayed = self._replayed(ready, seed, tokens)
         if replayed is not None:
@@ -117,7 +117,7 @@ class Gradients:
         return Loss(loss.total.detach(), loss.shown, loss.state)
 
     def _replayed(self, ready: Any, seed: int, tokens: int) -> Loss | None:
-        """Return the loss of a batch by a CUDA graph; None if graphs are not used or cannot be captured."""
+        """Compute a batch with a CUDA graph and return its loss. None if graphs are not or cannot be used."""
         if self._captured is None:
             return None
         try:

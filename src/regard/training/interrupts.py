@@ -26,7 +26,9 @@ NOTICE = "stopping: saving a checkpoint (press Ctrl-C again to stop without savi
 
 
 class Interruption:
-    """Whether a stop was requested. cause: "Ctrl-C", "SIGTERM" or "SIGHUP"; "" if no stop was requested.
+    """A flag that is true after a stop was requested.
+
+    cause: what requested the stop ("Ctrl-C", "SIGTERM" or "SIGHUP"); "" if no stop was requested.
 
     >>> bool(Interruption())
     False

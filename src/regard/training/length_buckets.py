@@ -45,7 +45,8 @@ class Shapes:
     def most(self) -> int:
         """Maximum number of shapes. It is larger than the number of lengths.
 
-        Subword sampling can make a batch longer than planned, and the batch then keeps its number of rows.
+        Subword sampling can make a batch longer than planned. The batch then keeps its number of rows, so a
+        length can occur with several numbers of rows.
         """
         return 4 * len(self.lengths)
 
@@ -58,7 +59,7 @@ class Shapes:
         yield from (-(-self.tokens // each) for each in reversed(self.lengths) if each <= length)
 
     def filled(self, batch: Batch) -> Batch:
-        """Pad a batch to the next of the lengths, and add empty rows up to the number for that length."""
+        """Pad a batch to the next larger length of `lengths`, and add empty rows up to the next row count."""
         need = max(batch.source.shape[1], batch.target.shape[1] - 1)
         length = next((each for each in self.lengths if each >= need), need)
         rows = next((each for each in self._counts(length) if each >= len(batch)), len(batch))

@@ -34,11 +34,11 @@ from regard.training.task import Stopped, Task
 __all__ = ["StepRequest", "Trainer"]
 
 SAVE_SECONDS = 600.0
-"""A checkpoint is written at least this often, in seconds."""
+"""A checkpoint is written if the last one is older than this many seconds."""
 
 
 class StepRequest(NamedTuple):
-    """A step whose gradients are needed: its number, its batches, and their number of target tokens."""
+    """A step whose gradients the caller has to compute: step number, batches, and number of target tokens."""
 
     step: int
     batches: list[Any]
@@ -48,12 +48,14 @@ class StepRequest(NamedTuple):
 class Trainer:
     """Train a task and save checkpoints to a run folder, from the start or from the last checkpoint.
 
-    settings: the learning rate, the number of steps and so on. device: the model is moved there. processes:
-    those of distributed training. log: where progress is reported; nowhere by default. clock: returns
-    seconds. lock: the lock of the run folder, checked after each step and before each save.
+    settings: the learning rate, the number of steps and so on. device: the model is moved to this device.
+    processes: the processes of distributed training. log: reports the progress; by default, nothing is
+    reported. clock: a function that returns the time in seconds. lock: the lock of the run folder, checked
+    after each step and before each save.
 
-    A run that was killed at any moment resumes from its last checkpoint with the same bits: the order of the
-    data depends on (seed, epoch), random numbers in a step on (seed, step), the learning rate on the step.
+    A run that was killed at any moment resumes from its last checkpoint, and its weights are the same, bit
+    for bit, as without the interruption: the order of the data depends only on (seed, epoch), the random
+    numbers in a step on (seed, step), the learning rate on the step.
     """
 
     def __init__(
@@ -111,9 +113,9 @@ class Trainer:
         self._budget, self._slowdown = WallClock(settings), Slowdown()
 
     def resume(self, checkpoint: Checkpoint | None = None) -> Checkpoint | None:
-        """Load the newest undamaged checkpoint and return it; None if there is none.
+        """Load the newest undamaged checkpoint and return it; None if the run has no checkpoint.
 
-        checkpoint: load this one instead. Damaged checkpoints that were skipped are logged.
+        checkpoint: load this checkpoint instead. Damaged checkpoints that were skipped are logged.
         """
         checkpoint = checkpoint or self.checkpoints.latest()
         if checkpoint is None:
@@ -195,7 +197,7 @@ class Trainer:
         if not self._stop and at.evaluated != at.step:
             self._evaluate(requested)
         if self._stop:
-            at.ended = ""  # an evaluation is missing
+            at.ended = ""  # not ended: the last evaluation is still missing
         self._save_if_changed()
         return at
 
@@ -212,16 +214,16 @@ class Trainer:
         return self.clock() - self._began
 
     def _settle_minutes(self) -> None:
-        """Turn minutes into a number of steps as soon as the pace is known; _replan() may correct it."""
+        """Convert a budget in minutes to a number of steps, as soon as the duration of steps is known."""
         if self.progress.total is None and self.settings.minutes is not None and not self._stop:
             self._announce(self._budget.settle(self.progress, self._seconds(), self.processes))
 
     def _replan(self) -> None:
-        """Correct the number of steps if the pace has changed, so that the schedule ends with the minutes."""
+        """Correct the number of steps if the pace has changed, so that the schedule ends in time."""
         self._announce(self._budget.correct(self.progress, self._seconds(), self.processes))
 
     def _announce(self, text: str) -> None:
-        """Log the number of steps of a wall-clock budget, and save it in a checkpoint; not if text is ""."""
+        """Log a message about the number of steps, and save this number in a checkpoint. "": do nothing."""
         total = self.log.total = self.progress.total
         if text and total is not None:
             few = budget_warning(total, self.task.len_epoch(0) / self.settings.accumulation_steps)
@@ -233,7 +235,7 @@ class Trainer:
         return bool(self._save_wanted) or (every is not None and self.progress.step % every == 0)
 
     def _batches(self) -> Iterator[Any]:
-        """Yield the batches of one epoch after another, starting where the progress is."""
+        """Yield the batches of one epoch after another, without end, starting at the current progress."""
         while True:
             for batch in self.task.batches(self.progress.epoch, self.progress.batch):
                 self.progress.batch += 1
@@ -247,7 +249,7 @@ class Trainer:
         batches = [next(self._stream) for _ in range(settings.accumulation_steps)]
         at.step += 1
         own = sum(self.task.count(batch) for batch in batches)
-        # The clock of the first process decides; any process may request a stop. One all-reduce carries both.
+        # Times are those of the first process; any process may request a stop. One all-reduce sends both.
         elapsed = self._seconds()
         replan = at.total is not None and self._budget.replan_due(elapsed)
         clocks = (self._budget.is_over(elapsed), self.clock() - self._last_save > SAVE_SECONDS, replan)
@@ -272,7 +274,7 @@ class Trainer:
         if self.average is not None:
             self.average.update(at.step)
         at.tokens += tokens
-        # A single process need not wait for the next exchange to learn of an interrupt.
+        # A single process can stop at once. Several processes stop together, after the next all-reduce.
         self._stop = bool(stopping) or (self.processes.world == 1 and bool(requested))
         means = {name: value / tokens for name, value in zip(parts, sums, strict=False)}
         loss = means.pop("loss")
@@ -290,7 +292,7 @@ class Trainer:
                 raise moved
 
     def _refuse(self, batches: list[Any], tokens: int, value: float) -> NoReturn:
-        """Raise NonFinite for a step whose loss or gradient is not finite; its batches are saved first."""
+        """Save the batches of a step whose loss or gradient norm is NaN or infinite; raise NonFinite."""
         tensors = [self.task.tensors(batch) for batch in batches]
         coarse = self.settings.precision == "tf32"
         state = {"step": self.progress.step, "seed": self.seed, "tokens": tokens}
@@ -299,14 +301,15 @@ class Trainer:
         self._raise(step_error(*kept, value=value, last=self._saver.last()))
 
     def _raise(self, error: NonFinite) -> NoReturn:
-        """Log and raise an error of the current step."""
+        """Log the error as an event at the current step, and raise it."""
         self._event("nonfinite", str(error).splitlines()[0], step=self.progress.step)
         raise error
 
     def _evaluate(self, requested: Interruption) -> None:
-        """Save, then evaluate the model, in the first process, and save its scores.
+        """Save a checkpoint, evaluate the model in the first process, and save the scores.
 
-        An error in the evaluation loses no steps; an interrupted evaluation is done again when resumed.
+        Because the checkpoint is saved first, an error in the evaluation loses no steps. A resumed run
+        repeats an evaluation that was interrupted.
         """
         at, evaluation = self.progress, None
         ended, at.ended = at.ended, ""  # without this evaluation, the run has not ended
@@ -335,7 +338,7 @@ class Trainer:
             self.checkpoints.mark_best(at.step)
 
     def save(self) -> None:
-        """Write a checkpoint, in the first process; the others wait for it.
+        """Write a checkpoint in the first process. The other processes wait until it is written.
 
         Raises NonFinite, in every process, if a weight is NaN or infinite.
         """
@@ -359,9 +362,11 @@ class Trainer:
             self._raise(weight_error(self.progress.step, name, self.settings, self._saver.last()))
 
     def _follow_folder(self) -> FolderMoved | None:
-        """Raise if the run folder was deleted; if it was moved, write to its new path, and return the error.
+        """Check whether the run folder was deleted or moved.
 
-        The caller saves there and then raises the error, so that no step is lost.
+        If it was deleted, raise the error. If it was moved, use its new path from now on and return the
+        error; the caller saves a checkpoint there before it raises the error, so that no step is lost. Return
+        None if the folder is still in its place.
         """
         try:
             if self.lock is not None:

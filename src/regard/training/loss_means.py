@@ -11,7 +11,7 @@ __all__ = ["Means"]
 class Means:
     """Means of losses over several steps, weighted by target tokens, and the speed of these steps.
 
-    state() does not contain the speed: after a resume, the speed is that of the new process only.
+    state() does not contain the speed, so after a resume, only the steps of the new process are measured.
 
     >>> means = Means()
     >>> means.add(30, 1.0, 2.0, None, {})
@@ -48,7 +48,7 @@ class Means:
             self._parts[name] = total + value * tokens, weight + tokens
 
     def own(self) -> dict[str, float]:
-        """The means of "loss" and "norm"; without a name that was never added."""
+        """The means of "loss" and of "norm" (gradient norm). A value that was never added is left out."""
         return {name: total / weight for name, (total, weight) in self._own.items()}
 
     def parts(self) -> dict[str, float]:
@@ -60,7 +60,7 @@ class Means:
         return self.timed / self.seconds if self.seconds > 0 else None
 
     def joined(self, other: Means) -> Means:
-        """Return the means over the steps of both objects."""
+        """Return the means over the steps of this and of another Means object."""
         both = Means()
         both.tokens, both.timed = self.tokens + other.tokens, self.timed + other.timed
         both.seconds = self.seconds + other.seconds

@@ -41,7 +41,9 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
 
 
 def sequence_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Compute the losses of cross_entropy() for each sequence, (B,): label-smoothed, and plain and detached.
+    """Compute the label-smoothed and the plain cross-entropy of each sequence, both of shape (B,).
+
+    They are the losses of cross_entropy(), but not summed over sequences. The plain loss is detached.
 
     logits: (B, T, V). labels: (B, T).
 
@@ -63,8 +65,9 @@ def sequence_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> t
 def guided_alignment(weights: Tensor, wanted: Tensor) -> Tensor:
     """Compute the guided-alignment loss, summed over target tokens: -sum_s a*_ts log a_ts (Chen et al. 2016).
 
-    weights: (B, T, S), the attention weights a. wanted: (B, T, S), 1 where a source token is aligned with a
-    target token, else 0; rows are normalised to sum to 1 (a*). A row of zeros adds no loss.
+    weights: (B, T, S), the attention weights a.
+    wanted: (B, T, S), 1 where source token s is aligned with target token t, else 0. It is divided by its sum
+        over s to get a*. A target token without aligned source tokens adds no loss.
 
     >>> weights = torch.tensor([[[0.5, 0.5], [0.9, 0.1]]])
     >>> guided_alignment(weights, torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])).item().__round__(4)

@@ -1,4 +1,4 @@
-"""Steps whose loss is NaN or infinite: save the batches of such a step; replay() computes it again."""
+"""Steps whose loss is NaN or infinite: save the batches of such a step. replay() computes the step again."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Replayed:
 def first_nonfinite(tensors: Mapping[str, Tensor]) -> str:
     """Return the name of the first tensor with a NaN or an infinite value; "" if every value is finite.
 
-    A GPU synchronises only once if all values are finite.
+    If all values are finite, the GPU is synchronised only once.
 
     >>> first_nonfinite({"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0, math.inf])})
     'b'
@@ -88,15 +88,16 @@ def keep_batches(
     weights: Mapping[str, Tensor],
     state: Mapping[str, Any],
 ) -> Path:
-    """Save the batches of a step and the weights before it to a folder in the run folder, for replay().
+    """Save what replay() needs to a folder in the run folder: the batches, and the weights before the step.
 
-    state: "step", "seed", "tokens", "half" (bfloat16) and "coarse" (TF32). Returns the folder.
+    state: further values to save: "step", "seed", "tokens", "half" (whether bfloat16 is used) and "coarse"
+    (whether TF32 is used). Returns the path of the folder.
     """
     place = folder / f"nonfinite-{state['step']:06d}"
     make_folder(place)
     files = {f"batch-{rank}-{number}.safetensors": batch for number, batch in enumerate(batches)}
     for name, tensors in (files | ({WEIGHTS: weights} if rank == 0 else {})).items():
-        (place / name).unlink(missing_ok=True)  # an earlier run may have written it
+        (place / name).unlink(missing_ok=True)  # an earlier run may have written this file
         atomic_io.write(place / name, tensor_blocks(tensors))
     if rank == 0:
         atomic_io.replace(place / STATE, json.dumps(dict(state)).encode() + b"\n")
@@ -115,7 +116,8 @@ def step_error(
 ) -> NonFinite:
     """Save the batches of a step with keep_batches(), and return the error to raise.
 
-    value: the loss or the gradient norm, which is NaN or infinite. last: a text about the last checkpoint.
+    value: the loss or the gradient norm, whichever is NaN or infinite. last: a text about the last
+    checkpoint, for the message.
     """
     try:
         place = keep_batches(folder, rank, batches, weights, state)
@@ -130,7 +132,8 @@ def step_error(
 def weight_error(step: int, name: str, settings: Training, last: str) -> NonFinite:
     """Return the error for a weight that is NaN or infinite.
 
-    name: the name of the weight; "" if another process has it. last: a text about the last checkpoint.
+    name: the name of the weight; "" if the weight is NaN only in another process. last: a text about the last
+    checkpoint, for the message.
     """
     problem = f"{name or 'a weight in another process'} is NaN or infinite; this step is not saved; {last}"
     rate, norm = settings.learning_rate, settings.max_grad_norm
@@ -143,8 +146,8 @@ def replay(folder: str | Path, task: Task, device: str | torch.device = "cpu") -
     """Repeat a step whose loss was not finite, with the same weights, batches and random numbers.
 
     folder: the folder nonfinite-... in the run folder.
-    task: a task with the settings of the run. Its model gets the weights before the step; afterwards it has
-        the gradients of the step.
+    task: a task with the settings of the run. Its model is set to the weights before the step. After the
+        replay, its parameters have the gradients of the step.
 
     The batches of all processes are computed in this process. On the same type of device, the values are the
     same as in the run. If the run used CUDA graphs, they can differ by rounding errors.

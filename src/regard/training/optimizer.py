@@ -16,7 +16,7 @@ OPTIMIZERS = ("adamw", "sgd")
 """The names of the optimizers."""
 
 STATES = {"step", "exp_avg", "exp_avg_sq"}
-"""The tensors that AdamW keeps for each parameter."""
+"""The names of the tensors that AdamW keeps for each parameter, as in torch.optim.AdamW."""
 
 
 def build_optimizer(
@@ -24,13 +24,13 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Return AdamW or SGD, with weight decay on matrices only.
 
-    AdamW is that of Loshchilov and Hutter (2019). SGD with weights w, gradient g and learning rate r:
+    AdamW: see Loshchilov and Hutter (2019). SGD with weights w, gradient g and learning rate r:
 
     v <- momentum v + g + weight_decay w,  w <- w - r v
 
     The learning rate is 0 here; the trainer sets it before each step.
 
-    name: "adamw" or "sgd". beta2: of AdamW. momentum: of SGD; with 0, SGD has no state.
+    name: "adamw" or "sgd". beta2: second beta of AdamW. momentum: momentum of SGD; with 0, SGD has no state.
 
     >>> optimizer = build_optimizer(nn.Linear(2, 3), beta2=0.98, weight_decay=0.1)
     >>> [(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups]

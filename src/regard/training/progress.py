@@ -20,7 +20,7 @@ LARGEST = 10**18
 
 @dataclass
 class Progress:
-    """The state of a run that resuming needs, besides the weights and the optimizer state.
+    """The counters that are needed to resume a run, besides the weights and the optimizer state.
 
     step: number of completed steps. epoch, batch: position of the next batch.
     total: number of steps of the whole run; None while it is unknown.
@@ -81,22 +81,25 @@ class Progress:
         return better
 
     def continue_from(self, fresh: Progress) -> None:
-        """Continue a run that has ended, because its settings now have more steps.
+        """Prepare a run that has ended to continue, after its settings were changed to a longer training.
 
-        fresh: the progress that a new run with these settings would start with.
+        fresh: the progress that a new run with the changed settings would start with.
         """
         self.ended = ""
         if fresh.minutes is None or fresh.minutes != self.minutes:
             self.total, self.minutes, self.every = fresh.total, fresh.minutes, None
 
     def rescale_epoch(self, before: int, now: int) -> None:
-        """Continue at the same fraction of the epoch if its number of batches has changed."""
+        """Continue at the same fraction of the epoch, if its number of batches has changed.
+
+        before: the number of batches when the checkpoint was saved. now: the current number.
+        """
         if before != now:
             self.batch = min(self.batch * now // max(before, 1), now)
 
     @classmethod
     def read(cls, state: Mapping[str, Any], place: str = "state.json") -> Progress:
-        """Read the progress from the content of state.json; other keys are ignored.
+        """Read the progress from the content of state.json. Keys that are not fields of Progress are ignored.
 
         place: the file, for error messages.
         """
@@ -120,7 +123,9 @@ def check_surroundings(state: Mapping[str, Any], place: str) -> None:
 
 
 def surroundings(processes: int, device: str, batches: int) -> dict[str, Any]:
-    """Return the values, for state.json, that change the weights in the last bits if they change.
+    """Return the conditions of a run, such as the number of threads, as values for state.json.
+
+    If one of them changes when a run is resumed, the weights are no longer the same, bit for bit.
 
     batches: number of batches of the current epoch.
     """
@@ -169,8 +174,8 @@ def _damaged(place: str, name: str, value: object, expected: str) -> DataError:
 def step_seed(seed: int, step: int, place: int, rank: int) -> int:
     """Return the random seed for one batch of one step in one process.
 
-    place: number of the batch within the step. Every batch has its own seed, so that a resumed run needs no
-    saved state of the random number generators.
+    place: number of the batch within the step. Every batch has its own seed, so the state of the random
+    number generators need not be saved to resume a run.
     """
     text = f"{seed} {step} {place} {rank}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=6).digest())

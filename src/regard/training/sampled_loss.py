@@ -46,7 +46,7 @@ SAMPLED = "the loss collects what the attention draws (training.estimator)"
 class RowLosses(NamedTuple):
     """The losses of the rows of a batch, both (rows,).
 
-    total: the loss to minimise, with its graph, such as the label-smoothed cross-entropy.
+    total: the loss to minimise, not detached, such as the label-smoothed cross-entropy.
     log_likelihood: log p(y | s), for the log.
     """
 
@@ -70,11 +70,12 @@ def check_estimator(model: nn.Module, training: Training) -> None:
 def add_estimator(
     model: nn.Module, training: Training, *, features: int = 0, processes: Processes | None = None
 ) -> Reinforce | None:
-    """Add the estimator of the settings to a model as model.estimator; return it, or None if there is none.
+    """Add the estimator of the settings to a model as model.estimator, and return the estimator.
 
-    As a part of the model, its baseline is trained by the optimizer and saved in checkpoints.
+    Return None if the settings have no estimator. As the estimator is a part of the model, the optimizer
+    trains its baseline, and checkpoints save it.
 
-    features: size of the input of a learned baseline, F. processes: of distributed training.
+    features: the size F of the input of a learned baseline. processes: the processes of distributed training.
 
     >>> from regard.models import build_model
     >>> model = build_model("bahdanau", 9, 9, width=4, select="hard")
@@ -110,8 +111,8 @@ def sampled_loss(
     examples: number of examples, N; there are N K rows.
     lengths, features, counted: see Reinforce.forward().
 
-    The log gets "loss", the negative log-likelihood -log p(y | s), and of the estimator "entropy", the
-    entropy of the attention, "baseline", and "bound", see likelihood_bound().
+    The returned Loss has these values for the log: "loss" (the negative log-likelihood -log p(y | s)),
+    "entropy" (the entropy of the attention), "baseline", and "bound" (see likelihood_bound()).
     """
     with estimator.collect(examples) as drawn:
         total_R, likelihood_R = row_losses()
@@ -135,9 +136,9 @@ def features_size(*tables: nn.Embedding) -> int:
 def embedding_features(*texts: tuple[nn.Embedding, Tensor]) -> Tensor:
     """Return the input of a learned baseline: the mean embedding and the log-length of each text, (rows, F).
 
-    They depend on the data only, not on what the attention draws.
+    They depend on the data only, not on the keys that the attention samples.
 
-    texts: pairs of an embedding table and padded tokens, (rows, S).
+    texts: pairs (embedding table, tokens). The tokens have shape (rows, S) and are padded.
 
     >>> table = nn.Embedding(9, 4)
     >>> embedding_features((table, torch.tensor([[5, 6, 0], [7, 0, 0]]))).shape

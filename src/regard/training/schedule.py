@@ -31,7 +31,8 @@ SCHEDULES: dict[str, Callable[[int, int, int], float]] = {
     "cosine": _cosine,
     "inverse-root": _inverse_root,
 }
-"""Functions of (step, warmup_steps, total). Each returns the learning rate after the warm-up / its peak."""
+"""Functions of (step, warmup_steps, total) for the steps after the warm-up. Each returns the learning rate as
+a fraction of its peak."""
 
 
 def learning_rate(step: int, *, rate: float, schedule: str, warmup_steps: int, total: int | None) -> float:
@@ -78,7 +79,8 @@ def decay_by_epoch(epoch: int, *, rate: float, after: int, factor: float) -> flo
 def scheduled_rate(settings: Training, *, step: int, epoch: int, total: int | None) -> float:
     """Return the learning rate of a step by the schedule of the settings.
 
-    step, epoch: their numbers; the first is 1. total: number of steps of the run; None while it is unknown.
+    step, epoch: the number of the step and of its epoch, both counted from 1. total: number of steps of the
+    run; None while it is unknown.
 
     >>> settings = Training(learning_rate=1.0, schedule="epoch-decay", decay_after=6, warmup_steps=0)
     >>> scheduled_rate(settings, step=900, epoch=7, total=None) == 1 / 1.2

@@ -19,10 +19,10 @@ __all__ = ["SeedTrainers", "SharedClock"]
 
 
 class SharedClock:
-    """A clock for several trainers, which advances only by tick(): once a step, for all of them.
+    """A clock for several trainers. Its time changes only in tick(), which is called once per step.
 
-    All seeds then write their checkpoints after the same steps, also those that are written every ten
-    minutes, so that all of them can be resumed at the same step.
+    All trainers thus see the same time. Checkpoints that are written every ten minutes are then written after
+    the same step for all seeds, so that all seeds can be resumed at the same step.
 
     >>> clock = SharedClock()
     >>> clock() == clock()
@@ -43,12 +43,14 @@ class SharedClock:
 class SeedTrainers:
     """Take each step of several trainers together, with gradients of one stacked model.
 
-    trainers: by seed, with one SharedClock as their clock. log: prints and writes the mean of the seeds.
-    failed: seeds whose loss, gradient or weights became NaN or infinite, with the error. The other seeds go
-    on without them. on_failure: called with the seed, the step and the error. unstacked: why the gradients of
-    each seed are computed alone; "" to stack them.
+    trainers: maps each seed to its trainer. All trainers have the same SharedClock as their clock.
+    log: prints and writes means over the seeds.
+    failed: maps each seed whose loss, gradient or weights became NaN or infinite to the step and the error.
+        The other seeds go on without it.
+    on_failure: called with the seed, the step and the error when a seed fails.
+    unstacked: the reason why the gradients of each seed are computed alone; "" to stack the models.
 
-    Seeds whose checkpoints are of an earlier step are trained alone until they reach the others.
+    Seeds that are resumed at an earlier step than the others are first trained alone, until they reach them.
     """
 
     def __init__(
@@ -75,9 +77,11 @@ class SeedTrainers:
 
         Returns the step of each seed; None if it has no checkpoint yet.
 
-        failures: the step at which a seed failed in an earlier process. It is left out from then on. The
-        others are resumed at the newest step of which all have a checkpoint: a process can be killed between
-        the checkpoints of two seeds.
+        failures: maps each seed that failed in an earlier process to the step of the failure. From that step
+            on, the seed is left out.
+
+        The other seeds are resumed at the newest step for which all of them have a checkpoint. Their newest
+        checkpoints can differ, because a process can be killed after it has saved only some of the seeds.
         """
         newest = {seed: trainer.checkpoints.latest() for seed, trainer in self.trainers.items()}
         steps = {seed: 0 if each is None else each.step for seed, each in newest.items()}
@@ -101,13 +105,16 @@ class SeedTrainers:
         return resumed
 
     def run(self, requested: Interruption) -> dict[int, Progress]:
-        """Train all seeds to the end or until interrupted, and save checkpoints; return their progress."""
+        """Train all seeds to the end or until interrupted, and save checkpoints.
+
+        Returns the progress of each seed.
+        """
         self._running = {seed: trainer.steps(requested) for seed, trainer in self.trainers.items()}
         try:
             self.clock.tick()
             for trainer in self.trainers.values():
                 if not trainer.checkpoints.all():
-                    trainer.save()  # so that all seeds have a checkpoint of one step, whenever this is killed
+                    trainer.save()  # from now on, all seeds always have a checkpoint of the same step
             for seed in self.trainers:
                 self._advance(seed, None)
             self.log.end_step(0)  # evaluations that a killed process had not finished
@@ -122,7 +129,7 @@ class SeedTrainers:
         return {seed: trainer.progress for seed, trainer in self.trainers.items()}
 
     def _take_step(self) -> None:
-        """Take the next step of all seeds that are not ahead of the others."""
+        """Take the next step of the seeds with the lowest step number. Seeds that are ahead wait."""
         step = min(request.step for request in self._pending.values())
         requests = {seed: each for seed, each in self._pending.items() if each.step == step}
         losses = self.gradients.add(requests)
@@ -135,7 +142,10 @@ class SeedTrainers:
                 self._advance(seed, None)
 
     def _advance(self, seed: int, losses: Mapping[str, Any] | None) -> None:
-        """Let a trainer continue until its next step; a trainer that has ended or failed is left out."""
+        """Send the losses of a step to the trainer of a seed, which continues until it needs gradients again.
+
+        A trainer that has ended or failed is not called again. losses: None at the start, and to stop.
+        """
         self._pending.pop(seed, None)
         try:
             self._pending[seed] = self._running[seed].send(losses)
@@ -149,7 +159,7 @@ class SeedTrainers:
 
 
 def _checkpoint_at(trainer: Trainer, step: int) -> Checkpoint | None:
-    """Return the checkpoint of a step, or None if there is none or it is damaged."""
+    """Return the checkpoint of this step, or None if it does not exist or is damaged."""
     for checkpoint in trainer.checkpoints.all():
         if checkpoint.step == step:
             try:

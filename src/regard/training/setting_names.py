@@ -28,7 +28,8 @@ OLD_NAMES = {
     "data.odd": "data.problems",
     "evaluation.beam": "evaluation.beam_size",
 }
-"""Old names, which config.toml files, recipes and scripts of earlier versions have, and the new names."""
+"""Maps the name of a setting in earlier versions to its current name, so that old config.toml files, recipes
+and scripts still work."""
 
 PEER_NAMES = {
     "the learning rate is training.learning_rate": ("lr", "learning_rate", "max_lr", "peak_lr"),
@@ -134,9 +135,9 @@ ANSWERS = {name: answer for answer, names in PEER_NAMES.items() for name in name
 def current_names(settings: Mapping[str, Any], place: str = "the settings") -> dict[str, Any]:
     """Return nested settings with old names replaced by the current names.
 
-    An estimator or a baseline that is given by its name becomes a table with this name.
+    If the estimator or the baseline is a str, it becomes a table: {"name": str}.
 
-    place: where the settings come from, for the error message if both names of a setting are used.
+    place: where the settings come from, for the error message if a setting has both its old and new name.
 
     >>> current_names({"training": {"rate": 0.1, "steps": 9}})
     {'training': {'learning_rate': 0.1, 'steps': 9}}
@@ -162,9 +163,9 @@ def current_names(settings: Mapping[str, Any], place: str = "the settings") -> d
 
 
 def _as_table(value: Any, inner: str = "") -> Any:
-    """Return a name as a table with this name, so that tables of options can be merged with it.
+    """Return {"name": value} if the value is a str, so that tables of options can be merged with it.
 
-    inner: an option of the table that may be a name too.
+    inner: an option of the table that may be a name too. It is converted in the same way.
     """
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping) or inner not in table:
@@ -193,9 +194,9 @@ def unknown_setting(kind: type[BaseModel], keys: list[str], value: Any, place: s
 
 
 def misplaced(kind: type[BaseModel], section: str, names: Iterable[str]) -> UnknownName | None:
-    """Return the error for the first of these names that belongs to another section, or to another toolkit.
+    """Return an error if one of these names is a setting of another section or of another toolkit, else None.
 
-    section: a section of `kind` that accepts any name, e.g. "model". Returns None if there is no such name.
+    section: the section of `kind` in which the names were used. It accepts any name, e.g. "model".
     """
     for name in names:
         full, elsewhere = f"{section}.{name}", _elsewhere(kind, name)
@@ -206,7 +207,7 @@ def misplaced(kind: type[BaseModel], section: str, names: Iterable[str]) -> Unkn
 
 
 def section_of(kind: type[BaseModel], keys: Iterable[str]) -> type[BaseModel]:
-    """Return the class of a section of the settings; if a key is unknown, the class before it."""
+    """Return the class of a section of the settings. If a key is unknown, return the class of its parent."""
     for key in keys:
         field = kind.model_fields.get(key)
         types = () if field is None else (field.annotation, *get_args(field.annotation))
@@ -218,7 +219,7 @@ def section_of(kind: type[BaseModel], keys: Iterable[str]) -> type[BaseModel]:
 
 
 def _answer(name: object) -> str:
-    """Return the answer to a name of another toolkit: a sentence with our setting; "" for other names."""
+    """Return a sentence that names our setting for a name from another toolkit; "" for other names."""
     return ANSWERS.get(str(name).lower().replace("-", "_"), "")
 
 

@@ -40,10 +40,10 @@ Positive = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 LENGTHS = ("steps", "epochs", "minutes")
-"""The settings for the length of a run, of which at most one is given."""
+"""The settings for the length of a run. At most one of them may be set."""
 
 BATCHES = ("batch_tokens", "batch_size")
-"""The settings for the batch size, of which at most one is given."""
+"""The settings for the batch size. At most one of them may be set."""
 
 LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
 
@@ -59,17 +59,17 @@ class Clash(ValueError):
 
 
 class Section(BaseModel):
-    """One table of the configuration: unknown keys and values of a wrong type are errors."""
+    """Base class for the tables of the configuration. Unknown keys and values of a wrong type are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 
 
 class BaselineSettings(Section):
-    """The baseline of an estimator, by its name, and the options that it has; see training/baselines.py.
+    """The name of the baseline of an estimator, and its options; see training/baselines.py.
 
-    name: "moving-average" of the rewards, "learned" (a network that predicts the reward from the input), or
-    "none". decay: of the moving averages. hidden: size of the hidden layer of "learned". weight: weight of
-    its loss.
+    name: "moving-average" (of the rewards), "learned" (a network that predicts the reward from the input), or
+    "none". decay: decay of the moving averages. hidden, weight: the size of the hidden layer and the weight
+    of the loss, both for "learned".
     """
 
     name: Literal["moving-average", "learned", "none"] = "moving-average"
@@ -129,16 +129,17 @@ class EstimatorSettings(Section):
 class Training(Section):
     """Training settings, for any task.
 
-    steps, epochs, minutes: length of the run, at most one of them; by default a number of epochs that
-    depends on the data. minutes become a number of steps once the speed is known, so that the learning rate
-    depends on the step alone.
+    steps, epochs, minutes: length of the run. At most one of them may be set; by default, the number of
+    epochs depends on the data. minutes are converted to a number of steps once the speed is known, so that
+    the learning rate depends on the step alone.
     batch_tokens: batch size in tokens per process, padding included; or batch_size: in sentences per process.
     accumulation_steps: number of batches per step.
     optimizer: "adamw", or "sgd" with `momentum`, which needs a learning_rate.
-    learning_rate: the highest of the schedule, after warmup_steps. With the schedule "epoch-decay" it is
-    constant for `decay_after` epochs, and divided by `decay_factor` at the start of each later epoch.
-    beta2: of AdamW. max_grad_norm: gradients with a larger norm are scaled down to it (0 or inf disables
-    clipping).
+    learning_rate: the peak of the schedule, reached after warmup_steps. With the schedule "epoch-decay", the
+    learning rate is constant for `decay_after` epochs, and divided by `decay_factor` at the start of each
+    later epoch.
+    beta2: second beta of AdamW. max_grad_norm: gradients with a larger norm are scaled down to this norm (0
+    or inf disables clipping).
     ema: decay of the moving average of the weights (0 disables it).
     estimator: for models with hard attention: "reinforce", or a table with its options, EstimatorSettings.
     precision: "tf32" is float32 with TF32 matrix products; "auto" is bfloat16 on GPUs that support it.
@@ -218,7 +219,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_toml(content: bytes, path: str | Path) -> dict[str, Any]:
-    """Parse the TOML of settings; old names are replaced by the new ones. path names the file in errors."""
+    """Parse settings in TOML, and replace old names of settings by current ones. path: for error messages."""
     try:
         text = content.decode("utf-8")
         if LONG_KEY.search(text):  # tomllib takes quadratic time for it
@@ -298,9 +299,10 @@ def merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, An
 
 
 def without_alternatives(before: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings `before` without the training length or batch size, if `new` sets another one.
+    """Return the settings `before` without those that contradict a setting in `new`.
 
-    So are seed and seeds: `new` may set one of them instead of the other.
+    If `new` sets a length of the training, the lengths in `before` (LENGTHS) are removed. The same holds for
+    the batch sizes (BATCHES), and for seed and seeds.
 
     >>> without_alternatives({"training": {"steps": 9, "ema": 0.1}}, {"training": {"minutes": 2.0}})
     {'training': {'ema': 0.1}}
@@ -349,7 +351,7 @@ def build(kind: type[Model], content: Mapping[str, Any], place: str) -> Model:
 
 
 def check_names(kind: type[BaseModel], content: Mapping[str, Any], place: str) -> None:
-    """Raise UnknownName for keys that `kind` does not have; values and missing keys are not checked.
+    """Raise UnknownName if a key is not a field of `kind`. Values and missing keys are not checked.
 
     place: where the keys come from, for errors.
     """
@@ -363,7 +365,7 @@ def check_names(kind: type[BaseModel], content: Mapping[str, Any], place: str) -
 
 
 def _listed(value: Any) -> str:
-    """The value as a TOML list, for a hint."""
+    """Return the value, written as a TOML list, for the hint of an error message."""
     parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
     whole = all(isinstance(part, str) and part.isdecimal() for part in parts)
     return f"[{','.join(map(str, parts) if whole else map(json.dumps, parts))}]"

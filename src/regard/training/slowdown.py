@@ -8,7 +8,7 @@ from statistics import median
 __all__ = ["Slowdown", "slowdown_warning"]
 
 UNTIMED = 3
-"""The first steps are not measured: they allocate memory and compile kernels."""
+"""Number of first steps that are not measured, because they allocate memory and compile kernels."""
 
 WINDOW = 10
 """Number of steps whose median speed is compared with the median speed of the first steps."""
@@ -56,9 +56,10 @@ class Slowdown:
 
 
 def slowdown_warning(first: float, recent: float, threads: int, counted: str = "target tokens") -> str:
-    """Return the warning of a slowdown.
+    """Return a warning that training has slowed down.
 
-    first, recent: speeds at the start and now, in `counted` per second. threads: number of CPU threads.
+    first: speed at the start. recent: speed now. Both are in `counted` (e.g. target tokens) per second.
+    threads: number of CPU threads.
 
     >>> print(slowdown_warning(5540.0, 77.0, threads=1))
     training has slowed down: 77 target tokens/s, 5,540 at the start; other programs may be using this machine

@@ -20,8 +20,10 @@ __all__ = ["StackedGradients"]
 class StackedGradients:
     """Add the gradients of a step to the parameters of several trainers, which differ only in the seed.
 
-    trainers: by seed. say: called once with the reason if the model cannot be stacked; then the gradients of
-    each seed are computed alone. problem: a reason to do so from the first step on.
+    trainers: maps each seed to its trainer.
+    say: called once with the reason if the models cannot be stacked. From then on, the gradients of each seed
+        are computed alone.
+    problem: a reason to compute them alone from the first step on; "" to stack the models.
 
     Each seed has its own batch. Batches of different shapes are padded to the same shape by Task.padded().
     Random numbers are drawn with the shape that they have without padding. After add(), each model has the
@@ -41,7 +43,7 @@ class StackedGradients:
         self._unused: frozenset[str] = frozenset()
 
     def add(self, requests: Mapping[int, StepRequest]) -> dict[int, dict[str, Tensor]]:
-        """Add the gradients of one step; return the losses of each seed, as Gradients.add() does."""
+        """Add the gradients of one step. Return, for each seed, the losses that Gradients.add() returns."""
         sums: dict[int, dict[str, Tensor]] = {seed: {} for seed in requests}
         for place in range(max(len(request.batches) for request in requests.values())):
             for seed, loss in self._batch(requests, place).items():
@@ -50,7 +52,7 @@ class StackedGradients:
         return sums
 
     def _batch(self, requests: Mapping[int, StepRequest], place: int) -> dict[int, Loss]:
-        """Add the gradients of batch number `place` of each seed."""
+        """Add the gradients of batch number `place` of each seed. Return the loss of each seed."""
         ready, drawn = {}, {}
         for seed, request in requests.items():
             gradients = self.trainers[seed].gradients
@@ -59,7 +61,7 @@ class StackedGradients:
         if len(requests) > 1 and not self.problem:
             try:
                 losses = self._stacked_losses(requests, ready, drawn)
-            except Exception as error:  # whatever a model does that vmap does not support
+            except Exception as error:  # vmap raises many types of errors for functions it does not support
                 self._give_up(error)
         for seed in requests:
             if seed not in losses:
@@ -80,7 +82,10 @@ class StackedGradients:
     def _stacked_losses(
         self, requests: Mapping[int, StepRequest], ready: Mapping[int, Any], drawn: Mapping[int, int]
     ) -> dict[int, Loss]:
-        """Return the losses of the seeds that can be stacked; their gradients are added."""
+        """Compute the seeds that can be stacked: add their gradients, and return their losses.
+
+        Seeds can be stacked if their batches have equal shapes after padding.
+        """
         stacked = self._stack(list(requests), ready)
         padded, sizes = self._padded(ready)
         groups: dict[Any, list[int]] = {}
@@ -119,7 +124,7 @@ class StackedGradients:
                     parameter.grad = own if parameter.grad is None else parameter.grad.add_(own)
 
     def _stack(self, seeds: list[int], ready: Mapping[int, Any]) -> StackedSeeds:
-        """Return the stacked model of these seeds; it is built again if other seeds are trained."""
+        """Return the stacked model of these seeds. It is built again only if the seeds have changed."""
         if self._stacked is None or self._seeds != seeds:
             self._unused = self._unused_parameters(seeds[0], ready[seeds[0]])
             self._stacked = StackedSeeds([self.trainers[seed].model for seed in seeds])
@@ -130,7 +135,8 @@ class StackedGradients:
     def _unused_parameters(self, seed: int, batch: Any) -> frozenset[str]:
         """Return the names of parameters that the loss does not use.
 
-        They have no gradient in a single run, so AdamW does not decay them; vmap would return zeros.
+        In the run of a single seed, their gradient is None, so AdamW does not decay them. vmap returns zeros
+        instead, and AdamW would decay them.
         """
         trainer = self.trainers[seed]
         named = {name: each for name, each in trainer.model.named_parameters() if each.requires_grad}
@@ -142,13 +148,14 @@ class StackedGradients:
     def _padded(self, ready: Mapping[int, Any]) -> tuple[dict[int, Any], dict[int, dict[int, int]]]:
         """Pad the batches of all seeds to the same sizes.
 
-        Returns the batches, and the size before padding by the size after padding, of each seed.
+        Returns the padded batch of each seed, and for each seed a dict from a size after padding to the size
+        before padding.
         """
         before = {seed: self.trainers[seed].task.padded_sizes(batch) for seed, batch in ready.items()}
         if len(set(before.values())) == 1 or not all(before.values()):
             return dict(ready), {seed: {} for seed in ready}
         columns = list(zip(*before.values(), strict=True))
-        # A padded size marks the dimension that was padded: no other dimension should have the same size.
+        # A padded dimension is recognised by its size, so no other dimension may have the same size.
         taken = _sizes(self.trainers[next(iter(ready))].model)
         taken |= {column[0] for column in columns if len(set(column)) == 1}
         target: list[int] = []
@@ -166,6 +173,6 @@ class StackedGradients:
 
 
 def _sizes(model: nn.Module) -> set[int]:
-    """Return the sizes of the parameters of a model, and its other whole numbers, such as that of heads."""
+    """Return the sizes of all parameters of a model, and all int attributes, such as the number of heads."""
     sizes = {size for each in model.parameters() for size in each.shape}
     return sizes | {each for module in model.modules() for each in vars(module).values() if type(each) is int}

@@ -34,7 +34,7 @@ class StackedSeeds:
     """Train n models of one architecture at once, each as if it were trained alone, up to rounding.
 
     models: n models with parameters of the same names and shapes, on one device, such as models that were
-    initialised with different seeds. beta2, weight_decay: of AdamW, see build_optimizer().
+    initialised with different seeds. beta2, weight_decay: options of AdamW, see build_optimizer().
 
     Supported are models whose forward pass vmap can run: all models of this library. Recurrent layers then
     run step by step with plain matrix products, because vmap does not support torch's recurrent layers.
@@ -70,7 +70,7 @@ class StackedSeeds:
             for name, stacked in parameters.items()
         }
         self._places = _places(self._template)
-        # Groups by the dimensions of one model's parameter, not of the stacked one.
+        # The number of dimensions is that of a parameter of one model, without the stacked dimension.
         self.optimizer = build_optimizer(self.models[0], beta2=beta2, weight_decay=weight_decay)
         by_parameter = {parameter: name for name, parameter in self._template.named_parameters()}
         for group in self.optimizer.param_groups:
@@ -84,9 +84,10 @@ class StackedSeeds:
     ) -> Loss:
         """Add the gradients of factor * loss to the stacked parameters, and return the losses, each (n,).
 
-        loss(model, batch): a Loss, as that of a task. batches: one for all models, or one for each, with
-        tensors of the same shapes. seeds: one for each model, which torch.manual_seed() would get if it were
-        trained alone. factor: a number, or one for each model, (n,).
+        loss: a function of (model, batch) that returns a Loss, such as the loss of a task.
+        batches: one batch for all models, or one batch for each model, with tensors of the same shapes.
+        seeds: the random seed of each model, as for torch.manual_seed() if the model were trained alone.
+        factor: one number for all models, or a tensor (n,) with one number for each model.
         """
         gradients, losses = self.gradients(loss, batches, seeds=seeds, factor=factor)
         for name, gradient in gradients.items():
@@ -107,10 +108,10 @@ class StackedSeeds:
         """Return the gradients of factor * loss by parameter name, each (r, ...), and the losses, each (r,).
 
         loss, batches, seeds, factor: as for add_gradients(), for r models.
-        rows: the numbers of these models; all by default.
-        sizes: of each batch, the size before padding by the size after padding. A dimension of a tensor of
-            random numbers that has a padded size is drawn with the size before padding, so that the numbers
-            are those of the batch without padding. The rest of the tensor has other random numbers.
+        rows: the indices of these r models. Default: all models.
+        sizes: for each batch, a dict from a size after padding to the size before padding. A tensor of random
+            numbers with a dimension of a padded size is drawn with the size before padding, so that its
+            numbers are the same as for the batch without padding. The padding gets other random numbers.
         """
         device = next(iter(self.parameters.values())).device
         count = len(self) if rows is None else len(rows)
@@ -197,7 +198,7 @@ class StackedSeeds:
         return self.models
 
     def tensors(self) -> dict[str, Tensor]:
-        """Parameters and optimizer state by name, stacked, for exact resume; see load()."""
+        """Return the stacked parameters and optimizer state by name. load() restores them exactly."""
         named = {name.removeprefix("model."): each for name, each in self.parameters.items()}
         states = {
             f"{name}/{kind}": value
@@ -224,7 +225,7 @@ class StackedSeeds:
 
 
 class _Objective(nn.Module):
-    """A module whose forward is a loss of its model, as functional_call() needs."""
+    """A module whose forward() computes the loss of its model, because functional_call() calls a module."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -235,10 +236,10 @@ class _Objective(nn.Module):
 
 
 class _OwnRandom(TorchFunctionMode):
-    """Draw the random numbers of each seed from a generator of its own, in the order in which it would alone.
+    """Draw the random numbers of each seed from its own generator, in the same order as if trained alone.
 
-    Inside vmap, a random function is called once for all seeds. Here it is called for each of them outside of
-    the transforms, with the state of that seed's generator; the results are stacked.
+    Inside vmap, a random function is called once for all seeds. This mode replaces the call by one call for
+    each seed outside of vmap, with the generator state of that seed, and stacks the results.
     """
 
     def __init__(
@@ -271,9 +272,10 @@ class _OwnRandom(TorchFunctionMode):
         return x * self._drawn(x, lambda like: functional.dropout(like.fill_(1.0), p))
 
     def _drawn(self, like: Tensor, draw: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return draw(tensor) for each seed, batched as by vmap; the tensor has the shape of `like`.
+        """Call draw(tensor) for each seed, with a tensor of the shape of `like`.
 
-        As torch does, the numbers are drawn in the order of the memory of `like`, which may be transposed.
+        Return the results as one tensor that vmap has batched. As in torch, the numbers are drawn in the
+        memory order of `like`, which may be transposed.
         """
         (level,) = (
             each.level()
@@ -310,7 +312,7 @@ class _OwnRandom(TorchFunctionMode):
 
 
 def _with_tensors(batch: Any, tensors: Iterator[Tensor]) -> Any:
-    """Return the batch with its tensors replaced, in the order of tensors_in()."""
+    """Return a copy of the batch in which the tensors, in the order of tensors_in(), are replaced."""
     if isinstance(batch, Tensor):
         return next(tensors)
     if isinstance(batch, tuple):
@@ -323,10 +325,11 @@ def _with_tensors(batch: Any, tensors: Iterator[Tensor]) -> Any:
 
 
 def _places(module: nn.Module) -> dict[str, str]:
-    """Map each place of a parameter or buffer to its name in named_parameters() or named_buffers().
+    """Map each path of a parameter or buffer to its name in named_parameters() or named_buffers().
 
-    Tied parameters have several places. A module that is used twice has one place: functional_call() restores
-    wrong tensors if it replaces the same attribute twice.
+    A path is the name of the module and of the attribute, such as "decoder.weight". Tied parameters have
+    several paths. A module that is used twice has one path: functional_call() restores wrong tensors if it
+    replaces the same attribute twice.
     """
     names: dict[int, str] = {id(tensor): name for name, tensor in module.named_parameters()}
     names |= {id(tensor): name for name, tensor in module.named_buffers()}
@@ -358,7 +361,7 @@ def _check_equal(models: Sequence[nn.Module]) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Ignore the warning for kernels without a batching rule, which run once for each seed."""
+    """Ignore the warning of vmap that a kernel has no batching rule and therefore runs once for each seed."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop")
         yield

@@ -15,22 +15,23 @@ from regard.training.task import Task
 __all__ = ["StepTimer", "fastest_threads"]
 
 SECONDS, LEAST, MOST = 0.6, 3, 50
-"""A measurement lasts SECONDS, but has at least LEAST and at most MOST steps."""
+"""A measurement lasts SECONDS seconds, but has at least LEAST and at most MOST steps."""
 
 TURNS, TURN_SECONDS = 5, 0.05
-"""Each number of threads is timed TURNS times, for TURN_SECONDS each time."""
+"""Each number of threads is timed TURNS times, for TURN_SECONDS seconds each time."""
 
 UNTIMED = {"cuda": 6}
-"""Number of first steps that are not timed, e.g. because they compile kernels. Other devices: 1 step."""
+"""For each device type, the number of first steps that are not timed, e.g. because they compile kernels. It
+is 1 for other device types."""
 
 GAIN = 0.95
 """A larger number of threads is chosen only if its time is below this fraction of the best time so far."""
 
 
 class StepTimer:
-    """Run training steps to measure their speed. They change the model of the task, but save no checkpoint.
+    """Measure the speed of training steps. The steps train the model of the task, but save no checkpoint.
 
-    folder: for the batches of a step whose loss is NaN or infinite. Nothing else is written to it.
+    folder: where the batches of a step are written if its loss is NaN or infinite. Nothing else is written.
     """
 
     def __init__(self, task: Task, settings: Training, device: torch.device, folder: Path):

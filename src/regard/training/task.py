@@ -28,9 +28,10 @@ class Stopped(Exception):
 class Loss(NamedTuple):
     """The loss of a batch, summed over its target tokens (what Task.count() counts).
 
-    total: the value to minimise, with its graph. shown: values for the log by name, without gradients;
-    "loss" is required. It excludes label smoothing, because perplexity is computed from it.
-    state: tensors without gradients that the task needs for its next batch, for Task.keep_state().
+    total: the value to minimise, not detached.
+    shown: detached values for the log, by name. "loss" is required; it is the loss without label smoothing,
+        because perplexity is computed from it.
+    state: detached tensors that the task needs for its next batch; see Task.keep_state().
     """
 
     total: Tensor
@@ -41,7 +42,7 @@ class Loss(NamedTuple):
 class Capture(NamedTuple):
     """Whether training steps are captured in CUDA graphs.
 
-    problem: a message if they were requested but cannot be captured; "" otherwise.
+    problem: a message if the settings request CUDA graphs, but they cannot be used; "" otherwise.
     """
 
     chosen: bool
@@ -64,9 +65,10 @@ class Task(ABC):
 
     model: nn.Module
     shapes: int = 8
-    """Maximum number of batch shapes for torch.compile (more are an error), and of CUDA graphs."""
+    """Maximum number of batch shapes. With torch.compile, more shapes are an error; it is also the maximum
+    number of CUDA graphs."""
     small_steps: bool = False
-    """Whether the loss runs many small kernels, so that launching takes longer than running them."""
+    """Whether the loss runs so many small kernels that launching them takes longer than running them."""
     metrics: Mapping[str, Direction] = MappingProxyType({"loss": "lower"})
     """The scores that evaluate() returns, and whether higher or lower is better."""
     counted: str = "target tokens"
@@ -76,7 +78,8 @@ class Task(ABC):
     uncapturable: str = ""
     """Why the loss cannot be captured in a CUDA graph, as a message; "" if it can."""
     capture: Capture | None = None
-    """Whether steps are captured, if the task pads its batches accordingly; None: the trainer decides."""
+    """Whether steps are captured in CUDA graphs, if the task has decided this itself, to pad its batches
+    accordingly. None: the trainer decides."""
 
     @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
@@ -139,7 +142,10 @@ class Task(ABC):
         return {}
 
     def load_state_tensors(self, tensors: dict[str, Tensor], place: str) -> None:
-        """Restore the result of state_tensors() from a checkpoint; {} if it has none. place: for errors."""
+        """Restore the result of state_tensors() from a checkpoint. place: the file, for error messages.
+
+        tensors: {} if the checkpoint has no such state.
+        """
         if tensors:
             problem = f"the checkpoint has a state that {type(self).__name__} does not use"
             raise DataError(message(place, problem, expected=f"no tensors {', '.join(sorted(tensors))}"))

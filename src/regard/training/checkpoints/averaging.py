@@ -31,9 +31,9 @@ class Averaged:
 
 
 def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
-    """Return which checkpoints were averaged; None if the run is not an average.
+    """Return which checkpoints were averaged to get a run; None if the run was trained.
 
-    state: the content of state.json. place: the file, for error messages.
+    state: the content of state.json of the run. place: this file, for error messages.
     """
     about = state.get("averaged")
     if about is None:
@@ -48,7 +48,7 @@ def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
 def mean_weights(checkpoints: Sequence[Checkpoint], name: str = "weights") -> dict[str, Tensor]:
     """Return the mean of the tensors of several checkpoints.
 
-    name: the name of the tensor file.
+    name: the name of the tensor file in each checkpoint whose tensors are averaged.
 
     Sums are computed in float64; the result has the dtypes of the checkpoints. Tensors that are not floating
     point, such as counters, are copied from the last checkpoint. Only one checkpoint is in memory at a time.

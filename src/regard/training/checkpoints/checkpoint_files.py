@@ -25,7 +25,8 @@ VERSION = 1
 """The version of the manifest format."""
 
 ESTIMATOR = "estimator"
-"""The name of the estimator of hard attention in a model: its weights are "estimator.*" in the state dict."""
+"""The attribute of a model that holds the estimator for hard attention. In the state dict, the names of the
+weights of the estimator begin with "estimator."."""
 
 NAME = re.compile(rf"[a-z0-9_]+{re.escape(TENSORS)}|{re.escape(STATE)}")
 WRONG = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
@@ -48,7 +49,8 @@ class Checkpoint:
     def verify(self, tensors: Sequence[str] | None = None) -> None:
         """Compare the files with the hashes in the manifest; raise DataError if one is damaged or missing.
 
-        tensors: names of the tensor files to verify, such as "weights". Default: all; always state.json.
+        tensors: names of the tensor files to verify, such as "weights". Default: all. state.json is always
+        verified.
         """
         for name, written in self.verify_sizes(tensors).items():
             try:
@@ -96,12 +98,12 @@ class Checkpoint:
         return read_tensors(self.path / f"{name}{TENSORS}")
 
     def model_weights(self) -> dict[str, Tensor]:
-        """Read the weights of the model, without those of an estimator, which only training uses."""
+        """Read the weights of the model, without the weights of an estimator, which only training uses."""
         weights = self.tensors("weights")
         return {name: tensor for name, tensor in weights.items() if not name.startswith(f"{ESTIMATOR}.")}
 
     def shapes(self, name: str) -> dict[str, TensorInfo]:
-        """Return the dtype and the shape of each tensor of this file. Only the file header is read."""
+        """Return the dtype and the shape of each tensor in a tensor file. Only the file header is read."""
         if not self.has(name):
             raise UnknownName(f"file of tensors in {self.path}:", name, self._named())
         return read_header(self.path / f"{name}{TENSORS}")

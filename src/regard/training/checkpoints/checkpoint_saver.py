@@ -25,9 +25,10 @@ TASK = "task"
 class CheckpointSaver:
     """Save the weights, the optimizer state, the moving average, the progress and the state of the log.
 
-    task: its model has the weights. Its state tensors, if there are any, are saved in the tensor file "task".
+    task: the task whose model is saved. The result of its state_tensors(), if it is not empty, is saved in
+        the tensor file "task".
     average: the moving average of the weights, or None. With a moving average, the tensor file "weights" of a
-        checkpoint has the averages, and "raw" has the weights themselves.
+        checkpoint contains the averages, and the tensor file "raw" contains the weights themselves.
     """
 
     def __init__(

@@ -89,7 +89,8 @@ class Checkpoints:
     def _write(self, step: int, write: Callable[[Path], None], size: int = 0) -> Checkpoint:
         """Write a checkpoint to a temporary folder, rename the folder, and point `latest` to it.
 
-        write: writes the files to a folder. size: bytes to write, for the error of a full disk.
+        write: a function that writes the files of the checkpoint to a folder. size: number of bytes to write,
+        for the error message if the disk is full.
         """
         place = self.folder / folder_name(step)
         temporary = atomic_io.beside(place, "part")
@@ -126,9 +127,9 @@ class Checkpoints:
         return self._newest([], tensors)
 
     def _newest(self, problems: list[str], tensors: Sequence[str] | None) -> Checkpoint | None:
-        """Return latest(). If there are problems, add one note about all of them.
+        """Return the checkpoint that latest() returns. If there are problems, add one note about all of them.
 
-        problems: problems that are already known.
+        problems: problems that the caller has already detected, for the note.
         """
         checkpoints = self.all()
         try:
@@ -145,7 +146,7 @@ class Checkpoints:
             return None
         if pointed is not None and pointed not in [each.step for each in checkpoints]:
             problems.append(f"{self.folder / 'latest'} names {folder_name(pointed)}, which does not exist")
-        # Checkpoints newer than `latest`: their save was killed, or they are of an earlier, longer run.
+        # Checkpoints newer than `latest` come last: their save was killed, or an earlier run wrote them.
         newer = [each for each in checkpoints if pointed is not None and each.step > pointed]
         older = [each for each in checkpoints if each not in newer]
         return self._first_undamaged([*reversed(older), *reversed(newer)], problems, tensors)
@@ -198,7 +199,7 @@ class Checkpoints:
         for path, is_folder in self._entries().items():
             left = atomic_io.leftover(path.name)
             step = step_of(left.name if left and left.kind == "earlier" else path.name)
-            # "earlier": the save that was to replace this checkpoint was killed before it renamed its folder.
+            # "earlier" marks a checkpoint that a save was about to replace. The save was killed before that.
             if step is not None and is_folder and (left is None or step not in checkpoints):
                 checkpoints[step] = Checkpoint(step, path)
         return [checkpoints[step] for step in sorted(checkpoints)]

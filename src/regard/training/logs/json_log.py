@@ -27,7 +27,7 @@ class Journal:
     path: the file to append to; None writes nothing.
     complain: called once with a message if writing fails. The lines are then written with the next record.
 
-    The file is opened for each record: records are rare, and so there is no open file between them.
+    The file is opened again for each record and then closed. This costs little, because records are rare.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "log.jsonl"

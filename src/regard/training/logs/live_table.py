@@ -35,9 +35,9 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud
 class Standing:
     """The state of a training run: means over recent steps, the speed, and the remaining time.
 
-    rate: learning rate. norm: gradient norm. parts: other losses by name. counted: what the loss is the mean
-    over; the perplexity is shown if these are tokens. speed: in `counted` per second. left: remaining
-    seconds. memory: as text, e.g. "812 MiB".
+    rate: learning rate. norm: gradient norm. parts: other losses by name. counted: the unit over which the
+    loss is averaged, e.g. "target tokens"; for tokens, the perplexity is shown too. speed: in `counted` per
+    second. left: remaining seconds. memory: as text, e.g. "812 MiB".
 
     >>> standing = Standing(1200, 10_000, 2.314, 3e-4, speed=14_200.0, left=751.0, memory="812 MiB")
     >>> print(standing.line().replace("  learning", "\\nlearning"))
@@ -88,7 +88,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The result of an evaluation. scores: by name. best: whether it is the best so far.
+    """The result of an evaluation. scores: the scores by name. best: whether they are the best so far.
 
     >>> print(Evaluated(500, {"loss": 2.1, "bleu": 31.24}, best=True).line(best_by="bleu"))
     evaluation at step 500  loss 2.100  BLEU 31.2  best BLEU so far
@@ -106,7 +106,7 @@ class Evaluated:
 
 
 class Shown:
-    """Text or a drawing, printed without interpreting markup and control characters.
+    """Text or a drawing to print as it is: markup and control characters in it have no effect.
 
     >>> import io
     >>> page = io.StringIO()
@@ -195,7 +195,7 @@ class Display:
             self.refresh()
 
     def keep(self, *evaluations: Evaluated) -> None:
-        """Add evaluations to the table, which keeps the last ROWS and the best."""
+        """Add evaluations to the table, which shows the last ROWS evaluations and the best one."""
         rows = [*self.evaluations, *evaluations]
         best = [each for each in rows if each.best][-1:]
         self.evaluations = [each for each in best if each not in rows[-ROWS:]] + rows[-ROWS:]

@@ -147,9 +147,9 @@ class Log:
         self._mark = self.clock()  # the time of evaluations does not count for the speed
 
     def event(self, kind: str, text: str, *, shown: RenderableType | None = None, **fields: object) -> None:
-        """Log an event: print the text, and write it to log.jsonl with the kind and the fields.
+        """Log an event: print the text, and write it to log.jsonl together with the kind and the fields.
 
-        shown: printed instead of the text, e.g. a table.
+        shown: what to print instead of the text, e.g. a table.
         """
         self._display.say(text if shown is None else shown)
         self._journal.write({"kind": kind, "text": text, "time": time.time(), **fields})
@@ -175,7 +175,7 @@ class Log:
         self._journal.rewind(position)
 
     def state(self) -> dict[str, Any]:
-        """Return the state as JSON values. After restore(), a resumed run writes the same records."""
+        """Return the state as JSON values, for restore(). A resumed run then writes the same records."""
         rows = [{"step": e.step, "scores": e.scores, "best": e.best} for e in self._display.evaluations]
         state = strict({"since_record": self._recorded.state(), "evaluations": rows})
         assert isinstance(state, dict)
@@ -221,8 +221,8 @@ class Log:
     def _show(self, now: float) -> None:
         """Update the live table, or print a line.
 
-        The table shows means over the last `every` to 2 * `every` seconds, a line over the steps since the
-        last line.
+        The table shows means over the last `every` to 2 * `every` seconds. A line shows means over the steps
+        since the previous line.
         """
         if self._display.live:
             self._display.standing = self._standing(self._before.joined(self._recent), now)

@@ -23,8 +23,8 @@ NEVER = 2**62
 class SeedLog(Log):
     """The log of a run of several seeds: log.jsonl and the console have means over the seeds.
 
-    path, console: as for Log. Each seed also has an ordinary Log of its own, from of_seed(), which writes to
-    the folder of the seed and prints nothing. An evaluation is a record with the mean of each score, its
+    path, console: as for Log. Each seed also has a Log of its own, created by of_seed(), which writes to the
+    folder of the seed and prints nothing. The record of an evaluation contains the mean of each score, its
     sample standard deviation ("deviation") and the scores of each seed ("seeds").
     """
 
@@ -36,13 +36,16 @@ class SeedLog(Log):
         self._evaluated: set[int] = set()
 
     def of_seed(self, seed: int, path: Path, record: int, board: Path | None) -> Log:
-        """Return the log of one seed, which reports to this one. record, board: as for Log."""
+        """Return a log for one seed, which passes its losses and scores to this log.
+
+        record, board: as for Log.
+        """
         log = _OfSeed(self, seed, path, record, board)
         self._logs[seed] = log
         return log
 
     def end_step(self, step: int) -> None:
-        """Log the mean loss of the seeds that took this step, and the mean scores of evaluations."""
+        """Log the mean loss of the seeds that took this step, and the mean scores of new evaluations."""
         if self._steps:
             rows = list(self._steps.values())
             mean, deviation = mean_and_deviation([each["loss"] for each in rows])
@@ -76,7 +79,7 @@ class SeedLog(Log):
         )
 
     def failed(self, seed: int, step: int, error: Exception) -> None:
-        """Log that a seed cannot go on."""
+        """Log that the training of a seed has failed and is not continued."""
         text = f"seed {seed} has failed, the other seeds go on: {str(error).splitlines()[0]}"
         self.event("failed", text, seed=seed, step=step)
 
@@ -98,7 +101,7 @@ class SeedLog(Log):
 
 
 class _OfSeed(Log):
-    """The log of one of several seeds."""
+    """The log of one seed, which passes its losses and scores to the SeedLog."""
 
     def __init__(self, group: SeedLog, seed: int, path: Path, record: int, board: Path | None):
         super().__init__(path, console=Console(quiet=True), record=record, board=board)
@@ -131,7 +134,9 @@ class _OfSeed(Log):
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean and the sample standard deviation (divided by n - 1); None for a single value.
+    """Return the mean and the sample standard deviation (divided by n - 1).
+
+    The deviation of a single value is None.
 
     >>> mean_and_deviation([1.0, 2.0, 6.0]), mean_and_deviation([1.0])
     ((3.0, 2.6457513110645907), (1.0, None))
@@ -157,7 +162,7 @@ def scores_table(
 ) -> Table:
     """Return a table with a row for each seed, and a last row with the mean and the deviation.
 
-    others: further columns by seed, as text.
+    others: for each seed, the cells of further columns as text, by column name.
     """
     names = list(dict.fromkeys(name for row in scores.values() for name in row))
     more = list(dict.fromkeys(name for row in (others or {}).values() for name in row))
