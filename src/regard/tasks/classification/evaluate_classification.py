@@ -40,10 +40,10 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 """The options of `regard evaluate` for classification."""
 
 MOST_TEXTS = 1000
-"""Number of texts for which faithfulness is measured at most: each is classified 9 times."""
+"""Maximum number of texts to measure faithfulness on, which is slow: each text is classified 9 times."""
 
 MOST_ENTRIES = 300
-"""Number of texts that a page shows at most."""
+"""Maximum number of texts on an HTML page."""
 
 DIGITS = 9
 """Maximum number of digits of a column number."""
@@ -53,8 +53,8 @@ DIGITS = 9
 class ClassificationEvaluation:
     """The comparison of predicted and true classes, and the faithfulness of the attention if it was measured.
 
-    data: the name of the texts. run: the run folder and the step of the checkpoint. balance: the number of
-    texts of each class.
+    data: where the texts come from, as the title says it. run: the run folder and the step of the checkpoint.
+    balance: the number of texts of each class.
     """
 
     data: str
@@ -89,7 +89,7 @@ class ClassificationEvaluation:
 
 
 def _sentences(erasure: ClassifierErasure) -> Iterator[str]:
-    """Yield the faithfulness in plain sentences."""
+    """Yield sentences that explain the measured faithfulness."""
     yield f"Faithfulness: {erasure}."
     if not erasure.texts:
         return
@@ -138,10 +138,13 @@ def evaluate_classification(
 
 
 def _read(data: ClassificationData, options: Mapping[str, Any]) -> LabelledTexts | None:
-    """Read the texts of the files; None if there are no files. By default, columns are those of the run."""
+    """Read the labelled texts of --test-file, --tsv or --jsonl; return None if none of them is used.
+
+    Without --columns or --fields, the columns are the same as in training.
+    """
     ways = {each: options[each] for each in ("test_file", "tsv", "jsonl") if options[each]}
     if len(ways) > 1:
-        problem = "the texts are named in more than one way"
+        problem = "more than one kind of file is named"
         expected = "one of --test-file, --tsv and --jsonl"
         raise ArgumentError(message("regard evaluate", problem, expected=expected))
     for option, needed in (("columns", "tsv"), ("fields", "jsonl")):
@@ -159,7 +162,7 @@ def _read(data: ClassificationData, options: Mapping[str, Any]) -> LabelledTexts
 
 
 def _columns(option: str, text: str, pairs: bool) -> dict[str, Any]:
-    """Parse the columns of label, text and second text."""
+    """Parse --columns or --fields: the columns of the label, the text and, for pairs, the second text."""
     parts = [part.strip() for part in text.split(",")]
     names = ("label", "text", "second") if pairs else ("label", "text")
     if len(parts) != len(names) or not all(parts):
