@@ -39,11 +39,11 @@ COMMANDS = (
     "doctor",
     "data",
 )
-"""The commands, in the order of the help. To add one, write NAME.py with a function NAME, and add it here."""
+"""The commands, in the order of the help. To add one, write a function NAME in NAME.py, and add NAME here."""
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Error numbers (errno) for writing to a full or broken disk."""
+"""Error numbers (errno) that the operating system returns if a disk is full or broken."""
 
 
 class _Commands(CommandGroup):
@@ -113,7 +113,7 @@ def regard(
 
     * `regard data sample` shows sentences of the built-in corpus with their word alignments
 
-    * `regard backends --why` shows which backend computes each attention score, and why the others cannot
+    * `regard backends --why` shows which backend computes attention with each score function, and why
 
     * `regard doctor` checks the installation
     """
@@ -169,7 +169,7 @@ def _status(arguments: list[str] | None) -> int:
             raise
         if isinstance(error, OSError) and error.filename is not None:
             return _print_error(f"{_printable(error.filename)}: {error.strerror or error}", 2)
-        if isinstance(error, OSError) and error.errno in FULL:  # no file name: standard output
+        if isinstance(error, OSError) and error.errno in FULL:  # no file name means standard output
             _drop_output()
             return _print_error(f"standard output: cannot be written: {error.strerror}", 1)
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

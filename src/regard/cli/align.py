@@ -48,12 +48,12 @@ from regard.tasks.translation.translation_page import TranslationPage
 __all__ = ["align"]
 
 AT_ONCE = 1024
-"""Number of pairs that are aligned together; their attention weights are in memory at the same time."""
+"""Number of pairs that are aligned together. It is limited because all their attention is in memory."""
 
 SYMMETRISE = "grow-diag-final-and"
 
 AGREEMENT = "agreement"
-"""Value of --choose instead of a file of gold alignments: choose by agreement with the --backward run."""
+"""With this value instead of a file, --choose maximises the agreement with the run of --backward."""
 
 COMPARED, WHERE, BOTH = "Gold alignments", "Attention weights to align with", "Two directions"
 
@@ -85,7 +85,7 @@ Site = Annotated[
         metavar="NAME",
         help="Attention layers (sites): a role, e.g. cross, or a name, e.g. decoder.5.cross; * matches any "
         "text. Several sites are averaged.",
-        show_default="saved by --choose; else trained with --guided; else all",
+        show_default="the site saved by --choose; else the site trained with --guided; else all",
         rich_help_panel=WHERE,
     ),
 ]
@@ -95,7 +95,7 @@ Head = Annotated[
         "--head",
         metavar="INT",
         help="Number of an attention head; the first is 0.",
-        show_default="saved by --choose; else the mean of all heads",
+        show_default="the head saved by --choose; else the mean of all heads",
         min=0,
         max=bounds.HEADS,
         rich_help_panel=WHERE,
@@ -107,7 +107,7 @@ Shifted = Annotated[
         "--shifted/--not-shifted",
         help="Take the weights of a target word from the decoder step after it, whose input is that word, "
         "or from the step that predicts the word.",
-        show_default="saved by --choose; else --not-shifted",
+        show_default="as saved by --choose; else --not-shifted",
         rich_help_panel=WHERE,
     ),
 ]
@@ -238,7 +238,7 @@ def align(
 
 @dataclass(frozen=True)
 class AlignOptions:
-    """Which attention weights are used, how two directions are combined, and how links are written."""
+    """Options: which attention weights are used, how two directions are combined, and the output format."""
 
     site: str | None = None
     head: int | None = None
@@ -248,7 +248,7 @@ class AlignOptions:
     threshold: float | None = None
 
     def check(self, choose: str | None, backward: Path | None) -> None:
-        """Raise ArgumentError for options that cannot be combined."""
+        """Raise ArgumentError if options cannot be combined, or if --backward is missing."""
         if self.symmetrise is not None and self.symmetrise not in SYMMETRISATIONS:
             raise UnknownName("symmetrisation", self.symmetrise, SYMMETRISATIONS)
         if self.symmetrise is not None and backward is None:
@@ -267,7 +267,10 @@ class AlignOptions:
             raise ArgumentError(message("--choose", problem, hint="remove --backward"))
 
     def weighted(self, ours: Scored, theirs: Scored | None) -> list[tuple[int, int, float]]:
-        """Return the links of a pair as (source word, target word, weight). theirs: by the --backward run."""
+        """Return the links of a pair as (source word, target word, weight).
+
+        ours: the pair, scored by the run. theirs: the pair, scored by the --backward run; None without it.
+        """
         if theirs is None:
             return ours.align().weighted(self.threshold)
         how = self.symmetrise or SYMMETRISE
@@ -276,7 +279,7 @@ class AlignOptions:
 
 @dataclass
 class Alignments:
-    """The links of each pair, and the numbers of source and target words (or characters) of each pair."""
+    """The links of each pair, and how many source and target words (or characters) each pair has."""
 
     links: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
     words: list[tuple[int, int]] = field(default_factory=list)

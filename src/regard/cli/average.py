@@ -33,7 +33,7 @@ from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkp
 __all__ = ["average", "average_run"]
 
 LEFT = ("log.jsonl", LOCK, *POINTERS)
-"""Files of a run that are not copied, because they describe its training."""
+"""Files of the old run that are not copied to the new run, because they describe the training."""
 
 Last = Annotated[
     int | None,
@@ -77,7 +77,7 @@ def average(
 
 
 def average_run(task: type[RunTask], run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
-    """Write a run folder with the mean of checkpoints, and copies of the other files of the run.
+    """Write a new run folder: its weights are the mean of checkpoints, its other files are copies.
 
     The files are written to a temporary folder, which is renamed at the end. If the command is interrupted,
     there is no run folder, and the next regard average deletes the temporary folder.
@@ -103,7 +103,7 @@ def average_run(task: type[RunTask], run: Path, chosen: list[Checkpoint], out: P
             flush_folder(temporary)
             checked_settings(task, temporary)
             if place.is_dir():
-                place.rmdir()  # it is empty
+                place.rmdir()  # the folder exists, but it is empty
             os.rename(temporary, place)
         try:
             flush_folder(place.parent)
@@ -123,7 +123,10 @@ def _is_copied(name: str) -> bool:
 
 
 def _remove_interrupted(place: Path) -> None:
-    """Delete the temporary folders of interrupted commands; a command that is still running holds a lock."""
+    """Delete the temporary folders that interrupted commands left.
+
+    A folder is kept if it is locked, because its command is still running.
+    """
     for path in place.parent.iterdir():
         left = leftover(path.name)
         if left == Leftover(place.name, "part") and path.is_dir() and not path.is_symlink():
@@ -134,7 +137,7 @@ def _remove_interrupted(place: Path) -> None:
 
 
 def _regular_files(run: Path) -> list[Path]:
-    """Return the files of a run to copy. Others, e.g. symbolic links and FIFOs, are reported and skipped."""
+    """Return the regular files of a run that are copied. Other files, e.g. symbolic links, are reported."""
     copied = []
     for path in sorted(run.iterdir()):
         mode = path.lstat().st_mode
@@ -153,7 +156,7 @@ def _copy(path: Path, to: Path) -> None:
 
 
 def last_intact(run: Path, count: int) -> list[Checkpoint]:
-    """Return the last `count` intact checkpoints, ordered by step; damaged ones are reported and skipped."""
+    """Return the last `count` intact checkpoints, by step. Damaged checkpoints are reported and skipped."""
     intact: list[Checkpoint] = []
     for each in reversed(Checkpoints(run).all()):
         if len(intact) == count:

@@ -1,4 +1,4 @@
-"""regard backends: list the backend that computes each attention score on this machine."""
+"""regard backends: list the backend that is used for each score function on this machine."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["backends"]
 
 def backends(
     why: Annotated[
-        bool, typer.Option("--why", help="Also print why the other backends cannot compute a score.")
+        bool, typer.Option("--why", help="Also print why the other backends are not used.")
     ] = False,
 ) -> None:
-    """List the backend that computes each attention score on this machine.
+    """List the backend that computes attention with each score function on this machine.
 
     Examples:
 
@@ -56,7 +56,7 @@ def _device_name(device: str) -> str:
 
 
 def _explained(name: str, device: str, dtype: torch.dtype, trains: bool) -> regard.Explanation:
-    """Explain a typical call with this score: batch size 2, 4 heads of size 64, length 128."""
+    """Explain a typical attention call with this score function: batch 2, 4 heads of size 64, length 128."""
     score = regard.build_score(name, 64, 64)
     if isinstance(score, torch.nn.Module):
         score.to(device, dtype)
@@ -65,7 +65,7 @@ def _explained(name: str, device: str, dtype: torch.dtype, trains: bool) -> rega
 
 
 def explained(explanation: regard.Explanation) -> Table:
-    """Return an explanation as a table: the backend that is used, and why the others cannot run."""
+    """Return an explanation as a table: the backend that is used, and why each other backend is not."""
     table = _table("", "backend", "")
     for name in BACKENDS:
         why = "; ".join(explanation.refused.get(name, []))
@@ -111,7 +111,10 @@ def _choices(device: str) -> Table:
 
 
 def _print_reasons(console: Console, device: str) -> None:
-    """Print why the other backends cannot compute the scores. Scores with the same reasons share a table."""
+    """Print, for each score function, why the other backends are not used.
+
+    Score functions with the same reasons share a table.
+    """
     groups: dict[str, tuple[regard.Explanation, list[str]]] = {}
     for name in regard.SCORES:
         explanation = _explained(name, device, torch.float32, trains=True)

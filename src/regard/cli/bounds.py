@@ -28,11 +28,11 @@ CORPUS = 10_000_000
 """Maximum number of sentences of the built-in corpus."""
 
 COUNT = 100_000
-"""Maximum number of printed sentences, and of averaged checkpoints."""
+"""Maximum number of sentences to print, and maximum number of checkpoints to average."""
 
 HEADS = 10_000
 LINES = 1_000_000
-"""Maximum number of lines in memory at once; also the maximum of word numbers and of --top-k."""
+"""Maximum number of lines in memory at once. Also the largest value of a word number and of --top-k."""
 
 MINUTES = 1_000_000.0
 PAIRS = 100_000_000

@@ -29,10 +29,10 @@ from regard.evaluation.classification import Classification
 __all__ = ["classify"]
 
 AT_ONCE = 4096
-"""Number of lines classified at once: sorted by length, they need less padding."""
+"""Number of lines classified at once. They are sorted by length, so that batches need less padding."""
 
 DRAWN_WIDTH = 100
-"""The width of drawings that are written to a file."""
+"""The width, in characters, of drawings that are written to a file."""
 
 Files = Annotated[
     list[str] | None,
@@ -47,7 +47,11 @@ Texts = Annotated[
 ]
 Seconds = Annotated[
     list[str] | None,
-    typer.Option("--second", metavar="TEXT", help="For pairs: the second text of each --text."),
+    typer.Option(
+        "--second",
+        metavar="TEXT",
+        help="Second text of a pair: give one --second for each --text, in the same order.",
+    ),
 ]
 Json = Annotated[
     bool,
@@ -55,7 +59,9 @@ Json = Annotated[
         "--json", help="Print one JSON object per line: label, probability of each class, words and weights."
     ),
 ]
-Draw = Annotated[bool, typer.Option("--draw", help="Draw each text with the words that it attends to.")]
+Draw = Annotated[
+    bool, typer.Option("--draw", help="Draw each text, with its words shaded by their attention weights.")
+]
 AtOnce = Annotated[
     int | None,
     typer.Option(
@@ -146,23 +152,23 @@ def _open_classifier(run: Path, checkpoint: str, device: str, threads: int | Non
 
 
 def _seconds(text: Sequence[str] | None, second: Sequence[str] | None, pairs: bool) -> list[str] | None:
-    """Return the texts of --second; raise unless there is one for each --text, or none at all."""
+    """Return the texts of --second, or None; raise unless there are as many as texts of --text, or none."""
     if not second:
         return None
     if not pairs:
         raise ArgumentError(message("--second", "this run classifies single texts, not pairs"))
     if len(second) != len(text or ()):
-        problem = f"it is given {len(second)} times, and --text {len(text or ())} times"
+        problem = f"it is used {len(second)} times, but --text is used {len(text or ())} times"
         raise ArgumentError(message("--second", problem, expected="one --second for each --text"))
     return list(second)
 
 
 @dataclass
 class Inputs:
-    """Iterate over the texts, or pairs of texts, of all lines; errors have file and line.
+    """Iterate over the texts, or pairs of texts, of all lines. Errors name the file and the line.
 
-    seconds: the second text of each line, from --second; None if the lines have both texts. read: number of
-    lines read so far. repaired: number of those with invalid UTF-8.
+    seconds: the second text of each line, from --second; None if each line has both texts. pairs: whether the
+    run classifies pairs. repaired: number of lines so far that had invalid UTF-8.
 
     >>> list(Inputs(Lines([b"one\\tother\\n"]), None, pairs=True))
     [('one', 'other')]
@@ -199,7 +205,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class OutputForm:
-    """Where results go, and how they are printed."""
+    """Where results are written (None: standard output), and in which format."""
 
     output: Path | None = None
     json: bool = False
@@ -222,7 +228,7 @@ class OutputForm:
 
 
 def write_results(results: Iterator[Classification], form: OutputForm, inputs: Inputs) -> None:
-    """Write results as they are produced; report notes about lines at the end."""
+    """Write each result as soon as it is computed. At the end, report problems of the input lines."""
     notes = Notes()
     with writing(form.output) as write:
         for number, result in enumerate(results, 1):

@@ -98,7 +98,7 @@ def check(
 
     * long=skip|error|keep: a side has more characters than the limit, longest=1000
 
-    * uneven=keep|error|skip: one side is too many times longer than the other; the limit is ratio=6
+    * uneven=keep|error|skip: one side is more than 6 times as long as the other (the limit is ratio=6)
 
     skip drops the pair, replace repairs it, keep keeps it, and error rejects the data. A limit of none, e.g.
     longest=none, turns the limit off.

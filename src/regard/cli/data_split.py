@@ -32,7 +32,7 @@ from regard.tasks.column_names import two_names
 __all__ = ["split"]
 
 PARTS = ("train", "test")
-"""The two sets, which are also the first part of the file names: train.source, test.source, ..."""
+"""The names of the two sets. File names begin with them: train.source, test.source, ..."""
 
 HeldOutPairs = Annotated[
     int,
@@ -124,7 +124,7 @@ def _write(parts: HeldOut, paths: list[Path]) -> None:
         for part, sides in ((parts.train, files[:2]), (parts.valid, files[2:])):
             for pair in part:
                 for file, text in zip(sides, (pair.source, pair.target), strict=True):
-                    # Remove \r at the end of a sentence: before \n it would be read as part of the line end.
+                    # Remove \r at the end of a sentence, because \r\n would be read as one line end.
                     file.write(text.rstrip("\r") + "\n")
                 written += 1
                 if written % 10_000 == 0:

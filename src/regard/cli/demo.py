@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
 }
 """The settings of the demo: a model small enough for two CPU cores. benchmarks/korean.py uses them too.
 
-The best checkpoint is the one with the lowest loss, because BLEU of 50 sentences is too noisy.
+The checkpoint with the lowest loss is the best, because BLEU on 50 sentences is too noisy to select one.
 """
 
 MINUTES = 1.7
@@ -137,7 +137,7 @@ def demo(
 
 
 def _report_earlier(folder: Path, errors: Console) -> None:
-    """If the folder has a demo, print whether it is finished or continued, and how to train a new one."""
+    """If there is a demo in the folder, print whether it is finished or continues, and how to start anew."""
     from regard.runs.run_folder import is_run
     from regard.training.checkpoints.checkpoints import Checkpoints
 
@@ -145,17 +145,17 @@ def _report_earlier(folder: Path, errors: Console) -> None:
         return
     latest = Checkpoints(folder).latest()
     finished = latest is not None and bool(latest.state.get("ended"))
-    text = "is already trained; its results follow" if finished else "is continued"
+    text = "is already trained; its results follow" if finished else "continues"
     anew = f"To train a new one, delete the folder or choose another: regard demo --output {folder}-2"
     errors.print(Text(f"The demo in {folder} {text}. {anew}"), soft_wrap=True)
 
 
 def _check_folder(folder: Path, settings: dict[str, Any]) -> None:
-    """Raise ArgumentError if the folder has a demo with other settings, e.g. of an earlier version."""
+    """Raise ArgumentError if there is a demo with other settings in the folder, e.g. of an older version."""
     from regard.runs.run_folder import config_of, is_run
     from regard.training.settings import merged
 
     if is_run(folder) and merged(config := config_of(folder), settings) != config:
         problem = "this folder has a demo with other settings"
-        hint = f"delete it, or choose another folder: --output {folder}-2"
+        hint = f"delete the folder, or choose another: --output {folder}-2"
         raise ArgumentError(message(str(folder), problem, hint=hint))

@@ -24,7 +24,7 @@ __all__ = ["doctor"]
 STYLES = {"well": ("ok", "green"), "lacking": ("--", "yellow"), "wrong": ("!!", "bold red")}
 
 TOLERANCE = 1e-3
-"""Largest accepted difference between two backends. Their rounding errors differ."""
+"""Largest accepted difference between the results of two backends, whose rounding errors differ."""
 
 
 def doctor(
@@ -90,11 +90,14 @@ def _checked(name: str, check: Callable[[], str]) -> Fact:
         return Fact(name, check())
     except Exception as error:
         first = (str(error) or type(error).__name__).splitlines()[0]
-        return Fact(name, first, "wrong", "please report it with: regard doctor --json")
+        return Fact(name, first, "wrong", "please report this error, with the output of regard doctor --json")
 
 
 def _check_attention(device: str) -> str:
-    """Compare the output and gradient of the default backend with the reference backend."""
+    """Compare the outputs and gradients of the default backend with those of the reference backend.
+
+    Return the names of the backends as text; raise if the results differ by more than TOLERANCE.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         scores = {name: regard.build_score(name, 32, 32) for name in ("scaled_dot", "additive")}

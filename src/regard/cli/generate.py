@@ -51,10 +51,10 @@ AT_ONCE, MAX_NEW_TOKENS = 256, 100
 """Number of prompts that are continued together, and the default of --max-new-tokens."""
 
 ON_PAGE = 100
-"""Maximum number of texts on a page: each has a picture for every layer."""
+"""Maximum number of texts on a page. It is small because each text has a picture for every layer."""
 
 DRAWN_WIDTH = 100
-"""The width of drawings that are written to a file."""
+"""The width, in characters, of drawings that are written to a file."""
 
 Prompt = Annotated[
     list[str] | None,
@@ -211,17 +211,17 @@ def generate(
 def _search(
     beam_size: int | None, length_penalty: str | None, n_best: int, sample: bool, sampling: dict[str, Any]
 ) -> Search:
-    """Return the search with these options: greedy search, unless an option of another search is set."""
+    """Return the search: sampling with --sample, beam search with one of its options, otherwise greedy."""
     unused = [name for name, value in sampling.items() if value is not None and not sample]
     if unused:
         option = f"--{unused[0].replace('_', '-')}"
-        raise ArgumentError(message(option, "it is an option of sampling", hint=f"--sample {option} ..."))
+        raise ArgumentError(message(option, "it is an option for sampling", hint=f"--sample {option} ..."))
     greedy = not sample and beam_size is None and length_penalty is None and n_best == 1
     return build_search(beam_size, length_penalty, n_best, greedy, sample=sample, **sampling)
 
 
 def _given_prompts(prompt: Sequence[str] | None, files: Sequence[str] | None) -> Lines:
-    """Return the prompts of --prompt or of --prompt-file; if there are none, those of standard input."""
+    """Return the prompts of --prompt or --prompt-file; without these options, those of standard input."""
     if prompt and files:
         raise ArgumentError(message("--prompt", "it cannot be combined with --prompt-file"))
     if list(files or ()).count("-") > 1:
@@ -236,7 +236,10 @@ def _given_prompts(prompt: Sequence[str] | None, files: Sequence[str] | None) ->
 
 @dataclass
 class Prompts:
-    """Iterate over the prompts of all places; errors have file and line. repaired: see Lines."""
+    """Iterate over all prompts. Errors name the file and the line.
+
+    lines: where the prompts are. repaired: number of lines so far that had invalid UTF-8.
+    """
 
     lines: Lines
     language: LanguageRun
@@ -244,14 +247,14 @@ class Prompts:
 
     def __iter__(self) -> Iterator[str]:
         for place in self.lines.places:
-            # A prompt on the command line may have several lines, and may be empty.
+            # In a file, each line is a prompt. A prompt on the command line may have several lines or none.
             part = Lines([place])
             texts = ["\n".join(part)] if isinstance(place, bytes) else part
             for text in texts:
                 name = "--prompt" if isinstance(place, bytes) else f"{place_name(place)}, line {part.read}"
                 self.repaired += part.repaired
                 part.repaired = 0
-                self.language.generator.encode_prompt(text, name)  # raises for a prompt of unknown words
+                self.language.generator.encode_prompt(text, name)  # only to raise errors with this name
                 yield text
 
 
@@ -277,7 +280,7 @@ def _show(language: LanguageRun, prompts: Prompts, **options: Any) -> GeneratedT
 
 @dataclass(frozen=True)
 class OutputForm:
-    """Where generated texts are written, and in which format. shown: they have been printed already."""
+    """Where generated texts are written, and in which format. shown: whether they are printed already."""
 
     output: Path | None = None
     json: bool = False
@@ -286,7 +289,7 @@ class OutputForm:
     shown: bool = False
 
     def can_stream(self, search: Search, prompt: Sequence[str] | None) -> bool:
-        """Whether the text is printed token by token: a single text that is printed in a terminal."""
+        """Whether to print the text token by token: if it is the only text, and printed in a terminal."""
         plain = self.output is None and not self.json and not self.draw and self.n_best == 1
         return plain and not isinstance(search, Beam) and len(prompt or ()) == 1 and sys.stdout.isatty()
 
@@ -312,7 +315,10 @@ class OutputForm:
 def write_texts(
     texts: Iterator[GeneratedText], form: OutputForm, inputs: Prompts, *, keep: int
 ) -> list[GeneratedText]:
-    """Write texts as they are generated; report notes at the end. Return the first `keep` results."""
+    """Write each text as soon as it is generated. Return the first `keep` results, for the page.
+
+    At the end, report problems of the prompts on standard error.
+    """
     results: list[GeneratedText] = []
     notes = Notes()
     with writing(form.output) as write:

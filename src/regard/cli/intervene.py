@@ -46,7 +46,7 @@ from regard.viewing.entry import ROWS
 __all__ = ["intervene"]
 
 NARROW = 36
-"""Minimum width of a column in characters, even if its drawing is narrower."""
+"""Minimum width, in characters, of the column of each translation, even if its drawing is narrower."""
 
 LINK = re.compile(r"(\d{1,6})-(\d{1,6})(?::([0-9.]{1,9}))?")
 PLACE = re.compile(r"(.+?)(?::(\d{1,4}))?")
@@ -114,7 +114,7 @@ Data = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.json",
-        help="JSON file of interventions, written by --json. It has numbers of tokens, not of words.",
+        help="JSON file of interventions, written by --json. Its numbers count tokens, not words.",
     ),
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a drawing.")]
@@ -162,7 +162,7 @@ def intervene(
     translator = open_run(run, checkpoint, device, threads, search=search, look=CROSS)
     with scope(Look()) as sites:
         before = translator.translate(sentence)
-    sentence = before.source  # after preprocessing: links have the word numbers of this text
+    sentence = before.source  # the preprocessed sentence, whose words the links count
     if len(before.passages) != 1:
         problem = "the sentence is empty" if not before.passages else "the sentence is too long"
         raise DataError(message("regard intervene", problem))
@@ -180,7 +180,7 @@ def intervene(
     interventions += [Scale(0.0, **_place("--drop", place)) for place in drop or ()]
     if not interventions:
         expected = "--cut, --force, --erase, --uniform, --drop or --data"
-        raise ArgumentError(message("regard intervene", "no intervention is given", expected=expected))
+        raise ArgumentError(message("regard intervene", "there is no intervention", expected=expected))
     for place in {each.at: None for each in interventions}:
         if not sites_matching(sites, place):
             hint = f"the sites of the model: {', '.join(sites) or 'none'}"
@@ -203,7 +203,10 @@ def intervene(
 
 
 def _linked(option: str, link: str, before: Translation) -> tuple[list[int], list[int], float]:
-    """Return the positions of the source tokens and of the target tokens of a link, and its weight."""
+    """Parse a link, S-T or S-T:WEIGHT. Return the tokens of both words, as positions, and the weight.
+
+    The weight is 1 if the link has none.
+    """
     match = LINK.fullmatch(link)
     if match is None:
         expected = "a source word and a target word, counted from 0: 2-3"
@@ -221,7 +224,7 @@ def _source(option: str, word: int, before: Translation) -> list[int]:
 
 
 def _tokens(option: str, side: str, word: int, words: Sequence[int]) -> list[int]:
-    """Return the positions of the tokens of a word."""
+    """Return the positions of the tokens that make up a word. words: the word of each token."""
     places = [place for place, each in enumerate(words) if each == word]
     if not places:
         count = max(words, default=-1) + 1
@@ -257,7 +260,8 @@ def _read(path: Path) -> list[Intervention]:
 def _token_scores(before: Scored, rescored: Scored) -> list[tuple[str, float, float]]:
     """Return the tokens of the unchanged translation, with log-probabilities before and after the change.
 
-    The list is empty if the tokens of the unchanged translation differ from the tokens that were scored.
+    before: the unchanged translation. rescored: the same translation, scored with the changed attention. The
+    list is empty if their tokens differ.
     """
     if before.pieces[: len(rescored.pieces)] != rescored.pieces:
         return []
@@ -310,7 +314,10 @@ def _side_by_side(console: Console, before: Entry, after: Entry) -> Table:
 
 
 def _print(console: Console, before: Translation, after: Translation, rescored: Scored) -> None:
-    """Print both translations with their alignments, and the log-probabilities of the unchanged one."""
+    """Print both translations with their alignments, and the log-probabilities of the original one.
+
+    rescored: the original translation, scored with the changed attention.
+    """
     console.print(_side_by_side(console, before.entry(), after.entry()))
     console.print()
     table = Table(box=None, header_style="dim")
@@ -318,7 +325,7 @@ def _print(console: Console, before: Translation, after: Translation, rescored: 
     for name in ("log p before", "log p after", "change"):
         table.add_column(name, justify="right", no_wrap=True)
     for piece, was, now in _token_scores(before, rescored):
-        old, new, change = (round(number, 2) + 0.0 for number in (was, now, now - was))  # no -0.00
+        old, new, change = (round(number, 2) + 0.0 for number in (was, now, now - was))  # -0.0 becomes 0.0
         style = "bold" if change < -1 else ""
         table.add_row(Text(printable(piece)), f"{old:.2f}", f"{new:.2f}", f"{change:+.2f}", style=style)
     console.print(table)

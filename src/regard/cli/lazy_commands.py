@@ -1,4 +1,4 @@
-"""Command classes that import the module of a command on use, so that the help does not import torch."""
+"""Command classes that import the module of a command when it is used: --help does not import torch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CommandGroup(TyperGroup):
         return [_plain(each) for each in super().get_params(ctx)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the first argument names."""
+        """Return the command that the first argument names, with the arguments after it."""
         name = args[0]
         if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name) is not None:
             return super().resolve_command(ctx, args)
@@ -75,7 +75,7 @@ class LazyCommand(TyperCommand):
         return _load(str(self.name))
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse the arguments with the command of the module, and return a context that runs this command."""
+        """Import the module, parse the arguments with its command, and return the context of that command."""
         return self.loaded.make_context(info_name, args, parent=parent, **extra)
 
 
@@ -99,7 +99,7 @@ def _help(module: str, name: str) -> str:
     """
     spec = importlib.util.find_spec(module)
     source = getattr(spec and spec.loader, "get_source", lambda _: None)(module)
-    if not source:  # only the bytecode is installed
+    if not source:  # the source is not installed, only the bytecode
         command: Any = getattr(importlib.import_module(module), name)
         command = getattr(command, "registered_callback", command)
         command = getattr(command, "callback", command)

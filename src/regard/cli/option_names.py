@@ -1,4 +1,4 @@
-"""Other names of options and commands: of earlier versions, of other toolkits, and misspelled names."""
+"""Names of options and commands in earlier versions and other toolkits; suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ OLD_NAMES = {
     "out": "output",
     "save": "output",
 }
-"""Option names of earlier versions, which are accepted but not in the help, and their current names."""
+"""Option name in an earlier version -> current name. Old names are accepted, but not in the help."""
 
 OLD_NAMES_OF = {
     "train": {"alignments": "gold-alignments"},
     "evaluate": {"alignment": "gold-alignments", "gold": "gold-alignments"},
     "align": {"alignment": "gold-alignments", "gold": "gold-alignments"},
 }
-"""Like OLD_NAMES, but for one command: in regard translate, --alignments is the output file."""
+"""Command -> its own OLD_NAMES, for names that are current in other commands (translate --alignments)."""
 
 PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     # data
@@ -128,9 +128,9 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
         "--set data.max_length=INT",
     ),
 }
-"""Options of Hugging Face, fairseq, OpenNMT, JoeyNMT and Sockeye, and what to use instead.
+"""Options of Hugging Face, fairseq, OpenNMT, JoeyNMT and Sockeye -> what to use instead in Regard.
 
-An error recommends the first of the answers that is an option or argument of the command. An answer in
+An error recommends the first of the answers that the command has as an option or argument. An answer in
 capitals is a positional argument.
 """
 
@@ -150,14 +150,14 @@ PEER_COMMANDS = {
     "validate": "evaluate",
     "visualize": "view",
 }
-"""Commands of other toolkits, and the commands of Regard to use instead."""
+"""Command of another toolkit -> command of Regard to use instead."""
 
 SIMILAR = 3
 """Maximum number of similar options that an error lists."""
 
 
 def current_name(name: str, command: str = "") -> str:
-    """Return the current name of an option, without hyphens; names that are not old stay as they are.
+    """Return the current name of an option, without leading hyphens. Other names are returned unchanged.
 
     command: the name of the command, for OLD_NAMES_OF.
 
@@ -198,7 +198,7 @@ def similar_options(name: str, options: Iterable[str]) -> list[str]:
     related = [each for each in names if word.startswith(f"{each}-") or (word[1:] and each.startswith(word))]
     similar = difflib.get_close_matches(
         word, names, n=SIMILAR
-    )  # without the leading --, which would make all names similar
+    )  # compared without the leading --, which all names share
     return list(dict.fromkeys(names[each] for each in (*related, *similar)))[:SIMILAR]
 
 

@@ -1,4 +1,4 @@
-"""The options that name files of sentence pairs, declared once for every command; importing it is fast."""
+"""The options that name files of sentence pairs, for all commands. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAIR_FILES = {
     "--columns": COLUMNS,
     "--fields": FIELDS,
 }
-"""The options for files of sentence pairs, and their help."""
+"""Option for files of sentence pairs -> its help text."""
 
 
 def pair_option(name: str, panel: str | None = None, **more: Any) -> Any:

@@ -51,7 +51,7 @@ Chosen = Annotated[
 
 @dataclass(frozen=True)
 class PairFiles:
-    """The files of sentence pairs on the command line: the values of the options of these names."""
+    """The files of sentence pairs on the command line. Each field has the value of the option of its name."""
 
     source: list[str] | None
     target: list[str] | None
@@ -66,16 +66,16 @@ class PairFiles:
         return [path for paths in (self.source, self.target, self.tsv, self.jsonl) for path in paths or ()]
 
     def check(self, command: str) -> None:
-        """Raise ArgumentError unless source and target are given in exactly one of the three ways."""
+        """Raise ArgumentError unless one kind of files is named: --source and --target, --tsv or --jsonl."""
         ways = (self.source or self.target, self.tsv, self.jsonl)
         if sum(map(bool, ways)) != 1 or bool(self.source) != bool(self.target):
-            problem = "the pairs are named in more than one way, or only in part"
+            problem = "more than one kind of files is named, or one side is missing"
             problem = problem if self.all else "no pairs are named"
             expected = "--source and --target, or --tsv, or --jsonl"
             raise ArgumentError(message(command, problem, expected=expected))
 
     def pairs(self, choose: list[str] | None) -> Pairs:
-        """Return the pairs, to be checked or split. choose: the values of --choose."""
+        """Return the pairs as an object that can be checked and split. choose: the values of --choose."""
         return read_pairs(
             self.source or None,
             self.target or None,
@@ -87,7 +87,7 @@ class PairFiles:
         )
 
     def stream(self) -> PairStream:
-        """Return the pairs as a stream that is read once. One of the source and target files may be "-"."""
+        """Return the pairs as a stream that is read once. One file may be "-", for standard input."""
         if self.source and self.target:
             check_standard_input(*self.source, *self.target)
             if len(self.source) != len(self.target):

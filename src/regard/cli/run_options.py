@@ -191,7 +191,7 @@ def open_run(run: Path, checkpoint: str, device: str, threads: int | None, **opt
 def open_task(task: str, run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:
     """Load a run of this task, and report checkpoints that were skipped because they are damaged.
 
-    Raises ArgumentError for a run of another task; the error has the command for that run.
+    Raises ArgumentError if the run is of another task; the hint is the command that suits the run.
     """
     import torch
 
@@ -213,7 +213,7 @@ def open_task(task: str, run: Path, checkpoint: str, device: str, threads: int |
 def one_sentence(command: str, sentence: str | None, text: str | None) -> str:
     """Return the sentence to translate: the positional argument, or the value of --text.
 
-    Raises ArgumentError if both or none of them are given, or if the sentence is empty.
+    Raises ArgumentError if the user gave both or neither of them, or if the sentence is empty.
 
     >>> one_sentence("regard view", None, "나는 고양이로소이다")
     '나는 고양이로소이다'

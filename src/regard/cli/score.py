@@ -1,4 +1,4 @@
-"""regard score: print the log-probabilities of given translations, or of lines under a language model."""
+"""regard score: print the log-probability of translations, or of lines of text with a language model."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _score_lines(lines: Lines, language: Any, output: Path | None, form: str) ->
 
 
 def _checked_lines(lines: Lines, language: Any) -> Iterator[str]:
-    """Yield the lines of all places; a line that is too long raises an error with file and line."""
+    """Yield all lines; raise an error with file and line if a line has too many tokens for the model."""
     for place in lines.places:
         part = Lines([place])
         for text in part:

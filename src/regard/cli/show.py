@@ -26,10 +26,10 @@ from regard.training.logs.seed_log import mean_text, scores_table
 __all__ = ["show", "sparkline"]
 
 ROWS = 12
-"""Maximum number of evaluations in the table: the last ones and the best one."""
+"""Maximum number of evaluations in the table. They are the last evaluations and the best one."""
 
 WIDEST = 24
-"""Maximum width of the column with the names of runs."""
+"""Maximum width, in characters, of the column with the names of runs."""
 
 BARS, PLAIN = "▁▂▃▄▅▆▇█", ".:-=+*#%"
 
@@ -93,7 +93,7 @@ def _readable_runs(runs: Sequence[Path], task: str | None) -> Iterator[RunFacts 
 
 
 def describe_run(facts: RunFacts, console: Console) -> Iterator[Table | Text]:
-    """Yield the description of a run, part by part."""
+    """Yield the parts of the output for a run: tables and lines of text."""
     yield _listed(shown(facts.folder), dict(_about(facts)))
     validation = [(each["step"], each["loss"]) for each in facts.evaluations if {"step", "loss"} <= set(each)]
     curves = {"training loss": facts.losses, "validation loss": validation}
@@ -116,7 +116,7 @@ def describe_run(facts: RunFacts, console: Console) -> Iterator[Table | Text]:
 
 
 def describe_seeds(facts: SeedFacts) -> Iterator[Table | Text]:
-    """Yield the description of a run of several seeds, part by part."""
+    """Yield the parts of the output for a run of several seeds: tables and lines of text."""
     first = next(iter(facts.runs.values()), None)
     about = {} if first is None else dict(_about(first))
     about["progress"] = facts.status
@@ -176,7 +176,7 @@ def _value(value: object) -> str:
 
 
 def _next(facts: RunFacts) -> str:
-    """Return a command to run next; "" if it is this one."""
+    """Return what to do next, usually a command; "" if it is `regard show`, which the user is running."""
     folder = shown(facts.folder)
     if facts.damaged:
         return "restore the damaged files from a copy, or train again"
@@ -209,7 +209,7 @@ def _curve(losses: list[tuple[int, float]], console: Console) -> Text:
 
 
 def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
-    """Return numbers as a row of bars. If there are more numbers than `width`, neighbours are averaged.
+    """Draw numbers as a row of bars. If there are more than `width`, neighbouring numbers are averaged.
 
     >>> sparkline([8, 6, 4, 3, 2, 2], width=3)
     '█▃▁'
@@ -263,9 +263,9 @@ def _briefly(count: int) -> str:
 
 
 def compared(facts: Sequence[RunFacts | SeedFacts]) -> Table:
-    """Return a table with a row for each run. It also says which score selected the best checkpoint.
+    """Return a table that compares runs: one row for each. It says which score selects the best checkpoint.
 
-    The scores of a run of several seeds are the mean and the deviation.
+    For a run of several seeds, the mean and the standard deviation of each score are shown.
     """
     seeds = {each.folder: each for each in facts if isinstance(each, SeedFacts)}
     firsts = [next(iter(each.runs.values()), None) if isinstance(each, SeedFacts) else each for each in facts]
@@ -277,15 +277,15 @@ def compared(facts: Sequence[RunFacts | SeedFacts]) -> Table:
     table.add_column("run", min_width=widest, overflow="fold")
     table.add_column("model", no_wrap=True)
     criteria = sorted({each.best_metric for each in runs})
-    # The scores of different tasks are not comparable: one column has the name and the score of each.
+    # Different tasks have different scores, so one column has the name and value of the score of each run.
     several_tasks = len({each.task for each in runs}) > 1
     scored = list(dict.fromkeys(["loss", *(each.usual_metric for each in runs), *criteria]))
     scored = [] if several_tasks else scored
     differ = ["best score"] if several_tasks else ["best by"] if len(criteria) > 1 else []
-    titles = {**TITLES, "exact": "exact"}  # short, for 80 columns
+    titles = {**TITLES, "exact": "exact"}  # short, so that the table fits into 80 columns
     for name in ("weights", "step"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in scored:  # long names are wrapped between words
+    for name in scored:  # without no_wrap, so that long names are wrapped
         table.add_column(Text(printable(titles.get(name, metric_title(name)))), justify="right")
     for name in (*differ, "time"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -27,12 +27,12 @@ OwnTask = Annotated[
 
 
 def import_from_here(task: str | None) -> None:
-    """Let Python import a module of the user from the current folder, if the task is package.module:Class."""
+    """If the task is package.module:Class, let Python import this module from the current folder."""
     if isinstance(task, str) and ":" in task and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
 
 def task_of_run(folder: Path, task: str | None) -> type[RunTask]:
-    """Return the task of a run folder; task: the value of --task."""
+    """Return the class of the task of a run folder. task: the value of --task; None without --task."""
     import_from_here(task)
     return task_of(folder, task)

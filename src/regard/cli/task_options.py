@@ -1,7 +1,7 @@
-"""Add the options that tasks declare to a command, and pick those of the task of a run.
+"""Add the options of all tasks to a command; select those that the task of a run has.
 
-A task declares its options in its own folder (RunTask.evaluate_options, RunTask.view_options), so a new task
-changes no command.
+A task declares its options in its own folder (RunTask.evaluate_options, RunTask.view_options). So commands
+need no change when a task is added.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "max_source_length": (MaxSourceLength, MAX_SOURCE_LENGTH),
     "batch_tokens": (BatchTokens, BATCH_TOKENS),
 }
-"""Options of other commands that a task can name: the annotation of the parameter, and its default."""
+"""Key of an option that other commands have too -> the annotation of its parameter, and its default."""
 
 
 def with_task_options(attribute: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a command: add the options in this attribute of every task, before its keyword-only options.
+    """Return a decorator that adds the options of all tasks to a command.
 
-    attribute: "evaluate_options" or "view_options".
+    attribute: the attribute of RunTask with these options: "evaluate_options" or "view_options". In the help,
+    they are listed before the keyword-only parameters of the command.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -70,9 +71,9 @@ def with_task_options(attribute: str) -> Callable[[Callable[..., None]], Callabl
 
 
 def _parameter(option: CommandOption | str) -> inspect.Parameter:
-    """Return the parameter of a command for an option: one that a task declares, or one of SHARED.
+    """Return the function parameter for an option that a task declares.
 
-    Other names are parameters of the command itself, such as text.
+    option: a str is a key of SHARED, or the name of a parameter that the command itself has, such as text.
     """
     if isinstance(option, str):
         annotation, default = SHARED.get(option, (Any, None))
@@ -98,7 +99,7 @@ def _parameter(option: CommandOption | str) -> inspect.Parameter:
 def options_of(task: type[RunTask], attribute: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the options that a task has. attribute: as in with_task_options().
 
-    An option that only a task outside the package has is not on the command line: it has its default.
+    Options that only a task of the user declares cannot be set on the command line; they have their default.
     """
     declared: tuple[CommandOption | str, ...] = getattr(task, attribute)
     defaults = {each.parameter: each.default for each in declared if isinstance(each, CommandOption)}
@@ -106,9 +107,9 @@ def options_of(task: type[RunTask], attribute: str, options: Mapping[str, Any]) 
 
 
 def check_given(context: typer.Context, task: type[RunTask], attribute: str, hint: str = "") -> None:
-    """Raise ArgumentError for an option on the command line that only other tasks have.
+    """Raise ArgumentError if the command line has an option that only other tasks have.
 
-    hint: for the error; by default the names of the tasks that have the option.
+    hint: the hint of the error message; by default, it names the tasks that have the option.
     """
     accepted = option_parameters(getattr(task, attribute))
     for name, option in given_options(context, attribute).items():
@@ -121,7 +122,7 @@ def check_given(context: typer.Context, task: type[RunTask], attribute: str, hin
 
 
 def given_options(context: typer.Context, attribute: str) -> dict[str, str]:
-    """Return the options of tasks that are on the command line: their parameters, and their names."""
+    """Return the options of tasks that are on the command line: parameter -> name, such as --test-file."""
     names = {name for each in TASKS for name in option_parameters(getattr(find_task(each), attribute))}
     return {
         str(each.name): each.opts[0]

@@ -35,7 +35,7 @@ class TourStep:
 
 
 def soft_dictionary() -> TourStep:
-    """Look up 어디에서 in a dictionary of three entries, with larger and larger queries."""
+    """Look up 어디에서 (where) in a dictionary of three entries, with queries of increasing length."""
     entries = {"주어": "최웅준", "동사": "밥을 먹었다", "어디에서": "집에서"}
     where, sharpness = 2, [0, 1, 2, 4, 8]
     key = value = torch.eye(3)
@@ -60,7 +60,7 @@ def soft_dictionary() -> TourStep:
 
 
 def scores() -> TourStep:
-    """Align a sentence with its translation, with every score."""
+    """Align a sentence with its translation, with every score function."""
     english, korean = ["I", "am", "a", "cat"], ["나", "는", "고양이", "로소이다"]
     # Features of each word: speaker, topic, animal, being.
     query = 3 * torch.tensor([[1, 0.3, 0, 0], [0, 0.3, 0, 1], [0, 0, 0.7, 0.2], [0, 0, 1, 0]])
@@ -76,8 +76,8 @@ def scores() -> TourStep:
         pictures.append(draw(_weights(seen), english, korean, title, legend=False, most=1))
     return TourStep(
         "Compare: how a query meets a key",
-        "나는 고양이로소이다, I am a cat. Each word has four features: speaker, topic, animal, being. Scores "
-        f"with parameters were trained on the alignment for {STEPS} steps, by the gradient of the weights.",
+        "나는 고양이로소이다, I am a cat. Each word has four features: speaker, topic, animal, being. Score "
+        f"functions with parameters were trained on the alignment for {STEPS} steps of gradient descent.",
         "attention(query, key, score=Additive(query_size=4, key_size=4), look=Look(weights=True))",
         pictures,
     )
@@ -203,7 +203,7 @@ def recording() -> TourStep:
 
 
 def explaining() -> TourStep:
-    """Show which backend a call uses, and why not the others."""
+    """Show which backend a call uses, and why the other backends are not used."""
     x = torch.zeros(1, 4, 16)
     mask = regard.causal() & regard.padding(torch.tensor([3]))
     explanations = {
@@ -244,13 +244,13 @@ def _weights(seen: regard.Attended) -> Tensor:
 
 
 def _paper(kind: type[Any]) -> str:
-    """Return the first paper that a docstring cites."""
+    """Return the first paper that the docstring of a class cites, such as "Bahdanau et al. 2015", or ""."""
     cited = re.search(r"\(([A-Z][^()]*?\b(?:19|20)\d\d)", kind.__doc__ or "")
     return cited[1] if cited else ""
 
 
 def _train_score(score: nn.Module, query: Tensor, key: Tensor, alignment: Tensor) -> None:
-    """Train a score on an alignment by gradient descent; alignment: the key of each query."""
+    """Train a score function by gradient descent. alignment: for each query, the key it should attend to."""
     assert isinstance(score, regard.Score)
     for _ in range(STEPS):
         seen = attention(query, key, score=score, look=regard.Look(weights=True, gradient=True))

@@ -131,7 +131,7 @@ def _train(kind: type[RunTask], settings: dict[str, Any], output: Path, argument
 
 
 def _task_and_settings(arguments: Mapping[str, Any]) -> tuple[type[RunTask], dict[str, Any]]:
-    """Return the task, and the settings of a recipe, overridden by the options and by --set."""
+    """Return the task and its settings: those of --recipe, overridden by the options and by --set."""
     from regard.runs.run_folder import is_run
     from regard.tasks.task_table import DEFAULT, find_task
     from regard.training.settings import check_names, merged, override, read_toml, without_alternatives
@@ -195,7 +195,7 @@ def _print_inputs(arguments: Mapping[str, Any]) -> None:
     ]
     if files:
         sizes = _sizes(files)
-        if not sizes:  # a file cannot be read: an error reports it later
+        if not sizes:  # a file cannot be read; the error is raised later
             return
         text = ", ".join(f"{_name(path)} ({size})" for path, size in zip(files, sizes, strict=True))
     elif arguments["built_in"]:
@@ -234,7 +234,7 @@ def _stopped_early(folder: Path) -> Iterator[None]:
 
 
 def _advice(settings: Mapping[str, Any]) -> str:
-    """Return advice for a run that was too short. It names only model settings that the user set."""
+    """Return advice for a run that was too short: more minutes, or not to set the model size if it is set."""
     model = settings.get("model", {})
     size = next((f"model.{name}" for name in ("width", "size", "layers") if model.get(name) is not None), "")
     return f"train for more minutes, or do not set {size}" if size else "train for more minutes"

@@ -20,7 +20,7 @@ __all__ = ["SETTINGS", "check_exclusive", "settings_of"]
 
 DATA, MODEL, TRAINING, RUN = "Data", "Model", "Training", "Run"
 CHOSEN, HELD_OUT = "chosen automatically", "held out from the training pairs"
-OF_MODEL = "that of the model"
+OF_MODEL = "the default of the model"
 HELD_OUT_TEXT = "held out from the training text"
 
 SETTINGS = {
@@ -62,7 +62,7 @@ SETTINGS = {
     "seeds": ("seeds",),
     "init_from": ("init_from",),
 }
-"""Parameters of train(), and the settings that the option of each parameter sets, if the task has them."""
+"""Parameter of train() -> the settings that its option sets, as far as the task has them."""
 
 EXCLUSIVE = (
     ("minutes", "steps", "epochs"),
@@ -120,20 +120,23 @@ def _seeds(text: str) -> int | list[int]:
 
 
 def _has_setting(kind: Any, name: str) -> bool:
-    """Return whether the settings of a task have a setting; True for sections that accept any name."""
+    """Return whether a task has a setting of this name; True if the section accepts any name.
+
+    kind: the class of the settings.
+    """
     *sections, last = name.split(".")
     for section in sections:
         field = kind.model_fields.get(section)
         if field is None:
             return False
         kind = field.annotation
-        if not hasattr(kind, "model_fields"):  # such as a union of sections: validation decides
+        if not hasattr(kind, "model_fields"):  # e.g. a union of sections; its names are checked later
             return True
     return last in kind.model_fields or kind.model_config.get("extra") == "allow"
 
 
 def _unknown_option(option: str, names: Sequence[str], task: type[RunTask]) -> ArgumentError:
-    """Return the error for an option that a task does not have; the hint lists its options for data."""
+    """Return the error for an option that a task does not have. The hint lists the data options it has."""
     own, _ = task.data_options({})
     data = [
         f"--{other.replace('_', '-')}"
@@ -158,7 +161,7 @@ def check_exclusive(options: Mapping[str, Any]) -> None:
 
 
 def check_no_files(files: Sequence[str] | None) -> None:
-    """Raise ArgumentError if files are given without the option that says what they contain."""
+    """Raise ArgumentError if files are named without an option, such as --source, that says what they are."""
     if not files:
         return
     named = {".tsv": "--tsv", ".jsonl": "--jsonl"}.get(Path(files[0]).suffix)
@@ -179,7 +182,7 @@ Jsonl = Annotated[Files, pair_option("--jsonl", DATA)]
 Columns = Annotated[str | None, pair_option("--columns", DATA, show_default="1,2")]
 Fields = Annotated[str | None, pair_option("--fields", DATA, show_default="source,target")]
 BuiltIn = Annotated[
-    str | None, _option("--built-in", "NAME", "Train on a built-in corpus instead of files: korean.")
+    str | None, _option("--built-in", "NAME", "Train on a built-in corpus (korean), instead of on files.")
 ]
 TrainFile = Annotated[
     Files,
@@ -251,7 +254,7 @@ AttentionScore = Annotated[
     _option(
         "--score",
         "NAME",
-        "Score of the attention: dot, scaled_dot, general, additive, concat, cosine or location.",
+        "Score function of the attention: dot, scaled_dot, general, additive, concat, cosine or location.",
         MODEL,
         show_default=OF_MODEL,
     ),
@@ -427,4 +430,4 @@ DryRun = Annotated[
     ),
 ]
 Arguments = Annotated[list[str] | None, typer.Argument(metavar="FILE", hidden=True)]
-"""Arguments that are not options, which regard train does not have; check_no_files() explains them."""
+"""Positional arguments, which regard train does not accept: check_no_files() raises an error for them."""

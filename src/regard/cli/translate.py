@@ -50,7 +50,7 @@ from regard.tasks.translation.translation_page import TranslationPage, describe_
 __all__ = ["translate"]
 
 AT_ONCE = 4096
-"""Default number of lines that are translated together: sorted by length, they need less padding."""
+"""Default number of lines that are translated together. They are sorted by length, to need less padding."""
 
 Files = Annotated[
     list[str] | None,
@@ -205,7 +205,7 @@ class OutputForm:
 def write_translations(
     translations: Iterator[Translation], form: OutputForm, page: TranslationPage, notes: Notes
 ) -> None:
-    """Write translations and alignments as they are produced; report unknown words at the end."""
+    """Write each translation and its alignment as soon as it is computed; report unknown words at the end."""
     unknown = UnknownWords()
     with ExitStack() as stack:
         write = stack.enter_context(writing(form.output))

@@ -38,7 +38,7 @@ OWN = ("self", "rollout")
 """The views that draw self-attention."""
 
 TASK_VIEWS = {name: about for task in TASKS for name, about in find_task(task).own_views.items()}
-"""The views that only some tasks have, because they need the model."""
+"""View that only some tasks have, because it needs the model -> its description."""
 
 SPECIALS = ("show", "hide", "renormalise")
 
@@ -151,15 +151,16 @@ def view(
     """Show the attention of a run for one text, in the terminal or in a file.
 
     Translation: the sentence is translated. Language models: the self-attention over the text so far.
-    Classification: the words of the text, shaded by the weights of the pooling, and what hiding each word
-    does to the probability of the class.
+    Classification: the words of the text, shaded by their attention weights, and how much the probability of
+    the class changes if each word is hidden.
 
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.
 
-    The line under a picture of a translation tells if the translation depends on the words it attends to: by
-    how many nats the log-probability decreases if the most attended source word is masked, or a random one
-    for comparison. With --site or --head, the word is masked only there. See docs/faithfulness.md.
+    The line under a picture of a translation says how much the translation depends on the words that it
+    attends to: by how many nats the log-probability decreases if the most attended source word is masked and,
+    for comparison, if a random source word is masked. With --site or --head, the word is masked only in this
+    site or head. See docs/faithfulness.md.
 
     Examples:
 
@@ -209,14 +210,14 @@ def view(
 
 
 def _check_view(task: type[RunTask], view: str | None) -> None:
-    """Raise ArgumentError for a view that only other tasks have."""
+    """Raise ArgumentError if only other tasks have this view."""
     if view in TASK_VIEWS and view not in task.own_views:
         problem = f"runs of the task {task.task_name()} have no such view"
         raise ArgumentError(message(f"--view {view}", problem, expected=", ".join((*VIEWS, *task.own_views))))
 
 
 def _check_self_attention(seen: Seen, view: str | None) -> None:
-    """Raise ArgumentError if a view draws self-attention, but there is none."""
+    """Raise ArgumentError if a view draws self-attention, but the model has none."""
     if view in OWN and not any(each.role.kind == "self" for each in seen.sites):
         sites = ", ".join(each.name for each in seen.sites) or "none"
         problem = f"the model has no self-attention; its attention sites: {sites}"
@@ -236,7 +237,7 @@ def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
 
 
 def _check(view: str | None, specials: str, out: Path | None) -> None:
-    """Raise an error for invalid options, before a model is loaded."""
+    """Check --view, --specials and --output before a model is loaded; raise an error if one is invalid."""
     if view is not None and view not in ABOUT:
         raise UnknownName("view", view, ABOUT)
     if specials not in SPECIALS:
@@ -252,7 +253,7 @@ def _check(view: str | None, specials: str, out: Path | None) -> None:
 
 
 def _check_without_model(context: typer.Context, path: Path, sentence: str | None, view: str | None) -> None:
-    """Raise ArgumentError for options that need a model: a .seen file has only attention weights."""
+    """Raise ArgumentError if an option needs a model, because a .seen file has only attention weights."""
     needed = [f"--view {view}"] if view in TASK_VIEWS else []
     needed += ["a sentence"] if sentence else []
     needed += [f"--{name.replace('_', '-')}" for name in given_options(context, "view_options")]

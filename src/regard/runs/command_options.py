@@ -19,10 +19,10 @@ class CommandOption:
     metavar: the name of the value in the help, such as FILE; "" for a flag.
     kind: the type of the value: str, int, float, Path, bool for a flag, or list[str] for an option that may
         be repeated.
-    default: the value if the option is not used. shown_default: the default in the help, if it is not
-        `default`.
-    least, most: the range of a number.
-    panel: the heading of the option in the help.
+    default: the value if the option is not used.
+    shown_default: the text that the help shows as default, if not `default` itself.
+    least, most: the smallest and the largest value of a number.
+    panel: the heading below which the help lists the option.
 
     >>> CommandOption("--test-file", "Text file.", "FILE").parameter
     'test_file'
@@ -45,7 +45,9 @@ class CommandOption:
 
 
 def option_parameters(options: Sequence[CommandOption | str]) -> tuple[str, ...]:
-    """Return the keys of the values of options. An option that several commands share is named by its key.
+    """Return the key of each option (see CommandOption.parameter).
+
+    A str is the key of an option that other commands have too.
 
     >>> option_parameters([CommandOption("--test-file", "Text file.", "FILE"), "beam_size"])
     ('test_file', 'beam_size')

@@ -10,9 +10,9 @@ __all__ = ["choose_device"]
 
 
 def choose_device(name: str) -> str:
-    """Return the name that torch has for a device; raise if it is not available.
+    """Return the name of a device for torch.device(); raise if the device is not available.
 
-    "auto" is cuda, mps or cpu, the first available; "gpu" is cuda, and "gpu:1" is cuda:1.
+    "auto" is the first available device of cuda, mps and cpu. "gpu" is cuda, and "gpu:1" is cuda:1.
 
     >>> choose_device("cpu")
     'cpu'

@@ -21,17 +21,17 @@ __all__ = ["Estimate", "estimate"]
 
 
 LINES = 10_000
-"""Number of lines to train the tokenizers of an estimate on: enough to estimate sentence lengths."""
+"""An estimate trains its tokenizers on this many lines, which is enough to estimate sentence lengths."""
 
 
 @dataclass(frozen=True)
 class Estimate:
     """The settings, data, size, memory and duration of a planned run.
 
-    notes: the data report and the plan. sizes: such as vocabulary sizes, as text. epoch: number of batches
-    per epoch. steps: number of steps, an estimate for minutes; None if such a run is resumed. memory: bytes
-    at the largest batch: weights, gradients, optimizer state and activations. seconds: duration of the run;
-    None if it is resumed.
+    notes: the report on the data, and the plan. sizes: the vocabulary sizes or similar, as text. epoch:
+    number of batches per epoch. steps: number of steps of the run; an estimate if the budget is in minutes,
+    and None if such a run is resumed. memory: bytes needed for the largest batch: weights, gradients,
+    optimizer state and activations. seconds: duration of the run; None if the run is resumed.
     """
 
     settings: Any
@@ -55,7 +55,7 @@ def estimate(
 ) -> Estimate:
     """Read the data, train small tokenizers, measure the speed and plan the run; nothing is written.
 
-    The arguments and errors are those of train_run().
+    It has the arguments of train_run(), and raises the same errors.
     """
     machine, folder = machine or Machine(), Path(folder)
     device = choose_device(machine.device)
@@ -73,7 +73,7 @@ def estimate(
         model = build_from(task, chosen, corpus)
         built = task(model, corpus, chosen, Processes())
         parameters = sum(each.numel() for each in model.parameters())
-        copies = 4 + bool(chosen.training.ema)  # weights, gradients, two moments, and an average
+        copies = 4 + bool(chosen.training.ema)  # weights, gradients, two moments of Adam, and EMA
         return Estimate(
             chosen,
             (*prepared.notes, *built.corpus_notes(), *((plan.text,) if plan and plan.text else ())),
@@ -87,14 +87,14 @@ def estimate(
 
 
 def _forecast(task: RunTask, plan: Plan | None) -> int | None:
-    """Return how many steps fit into the minutes of a plan; None for a resumed run."""
+    """Return how many steps a run with a budget in minutes will take; None for a resumed run."""
     if plan is None or plan.epochs is None:
         return None
     return round(plan.epochs * task.len_epoch(0) / task.settings.training.accumulation_steps)
 
 
 def _activation_bytes(task: RunTask) -> int:
-    """Return the bytes saved for the backward pass of the largest batch."""
+    """Return how many bytes of activations the forward pass of the largest batch saves for backward."""
     sizes: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:

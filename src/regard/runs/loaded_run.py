@@ -1,4 +1,4 @@
-"""LoadedRun: the base class of what regard.load() returns, and the loading of its model."""
+"""LoadedRun: base class of the objects that regard.load() returns. with_weights() loads their weights."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Module = TypeVar("Module", bound=nn.Module)
 class LoadedRun:
     """A trained model with the run that it comes from.
 
-    folder: the run folder. settings: its settings. checkpoint: the checkpoint of the weights. notes: messages
-    about checkpoints that were skipped because they are damaged.
+    folder: the run folder. settings: the settings of the run. checkpoint: where the weights were loaded from.
+    notes: messages about checkpoints that were skipped because they are damaged.
     """
 
     folder: Path
@@ -30,7 +30,7 @@ class LoadedRun:
     notes: tuple[str, ...] = ()
 
     def from_run(self, run: StoredRun) -> Self:
-        """Set the four attributes from a run, and return this object."""
+        """Set folder, settings, checkpoint and notes from a run, and return this object."""
         self.folder, self.settings, self.checkpoint, self.notes = (
             run.folder,
             run.settings,
@@ -40,7 +40,7 @@ class LoadedRun:
         return self
 
     def shown(self) -> dict[str, object]:
-        """What __repr__() shows besides the folder, by name; a subclass adds to it."""
+        """Return the names and values that __repr__() shows after the folder; a subclass may add more."""
         return {"step": self.checkpoint.step, "model": self.settings.model.name}
 
     def __repr__(self) -> str:
@@ -49,6 +49,6 @@ class LoadedRun:
 
 
 def with_weights(model: Module, run: StoredRun, device: str) -> Module:
-    """Load the weights of a run into its model, and move the model to a device, in eval mode."""
+    """Load the weights of a run into the model; return the model on the device, in eval mode."""
     model.load_state_dict(run.checkpoint.model_weights())
     return model.to(torch.device(choose_device(device))).eval()

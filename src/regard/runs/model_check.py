@@ -1,4 +1,4 @@
-"""Check that the model of config.toml fits its weights, before memory is allocated for either."""
+"""Check that the weights of a checkpoint fit the model in config.toml, before memory is allocated."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
 __all__ = ["check_newest", "check_weights", "outline"]
 
 REPEATED = ("layers", "decoder_layers", "depth")
-"""Options that are numbers of layers: each layer has at least one tensor."""
+"""Options that are numbers of layers. A layer has at least one tensor, so they cannot exceed the number of
+tensors in the checkpoint."""
 
 MOST_LAYERS, MOST = 1000, 2**24
-"""Largest values of these and of all other integer options, if there are no weights to compare with."""
+"""Without a checkpoint: the largest value of an option in REPEATED, and of any other integer option."""
 
 
 def outline(
@@ -34,10 +35,11 @@ def outline(
     folder: Path,
     weights: Mapping[str, TensorInfo] | None = None,
 ) -> nn.Module:
-    """Build the model of a run on the meta device: names and shapes, without memory for its tensors.
+    """Build the model of a run on the meta device: its tensors have names and shapes, but use no memory.
 
-    sizes: such as vocabulary sizes, RunTask.sizes(). weights: the tensors of a checkpoint. Option values that
-    cannot fit these weights raise first, since building a billion layers takes long on any device.
+    sizes: the result of RunTask.sizes(), such as vocabulary sizes. weights: the tensors of a checkpoint.
+    DataError is raised before the model is built if an option is too large for these weights, because
+    building a billion layers would take long on any device.
     """
     layers, most = MOST_LAYERS, MOST
     if weights is not None:
@@ -52,7 +54,7 @@ def outline(
     try:
         with torch.device("meta"):
             return task.build_model(settings, sizes)
-    except Exception as error:  # options of any type and size reach the constructors of the models
+    except Exception as error:  # constructors raise many kinds of errors for invalid options
         problem = f"[model] cannot be built: {error}"
         raise DataError(message(str(folder / CONFIG), problem)) from None
 
@@ -62,7 +64,8 @@ def check_weights(
 ) -> None:
     """Raise DataError if the weights of a checkpoint do not fit the model of its run.
 
-    The weights of an estimator are accepted: training adds it to the model, see sampled_loss.add_estimator().
+    The weights of an estimator are accepted, because training adds an estimator to the model (see
+    sampled_loss.add_estimator()).
     """
     weights, folder = checkpoint.shapes("weights"), checkpoint.path.parent
     expected = outline(task, settings, sizes, folder, weights).state_dict()
@@ -78,7 +81,10 @@ def check_weights(
 
 
 def check_newest(task: type[RunTask], folder: Path, settings: ModelSettings, sizes: tuple[int, ...]) -> None:
-    """Check the newest readable checkpoint of a run; Checkpoints.latest() reports damaged ones."""
+    """Check the weights of the newest readable checkpoint of a run (see check_weights()).
+
+    Damaged checkpoints are skipped; Checkpoints.latest() reports them.
+    """
     for checkpoint in reversed(Checkpoints(folder).all()):
         try:
             checkpoint.shapes("weights")

@@ -1,7 +1,7 @@
-"""Prepare a run: its settings, data, tokenizers, number of threads and plan, up to the first step.
+"""Prepare a run: everything before the first step (settings, data, tokenizers, number of threads, plan).
 
-The order is check_run(), prepare_corpus(), set_threads(), complete(). Training (train_run) and the dry run
-(estimate) call these functions; none of them is called back.
+The functions are called in the order check_run(), prepare_corpus(), set_threads(), complete(): by training
+(train_run) and by the dry run (estimate).
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run is trained. device: cpu, cuda, mps or auto. threads: number of CPU threads, or None."""
+    """Where a run is trained.
+
+    device: cpu, cuda, mps or auto. threads: number of CPU threads; None to choose it (see set_threads()).
+    """
 
     device: str = "auto"
     threads: int | None = None
@@ -51,9 +54,10 @@ class Machine:
 
 @dataclass(frozen=True, eq=False)
 class PreparedRun:
-    """A run before its first step: complete settings and data. plan: None for a resumed run.
+    """A run before its first step, with complete settings and encoded data.
 
-    notes: on the data, for the log. fingerprints: hashes of the data.
+    plan: the plan that chose the settings; None for a resumed run. notes: messages about the data, for the
+    log. fingerprints: hashes of the data.
     """
 
     settings: Any
@@ -72,7 +76,7 @@ def check_run(
     resume: bool,
     change: bool,
 ) -> ResolvedSettings:
-    """Check the folder, the settings and the data of a run, given the arguments of train_run()."""
+    """Check the folder, the settings and the data of a run. The arguments are those of train_run()."""
     exists = processes.share(_check_folder(task, folder, resume, settings) if processes.first else None)
     run = resolve_settings(task, settings, folder if exists else None, change=change)
     if exists and not change:
@@ -81,14 +85,17 @@ def check_run(
 
 
 def _check_folder(task: type[RunTask], folder: Path, resume: bool, settings: Mapping[str, Any]) -> bool:
-    """Return whether the folder has a run; raise if that run cannot be resumed, or a new one not started."""
+    """Return whether there is a run in the folder.
+
+    Raise if this run cannot be resumed, or if there is none and a new run cannot be started in the folder.
+    """
     exists = is_run(folder)
     if exists and (mean := _averaged(folder)):
         problem = f"this run is {mean}: it has weights but no optimizer state, so it cannot be resumed"
         hint = f"start a new run from its weights: --init-from {folder} with another --output"
         raise ArgumentError(message(str(folder), problem, hint=hint))
     if exists and not resume:
-        hint = "--resume continues it; another --output starts a new run"
+        hint = "--resume continues the run; another --output starts a new run"
         raise ArgumentError(message(str(folder), "there is a run in this folder already", hint=hint))
     if not exists and Checkpoints(folder).all():
         problem = "the folder has checkpoints, but no config.toml"
@@ -103,7 +110,10 @@ def _check_folder(task: type[RunTask], folder: Path, resume: bool, settings: Map
 
 
 def _averaged(folder: Path) -> str:
-    """Return which checkpoints a run averages, as text; "" for other runs, and if it cannot be read."""
+    """Describe which checkpoints were averaged, if the run was written by `regard average`.
+
+    Return "" for other runs, or if the checkpoint cannot be read.
+    """
     try:
         states = ((each.state, str(each.path / STATE)) for each in Checkpoints(folder).all())
         about = next((averaged_from(*state) for state in states), None)
@@ -113,14 +123,17 @@ def _averaged(folder: Path) -> str:
 
 
 def _others(task: type[RunTask], folder: Path) -> list[str]:
-    """Return the files of a folder that are not those of a training killed before its first step."""
+    """Return the names of files in a folder that no training has written.
+
+    A training that was killed before its first step leaves files such as tokenizers; they are not returned.
+    """
     ours = (*task.files, DATA, MANIFEST, "cache")
     names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
     return sorted(name for name in names if not name.startswith(".") and name not in ours)
 
 
 def prepare_corpus(task: type[RunTask], run: ResolvedSettings, folder: Path, processes: Processes) -> Any:
-    """Prepare the data in the first process; then load them from the cache in the others."""
+    """Encode the data in the first process. The other processes wait, then load them from the cache."""
     corpus, settings = None, run.settings
     if processes.first:
         for name in task.files if run.is_new else ():
@@ -143,9 +156,10 @@ def copy_files(task: type[RunTask], source: Path, target: Path) -> None:
 
 
 def set_threads(machine: Machine, folder: Path, device: str, processes: Processes) -> None:
-    """Set the number of threads: as requested, as in the resumed run, or the fastest.
+    """Set the number of CPU threads: the requested number, or that of the resumed run, or the fastest.
 
-    A resumed run keeps its number of threads: another number changes the order of summation, and the bits.
+    A resumed run keeps its number of threads, because another number would change the order of summation, and
+    so the rounding of the results.
     """
     if machine.threads is not None:
         torch.set_num_threads(machine.threads)
@@ -173,7 +187,7 @@ def complete(
     *,
     timed: bool = False,
 ) -> PreparedRun:
-    """Choose the settings that are still open, by a plan; a resumed run keeps its settings.
+    """Complete the settings of a new run with RunTask.plan(). A resumed run keeps its settings.
 
     timed: as in RunTask.plan().
     """
@@ -186,6 +200,6 @@ def complete(
 
 
 def build_from(task: type[RunTask], settings: Any, corpus: Any) -> nn.Module:
-    """Build the model of the settings, initialised with the seed."""
+    """Build the model that the settings describe, initialised with their seed."""
     torch.manual_seed(settings.seed)
     return task.build_model(settings.model, task.sizes(corpus))

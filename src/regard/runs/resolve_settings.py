@@ -1,4 +1,4 @@
-"""Resolve the settings of a run: check what the user set, read the data, and compare with a resumed run."""
+"""Check the settings of a run, read its data, and merge the settings with those of a run to resume."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["ResolvedSettings", "resolve_settings"]
 
 
 BASELINE = ("training.estimator.baseline.name", "training.estimator.baseline.hidden")
-"""The settings of an estimator that its weights in a checkpoint depend on: they cannot change."""
+"""Settings of an estimator that cannot change when a run is resumed: its saved weights depend on them."""
 
 
 @dataclass(frozen=True, eq=False)
 class ResolvedSettings:
-    """The settings of a run and its data, checked.
+    """The checked settings of a run, and its data.
 
-    incomplete: the settings of a new run, for RunTask.plan() to complete; None for a resumed run. notes: on
-    the settings chosen from the data, for the log.
+    incomplete: the settings of a new run, which RunTask.plan() will complete; None for a resumed run. notes:
+    messages for the log about the settings that were chosen to suit the data.
     """
 
     settings: Any
@@ -49,7 +49,7 @@ def resolve_settings(
     """Check the settings of a run and read its data.
 
     settings: nested as in config.toml. resumed: the folder of the run to resume; None for a new run. change:
-    whether its settings and data may differ from before.
+    whether the settings and data may differ from those that the resumed run was started with.
     """
     settings = _absolute(task, current_names(settings))
     if task.settings_type.model_fields["task"].is_required():
@@ -96,14 +96,14 @@ def _resolve_resumed(
 
 
 def _checked_config(task: type[RunTask], folder: Path) -> dict[str, Any]:
-    """Return the settings of a run as nested values, after validation."""
+    """Read config.toml of a run and return its settings as nested values; raise if they are not valid."""
     config = config_of(folder)
     build(task.settings_type, config, str(folder / "config.toml"))
     return config
 
 
 def _check_text(value: Any, name: str = "") -> None:
-    """Raise for text that is not UTF-8, such as a file name: it cannot be written to config.toml."""
+    """Raise ArgumentError if a text, such as a file name, is not UTF-8: config.toml cannot store it."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             _check_text(inner, f"{name}.{key}" if name else str(key))
@@ -119,7 +119,10 @@ def _check_text(value: Any, name: str = "") -> None:
 
 
 def _check_data_files(task: type[RunTask], folder: Path, settings: Mapping[str, Any]) -> None:
-    """Raise if a data file of a resumed run does not exist, with the command for data that have moved."""
+    """Raise DataError if a data file of a resumed run does not exist.
+
+    The hint is the command that resumes the run if the files have moved.
+    """
     data = settings["data"]
     for name in task.paths:
         for path in data.get(name) or ():
@@ -148,7 +151,10 @@ def _absolute(task: type[RunTask], settings: Mapping[str, Any]) -> dict[str, Any
 def _with_model_of(
     task: type[RunTask], other: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the settings with the model and vocabulary of the run whose weights are used (--init-from)."""
+    """Return the settings with the model and vocabulary settings of the run of --init-from.
+
+    other: the settings of that run. Raise ArgumentError if `settings` has different values for them.
+    """
     names = task.fixed_data()
     fixed = {"model": other.get("model", {}), "data": {name: other["data"].get(name) for name in names}}
     whole = merged(fixed, settings)

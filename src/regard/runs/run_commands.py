@@ -1,4 +1,4 @@
-"""What `regard evaluate` and `regard view` need to know of a run: the run itself, reports, and views."""
+"""Types that `regard evaluate` and `regard view` share with the tasks: the chosen run, reports and views."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ChosenRun:
     device: str = "auto"
 
     def load(self, task: type[RunTask], **options: Any) -> Any:
-        """Return what regard.load() returns, and report checkpoints that were skipped (they are damaged)."""
+        """Load the run like regard.load(), and report damaged checkpoints that were skipped."""
         task.check_load_options(options)
         loaded = task.load(open_stored(task, self.folder, self.checkpoint), self.device, **options)
         for note in getattr(loaded, "notes", ()):
@@ -69,8 +69,8 @@ class Report(Protocol):
 class ValidationReport:
     """The scores of a run on its validation data, as Task.evaluate() computes them.
 
-    folder, step: the run folder and the step of the checkpoint. scores: by metric. metrics: whether higher or
-    lower values of a metric are better. best: the metric that selects the best checkpoint. shown: what
+    folder: the run folder. step: the step of the checkpoint. scores: metric -> score. metrics: metric ->
+    "higher" or "lower", whichever is better. best: the metric that selects the best checkpoint. shown: what
     Task.evaluate() prints besides the scores.
     """
 
@@ -82,7 +82,7 @@ class ValidationReport:
     shown: Sequence[RenderableType] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scores and their directions as a dict for JSON."""
+        """Return the scores, and whether higher or lower is better for each, as a dict for JSON."""
         return {
             "data": "the validation data of the run",
             "run": {"folder": self.folder, "step": self.step},
@@ -135,11 +135,12 @@ def report_changed_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """What to draw of recorded attention, as the options of `regard view` say.
+    """The drawing options of `regard view`: which part of the recorded attention to draw, and how.
 
     view: the name of a view; None for the default of the task. site, head, word: as in
-    regard.viewing.picture(). subwords: draw subword tokens; None if the user did not say. specials: show,
-    hide or renormalise special tokens. by_values: multiply weights by the norms of the values.
+    regard.viewing.picture(). subwords: whether to draw subword tokens; None if the user did not set it.
+    specials: "show" or "hide" special tokens, or hide them and "renormalise" the weights. by_values: whether
+    to multiply each weight by the norm of its value vector.
     """
 
     view: str | None = None
@@ -151,7 +152,7 @@ class ViewOptions:
     by_values: bool = False
 
     def prepared(self, seen: Seen) -> Seen:
-        """Return the attention as it is drawn: words or subwords, with or without special tokens."""
+        """Return the attention as these options draw it: for words or subwords, with or without specials."""
         if self.by_values and not any(site.values is not None for site in seen.sites):
             problem = "the norms of the value vectors were not recorded for this input"
             raise ArgumentError(message("--by-values", problem, hint="leave --by-values out"))
@@ -162,9 +163,9 @@ class ViewOptions:
 
 @dataclass(frozen=True, eq=False)
 class RunView:
-    """The attention of a run for one input, to draw: the result of RunTask.view_run().
+    """The attention of a run for one input, ready to be drawn: the result of RunTask.view_run().
 
-    seen: the recorded attention. Files (.html, .seen) contain all of it.
+    seen: the recorded attention of all sites. Files (.html, .seen) contain all of it, a picture a part.
     """
 
     seen: Seen

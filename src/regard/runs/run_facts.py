@@ -26,7 +26,10 @@ __all__ = ["Kept", "RunFacts", "facts_of"]
 
 @dataclass(frozen=True)
 class Kept:
-    """A checkpoint: its size in bytes, the names that point to it (best, latest), and its damage, if any."""
+    """Facts about one checkpoint.
+
+    size: in bytes. marks: "best" or "latest" or both, if the checkpoint is. damage: what is damaged, or "".
+    """
 
     step: int
     size: int
@@ -38,13 +41,13 @@ class Kept:
 class RunFacts:
     """The facts about a run.
 
-    model: its name and options. vocabulary: the sizes of the task, such as those of the source and target
-    vocabularies. changed: settings that differ from the default. losses: training losses, (step, loss).
-    evaluations: as in log.jsonl. notes: what could not be read, and why. damaged: whether the run cannot be
-    loaded. best_metric: the score that selects the best checkpoint; lower: whether lower scores are better.
-    next_command: the command that the task suggests after training.
-    counted: what the loss is the mean over, and what progress.tokens counts. usual_metric: the score that
-    selects the best checkpoint unless the settings name another.
+    model: its name and options. vocabulary: the sizes that the model depends on, such as the source and
+    target vocabulary sizes. changed: settings that differ from the default. losses: training losses, as
+    (step, loss). evaluations: the scores of each evaluation. notes: what could not be read, and why.
+    damaged: whether the run cannot be loaded. best_metric: the score that selects the best checkpoint. lower:
+    whether lower values of it are better. next_command: the command that the task suggests after training.
+    counted: the units, such as target tokens, over which the loss is a mean and which progress.tokens counts.
+    usual_metric: the default of best_metric.
     """
 
     folder: Path
@@ -71,7 +74,7 @@ class RunFacts:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The evaluation with the best score; of equal scores, the one with the lowest loss."""
+        """The evaluation with the best score; among equal scores, the evaluation with the lowest loss."""
         scored = [each for each in self.evaluations if math.isfinite(each.get(self.best_metric, math.nan))]
         sign = -1 if self.lower else 1
         return max(
@@ -98,7 +101,7 @@ class RunFacts:
         facts = asdict(self) | {"folder": str(self.folder), "best": self.best, "standing": self.status}
         for name in ("damaged", "lower", "size_names", "next_command", "counted", "usual_metric"):
             del facts[name]
-        # The key of earlier versions, at the same place.
+        # In JSON, best_metric keeps the name and the place that it had in earlier versions.
         return {"judged_by" if name == "best_metric" else name: value for name, value in facts.items()}
 
 
@@ -145,7 +148,7 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
 def _size(
     task: type[RunTask], folder: Path, settings: RunSettings, notes: list[str]
 ) -> tuple[int | None, tuple[int, ...] | None]:
-    """Return the number of parameters and the vocabulary sizes."""
+    """Return the number of parameters and the vocabulary sizes; None for both, and a note, on errors."""
     try:
         sizes = task.stored_sizes(folder, settings)
         model = outline(task, settings.model, sizes, folder)
@@ -156,7 +159,10 @@ def _size(
 
 
 def _state(folder: Path, kept: list[Kept], notes: list[str]) -> tuple[Progress | None, Averaged | None]:
-    """Return the progress in the newest checkpoint with intact weights, and which checkpoints it averages."""
+    """Read the newest checkpoint with intact weights.
+
+    Return its progress, and which checkpoints it is the average of (None if it is no average).
+    """
     intact = {each.step for each in kept if not each.damage}
     checkpoints = Checkpoints(folder).all()
     newest = [each for each in checkpoints if each.step in intact or not _damage(each, WEIGHTS)][-1:]
@@ -178,7 +184,7 @@ def _fingerprints(folder: Path, notes: list[str]) -> dict[str, str]:
 
 
 def _records(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the records of log.jsonl; invalid lines are counted (the last line may be incomplete)."""
+    """Yield the records of log.jsonl. A note counts invalid lines, such as an incomplete last line."""
     invalid, read = 0, 0
     try:
         with open(path, "rb", opener=open_regular) as file:
@@ -211,7 +217,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 def _logged(path: Path, notes: list[str]) -> tuple[list[tuple[int, float]], list[dict[str, Any]]]:
-    """Return the training losses and the evaluations of a log; other records are not kept in memory."""
+    """Return the training losses and the evaluations in a log; other records are skipped."""
     losses, evaluations = [], []
     for each in _records(path, notes):
         loss = _number(each.get("loss"))
@@ -223,13 +229,13 @@ def _logged(path: Path, notes: list[str]) -> tuple[list[tuple[int, float]], list
 
 
 def _scores(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the step of an evaluation and its scores."""
+    """Return the numbers in the record of an evaluation: its step and its scores."""
     scores = {name: _number(value) for name, value in record.items() if name not in ("kind", "time", "best")}
     return {name: value for name, value in scores.items() if value is not None}
 
 
 def _number(value: object) -> float | None:
-    """Return a number of a record, which may be the string "NaN" or "Infinity"; None for other values."""
+    """Convert a JSON value to a number, also the strings "NaN" and "Infinity"; None if it is no number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -240,12 +246,12 @@ def _number(value: object) -> float | None:
 
 
 def _kept(folder: Path) -> Iterator[Kept]:
-    """Yield every checkpoint; each is read completely to find damage."""
+    """Yield the facts about every checkpoint. All its files are read, to detect damage."""
     pointed = {name: _pointed(folder / name) for name in ("best", "latest")}
     for each in Checkpoints(folder).all():
         marks = tuple(name for name, target in pointed.items() if target == each.path.name)
         damage = _damage(each)
-        if each.path.exists():  # a running training deletes old ones
+        if each.path.exists():  # a training that is still running deletes old checkpoints
             yield Kept(each.step, _bytes(each), marks, damage)
 
 
@@ -274,7 +280,7 @@ def _damage(checkpoint: Checkpoint, tensors: Sequence[str] | None = None) -> str
 
 
 def _changed(section: Section, skipped: tuple[str, ...] = (), above: str = "") -> dict[str, Any]:
-    """Return the settings that differ from their default, by their names in config.toml."""
+    """Return the settings that differ from their default: name in config.toml -> value."""
     changed: dict[str, Any] = {}
     for name, about in type(section).model_fields.items():
         value = getattr(section, name)

@@ -1,4 +1,4 @@
-"""Run folder: the settings and the data fingerprints of a run, beside its checkpoints."""
+"""Run folder: read, write and compare the settings (config.toml) and the data fingerprints (data.json)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIG, DATA = "config.toml", "data.json"
 
 
 def is_run(folder: Path) -> bool:
-    """Whether the folder has a config.toml; config_of() checks that it can be read."""
+    """Whether the folder has a config.toml. The file is not read; config_of() reads it."""
     return os.path.lexists(folder / CONFIG)
 
 
@@ -68,7 +68,7 @@ def write_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
 
 
 def check_settings(folder: Path, new: Mapping[str, Any], fixed: Sequence[str] | None = None) -> None:
-    """Raise ArgumentError with a list of differences if the settings differ from those of the run.
+    """Raise ArgumentError, with a list of differences, if `new` differs from the settings of the run.
 
     fixed: prefixes of the settings to compare, such as "model." or "training.learning_rate"; all by default.
     """
@@ -84,7 +84,7 @@ def check_settings(folder: Path, new: Mapping[str, Any], fixed: Sequence[str] | 
 
 def fingerprints_of(folder: Path) -> dict[str, str] | None:
     """Read the fingerprints of the data that a run was started with; None if there is no data.json."""
-    path, hint = folder / DATA, "restore it from a copy, or resume with --change, which ignores it"
+    path, hint = folder / DATA, "restore the file from a copy, or resume with --change, which ignores it"
     try:
         fingerprints = parse_json(read_limited(path, "json"))
     except FileNotFoundError:

@@ -2,10 +2,11 @@
 
     manifest.json   {"version", "files": {name: {"size", "sha256"}}, "settings": {...}, "sha256"}
 
-The last entry is the hash of the others. A changed tokenizer or number of heads often loads without an error
-and gives other scores: so loading checks the settings that outputs depend on, and resuming checks all of
-them. Comments and the order of config.toml may change. A run folder of an earlier version of Regard, without
-a manifest, is loaded without these checks.
+The last entry, "sha256", is the hash of all other entries. If a tokenizer or the number of heads was changed
+after training, the run often loads without an error, but its outputs are wrong. So loading checks the
+settings that outputs depend on, and resuming checks all settings. Comments and the order of settings in
+config.toml may change. A run folder of an earlier version of Regard, without a manifest, is loaded without
+these checks.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ VERSION = 1
 def write_config_and_manifest(folder: Path, settings: Mapping[str, Any], files: Sequence[str]) -> None:
     """Write config.toml and the manifest that belongs to it.
 
-    settings: nested as in config.toml. files: names in the folder to hash.
+    settings: nested as in config.toml. files: names of the files in the folder whose hashes are saved.
 
-    A manifest of other settings is removed first: if the process is killed between the two writes, the folder
-    has no manifest, and does not look damaged.
+    If there is a manifest with other content, it is removed first. So if the process is killed between the
+    two writes, the folder has no manifest, and is not reported as damaged.
     """
     path = folder / MANIFEST
     content = _content({name: _hashed(folder / name) for name in files}, settings)
@@ -57,9 +58,9 @@ def check_manifest(
 ) -> None:
     """Raise DataError if a file or a setting differs from the one that the run was trained with.
 
-    files: names in the folder, as for write_config_and_manifest(). config: the settings in config.toml.
-    checked: fills in the defaults of settings, including those added by a later version of Regard.
-    fixed: prefixes of the settings to check; all by default.
+    files: names of files in the folder, as for write_config_and_manifest(). config: the settings in
+    config.toml. checked: a function that returns settings with all defaults filled in, also of settings that
+    a later version of Regard has added. fixed: prefixes of the settings to check; by default, all settings.
     """
     path = folder / MANIFEST
     if not path.is_symlink() and not path.exists():

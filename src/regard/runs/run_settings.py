@@ -14,7 +14,7 @@ __all__ = ["ModelSettings", "RunSettings", "check_seeds"]
 
 LARGEST = {"layers": 1000, "heads": 10_000}
 LARGEST_OTHER = 1_000_000
-"""The largest values of numeric model options: those named here, and all others."""
+"""The largest value of a numeric model option: LARGEST[name], or LARGEST_OTHER for all other names."""
 
 
 class ModelSettings(Section):
@@ -39,7 +39,7 @@ class ModelSettings(Section):
 
 
 def _numbers(options: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the names and values of numeric model options, also of nested tables."""
+    """Yield the names and values of all numeric model options, including those in nested tables."""
     for name, value in options.items():
         if isinstance(value, Mapping):
             yield from _numbers(value)
@@ -54,7 +54,9 @@ MOST_SEEDS = 1000
 
 
 def _listed_seeds(value: Any) -> Any:
-    """Return a number of seeds as a list of seeds; raise for no seed, too many seeds, or equal seeds.
+    """Return a list of seeds; a number n becomes the seeds 0 to n - 1.
+
+    Raise if there is no seed, if there are too many, or if two are equal.
 
     >>> _listed_seeds(3), _listed_seeds([7, 9])
     ([0, 1, 2], [7, 9])
@@ -70,10 +72,10 @@ def _listed_seeds(value: Any) -> Any:
 class RunSettings(Section):
     """All settings of a run; a task declares its own sections in a subclass.
 
-    task: the name of the task, or package.module:Class. seeds: train several seeds, in one folder each; a
-    list of seeds, or their number n for the seeds 0 to n - 1. stack: whether these seeds are computed as one
-    stacked model; "auto" does so on a GPU, because on a CPU one after the other is faster. init_from: the
-    folder of the run whose weights it starts from.
+    task: the name of the task, or package.module:Class. seeds: the seeds to train, each in a folder of its
+    own; a list, or a number n for the seeds 0 to n - 1. stack: whether these seeds are computed together as
+    one stacked model. "auto" stacks them on a GPU only; on a CPU, training one seed after the other is
+    faster. init_from: the folder of another run, whose weights this run starts from.
     """
 
     task: str
@@ -95,7 +97,7 @@ class RunSettings(Section):
 
 
 def check_seeds(settings: RunSettings) -> None:
-    """Raise ArgumentError if a run of several seeds has settings that cannot be combined with them."""
+    """Raise ArgumentError if a setting cannot be combined with several seeds."""
     if settings.seeds is None:
         return
     training, hint = settings.training, "train one seed at a time with --seed"
@@ -103,7 +105,7 @@ def check_seeds(settings: RunSettings) -> None:
     if "seed" in settings.model_fields_set:
         problem, hint = "seed and seeds are both set", "set only one of them"
     elif training.minutes is not None:
-        problem = "a number of minutes cannot be combined with several seeds: the steps would depend on them"
+        problem = "minutes cannot be combined with several seeds: the steps would depend on the speed"
         hint = "set the length by --steps or --epochs"
     elif training.compile:
         problem = "training.compile cannot be combined with several seeds"

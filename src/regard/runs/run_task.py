@@ -45,10 +45,10 @@ class ReadData(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings with everything chosen, and the choice in one sentence.
+    """The complete settings of a run, after the task has chosen those that the user has not set.
 
-    settings: nested as in config.toml. text: the choice. epochs: number of epochs that the run will take.
-    seconds: duration of the run, if the speed was measured.
+    settings: nested as in config.toml. text: a sentence that says what was chosen. epochs: number of epochs
+    that the run will take. seconds: duration of the run; None if the speed was not measured.
     """
 
     settings: dict[str, Any]
@@ -59,7 +59,10 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class StoredRun:
-    """A run folder to load: its settings, the checkpoint of the weights, and messages about damaged ones."""
+    """A run folder to load: its settings, and the checkpoint to load the weights from.
+
+    notes: messages about checkpoints that were skipped because they are damaged.
+    """
 
     folder: Path
     settings: Any
@@ -73,7 +76,7 @@ class RunTask(Task):
     settings_type: all settings of a run, a subclass of RunSettings.
     files: names of the files that encode_data() writes to the run folder, such as tokenizers. The manifest
     has their hashes, and --init-from copies them.
-    paths: settings of [data] that are files; they are saved as absolute paths.
+    paths: names of the settings in [data] whose values are paths; they are saved as absolute paths.
     fixed: prefixes of the settings that cannot change when a run is resumed with --change.
     for_outputs: prefixes of the settings that the outputs of a trained run depend on.
     """
@@ -88,15 +91,16 @@ class RunTask(Task):
     size_names: ClassVar[tuple[str, ...]] = ()
     """The name of each size that sizes() returns, such as source and target."""
     smallest_sizes: ClassVar[tuple[int, ...]] = ()
-    """Sizes for build_model() to check the model options with before the data are read."""
+    """Small values for sizes(), with which the model is built to check its options before data are read."""
     no_data_hint: ClassVar[str] = "set the training data in [data]"
-    """The hint of the error for a new run without data."""
+    """The hint in the error message if a new run has no training data."""
     evaluate_options: ClassVar[tuple[CommandOption | str, ...]] = ()
-    """The options of `regard evaluate` for runs of this task. A str names an option of other commands."""
+    """The options of `regard evaluate` for runs of this task. A str is the key of an option that other
+    commands have too."""
     view_options: ClassVar[tuple[CommandOption | str, ...]] = ()
-    """The options of `regard view` for runs of this task, besides those for drawing."""
+    """The options of `regard view` for runs of this task, besides the drawing options of all tasks."""
     own_views: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Views of `regard view` that only this task has, by name, with a description of each."""
+    """Views of `regard view` that only this task has: name -> description."""
 
     def __init__(
         self,
@@ -111,17 +115,17 @@ class RunTask(Task):
 
     @classmethod
     def read_data(cls, settings: Any, fingerprints: Mapping[str, str] | None = None) -> ReadData:
-        """Read and check the data. fingerprints: those of the run to resume, if any."""
+        """Read and check the data. fingerprints: hashes of the data of a resumed run; None for a new run."""
         raise TypeError(f"{cls.__name__} does not implement read_data()")
 
     @classmethod
     def encode_data(
         cls, data: Any, settings: Any, folder: Path, cache: Path | None = None, lines: int | None = None
     ) -> Any:
-        """Return the data as the constructor needs them; write `files` to the folder unless they exist.
+        """Return the corpus: the encoded data for the constructor. Write `files` to the folder if missing.
 
-        cache: folder for encoded data, if not the usual one. lines: maximum number of lines to train a
-        tokenizer on, for an estimate.
+        cache: folder for encoded data; None for the usual one. lines: maximum number of lines to train a
+        tokenizer on, for an estimate; None for all lines.
         """
         return data
 
@@ -132,17 +136,17 @@ class RunTask(Task):
 
     @classmethod
     def stored_sizes(cls, folder: Path, settings: Any) -> tuple[int, ...]:
-        """Return the same sizes, read from the files of a run folder."""
+        """Return the same sizes as sizes(), but read from the files of a run folder, without the data."""
         return ()
 
     @classmethod
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> nn.Module:
-        """Build the model. The random seed is set before the call; checks call it on torch.device("meta")."""
+        """Build the model. The caller sets the random seed before, and may choose torch.device("meta")."""
         raise TypeError(f"{cls.__name__} does not implement build_model()")
 
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> Any:
-        """Return what regard.load() returns for a run of this task."""
+        """Return the object that regard.load() returns for a run of this task, such as a translator."""
         raise TypeError(f"{cls.__name__} does not implement load()")
 
     @classmethod
@@ -151,9 +155,9 @@ class RunTask(Task):
 
     @classmethod
     def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> Report:
-        """Evaluate a trained run for `regard evaluate`. Default: evaluate() on the validation data.
+        """Evaluate a trained run for `regard evaluate`. By default, call evaluate() on the validation data.
 
-        run: None if the command line has no run; only a task that can evaluate files alone accepts that.
+        run: None if the command names no run. Only tasks that can evaluate files without a model accept None.
         options: the values of evaluate_options.
         """
         run_commands = importlib.import_module("regard.runs.run_commands")
@@ -192,17 +196,17 @@ class RunTask(Task):
     ) -> dict[str, Any]:
         """Return the settings of a new run with the defaults that validation needs.
 
-        other: the settings of the run of --init-from, if any.
+        other: the settings of the run of --init-from; None without --init-from.
         """
         return dict(settings)
 
     @classmethod
     def check_settings(cls, settings: Any) -> None:
-        """Raise errors in the settings before the data are read."""
+        """Check the settings before the data are read; raise ArgumentError if they contradict each other."""
 
     @classmethod
     def check_model(cls, settings: Any) -> None:
-        """Raise errors in the model options of a new run, before the data are read."""
+        """Check the model options of a new run before the data are read: build it with smallest_sizes."""
         with torch.device("meta"):
             model = cls.build_model(settings.model, cls.smallest_sizes)
         check_memory(model)
@@ -210,18 +214,21 @@ class RunTask(Task):
 
     @classmethod
     def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-        """Raise if settings of a resumed run contradict those it was started with."""
+        """Raise if the new settings of a resumed run contradict those that it was started with.
+
+        before: the settings that it was started with. settings: the new settings.
+        """
 
     @classmethod
     def fit_settings(cls, settings: Mapping[str, Any], data: Any) -> tuple[dict[str, Any], str]:
-        """Return settings chosen from the data, and a note for the log."""
+        """Return the settings completed to suit the data, and a note for the log, or ""."""
         return dict(settings), ""
 
     @classmethod
     def plan(
         cls, settings: Mapping[str, Any], corpus: Any, device: str, processes: Processes, timed: bool = False
     ) -> Plan:
-        """Choose the settings that are still open. timed: measure the speed even if no choice needs it."""
+        """Choose the settings that are not set yet. timed: measure the speed even if no choice needs it."""
         return Plan(dict(settings))
 
     @classmethod
@@ -243,7 +250,7 @@ class RunTask(Task):
 
     @classmethod
     def fixed_data(cls) -> tuple[str, ...]:
-        """Return the settings of [data] that --init-from takes from the other run."""
+        """Return the names of the settings in [data] that --init-from takes from the other run."""
         return tuple(name.removeprefix("data.") for name in cls.fixed if name.startswith("data."))
 
 

@@ -32,8 +32,8 @@ class Outcome:
     """The result of a training. interrupted: the name of the signal that stopped it, or "".
 
     warning: a message if the minutes were too few for this model and these data, or "".
-    failed: for a run of several seeds, the error of each seed whose loss, gradient or weights became NaN or
-    infinite. progress is then that of the first seed that did not fail.
+    failed: for a run of several seeds, the error message of each seed whose loss, gradient or weights became
+    NaN or infinite. In such a run, `progress` is the progress of the first seed that did not fail.
     """
 
     folder: Path
@@ -55,7 +55,8 @@ def build_trainer(
 ) -> Trainer:
     """Build the model and the trainer of a run, and write its settings to the folder.
 
-    make_log: called after the folder has become a run folder. options: further arguments of Trainer.
+    make_log: a function that opens the log; it is called after config.toml was written. options: further
+    arguments of Trainer.
     """
     settings, corpus = run.settings, run.corpus
     sizes = kind.sizes(corpus)
@@ -65,7 +66,7 @@ def build_trainer(
     if settings.init_from is not None:
         _start_from(model, Path(settings.init_from), folder)
     task = kind(model, corpus, settings, processes, device)
-    if processes.first:  # last, because it makes the folder a run folder
+    if processes.first:  # last, because config.toml makes the folder a run folder
         write_data(folder, run.fingerprints)
         write_config_and_manifest(folder, settings.model_dump(), kind.files)
     place = torch.device(device, processes.local) if device == "cuda" else torch.device(device)
@@ -96,7 +97,7 @@ def introduce(log: Log, run: PreparedRun, task: RunTask) -> None:
 
 
 def _start_from(model: nn.Module, other: Path, folder: Path) -> None:
-    """Load the weights of another run, unless this run has checkpoints already."""
+    """Load the weights of the run in the folder `other`, unless this run has checkpoints already."""
     if Checkpoints(folder).all():
         return
     checkpoints = Checkpoints(other)

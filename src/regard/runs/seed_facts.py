@@ -1,4 +1,4 @@
-"""Facts about a run of several seeds, for `regard show`: the best scores of each seed, mean and deviation."""
+"""Facts about a run of several seeds, for `regard show`: scores of each seed, their mean and deviation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SeedFacts:
 
     @property
     def summary(self) -> dict[str, tuple[float, float | None]]:
-        """The mean and the sample standard deviation of each score."""
+        """For each score, the mean and the sample standard deviation over the seeds."""
         rows = list(self.scores.values())
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: mean_and_deviation([row[name] for row in rows if name in row]) for name in names}

@@ -45,7 +45,7 @@ def folder_of_seed(folder: Path, seed: int) -> Path:
 
 
 def check_one_seed(folder: Path) -> None:
-    """Raise ArgumentError if the folder is that of several seeds, which has no weights of its own."""
+    """Raise ArgumentError if the folder is a run of several seeds, because it has no weights of its own."""
     seeds = seeds_of(folder)
     if seeds:
         first = seed_folder(folder, seeds[0])
@@ -55,7 +55,7 @@ def check_one_seed(folder: Path) -> None:
 
 
 def failures_of(folder: Path) -> dict[int, tuple[int, str]]:
-    """Return the seeds that have failed, with the step and the problem; empty if there are none."""
+    """Return a dict: each seed that has failed -> (step, problem). It is empty if no seed has failed."""
     path = folder / FAILED
     try:
         content = parse_json(read_limited(path, "json"))

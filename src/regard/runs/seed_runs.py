@@ -36,7 +36,8 @@ def train_seeds(
 ) -> Outcome:
     """Train the seeds of a run together, as one stacked model if possible.
 
-    change: train seeds again that failed in an earlier process, since the settings may have changed.
+    change: if the run is resumed, also train the seeds again that have failed before, because their settings
+    may have changed.
     """
     write_data(folder, run.fingerprints)
     write_config_and_manifest(folder, run.settings.model_dump(), task.files)
@@ -81,7 +82,7 @@ def train_seeds(
 
 
 def _unstacked(stack: bool | str, device: str) -> str:
-    """Return why the seeds are not computed as one stacked model; "" if they are."""
+    """Return why the seeds are not computed as one stacked model; "" if they are stacked."""
     if stack == "auto" and device == "cpu":
         return "on a CPU this is faster than one stacked model (stack = true stacks them)"
     return "" if stack else "stack is false"

@@ -1,4 +1,4 @@
-"""Find the settings and checkpoints of a run folder, checked against its manifest."""
+"""Read the settings of a run folder, check them against its manifest, and find its checkpoints."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from regard.training.settings import build
 __all__ = ["WEIGHTS", "checked_settings", "find_checkpoint", "open_stored"]
 
 WEIGHTS = ("weights",)
-"""The tensor files that inference needs: damage to others, such as the optimizer state, is ignored."""
+"""The tensor files that inference needs. Damage to other files, such as the optimizer state, is ignored."""
 
 
 def checked_settings(task: type[RunTask], folder: Path, fixed: Sequence[str] | bool | None = True) -> Any:
-    """Return the settings of a run; raise DataError if they or its files changed since training.
+    """Return the settings of a run; raise DataError if the settings or files changed since training.
 
-    fixed: prefixes of the settings to check; True for those that outputs depend on, None for all.
+    fixed: prefixes of the settings to check. True checks those that outputs depend on; None checks all.
     """
 
     def checked(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def checked_settings(task: type[RunTask], folder: Path, fixed: Sequence[str] | b
 def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, tuple[str, ...]]:
     """Return a checkpoint of a run, and messages about damaged checkpoints that were skipped.
 
-    which: "best" (the latest, if there was no evaluation yet), "latest", or the number of a step.
+    which: "best" (the latest checkpoint if there was no evaluation yet), "latest", or the number of a step.
     """
     checkpoints = Checkpoints(folder)
     if which.isdigit():

@@ -1,4 +1,4 @@
-"""System report of `regard doctor`: facts about this machine in sections, each with a state."""
+"""System report of `regard doctor`: facts about this machine, in sections. Each fact is good or a problem."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from regard.errors import install_command
 __all__ = ["SECTIONS", "Fact", "version"]
 
 LITTLE_SPACE = 1 << 30
-"""Free bytes on a disk below which checkpoints may not fit."""
+"""With fewer free bytes on a disk, there may not be enough space for checkpoints."""
 
 VARIABLES = (
     r"REGARD_\w+",
@@ -34,14 +34,14 @@ VARIABLES = (
     r"(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|MASTER_PORT",
     r"PYTHON(PATH|UTF8|IOENCODING|WARNINGS|HASHSEED)|NO_COLOR|FORCE_COLOR|COLUMNS|TERM|LC_ALL|LANG",
 )
-"""Environment variables that change what runs or what is printed."""
+"""Patterns of environment variables that affect training or output; the report lists those that are set."""
 
 
 @dataclass(frozen=True)
 class Fact:
     """One fact about this machine.
 
-    state: "well"; "lacking": something optional is missing; "wrong": Regard cannot work.
+    state: "well" (no problem), "lacking" (something optional is missing) or "wrong" (Regard cannot work).
 
     >>> Fact("triton", "not installed", "lacking", install_command("kernels")).state
     'lacking'
@@ -145,7 +145,7 @@ def extras() -> Iterator[Fact]:
         yield Fact("extras", "unknown: regard is not installed", "lacking", "pip install .")
     for name, packages in optional.items():
         if any(each.package == "regard" for each in packages):
-            continue  # an extra that only combines others
+            continue  # this extra only combines other extras
         here = [each for each in packages if each.system in ("", platform.system())]
         lacking = [each.package for each in here if each.newer_than(version(each.package))]
         if not here:
@@ -157,7 +157,7 @@ def extras() -> Iterator[Fact]:
 
 
 def storage() -> Iterator[Fact]:
-    """Free disk space; folders are not named, so that a report can be shared."""
+    """Free disk space. The report does not name the folders, so that it can be shared."""
     for name, folder in (("working folder", "."), ("temporary folder", tempfile.gettempdir())):
         try:
             free = shutil.disk_usage(folder).free
@@ -175,7 +175,7 @@ def storage() -> Iterator[Fact]:
 
 
 def terminal() -> Iterator[Fact]:
-    """The terminal, in which pictures are drawn."""
+    """The terminal: its encoding, width and colours, which matter for pictures."""
     console = Console()
     encoding = getattr(sys.stdout, "encoding", None) or "unknown"
     if encoding.lower().replace("-", "").startswith("utf"):
@@ -189,7 +189,7 @@ def terminal() -> Iterator[Fact]:
 
 
 def environment() -> Iterator[Fact]:
-    """The environment variables that are set and matter; paths are not printed."""
+    """The environment variables that are set and match VARIABLES. Paths in them are not printed."""
     for name in sorted(os.environ):
         if any(re.fullmatch(pattern, name) for pattern in VARIABLES):
             value = os.environ[name]
@@ -210,7 +210,7 @@ SECTIONS = {
 
 @dataclass(frozen=True)
 class Requirement:
-    """A required package: the lowest version, the system it is for, and the extra it belongs to.
+    """A required package: its lowest version, and the operating system and the extra that require it.
 
     >>> read_requirement("triton>=3.6; platform_system == 'Linux' and extra == 'kernels'")
     Requirement(package='triton', least='3.6', system='Linux', extra='kernels')
@@ -222,7 +222,7 @@ class Requirement:
     extra: str = ""
 
     def newer_than(self, installed: str | None) -> bool:
-        """Whether the installed version is older than required, or None."""
+        """Whether the installed version is too old. installed: None if the package is not installed."""
         return installed is None or _numbers(installed) < _numbers(self.least)
 
 
@@ -231,7 +231,7 @@ def _numbers(written: str) -> tuple[int, ...]:
 
 
 def read_requirement(line: str) -> Requirement:
-    """Parse a requirement of package metadata, with the kinds of conditions that Regard uses."""
+    """Parse a requirement in package metadata. Only the conditions that Regard uses are understood."""
     package = re.match(r"[\w.-]+", line)
     least = re.search(r">=\s*([\d.]+)", line.partition(";")[0])
     system, extra = (
@@ -243,7 +243,7 @@ def read_requirement(line: str) -> Requirement:
 
 
 def requirements() -> dict[str, list[Requirement]]:
-    """The requirements of each extra, from metadata or pyproject.toml; those of the base install under ""."""
+    """Extra -> its requirements, from metadata or pyproject.toml; "" -> those that are always required."""
     try:
         lines = importlib.metadata.requires("regard") or []
     except importlib.metadata.PackageNotFoundError:
@@ -267,7 +267,7 @@ def _from_source(settings: Path) -> list[str]:
 
 
 def usable_cores() -> int:
-    """Number of cores that this process may use: in a container or under taskset, fewer than exist."""
+    """Number of cores that this process may use, which may be fewer than exist (container, taskset)."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
@@ -277,7 +277,7 @@ def usable_cores() -> int:
 
 
 def memory() -> tuple[int, int]:
-    """Total and free memory in bytes that this process may use; zeros if unknown."""
+    """Memory that this process may use: (total, free) in bytes; (0, 0) if unknown."""
     listed = dict(re.findall(r"(\w+):\s+(\d+) kB", _read("/proc/meminfo")))
     if "MemTotal" not in listed:
         try:

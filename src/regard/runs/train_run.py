@@ -1,4 +1,4 @@
-"""Train a task in a run folder: a new run, a resumed one, or one that starts from another run."""
+"""Train a task in a run folder: a new run, a resumed run, or a run that starts from another run's weights."""
 
 from __future__ import annotations
 
@@ -50,12 +50,10 @@ def train_run(
     """Train a task and write it to a run folder.
 
     settings: nested as in config.toml; the task chooses those that are missing. "seeds", a number or a list,
-    trains several seeds in the run folders seed-0, seed-1 and so on (see seed_runs).
-
-    resume: continue the run in
-    this folder, or start it. change: resume although settings or data have changed. init_from: another run,
-    whose model, tokenizers and weights this one starts from. Ctrl-C, SIGTERM and SIGHUP save a checkpoint and
-    stop; Outcome.interrupted names the signal.
+    trains several seeds in the run folders seed-0, seed-1 and so on (see seed_runs). resume: continue the run
+    in this folder; if there is none, start it. change: resume although settings or data have changed.
+    init_from: the folder of another run; the new run has its model and tokenizers, and starts from its
+    weights. Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop; Outcome.interrupted names the signal.
     """
     machine, folder = machine or Machine(), Path(folder)
     if init_from is not None:
@@ -85,12 +83,12 @@ def train_run(
 
 
 def _progress_lines(console: Console | None, processes: Processes) -> Callable[[str], None]:
-    """Return a function that prints a line before the first step, in the first process only."""
+    """Return a function that prints messages while a run is prepared, in the first process only."""
     shown = Console(highlight=False) if console is None else console
 
     def say(text: str) -> None:
         if processes.first:
-            with contextlib.suppress(OSError, ValueError):  # a closed console does not stop a run
+            with contextlib.suppress(OSError, ValueError):  # training continues if the console is closed
                 shown.print(Text(text))
 
     return say
@@ -99,7 +97,8 @@ def _progress_lines(console: Console | None, processes: Processes) -> Callable[[
 def build_task(task: type[RunTask], folder: str | Path, device: str = "cpu") -> RunTask:
     """Build the task of a run folder with untrained weights, for regard.training.nonfinite_steps.replay().
 
-    device: the kind of device that the run was trained on, since batches are padded for CUDA graphs.
+    device: the kind of device that the run was trained on, because on a GPU batches are padded differently
+    (for CUDA graphs).
     """
     place = Path(folder)
     settings = checked_settings(task, place)
@@ -135,7 +134,7 @@ def _trained(
             introduce(log, run, task)
         progress = trainer.run(interrupt)
         if processes.first and progress.ended:
-            checked_settings(kind, folder)  # a file may have been deleted or changed meanwhile
+            checked_settings(kind, folder)  # again: a file may have been deleted or changed during training
         log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {interrupt.cause}")
     warning = ""
     if settings.training.minutes is not None:

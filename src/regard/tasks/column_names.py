@@ -1,4 +1,4 @@
-"""Parse the options --columns and --fields: the columns or fields of the source and the target."""
+"""Parse --columns and --fields: the columns (TSV) or fields (JSON) of the source and the target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of `regard evaluate` that several tasks have."""
+"""Options of `regard evaluate` that more than one task has."""
 
 from __future__ import annotations
 

@@ -18,14 +18,14 @@ TASKS = {
     "language": "regard.tasks.language.language_task:LanguageTask",
     "classification": "regard.tasks.classification.classification_task:ClassificationTask",
 }
-"""Task in config.toml -> module:class; the module is imported on use."""
+"""Name of a task -> its module and class. The module is imported when the task is used."""
 
 DEFAULT = "translation"
-"""The task of `regard train` without --task, and of a config.toml without a task."""
+"""The task if `regard train` has no --task, or if a config.toml does not name one."""
 
 
 def find_task(name: str) -> type[RunTask]:
-    """Return a task by its name in TASKS, or a task of the user as package.module:Class.
+    """Return the class of a task. name: a name in TASKS, or package.module:Class for a task of the user.
 
     >>> find_task("translation").__name__
     'TranslationTask'
@@ -53,9 +53,9 @@ def find_task(name: str) -> type[RunTask]:
 
 
 def task_of(folder: str | Path, task: str | type[RunTask] | None = None) -> type[RunTask]:
-    """Return the task of a run folder, which config.toml names.
+    """Return the class of the task that the config.toml of a run folder names.
 
-    task: the name of the task or its class, required if it is not in TASKS: a run folder may come from
+    task: the name or class of the task; required if the task is not in TASKS. A run folder may come from
     somebody else, so its config.toml alone never makes Regard import a module.
     """
     if isinstance(task, type):
@@ -84,13 +84,13 @@ def load(
     seed: int | None = None,
     **options: Any,
 ) -> Any:
-    """Load a trained run: for translation a translator, for language a model that generates and scores text.
+    """Load a trained run: a translator, a text classifier, or a language model, depending on its task.
 
     folder: the run folder, --output of `regard train`. checkpoint: "best", "latest", or the number of a step.
-    device: cpu, cuda (or gpu), mps, or auto for the fastest available. task: a task of your own, its class or
-    package.module:Class. seed: one of the seeds of a run that was trained with --seeds; load(folder, seed=2)
-    loads the run folder folder/seed-2. options: those of the object that the task returns, for translation
-    regard.decoding.Translator.
+    device: cpu, cuda (or gpu), mps, or auto for the fastest available. task: only for a task of your own: its
+    class, or package.module:Class. seed: one of the seeds of a run that was trained with --seeds;
+    load(folder, seed=2) loads the run folder folder/seed-2. options: the options of the returned object; for
+    translation, see regard.decoding.Translator.
 
     >>> import regard, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -111,7 +111,7 @@ def load(
 def load_task(folder: str | Path, device: str = "cpu", task: str | None = None) -> Any:
     """Build the task of a run folder with untrained weights, for regard.training.nonfinite_steps.replay().
 
-    device: the kind of device that the run was trained on, since batches are padded for CUDA graphs. task: as
-    in load().
+    device: the kind of device that the run was trained on, because on a GPU batches are padded differently
+    (for CUDA graphs). task: as in load().
     """
     return importlib.import_module("regard.runs.train_run").build_task(task_of(folder, task), folder, device)

@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 TOKENIZER, LABELS = "text.tokenizer", "labels.json"
-"""The files of a run folder: the tokenizer of the texts, and the classes in the order of the outputs."""
+"""Files in a run folder: the tokenizer, and the list of classes, in the order of the outputs of the model."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledSplit:
-    """The training and validation texts. labels: the classes of the training texts.
+    """The training texts and the validation texts. labels: the classes of the training texts.
 
     is_held_out: whether the validation texts were held out from the training files.
     """
@@ -53,7 +53,7 @@ class LabelledSplit:
 
     @property
     def notes(self) -> tuple[str | ClassBalance, ...]:
-        """The number of texts, those left out, and the number of texts of each class."""
+        """Messages for the log: the number of texts, of texts left out, and of texts of each class."""
         train, valid = self.train.balance(self.labels), self.valid.balance(self.labels)
         held = ", held out from the training files" if self.is_held_out else ""
         both = (self.train,) if self.is_held_out else (self.train, self.valid)
@@ -71,10 +71,10 @@ class LabelledSplit:
 
 
 def read_labelled_split(data: ClassificationData) -> LabelledSplit:
-    """Read and check the texts of the settings; hold some out if there is no validation set.
+    """Read and check the files of the settings; hold out training texts if there are no validation files.
 
-    Raises DataError with file and line for malformed lines, for one class only, and for a label in the
-    validation set that the training set does not have.
+    Raises DataError, with file and line, if a line is malformed, if all texts have the same class, or if a
+    label of the validation set does not occur in the training set.
     """
     whole = _read(data, data.train_file)
     whole.label_set()
@@ -94,7 +94,7 @@ def _read(data: ClassificationData, files: Sequence[str]) -> LabelledTexts:
 
 
 def check_files(data: ClassificationData) -> None:
-    """Raise errors in the formats and columns of the files before they are read."""
+    """Raise ArgumentError if a file format is unknown or does not suit the columns. Reads no file."""
     for path in (*data.train_file, *(data.valid_file or ())):
         try:
             kind = format_of(Path(path), data.format)
@@ -107,7 +107,7 @@ def check_files(data: ClassificationData) -> None:
 
 @dataclass(frozen=True, eq=False)
 class LabelledCorpus:
-    """A split with its tokenizer, its classes, and encoded texts."""
+    """A split with the tokenizer, the classes, and the texts of the split as token ids."""
 
     split: LabelledSplit
     tokenizer: Tokenizer
@@ -142,7 +142,8 @@ class LabelledCorpus:
             replace(folder / LABELS, content.encode() + b"\n")
         tokenizer, labels = load_text_tokenizer(folder, data), load_labels(folder)
         for row, label in enumerate(split.train.labels):
-            if label not in labels:  # of a run whose data changed, or of the run of --init-from
+            # The labels were saved by this run, whose data may have changed since, or by that of --init-from.
+            if label not in labels:
                 problem = f"the classifier has no class {printable(label)[:80]!r}"
                 expected = f"one of {labels.listed()}"
                 hint = "leave it out with data.ignore, or start a new run without --init-from"
@@ -161,7 +162,7 @@ def load_text_tokenizer(folder: Path, data: ClassificationData) -> Tokenizer:
 
 
 def load_labels(folder: Path) -> Labels:
-    """Load the classes of a run folder; raise DataError if the file is damaged."""
+    """Load the list of classes from a run folder; raise DataError if the file is missing or damaged."""
     path = folder / LABELS
     try:
         return Labels(tuple(parse_json(read_limited(path, "json"))["labels"]))

@@ -22,22 +22,22 @@ from regard.training.step_speed import StepTimer
 __all__ = ["plan_classification"]
 
 BATCH_SIZE = 32
-"""The batch size in texts, over all processes and accumulated batches."""
+"""Number of texts of one optimizer step: the sum over all processes and accumulated batches."""
 
 EPOCHS, MIN_STEPS, MAX_STEPS = 10, 400, 30_000
-"""The length of a run without a budget: this many epochs, between these numbers of steps."""
+"""The length of a run without a budget: EPOCHS epochs, but at least MIN_STEPS and at most MAX_STEPS steps."""
 
 WARMUP_PART, MOST_WARMUP = 0.05, 200
-"""The part of the steps in which the learning rate increases, and the maximum number of these steps."""
+"""Warm-up: its fraction of all steps, and its maximum number of steps."""
 
 WIDTH = 128
 """The width of recurrent models. A transformer has its own default size."""
 
 RECURRENT = {False: (0.3, 4e-3), True: (0.2, 2e-3)}
-"""The dropout of recurrent models, and their learning rate at this width: of single texts, and of pairs."""
+"""Whether the model classifies pairs -> (dropout, learning rate at width WIDTH) of a recurrent model."""
 
 TRANSFORMER_RATE, TUNING_RATE = 1e-3, 3e-4
-"""The learning rate of a transformer, and that of a run that starts from the weights of another."""
+"""The learning rate of a transformer, and of any model that starts from the weights of another run."""
 
 
 def plan_classification(
@@ -51,8 +51,8 @@ def plan_classification(
 ) -> Plan:
     """Return the plan of a run, the same in all processes.
 
-    given: the settings so far. timed: measure the speed also for a budget in steps or epochs. With a budget
-    in minutes the speed is always measured.
+    given: the settings that are known so far. timed: measure the speed even if the budget is in steps or
+    epochs. If it is in minutes, the speed is always measured.
     """
     training, texts = given.get("training", {}), len(corpus.train)
     group = processes.world * training.get("accumulation_steps", 1)
@@ -83,7 +83,9 @@ def plan_classification(
 
 
 def _model_and_rate(given: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
-    """Return the model options to add to the settings, and the learning rate.
+    """Return the default model options, which settings of the user override, and the learning rate.
+
+    The learning rate is for the width that the user has set, if any.
 
     >>> _model_and_rate({"model": {"name": "gru", "width": 32}})
     ({'width': 128, 'dropout': 0.3}, 0.008)
@@ -111,7 +113,7 @@ def texts_per_second(
 def _epoch_steps(
     task: type[RunTask], settings: Mapping[str, Any], corpus: LabelledCorpus, group: int
 ) -> float:
-    """Return the number of steps of an epoch with `group` batches each."""
+    """Return the number of optimizer steps of an epoch. group: the number of batches of one step."""
     with torch.device("meta"):  # the number of batches does not depend on the weights
         return _built(task, settings, corpus, "cpu").len_epoch(0) / group
 

@@ -26,14 +26,14 @@ class ClassificationRun(LoadedRun, TextClassifier):
 
 
 def check_classifier_options(options: Mapping[str, Any]) -> None:
-    """Raise if an option is not one of TextClassifier's; the error suggests the nearest."""
+    """Raise if TextClassifier has no option of this name; the error suggests the most similar name."""
     check_load_keywords(TextClassifier, options)
 
 
 def classifier_of(run: StoredRun, device: str, **options: Any) -> ClassificationRun:
     """Load the classifier of a run.
 
-    options: those of TextClassifier. By default, texts are truncated to as many tokens as in training.
+    options: the options of TextClassifier. By default, texts are truncated to as many tokens as in training.
     """
     settings = run.settings
     tokenizer, labels = load_text_tokenizer(run.folder, settings.data), load_labels(run.folder)

@@ -18,12 +18,13 @@ Column = Annotated[int, Field(ge=1, le=1_000_000)] | Annotated[str, Field(min_le
 class ClassificationData(Section):
     """The files of labelled texts, and how they are tokenized.
 
-    train_file: files of the training set. valid_file: files of the validation set; by default, held_out texts
-    of the training set are held out, as many of each class as its share (default: a tenth, at most 2,000).
-    format: tsv, jsonl or label-first (a label, a space, and the text); by default, from the file names.
-    label, text: their columns: numbers from 1, names in the header line, or names of JSON fields; by default
-    the columns 1 and 2, or the fields "label" and "text". second: the column of the second text, for pairs of
-    texts. ignore: labels whose texts are left out. lowercase: convert all text to lower case.
+    train_file: files of the training set. valid_file: files of the validation set. Without valid_file, texts
+    of the training set are held out, with the same share of each class. held_out: the number of texts to hold
+    out; default: a tenth, at most 2,000. format: tsv, jsonl or label-first (a label, a space, and the text);
+    by default, it follows from the file names. label: the column of the label. text: the column of the text.
+    A column is a number (from 1), a name in the header line, or the name of a JSON field; by default, the
+    label is column 1 or "label", and the text is column 2 or "text". second: the column of the second text,
+    for pairs of texts. ignore: labels whose texts are left out. lowercase: convert all text to lower case.
     tokenizer: word, unigram, bpe or character. vocab_size: vocabulary size. max_length: maximum number of
     tokens of a text; longer texts are truncated.
     """
@@ -55,7 +56,7 @@ class ClassificationModel(ModelSettings):
 
 
 class ClassificationTraining(Training):
-    """Training settings of classification, besides those of every task.
+    """Training settings that only classification has, besides the training settings of all tasks.
 
     class_weights: "balanced" gives the texts of every class the same total weight in the loss.
     """

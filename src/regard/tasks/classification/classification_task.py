@@ -75,7 +75,7 @@ from regard.training.task import Evaluation, Loss, Stopped, Task
 __all__ = ["ClassificationTask"]
 
 TOKENS = ("lowercase", "tokenizer", "vocab_size")
-"""The data settings that define the vocabulary: the weights of a run are useless with another one."""
+"""The data settings that define the vocabulary. The weights of a run can only be used with its vocabulary."""
 
 
 class ClassificationTask(RunTask):
@@ -244,7 +244,7 @@ class ClassificationTask(RunTask):
         return self._train.len_epoch(epoch)
 
     def largest_batch(self) -> LabelledBatch:
-        """Return the batch of the first epoch with the most tokens, including padding."""
+        """Return the largest batch of the first epoch: the one with the most tokens, including padding."""
         return next(self.batches(0, self._train.largest(0)))
 
     def count(self, batch: LabelledBatch) -> int:
@@ -254,20 +254,25 @@ class ClassificationTask(RunTask):
         return (batch if self._shapes is None else self._padded(batch, self._shapes)).to(device)
 
     def _padded(self, batch: LabelledBatch, shapes: Shapes) -> LabelledBatch:
-        """Pad a batch to one of a few shapes: the next length, and the number of rows for that length."""
+        """Pad a batch to one of a few shapes, because each shape needs its own CUDA graph.
+
+        The length becomes the next larger length of `shapes`, and the number of texts the one that `shapes`
+        has for that length.
+        """
         need = max(batch.first.shape[1], 0 if batch.second is None else batch.second.shape[1])
         length = next(each for each in shapes.lengths if each >= need)
         rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
         return batch.padded_to(max(rows, len(batch)), length)
 
     def padded_sizes(self, ready: LabelledBatch) -> tuple[int, ...]:
-        if self._estimator is not None:  # its terms are means over all rows, also over padding
+        # An estimator averages over all texts of a batch, so padding would change its loss.
+        if self._estimator is not None:
             return ()
         return len(ready), *(each.shape[1] for each in (ready.first, ready.second) if each is not None)
 
     def padded(self, ready: LabelledBatch, sizes: tuple[int, ...]) -> LabelledBatch:
         rows, *lengths = sizes
-        # A text of max_length tokens ends with EOS; the model may have no position for more.
+        # The longest text has max_length tokens and EOS; the model may have no positions after these.
         return ready.padded_to(rows, *(min(each, self.settings.data.max_length + 1) for each in lengths))
 
     def restored(self, tensors: dict[str, Tensor]) -> LabelledBatch:
@@ -294,7 +299,7 @@ class ClassificationTask(RunTask):
         )
 
     def _sampled_loss(self, batch: LabelledBatch, estimator: Reinforce) -> Loss:
-        """Return the loss of a model with hard attention."""
+        """Return the loss of a model with hard attention, whose gradient is estimated by sampling keys."""
         repeated = batch.repeat(estimator.samples)
 
         def row_losses() -> RowLosses:
@@ -330,7 +335,7 @@ class ClassificationTask(RunTask):
         return Evaluation(scores, [report, *self._shown()])
 
     def _shown(self) -> list[RenderableType]:
-        """Return sample texts of the validation set, classified, with their attention."""
+        """Return some validation texts to print, with predicted class, true class and attention."""
         texts = [self.corpus.split.valid[place] for place in self._samples]
         if not texts:
             return []
@@ -346,7 +351,7 @@ class ClassificationTask(RunTask):
 
 @dataclass(frozen=True)
 class _Sample:
-    """A classified text with its true class and its attention."""
+    """A validation text to print: its true class, its predicted class, and its attention."""
 
     text: LabelledText
     result: Classification
@@ -359,7 +364,7 @@ class _Sample:
 def _spread(texts: Sequence[str], count: int) -> list[int]:
     """Return the indices of `count` texts of different lengths, from short to long (deterministic).
 
-    They are the middles of `count` equal parts of the texts sorted by length.
+    The texts, sorted by length, are cut into `count` equal parts, and the middle text of each is chosen.
     """
     count = min(count, len(texts))
     order = sorted(range(len(texts)), key=lambda place: (len(texts[place]), place))

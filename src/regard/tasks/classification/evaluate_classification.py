@@ -41,18 +41,18 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 """The options of `regard evaluate` for classification."""
 
 MOST_TEXTS = 1000
-"""Number of texts for which faithfulness is measured at most: each is classified 9 times."""
+"""Maximum number of texts to measure faithfulness on, which is slow: each text is classified 9 times."""
 
 MOST_ENTRIES = 300
-"""Number of texts that a page shows at most."""
+"""Maximum number of texts on an HTML page."""
 
 
 @dataclass(frozen=True)
 class ClassificationEvaluation:
     """The comparison of predicted and true classes, and the faithfulness of the attention if it was measured.
 
-    data: the name of the texts. run: the run folder and the step of the checkpoint. balance: the number of
-    texts of each class.
+    data: where the texts come from, as the title says it. run: the run folder and the step of the checkpoint.
+    balance: the number of texts of each class.
     """
 
     data: str
@@ -87,7 +87,7 @@ class ClassificationEvaluation:
 
 
 def _sentences(erasure: ClassifierErasure) -> Iterator[str]:
-    """Yield the faithfulness in plain sentences."""
+    """Yield sentences that explain the measured faithfulness."""
     yield f"Faithfulness: {erasure}."
     if not erasure.texts:
         return
@@ -136,10 +136,13 @@ def evaluate_classification(
 
 
 def _read(data: ClassificationData, options: Mapping[str, Any]) -> LabelledTexts | None:
-    """Read the texts of the files; None if there are no files. By default, columns are those of the run."""
+    """Read the labelled texts of --test-file, --tsv or --jsonl; return None if none of them is used.
+
+    Without --columns or --fields, the columns are the same as in training.
+    """
     ways = {each: options[each] for each in ("test_file", "tsv", "jsonl") if options[each]}
     if len(ways) > 1:
-        problem = "the texts are named in more than one way"
+        problem = "more than one kind of file is named"
         expected = "one of --test-file, --tsv and --jsonl"
         raise ArgumentError(message("regard evaluate", problem, expected=expected))
     for option, needed in (("columns", "tsv"), ("fields", "jsonl")):

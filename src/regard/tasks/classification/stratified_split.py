@@ -19,7 +19,8 @@ def hold_out_texts(texts: LabelledTexts, count: int | None = None) -> tuple[Labe
 
     count: about how many texts to hold out; default: a tenth, at most 2,000. The split depends on the texts
     alone, not on their order. Equal texts are never in both sets, and every class keeps at least one text for
-    training; so the validation set can be smaller than `count`, and a class of one text is missing there.
+    training. So the validation set can have fewer than `count` texts, and a class with a single text does not
+    occur in it.
 
     >>> from regard.data.labelled_text import labelled_from_lists
     >>> words = [f"text {number}" for number in range(40)]
@@ -51,9 +52,9 @@ def hold_out_texts(texts: LabelledTexts, count: int | None = None) -> tuple[Labe
 
 
 def _quotas(totals: Counter[str], wanted: int) -> Counter[str]:
-    """Return how many texts of each class to hold out: its share, rounded so that the sum is `wanted`.
+    """Return how many texts of each class to hold out: its share of `wanted`, rounded to a whole number.
 
-    A class with two or more texts gets one at least, and keeps one at least.
+    Of a class with two or more texts, at least one is held out, and at least one is kept for training.
     """
     whole = totals.total()
     quotas = Counter({label: total * wanted // whole for label, total in totals.items()})

@@ -1,4 +1,4 @@
-"""`regard view` for classification: the words shaded by the pooling, and the effect of hiding each word."""
+"""`regard view` for classification: the attention weight of each word, and the effect of hiding the word."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from regard.viewing.picture import noted
 __all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "ClassificationView", "view_classification"]
 
 ERASURE = "erasure"
-OWN_VIEWS = MappingProxyType({ERASURE: "the words, shaded by what hiding each does to the probability"})
-"""A view that needs the model."""
+OWN_VIEWS = MappingProxyType({ERASURE: "the words, shaded by the effect of hiding each on the probability"})
+"""Name -> help text of the view that only classification has, because it has to run the classifier."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     "text",
     CommandOption("--second", "Classification of pairs: the second text.", "TEXT"),
 )
-"""The options of `regard view` for classification, besides those for drawing."""
+"""The options of `regard view` for classification, besides the drawing options, which all tasks have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class ClassificationView(RunView):
     default_view: ClassVar[str] = "shaded"
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw one view; the effects of the words are printed under it in the terminal."""
+        """Draw one view. In the terminal, the effect of hiding each word is printed below it."""
         view = options.view or self.default_view
         if view == ERASURE or (view == "shaded" and options == ViewOptions(options.view)):
             drawn = self._texts(view)
@@ -60,7 +60,7 @@ class ClassificationView(RunView):
             raise ArgumentError(message(f"--view {view}", problem, expected=f"--site with one of {sites}"))
 
     def _texts(self, view: str) -> Picture:
-        """Draw each text with its words shaded: by the weights of the pooling, or by the effect of hiding."""
+        """Draw each text with shaded words: by attention weight, or by the effect of hiding each word."""
         label, parts = str(self.result.label), []
         for side, read in zip(SIDES, self.result.texts, strict=False):
             words = read.words[:DRAWN]

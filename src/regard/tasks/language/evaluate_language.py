@@ -60,9 +60,10 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 class LanguageReport:
     """The perplexity of a text.
 
-    data: the name of the text. run: the run folder and the step of the checkpoint. loss: the loss of the
-    text. unknown: number of unknown tokens. window, stride: of the sliding windows; None if the state of a
-    recurrent model was carried through the text.
+    data: where the text comes from, as the title says it. run: the run folder and the step of the checkpoint.
+    loss: the loss on the text. unknown: number of unknown tokens. window: number of tokens of a sliding
+    window. stride: distance between two windows. Both are None if a recurrent model read the text from its
+    beginning to its end, without windows.
     """
 
     data: str
@@ -138,8 +139,8 @@ def evaluate_text(
 ) -> LanguageReport:
     """Compute the perplexity of a text.
 
-    name: the name of the text in the report. window, stride: of the sliding windows; by default, as in the
-    evaluations of the training.
+    name: the name of the text in the report. window: number of tokens of a sliding window. stride: distance
+    between two windows. By default, both are as in the evaluations during training.
     """
     settings = _with_windows(run, window, stride)
     with advancing("reading the text", text.token_count) as report:
@@ -152,7 +153,10 @@ def evaluate_text(
 
 
 def _with_windows(run: LanguageRun, window: int | None, stride: int | None) -> LanguageSettings:
-    """Return the settings with other windows; raise ArgumentError if the model cannot read them."""
+    """Return the settings with this window and stride (None: unchanged).
+
+    Raise ArgumentError if the model has too few positions for the window, or if it reads without windows.
+    """
     settings, longest = run.settings, run.model.longest_target
     if stride is not None and settings.carried:
         problem = "this recurrent model carries its state through the text, so windows do not overlap"
@@ -172,7 +176,7 @@ def _with_windows(run: LanguageRun, window: int | None, stride: int | None) -> L
 
 
 def _counted(batches: Any, report: Any) -> Iterator[TextBatch]:
-    """Yield the batches and report the number of tokens so far."""
+    """Yield the batches. After each of them, report how many tokens were read so far."""
     done = 0
     for batch in batches:
         yield batch

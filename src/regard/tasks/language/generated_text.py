@@ -19,7 +19,7 @@ STOP_REASONS = {
     "positions": "all positions of the model are used",
     "interrupted": "generation was interrupted",
 }
-"""The values of GeneratedText.stop_reason."""
+"""Value of GeneratedText.stop_reason -> its explanation."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,12 +28,12 @@ class GeneratedText(TextResult):
 
     text: the continuation, with the space between prompt and continuation; it ends before a stop string.
     token_ids, pieces, token_scores: the generated tokens, with EOS and the tokens of a stop string.
-    attention, long: over prompt and continuation; for these and the other fields, see TextResult.
+    attention, long: as in TextResult, but for the prompt and the continuation together.
     unknown: the words of the prompt that the vocabulary does not cover.
     prompt, prompt_token_ids, prompt_pieces: the prompt.
     stop_reason: why generation ended: "end", "stop", "length", "positions" or "interrupted" (STOP_REASONS).
     ranking: the score that hypotheses are sorted by, with length penalty.
-    others: the other continuations of the n-best list, or the other samples.
+    others: the other continuations of the n-best list, or the other samples. For more fields, see TextResult.
 
     >>> text = GeneratedText(" CS", (6, 3), ("CS", "</s>"), (-0.25, -0.5), prompt="I learned")
     >>> str(text), text.log_probability, text.stop_reason

@@ -24,14 +24,17 @@ TOKENIZER = "text.tokenizer"
 """The tokenizer file of a run folder."""
 
 HELD_OUT, HELD_OUT_PART = 5000, 20
-"""Number of lines with text that are held out; at most one in HELD_OUT_PART."""
+"""By default, HELD_OUT lines are held out for validation, but at most one line in HELD_OUT_PART.
+
+Blank lines are not counted."""
 
 
 @dataclass(frozen=True)
 class TextLines:
     """The lines of text files, from line `start` up to `stop` (exclusive), read again in each iteration.
 
-    files: their lines are counted together, from 0. stop: None for the end.
+    files: read one after the other; the line number, from 0, continues over all files. stop: None for the
+    last line of the last file.
     """
 
     files: tuple[str, ...]
@@ -51,9 +54,9 @@ class TextLines:
 
 @dataclass(frozen=True)
 class TextScan:
-    """What one pass over a text finds: a hash of it, its number of lines, and those with text.
+    """Facts about a text: its hash, its number of lines, and the number of lines that are not blank.
 
-    unknown: whether <unk> is one of its words.
+    unknown: whether the text contains the word <unk>.
     """
 
     fingerprint: str
@@ -77,7 +80,10 @@ def scan(lines: TextLines) -> TextScan:
 
 @dataclass(frozen=True)
 class TextSplit:
-    """The training and the validation text. held_out: whether the second was held out from the first."""
+    """The training text and the validation text.
+
+    held_out: whether the validation text was held out from the training files. scans: the facts about both.
+    """
 
     train: TextLines
     valid: TextLines
@@ -91,14 +97,17 @@ class TextSplit:
 
     @property
     def notes(self) -> Sequence[str]:
-        """A report on the data for the log."""
+        """Messages for the log: the number of training lines and of validation lines."""
         train, valid = self.scans["train"].lines, self.scans["valid"].lines
         held = ", held out from the end of the training text" if self.held_out else ""
         return (f"{train:,} training lines, {valid:,} validation lines{held}",)
 
 
 def read_texts(data: TextData) -> TextSplit:
-    """Find the training and the validation text, and read both once; hold out the end without valid_file."""
+    """Read the training text and the validation text once, and return where they are.
+
+    Without valid_file, the last lines of the training files are the validation text.
+    """
     whole = TextLines(tuple(data.train_file))
     if data.valid_file:
         valid = TextLines(tuple(data.valid_file))
@@ -117,7 +126,7 @@ def read_texts(data: TextData) -> TextSplit:
 
 @dataclass(frozen=True, eq=False)
 class TextCorpus:
-    """A split with its tokenizer and encoded texts. longest: maximum number of tokens of a document."""
+    """A split with the tokenizer, and its texts as token ids. longest: maximum tokens of a document."""
 
     split: TextSplit
     tokenizer: Tokenizer
@@ -148,7 +157,7 @@ class TextCorpus:
         if not (folder / TOKENIZER).exists():
             text = (line.lower() for line in split.train) if data.lowercase else split.train
             kind = data.tokenizer or "unigram"
-            # A closed vocabulary has all words of the text.
+            # A closed vocabulary needs all words of the text, so its tokenizer is trained on all lines.
             sample = None if kind == "closed-word" else lines
             train_tokenizer(kind, text, data.vocab_size, sample=sample).save(folder / TOKENIZER)
         tokenizer = load_text_tokenizer(folder, data)

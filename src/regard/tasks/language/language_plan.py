@@ -27,22 +27,26 @@ from regard.training.step_speed import StepTimer
 __all__ = ["plan_language"]
 
 STREAMS, WINDOW = 20, 35
-"""Streams and window of a recurrent model that carries its state, as in Zaremba et al. (2015)."""
+"""Number of streams, and tokens per window, if a recurrent model carries its state from window to window.
+
+Zaremba et al. (2015) use the same numbers."""
 
 TRANSFORMER_WINDOW = 128
-"""The window of a Transformer."""
+"""Number of tokens of a window of a Transformer."""
 
 WINDOWS = 4
-"""A short text has fewer streams, so that each of them still has this many windows."""
+"""Minimum number of windows per stream: a text too short for this many is divided into fewer streams."""
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
-"""The batch size of models without a carried state, by the kind of device."""
+"""Kind of device -> batch size in tokens, for models that carry no recurrent state from batch to batch."""
 
 STEPS, LEAST_STREAMS, LEAST_TOKENS = 800, 5, 512
-"""A short run has smaller batches, down to this many streams or tokens, so that it has this many steps."""
+"""A short run has smaller batches, so that it still has STEPS steps.
+
+A batch has at least LEAST_STREAMS streams, or LEAST_TOKENS tokens if the model has no streams."""
 
 SIZE_OPTIONS = ("width", "size", "layers", "depth", "embedding", "inner", "heads")
-"""Options that fix the size of a model: where one is set, no size is chosen."""
+"""Options that determine the size of a model. If the user sets one of them, the plan chooses no size."""
 
 RECURRENT_SIZES = {0: {"width": 128, "depth": 1}, 2_000_000: {"width": 256}, 20_000_000: {"width": 512}}
 TRANSFORMER_SIZES = {
@@ -50,10 +54,10 @@ TRANSFORMER_SIZES = {
     2_000_000: {"width": 256, "layers": 4, "heads": 4, "inner": 1024},
     20_000_000: {"width": 512, "layers": 6, "heads": 8, "inner": 2048},
 }
-"""The size of a model for at least this many tokens to train on. The largest is only used on GPUs."""
+"""Least number of tokens to train on -> model size. The last size is only used on GPUs."""
 
 TUNING_RATE = 3e-4
-"""The learning rate of a run that starts from the weights of another."""
+"""The learning rate of a run that starts from the weights of another run."""
 
 Options = dict[str, Any]
 Speed = Callable[[Options], float]
@@ -68,7 +72,7 @@ def plan_language(
     processes: Processes,
     timed: bool = False,
 ) -> Plan:
-    """Return the plan of a run on this corpus and device, the same in all processes; as RunTask.plan()."""
+    """Return the plan of a run on this corpus and device, the same in all processes (see RunTask.plan())."""
     shared: dict[str, Any] = {}
     if processes.first:
         kind = torch.device(device).type
@@ -112,8 +116,8 @@ def choose(
 ) -> Plan:
     """Choose the size of the model, the dropout and the learning rate.
 
-    settings: those of the user. tokens: number of tokens of an epoch. speed: called for a budget in minutes,
-    or if timed is true.
+    settings: the settings of the user. tokens: number of tokens of an epoch. speed: a function that measures
+    the training speed; it is called if the budget is in minutes, or if timed is true.
 
     >>> plan = choose({"data": {}, "training": {"epochs": 10}}, 900_000, "cpu", 1, lambda settings: 1e4)
     >>> plan.settings["model"]
@@ -133,7 +137,7 @@ def choose(
             if least and (seconds * (measured or 0.0) < least or (least > 2_000_000 and device != "cuda")):
                 break
             timing = speed(merged(settings, {"model": option}))
-            if least and seconds * timing < least:  # too slow for as many tokens as it needs
+            if least and seconds * timing < least:  # in this time, it trains on too few tokens for its size
                 break
             size, measured = option, timing
         total = seconds * (measured or 0.0)
@@ -151,7 +155,7 @@ def choose(
     rate = TUNING_RATE if settings.get("init_from") else _rate(recurrent, {**size, **model}, batch, steps)
     warmup_steps = int(min(max(steps / 20, 20), 100 if recurrent else 400))
     usual = {"model": chosen, "training": {"learning_rate": rate, "warmup_steps": warmup_steps}}
-    # A run that starts from another one has all its model options already.
+    # With init_from, the model options are those of the other run, so none is chosen.
     complete = merged(settings, {**usual, "model": {}} if settings.get("init_from") else usual, settings)
     if timed and measured is None:
         measured = speed(complete)
@@ -160,9 +164,10 @@ def choose(
 
 
 def smaller_batches(settings: Mapping[str, Any], total: float) -> Options:
-    """Return smaller batches for a short run, so that it still has STEPS steps; a step is one batch.
+    """Return the batch settings, with smaller batches for a short run, so that it still has STEPS steps.
 
-    settings: with the batches of with_batches(). total: number of tokens to train on.
+    settings: the result of with_batches(). total: number of tokens to train on, divided by the number of
+    batches per step.
 
     >>> known = with_batches({"data": {}}, tokens=900_000)
     >>> smaller_batches(known, 210_000), smaller_batches(known, 10**7)["data"]
@@ -185,7 +190,7 @@ def _has_batch(settings: Mapping[str, Any]) -> bool:
 
 
 def _batch(settings: Mapping[str, Any]) -> int:
-    """Return the number of tokens of a batch of one process."""
+    """Return the number of tokens of one batch in one process."""
     training, data = settings["training"], settings["data"]
     if training.get("batch_size") is not None:
         return training["batch_size"] * (data.get("window") or TRANSFORMER_WINDOW)
@@ -193,7 +198,10 @@ def _batch(settings: Mapping[str, Any]) -> int:
 
 
 def _tokens_of(training: Mapping[str, Any], tokens: int, batch: int) -> float:
-    """Return the number of tokens that a run without a budget in minutes trains on."""
+    """Return how many tokens a run trains on in total, if its budget is not in minutes.
+
+    tokens: number of tokens of an epoch. batch: number of tokens of a step.
+    """
     if training.get("steps") is not None:
         return training["steps"] * batch
     if training.get("epochs") is not None:
@@ -202,7 +210,7 @@ def _tokens_of(training: Mapping[str, Any], tokens: int, batch: int) -> float:
 
 
 def _dropout(epochs: float, recurrent: bool) -> float:
-    """Return the dropout: 0 for one epoch, and more with the number of epochs.
+    """Return the dropout: 0 up to one epoch, then it grows with the number of epochs.
 
     >>> [_dropout(epochs, True) for epochs in (0.5, 2, 30)], _dropout(30, False)
     ([0.0, 0.1, 0.5], 0.3)
@@ -212,7 +220,7 @@ def _dropout(epochs: float, recurrent: bool) -> float:
 
 
 def _rate(recurrent: bool, model: Mapping[str, Any], batch: int, steps: float) -> float:
-    """Return the highest learning rate: lower for wide models and long runs, higher for large batches."""
+    """Return the peak learning rate: lower for wide models and long runs, higher for large batches."""
     width = model.get("width") or 256
     highest, power = (8e-3, 0.5) if recurrent else (3.5e-3, 1.0)
     rate = highest * (128 / width) ** power * (batch / 1024) ** 0.25
@@ -235,7 +243,7 @@ def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: f
 
 
 def _speed(task: type[RunTask], known: Mapping[str, Any], corpus: TextCorpus, device: str) -> float:
-    """Return the tokens per second of training steps with these settings."""
+    """Measure the training speed with these settings, in tokens per second."""
     nested = merged({"training": {"learning_rate": 1e-4}}, known)
     settings = build(task.settings_type, nested, "the settings")
     torch.manual_seed(0)

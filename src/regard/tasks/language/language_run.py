@@ -40,10 +40,10 @@ CARRIED_WINDOW = 1024
 
 
 def evaluation_batches(text: EncodedText, settings: LanguageSettings) -> Iterable[TextBatch]:
-    """Return batches that count every token of a text once, for text_loss().
+    """Return batches for text_loss(), in which every token of the text is predicted once.
 
-    A recurrent model reads a continuous text from beginning to end. Otherwise the windows overlap, except
-    where a document fits into one window.
+    A recurrent model reads a continuous text from beginning to end. In all other cases the model reads
+    overlapping windows; a document that fits into one window is read at once.
     """
     window = settings.evaluation.window
     if settings.carried:
@@ -55,7 +55,7 @@ def evaluation_batches(text: EncodedText, settings: LanguageSettings) -> Iterabl
 class LanguageRun(LoadedRun):
     """A trained language model with the run that it comes from (see LoadedRun).
 
-    model: in eval mode. tokenizer: that of the run.
+    model: the model, in eval mode. tokenizer: the tokenizer of the run.
     """
 
     settings: LanguageSettings
@@ -75,7 +75,7 @@ class LanguageRun(LoadedRun):
 
     @property
     def generator(self) -> TextGenerator:
-        """The model, its tokenizer and its first token, which generate text."""
+        """The object that generates text with this model and tokenizer."""
         return TextGenerator(self.model, self.tokenizer, self.first_token)
 
     @overload
@@ -121,11 +121,12 @@ class LanguageRun(LoadedRun):
         """Continue one prompt, or each of several prompts, up to the end of the line.
 
         search: Greedy(...), Beam(...) or Sample(...). Default: Greedy().
-        max_new_tokens: the maximum number of new tokens, EOS included. Default: 100, or the maximum of the
-            rules of the search. The number of positions of the model limits it too.
+        max_new_tokens: the maximum number of new tokens, EOS included. Default: the maximum in the rules of
+            `search` if they have one, otherwise 100. The positions of the model limit it too.
         stop: stop strings. A text ends before the first of them.
         look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
-        on_text: a function that gets each new piece of text as soon as it is generated, for one prompt.
+        on_text: a function that is called with each new piece of text as soon as it is generated. It needs
+            a single prompt.
         stopping: a function that is called after each token. When it returns True, generation ends, and
             prompts that were not begun are left out.
         tokens_per_batch: the maximum number of tokens of a batch: prompts and new tokens of all hypotheses.
@@ -151,7 +152,8 @@ class LanguageRun(LoadedRun):
     ) -> Iterator[GeneratedText]:
         """Yield the continuation of each prompt. Prompts may be an iterator, e.g. over a file.
 
-        at_once: the number of prompts that are read and continued together. For the rest, see generate().
+        at_once: the number of prompts that are read and continued together. For the other arguments, see
+            generate().
         """
         check_integers("stream()", at_once=(at_once, 1))
         options = self._generation(
@@ -186,7 +188,7 @@ class LanguageRun(LoadedRun):
                 problem = "max_new_tokens is set, and the rules of the search have a maximum"
                 raise ArgumentError(message(call, problem, expected="one of them"))
             limit = LengthLimit(constant=max_new_tokens)
-        # An object with __call__ may be false, as an Interruption is before the first signal.
+        # Not `stopping or ...`: an Interruption is callable, but false before the first signal.
         requested = (lambda: False) if stopping is None else stopping
         return Generation(how, limit, check_stop(stop, call), look, requested, on_text, tokens_per_batch)
 
@@ -197,7 +199,7 @@ class LanguageRun(LoadedRun):
     def score(self, lines: Iterable[str], *, look: str | None = None) -> list[ScoredText]: ...
 
     def score(self, lines: str | Iterable[str], *, look: str | None = None) -> ScoredText | list[ScoredText]:
-        """Compute the log-probability of one line, or of each of several lines, and of each token.
+        """Compute the log-probability of each token of one line or several lines, and of each whole line.
 
         Every line is read on its own: its first token is predicted from `first_token`, and EOS ends it.
         look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.

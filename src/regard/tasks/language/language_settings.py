@@ -23,10 +23,10 @@ class TextData(Section):
     train_file, valid_file: text files, UTF-8, plain or gzip. Without valid_file, the last held_out lines of
     the training text are held out. layout: "documents" if each line is a text of its own; "continuous" if the
     lines are one running text, read in windows. window: number of tokens of a window, for continuous text.
-    streams: number of parallel parts of a continuous text that a recurrent model reads, the state carried
-    from window to window. tokenizer: unigram, bpe, word, closed-word (a vocabulary of all words, <unk> in the
-    text being the unknown word) or character. max_length: maximum number of tokens of a document; longer
-    training documents are dropped.
+    streams: a recurrent model reads a continuous text as this many parallel parts, and carries its state from
+    window to window. tokenizer: unigram, bpe, word, character or closed-word. The vocabulary of closed-word
+    has all words of the training text, which contains the word <unk> in place of unknown words. max_length:
+    maximum number of tokens of a document; longer training documents are dropped.
     """
 
     train_file: list[str]
@@ -59,7 +59,7 @@ class LanguageModelSettings(ModelSettings):
 
 
 class LanguageTraining(Training):
-    """Training settings of language models, besides those of every task."""
+    """Training settings that only language models have, besides the training settings of all tasks."""
 
     best: Literal["loss", "perplexity", "word_perplexity", "bits_per_character"] = "perplexity"
     label_smoothing: Part = 0.0
@@ -69,9 +69,9 @@ class TextEvaluation(Section):
     """How a model is evaluated on the validation text.
 
     window: number of tokens that are read at once; by default data.window, or data.max_length for documents.
-    stride: distance of overlapping windows, by default half a window. A recurrent model reads a continuous
-    text from its beginning to its end, its state carried, so it has no stride. samples: number of
-    continuations of validation lines to show.
+    stride: distance between overlapping windows, by default half a window. A recurrent model has no stride
+    for continuous text: it reads the text once from beginning to end, and carries its state. samples: number
+    of validation lines whose beginning the model continues, to show what it generates.
     """
 
     window: Length | None = None
@@ -80,7 +80,7 @@ class TextEvaluation(Section):
 
 
 TOKENS = ("data.lowercase", "data.tokenizer", "data.vocab_size")
-"""The settings that define the vocabulary: the weights of a run are useless with another one."""
+"""The settings that define the vocabulary. The weights of a run can only be used with its vocabulary."""
 
 FIXED = ("task", "model", *TOKENS, "data.layout", "data.streams")
 """The settings that cannot change when a run is resumed."""
@@ -102,7 +102,7 @@ class LanguageSettings(RunSettings):
 
     @property
     def carried(self) -> bool:
-        """Whether a recurrent state is carried from batch to batch: a recurrent model of continuous text."""
+        """Whether the state is carried from batch to batch: if the model is recurrent and text continuous."""
         return self.data.layout == "continuous" and is_recurrent(self.model.name)
 
     @property
@@ -115,6 +115,6 @@ class LanguageSettings(RunSettings):
 
 
 def is_recurrent(model: object) -> bool:
-    """Whether a model, by its name, is recurrent; False for unknown names."""
+    """Whether the model of this name is recurrent; False if the name is unknown."""
     kind = LANGUAGE_MODELS.get(model) if isinstance(model, str) else None
     return kind is not None and issubclass(kind, RecurrentLanguageModel)

@@ -52,7 +52,7 @@ from regard.training.task import Evaluation, Loss, Stopped
 __all__ = ["LanguageTask"]
 
 PROMPT, CONTINUATION, TOP_K = 8, 30, 20
-"""Maximum number of tokens of the prompt of a sample, and of its continuation; top-k of the sampling."""
+"""For the samples of an evaluation: maximum tokens of a prompt and of its continuation; k of top-k."""
 
 
 class LanguageTask(RunTask):
@@ -95,7 +95,7 @@ class LanguageTask(RunTask):
         self._state: State | None = None
         self._states_before: WeakKeyDictionary[TextBatch, State] = WeakKeyDictionary()
         if settings.carried:
-            self.small_steps = True  # all batches have one shape, except the last one of an epoch
+            self.small_steps = True  # all batches but the last of an epoch have one shape: few CUDA graphs
             self._check_carried(processes)
         self.check_settings(settings)  # again, with the window and the streams that the plan chose
         self._train = self._training_batches(processes)
@@ -128,10 +128,10 @@ class LanguageTask(RunTask):
         return WindowBatches(text, data.window, tokens, seed=self.settings.seed, **ranks)
 
     def _check_window(self) -> None:
-        """Raise if the text is read in parts that are longer than the position table of the model."""
+        """Raise ArgumentError if a window or a document may have more tokens than the model has positions."""
         data, longest = self.settings.data, self.model.longest_target
         name = "window" if data.layout == "continuous" else "max_length"
-        # A document begins with BOS.
+        # BOS, the first token of a document, needs a position too.
         needed = data.window if data.layout == "continuous" else data.max_length + 1
         if longest is not None and needed > longest:
             problem = f"data.{name} is {getattr(data, name)}, but the model has {longest} positions"
@@ -244,7 +244,7 @@ class LanguageTask(RunTask):
         return self._train.epoch(epoch, start)
 
     def largest_batch(self) -> TextBatch:
-        """Return the batch of the first epoch with the most tokens, including padding."""
+        """Return the largest batch of the first epoch: the one with the most tokens, including padding."""
         return next(self.batches(0, self._train.largest(0)))
 
     def len_epoch(self, epoch: int) -> int:
@@ -262,11 +262,11 @@ class LanguageTask(RunTask):
                 raise ArgumentError(message("LanguageTask.prepare()", problem))
             self._states_before[batch] = self._state
         before = self._states_before[batch]
-        # Without the position: recurrent models do not use it, and each position would need a CUDA graph.
+        # The position is set to 0: recurrent models do not use it, and each value would need a CUDA graph.
         return batch.to(device), replace(before.to(device), position=0)
 
     def padded_sizes(self, ready: tuple[TextBatch, State | None]) -> tuple[int, ...]:
-        # The terms of an estimator are means over all rows, also over padding.
+        # An estimator averages over all rows of a batch, so padding would change its loss.
         fixed = self.settings.carried or self._estimator is not None
         return () if fixed else tuple(ready[0].inputs.shape)
 
@@ -296,7 +296,7 @@ class LanguageTask(RunTask):
             self._state = State(before + batch.inputs.shape[1], state)
 
     def _sampled_loss(self, text: TextBatch, estimator: Reinforce) -> Loss:
-        """Return the loss of a model with hard attention."""
+        """Return the loss of a model with hard attention, whose gradient is estimated by sampling keys."""
         repeated, smoothing = text.repeat(estimator.samples), self.settings.training.label_smoothing
 
         def row_losses() -> RowLosses:
@@ -307,7 +307,7 @@ class LanguageTask(RunTask):
         return sampled_loss(estimator, row_losses, len(text), lengths=repeated.lengths, features=features)
 
     def tensors(self, batch: TextBatch) -> dict[str, Tensor]:
-        """A batch as named tensors; with the recurrent state before it, if it was carried."""
+        """Return a batch as named tensors, with the recurrent state that it starts from, if it has one."""
         named = batch.named_tensors()
         before = self._states_before.get(batch)
         return named if before is None else {**named, **_named(before)}
@@ -340,7 +340,7 @@ class LanguageTask(RunTask):
         return Evaluation(scores, self._samples())
 
     def _samples(self) -> list[Text]:
-        """Return beginnings of validation lines with continuations that the model samples."""
+        """Continue the beginnings of some validation lines by sampling. Return texts to be printed."""
         text, count = self.corpus.valid, self.settings.evaluation.samples
         offsets = text.lines.offsets
         long = [row for row in range(len(text)) if offsets[row + 1] - offsets[row] > 1]
@@ -360,7 +360,7 @@ class LanguageTask(RunTask):
 
 
 def _unless(stopping: Callable[[], bool], batches: Iterable[TextBatch]) -> Iterator[TextBatch]:
-    """Yield the batches; raise Stopped when a stop is requested."""
+    """Yield the batches; raise Stopped as soon as stopping() returns True."""
     for batch in batches:
         if stopping():
             raise Stopped
@@ -368,12 +368,12 @@ def _unless(stopping: Callable[[], bool], batches: Iterable[TextBatch]) -> Itera
 
 
 def _named(state: State) -> dict[str, Tensor]:
-    """Return a recurrent state as named tensors."""
+    """Return a recurrent state as named tensors, for a checkpoint or a saved batch."""
     hidden = {f"hidden.{number}": each.contiguous() for number, each in enumerate(state.hidden)}
     return {"position": torch.tensor(state.position), **hidden}
 
 
 def _state(tensors: Mapping[str, Tensor]) -> State:
-    """Return the recurrent state in the result of _named(); without tensors, a state without rows."""
+    """Return the recurrent state from named tensors, the inverse of _named(); an empty state if none."""
     names = [f"hidden.{number}" for number in range(sum(name.startswith("hidden.") for name in tensors))]
     return State(int(tensors.get("position", 0)), tuple(tensors[name] for name in names))

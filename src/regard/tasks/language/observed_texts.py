@@ -1,4 +1,4 @@
-"""observe_texts(): one forward pass over texts, with the score of each token and the attention by site."""
+"""observe_texts(): run a model over texts; return the log-probability of each token, and the attention."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["LONG", "ObservedText", "observe_in_batches", "observe_texts"]
 LONG = 512
 """With more tokens than this, only the TOP largest attention weights of each token are recorded.
 
-All weights of 8 heads for 2,048 tokens would be 134 MB for each layer, and the TOP largest are 6 MB.
+For example, with 8 heads and 2,048 tokens, all weights of a layer have 134 MB, and the TOP largest have 6 MB.
 """
 
 TOP = 32
@@ -54,7 +54,7 @@ class ObservedText:
 def observe_texts(
     model: LanguageModel, rows: Sequence[Sequence[int]], look: str | None, call: str
 ) -> list[ObservedText]:
-    """Run a language model over texts. Return the score of each token and the attention.
+    """Run a language model over texts. Return the log-probability of each token, and the attention.
 
     rows: the tokens of each text, the first of which is only an input: BOS, or EOS in continuous text.
     look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
@@ -99,7 +99,7 @@ def observe_texts(
 def observe_in_batches(
     model: LanguageModel, rows: Sequence[Sequence[int]], look: str | None, call: str
 ) -> list[ObservedText]:
-    """Like observe_texts(), in batches of texts of similar length, so that the memory is bounded."""
+    """Like observe_texts(), but in batches of texts of similar length, which limits the memory use."""
     order = sorted(range(len(rows)), key=lambda row: -len(rows[row]))
     observed: dict[int, ObservedText] = {}
     while order:
@@ -114,7 +114,10 @@ def observe_in_batches(
 
 
 def _all_weights(calls: list[Attended]) -> Tensor:
-    """Concatenate the weights of all calls of a site over the queries. A Transformer makes one call."""
+    """Return all weights of a site, (B, H, T, S): those of its calls, concatenated along the queries.
+
+    A recurrent model calls a site once per token, a Transformer only once.
+    """
     weights = [call.weights for call in calls if call.weights is not None]
     widest = max(each.shape[-1] for each in weights)
     return torch.cat([pad(each, (0, widest - each.shape[-1])) for each in weights], -2).float().cpu()

@@ -31,7 +31,7 @@ class ScoredText(TextResult):
         return exp_or_inf(-self.log_probability / (self.words + 1))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values of TextResult.to_dict(), with `words` and `word_perplexity` in addition."""
+        """Return the values of TextResult.to_dict(), and also `words` and `word_perplexity`."""
         per_word = self.word_perplexity
         added = {"words": self.words, "word_perplexity": per_word if per_word < float("inf") else None}
         return {**super().to_dict(), **added}

@@ -25,14 +25,14 @@ GENERATION_LIMIT = LengthLimit(constant=100)
 
 @dataclass(frozen=True)
 class Generation:
-    """The options of generating text.
+    """The options for generating text.
 
     search: Greedy(...), Beam(...) or Sample(...).
     limit: the maximum number of new tokens, EOS included, if the rules of the search have none.
     stop: stop strings; a text ends before the first of them.
     look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
     stopping: a function that returns True when generation must end, for example after Ctrl-C.
-    on_text: a function that gets each new piece of the text of a single prompt.
+    on_text: a function that is called with each new piece of text. It needs a single prompt.
     tokens_per_batch: the maximum number of tokens of a batch: prompts and new tokens of all hypotheses.
     """
 
@@ -51,7 +51,7 @@ class Generation:
 
     @property
     def hypotheses(self) -> int:
-        """Number of hypotheses of each prompt during the search."""
+        """Number of hypotheses that the search keeps for each prompt."""
         match self.search:
             case Beam(size=size):
                 return size
@@ -91,7 +91,7 @@ class TextGenerator:
         return tokens
 
     def generate(self, texts: Sequence[str], first: int, options: Generation) -> list[GeneratedText]:
-        """Continue each prompt. first: the index of the first prompt in the data.
+        """Continue each prompt. first: index of texts[0] among all prompts, for the seeds of sampling.
 
         After options.stopping() returns True, prompts whose generation has not begun are left out.
         """
@@ -118,7 +118,7 @@ class TextGenerator:
         return not isinstance(options.search, Beam) and options.hypotheses == 1
 
     def _batches(self, prompts: Sequence[list[int]], options: Generation) -> Iterator[list[int]]:
-        """Yield the rows of each batch. The prompts of a batch have the same number of tokens."""
+        """Yield the prompts of each batch, as indices. All prompts of a batch have equally many tokens."""
         by_length: dict[int, list[int]] = {}
         for row, prompt in enumerate(prompts):
             by_length.setdefault(len(prompt), []).append(row)
@@ -150,7 +150,7 @@ class TextGenerator:
     def _observe(
         self, outputs: Sequence[tuple[list[int], Hypothesis]], options: Generation
     ) -> Iterator[ObservedText | None]:
-        """Yield the attention of each output, in order; None if no attention is recorded."""
+        """Yield the attention for each output, in order; None for each if no attention is recorded."""
         if options.look is None or not outputs:
             return iter([None] * len(outputs))
         rows = [[self.first_token, *prompt, *hypothesis.tokens] for prompt, hypothesis in outputs]
@@ -202,8 +202,8 @@ class TextGenerator:
     ) -> dict[str, Any]:
         """Return the fields of a TextResult that follow from its tokens and its attention.
 
-        row: the first token, the prompt, and the tokens of the result. text: the text that the user gave.
-        prompt: number of tokens of the prompt.
+        row: the first token, the prompt, and the tokens of the result. text: the text of the user, whose
+        unknown words are listed. prompt: number of tokens of the prompt.
         """
         first, tokens = row[0], list(row[1:])
         pieces = self.tokenizer.pieces(tokens)

@@ -40,15 +40,16 @@ _shortened.maxstring = 80
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TextResult:
-    """A text with the log-probability of each of its tokens; the base of ScoredText and GeneratedText.
+    """A text with the log-probability of each of its tokens; base class of ScoredText and GeneratedText.
 
     text: the text. token_ids: its tokens. pieces: the text of each token, "</s>" for EOS.
     token_scores: log p(x_t | x_1 ... x_t-1) of each token.
     attention: for each attention layer (site), the weights (H, T, T) over the text so far. Row t is the
         attention while token t is predicted; column s is input s, which is token s - 1. Column 0 is the token
         before the text.
+    long: the attention for a text with more than 512 tokens, instead of `attention`: the 32 largest weights
+        of each row, and a map of blocks.
     unknown: the words that the vocabulary does not cover.
-    long: the same for a text with more than 512 tokens: of each row, the 32 largest weights, and a block map.
     notes: messages for the user.
     word_numbers: for each row of the attention, the index of its word; -1 for EOS.
     first_piece: the token before the text, "<s>", or "</s>" in continuous text.
@@ -77,7 +78,7 @@ class TextResult:
 
     @property
     def read_pieces(self) -> tuple[str, ...]:
-        """The text of the token of each row of the attention."""
+        """For each row of the attention, the text of its token."""
         return self.pieces
 
     @property
@@ -109,10 +110,10 @@ class TextResult:
         return Seen(sites, (), rows, (), numbers, heading, self.all_notes, score, self.long)
 
     def pictures(self) -> Iterator[Picture]:
-        """Yield a picture of the attention of each layer (site), the mean or the maximum of its heads.
+        """Yield one picture of the attention for each layer (site).
 
-        A text of at most 48 words is drawn as a matrix. Longer texts are drawn as a map, in which a cell is
-        the largest weight of a block of tokens, so that the size of the picture is bounded.
+        A text of at most 48 words is drawn as a matrix, the mean over heads. A longer text is drawn as a map,
+        in which each cell is the largest weight in a block of tokens, which limits the size of the picture.
         """
         seen = self.seen()
         words = seen.words()
@@ -168,7 +169,7 @@ class TextResult:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """Lines with the scores."""
+        """Lines of text to print below the result: its log-probability and its perplexity."""
         return (f"log-probability {self.log_probability:.2f}, perplexity per token {self.perplexity:.2f}",)
 
     def html_text(self) -> str:

@@ -1,4 +1,4 @@
-"""The text of generated tokens: stop strings, and text that is shown while tokens are generated."""
+"""Convert generated tokens to text: stop at stop strings, and print the text while it is generated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.errors import ArgumentError, message
 __all__ = ["StopCheck", "TextStream", "before_stop", "check_stop", "continuation"]
 
 CONTEXT = 8
-"""Number of tokens before a text that are decoded with it, so that the space between them is kept."""
+"""A text is decoded together with this many tokens before it, so that the space between them is kept."""
 
 CHARACTER = 4
 """Maximum number of bytes of a character in UTF-8."""
@@ -40,7 +40,7 @@ def check_stop(stop: Sequence[str], call: str) -> tuple[str, ...]:
 
 
 def continuation(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:
-    """Return the text of tokens that follow other tokens, with the space between them.
+    """Return the text of `tokens`, beginning with the space, if any, that separates it from `before`.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("word", ["I learned CS"])
@@ -79,11 +79,15 @@ class StopCheck:
     ):
         self.tokenizer, self.prompts, self.stop = tokenizer, prompts, stop
         self.requested, self.observer = requested, observer
-        # Each token has at least one byte. A stop string ends in the last token, or it ended an earlier step.
+        # Only the last tokens are searched: a stop string that ended earlier was detected at that step. Each
+        # token has at least one byte, so a stop string has at most as many tokens as bytes.
         self.window = max((len(each.encode()) for each in stop), default=0) + CONTEXT
 
     def __call__(self, tokens: Tensor, index: Tensor) -> Tensor:
-        """Return which hypotheses end, (b, K). tokens: (b, K, t). index: (b,)."""
+        """Return which hypotheses end, a boolean tensor (b, K) for K hypotheses of each of b prompts.
+
+        tokens: the tokens generated so far, (b, K, t). index: the prompt of each row of tokens, (b,).
+        """
         if self.observer is not None:
             self.observer(tokens[0, 0].tolist())
         if self.requested():
@@ -102,9 +106,9 @@ class StopCheck:
 class TextStream:
     """Converts generated tokens to text piece by piece, for output while a text is generated.
 
-    Bytes of an incomplete character, and text that may be the beginning of a stop string, are kept back. If a
-    token changes the character before it (a combining accent), only the accent is returned. So the returned
-    pieces together are canonically equivalent (Unicode) to the whole text.
+    Bytes of an incomplete character, and text that may be the beginning of a stop string, are not returned
+    until the next tokens decide. If a token adds a combining accent to a character that was returned already,
+    only the accent is returned. So all pieces together are canonically equivalent (Unicode) to the text.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("bpe", ["low lower lowest"] * 9, size=280)
@@ -120,7 +124,10 @@ class TextStream:
         self.kept, self.stopped = "", False
 
     def push(self, tokens: Sequence[int], *, last: bool = False) -> str:
-        """Return the new text. tokens: all tokens generated so far. last: keep nothing back."""
+        """Return the text that is new since the last call.
+
+        tokens: all tokens generated so far. last: whether these are all tokens, so that all text is returned.
+        """
         whole = [*self.context, *tokens]
         old = self.tokenizer.decode(whole[self.first : self.read])
         new = self.tokenizer.decode(whole[self.first :])
@@ -145,7 +152,7 @@ class TextStream:
 
 
 def _added(old: str, new: str) -> str:
-    """Return the end of `new` after `old`, or after their common beginning if the end of `old` changed."""
+    """Return the part of `new` after `old`, or after their common prefix if the end of `old` changed."""
     if new.startswith(old):
         return new[len(old) :]
     before, after = (unicodedata.normalize("NFD", text) for text in (old, new))

@@ -16,13 +16,13 @@ from regard.viewing import Picture, Seen, pooled
 __all__ = ["VIEW_OPTIONS", "LanguageView", "view_language"]
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = ("text",)
-"""The options of `regard view` for language models, besides those for drawing."""
+"""The options of `regard view` for language models, besides the drawing options, which all tasks have."""
 
 MATRIX = 256
 """Maximum number of tokens of a text that is drawn as a matrix. Longer texts are drawn as a map."""
 
 LONGEST = 2048
-"""Maximum number of tokens of a text."""
+"""Maximum number of tokens of a text to view."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class LanguageView(RunView):
     """The self-attention of a language model over one text."""
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw one view. A long text is drawn as a map of blocks, the only view that can show it."""
+        """Draw one view. A text of more than MATRIX tokens can only be drawn as a map of blocks."""
         if self.seen.long:
             options = replace(options, view=options.view or "long")
             if options.view != "long":
@@ -67,6 +67,6 @@ def view_language(
 
 
 def _long(seen: Seen) -> Seen:
-    """Return a copy with a map of blocks for each site, instead of all weights."""
+    """Return a copy of `seen` that has a map of blocks for each site, instead of all attention weights."""
     maps = [pooled(each.name, each.weights, each.rows, each.columns) for each in seen.sites]
     return replace(seen, sites=(), long=tuple(maps))

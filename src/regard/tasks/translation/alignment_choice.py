@@ -1,4 +1,4 @@
-"""Choose the attention (site, head, step) that a run aligns by, and save it; combine two directions."""
+"""Choose the attention (site, head, step) that a run aligns words by, and save it; combine two directions."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ __all__ = [
 ]
 
 CHOSEN = "alignment.json"
-"""The file of a run folder with the site, head and step to align by."""
+"""The file in a run folder that names the site, head and step to align by."""
 
 AT_ONCE = 128
-"""Number of pairs scored at once: the attention of all layers and heads is in memory."""
+"""Number of pairs scored at once. It is small because the attention of all layers and heads is in memory."""
 
 FoundLinks = list[tuple[tuple[int, int], ...]]
 
@@ -45,8 +45,8 @@ def choose_by_links(
 ) -> list[tuple[Choice, AlignmentScore]]:
     """Rank sites, heads and steps by the alignment error rate (AER) on some pairs, lowest first.
 
-    gold: the gold alignment of each pair. 100 pairs are enough; use other pairs than those that alignments
-    are evaluated on afterwards. Links are between words, unless translator.unit is "character".
+    gold: the gold alignment of each pair. 100 pairs are enough. Do not evaluate alignments on the same pairs
+    afterwards. Links are between words, unless translator.unit is "character".
     """
     unit = "word" if translator.unit == "auto" else translator.unit
     return rank_by_links(_all_alignments(translator, sources, targets, unit), gold)
@@ -72,7 +72,7 @@ def choose_by_agreement(
 def _all_alignments(
     translator: Translator, sources: Sequence[str], targets: Sequence[str], unit: str | None = None
 ) -> dict[Choice, FoundLinks]:
-    """Return the links of each pair, for every choice of site, head and step."""
+    """Return, for every choice of site, head and step, the links that it gives for each pair."""
     alignments: dict[Choice, FoundLinks] = {}
     for first in range(0, len(sources), AT_ONCE):
         some = slice(first, first + AT_ONCE)
@@ -91,7 +91,7 @@ def _all_alignments(
 def aligned_at(
     pair: Scored, site: str | None = None, head: int | None = None, shifted: bool | None = None
 ) -> Scored:
-    """Return the pair with other attention to align by: this site, head and step.
+    """Return a copy of the pair that is aligned by this site, head and step. None keeps the present one.
 
     Raises ArgumentError if the model has no attention to its source.
     """
@@ -105,9 +105,10 @@ def aligned_at(
 def join_directions(
     forward: Alignment, backward: Alignment, how: str = "grow-diag-final-and", threshold: float | None = None
 ) -> list[tuple[int, int, float]]:
-    """Combine the alignments of a pair by models of both directions: (source word, target word, weight).
+    """Combine two alignments of a pair, from models of opposite directions, into weighted links.
 
-    The weight is the mean of both directions. how, threshold: as in symmetrise() and in Alignment.weighted().
+    A link is (source word, target word, weight). The weight is the mean over both directions. how: as in
+    symmetrise(). threshold: as in Alignment.weighted().
 
     >>> import torch
     >>> from regard.decoding import align
@@ -126,13 +127,13 @@ def join_directions(
 
 
 def _at(matrix: Tensor, row: int, column: int) -> float:
-    """Return a weight; 0 outside the matrix, if one model truncated the pair."""
+    """Return an entry of a matrix; 0 outside it, because one of the models may have truncated the pair."""
     inside = row < matrix.shape[0] and column < matrix.shape[1]
     return float(matrix[row, column]) if inside else 0.0
 
 
 def write_choice(folder: str | Path, choice: Choice, why: str = "") -> None:
-    """Save the site, head and step that a run aligns by, and a text that says how they were chosen."""
+    """Save the site, head and step that a run aligns by. why: a text that says how they were chosen."""
     path = Path(folder) / CHOSEN
     content = {"site": choice.site, "head": choice.head, "shifted": choice.shifted, "why": why}
     content["checksum"] = _checksum(choice)
@@ -175,7 +176,7 @@ def _checksum(choice: Choice) -> int:
 
 
 def check_choice(model: Model, choice: Choice, folder: str | Path) -> None:
-    """Raise DataError if the model has no such site or head; runs the model on one token."""
+    """Raise DataError if the model has no such site or head. To find its sites, the model reads one token."""
     attention = observe(model, Batch.collate([[UNK]], [[UNK]]), "*").attention_of(0)
     try:
         averaged(attention, choice.site, choice.head)

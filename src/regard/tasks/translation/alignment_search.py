@@ -26,9 +26,9 @@ def search_alignments(
 ) -> Iterator[str]:
     """Yield the best choices of site, head and step as lines of text, then save the best in the run.
 
-    gold: gold alignments, read from path; the choice with the lowest AER is best. None: the choices of both
-    directions with the highest agreement are best, and both runs are changed. other: the run of the opposite
-    direction.
+    gold: gold alignments, which were read from the file `path`: the choice with the lowest AER is best. With
+    gold=None, the two choices (one of each run) whose alignments agree most are best, and are saved in both
+    runs. other: the run of the opposite direction, for gold=None.
     """
     both = list(pairs)
     tell(Notes(), pairs)

@@ -57,12 +57,12 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     CommandOption("--translations", "Evaluate the translations in this file, instead of a run.", "FILE"),
     CommandOption(
         "--split",
-        "Evaluate on this split of the built-in corpus, instead of files: test, long or valid.",
+        "Evaluate on this split of the built-in corpus (test, long or valid), instead of on files.",
         "NAME",
     ),
     CommandOption(
         "--sentences",
-        "With --split: number of sentences.",
+        "Number of sentences to evaluate on, with --split.",
         "INT",
         int,
         SENTENCES,
@@ -126,7 +126,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 """The options of `regard evaluate` for translation."""
 
 REFERENCES = ("source", "target", "tsv", "jsonl", "split", "sentences", "gold_alignments", "base")
-"""The options that ReferenceOptions has, besides columns and fields."""
+"""The options whose values become fields of ReferenceOptions, besides --columns and --fields."""
 
 
 @dataclass(frozen=True)
@@ -191,9 +191,9 @@ def evaluate_translation(
 
 @dataclass(frozen=True)
 class ReferenceOptions:
-    """The options for the references.
+    """The options that say where the references are.
 
-    They are in files of lines (source, target), in files of pairs (tsv or jsonl), or in a split of the
+    They are in parallel files (source, target), in files of pairs (tsv or jsonl), or in a split of the
     built-in corpus.
     """
 
@@ -214,7 +214,7 @@ class ReferenceOptions:
         return [*(self.tsv or ()), *(self.jsonl or ())]
 
     def check(self, translations: str | None) -> None:
-        """Raise ArgumentError unless the references are given in exactly one way."""
+        """Raise ArgumentError unless one kind of references is named, with all the files that it needs."""
         files = self.source is not None or bool(self.target)
         if self.split is not None and (files or self.rows or self.gold_alignments is not None):
             problem = "the built-in corpus has its own source, target and alignments"

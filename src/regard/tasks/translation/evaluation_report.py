@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 AT_ONCE = 1024
-"""Number of pairs scored at once: the attention of all of them is in memory."""
+"""Number of pairs scored at once. It is limited because the attention for all of them is in memory."""
 
 SPLITS = ("test", "long", "valid")
 
@@ -51,7 +51,7 @@ SPLITS = ("test", "long", "valid")
 class References:
     """Source sentences with one or more lists of reference translations, and gold alignments if known.
 
-    name, linked: where the references and the gold alignments come from.
+    name: where the references come from. linked: where the gold alignments come from.
     """
 
     sources: list[str]
@@ -63,7 +63,11 @@ class References:
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How scores are computed: the sacreBLEU tokenizer, lowercasing, and the language of Moses BLEU."""
+    """How scores are computed.
+
+    tokenize: the tokenizer of sacreBLEU. lowercase: whether to lowercase the text first. moses: the language
+    whose Moses tokenizer is used for a second BLEU score; None for no second score.
+    """
 
     tokenize: str = "13a"
     lowercase: bool = False
@@ -78,7 +82,10 @@ class EvaluationOptions:
 
 @dataclass(frozen=True)
 class Signature:
-    """The signature of a score, a:1|b:2; lines are broken only between its parts."""
+    """The signature of a sacreBLEU score, such as nrefs:1|case:mixed, to be printed in a table.
+
+    Lines are broken only between its parts.
+    """
 
     text: str
 
@@ -97,7 +104,10 @@ class Signature:
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """Scores of translations. run: the run that translated, its search and time; None for a file."""
+    """Scores of translations.
+
+    run: the folder of the run that translated, its search and its time; None if a file was scored.
+    """
 
     data: str
     sentences: int
@@ -212,9 +222,10 @@ def evaluate_run(
     out: Path | None,
     page: TranslationPage,
 ) -> EvaluationReport:
-    """Translate and score with a run: the scores, the perplexity of the references, and the AER.
+    """Translate with a run and score the translations; also compute the perplexity of the references.
 
-    out: file to write the translations to, or None. page: collects the translations, and is saved.
+    If there are gold alignments, the AER is computed too. out: file to write the translations to, or None.
+    page: the HTML page that the translations are added to; it is saved at the end.
     """
     if sys.stderr.isatty():  # the first batch may take seconds
         say(f"translating {len(references.sources):,} sentences")

@@ -18,22 +18,23 @@ from regard.tasks.translation.evaluation_report import References
 __all__ = ["FaithfulnessReport", "measure_faithfulness"]
 
 LEGEND = (
-    "hidden, unknown: the most attended source word is masked, or replaced by the unknown token; the random "
-    "column beside each: the same for other words. compr., suff.: comprehensiveness and sufficiency, in "
-    "probability. tau: Kendall's tau of weights and gradients. uniform: the attention is made uniform. "
-    "See docs/faithfulness.md."
+    "hidden: the most attended source word is masked. unknown: it is replaced by the unknown token. random: "
+    "the same with a random other word, for the column before. compr., suff.: comprehensiveness and "
+    "sufficiency, as probabilities. tau: Kendall's tau between weights and gradients. uniform: all weights "
+    "are made equal. See docs/faithfulness.md."
 )
-"""Explanation of the columns."""
+"""Explanation of the columns of the table, printed below it."""
 
 MAX_SENTENCES = 100
-"""Number of sentences that are tested at most: every target word is scored about 15 times."""
+"""Maximum number of sentences to measure on, which is slow: every target word is scored about 15 times."""
 
 
 @dataclass(frozen=True)
 class FaithfulnessReport:
-    """Faithfulness of all cross-attention sites together, then of each; and the agreement with another run.
+    """How faithful the cross-attention of a model is, and how much it agrees with that of another run.
 
-    results: the first is for all sites together; if there are several sites, one for each follows.
+    results: the first result is for all sites together. If there are several sites, one result for each site
+    follows.
     """
 
     results: list[Faithfulness]

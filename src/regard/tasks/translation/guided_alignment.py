@@ -20,7 +20,7 @@ __all__ = ["Guide", "guided_site"]
 def guided_site(model: Model) -> str:
     """Return the cross-attention site that the guided-alignment loss supervises and alignments are read from.
 
-    It is the penultimate layer, as in Garg et al. 2019, or the only one.
+    It is in the penultimate decoder layer, as in Garg et al. (2019), or in the only one.
 
     >>> from regard.models import build_model
     >>> guided_site(build_model("transformer", 9, 9, size="tiny"))
@@ -40,8 +40,8 @@ def guided_site(model: Model) -> str:
 class Guide:
     """Target weights of the attention for the pairs of a batch.
 
-    links: the alignment of each training pair, by its index. The sure links of a target word are used, or its
-    possible links if it has no sure one; a word without links is not supervised.
+    links: the alignment of each training pair. A target word is supervised with its sure links, or with its
+    possible links if it has no sure links. A target word without links is not supervised.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> words = train_tokenizer("word", ["a b c"])
@@ -56,7 +56,7 @@ class Guide:
         self.links, self.source, self.target = links, source, target
 
     def wanted(self, batch: Batch) -> Tensor:
-        """(B, T, S): 1 where a target token is aligned with a source token."""
+        """Return the target weights (B, T, S): 1 if target token t is aligned with source token s, else 0."""
         wanted_BTS = torch.zeros(*batch.labels.shape, batch.source.shape[1])
         source, target = batch.source.tolist(), batch.labels.tolist()
         lengths = zip(batch.source_lengths.tolist(), batch.target_lengths.tolist(), strict=True)
@@ -71,7 +71,7 @@ class Guide:
 
 
 def _by_target(links: Links) -> dict[int, set[int]]:
-    """Return the linked source words of each target word."""
+    """Return a dict: target word -> the source words that it is linked with."""
     by_target: dict[int, set[int]] = {}
     for source, target in links.sure:
         by_target.setdefault(target, set()).add(source)

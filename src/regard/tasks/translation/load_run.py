@@ -25,7 +25,7 @@ class TranslationRun(LoadedRun, Translator):
     settings: TranslationSettings
 
     def prepare(self, line: str) -> str:
-        """Split punctuation from words, as in the built-in corpus."""
+        """Return the line, with spaces around punctuation if the run was trained on the built-in corpus."""
         return line if self.settings.data.built_in is None else separate_marks(line)
 
     def shown(self) -> dict[str, object]:
@@ -33,15 +33,16 @@ class TranslationRun(LoadedRun, Translator):
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise if an option is not one of Translator's; the error suggests the nearest."""
+    """Raise if Translator has no option of this name; the error suggests the most similar name."""
     check_load_keywords(Translator, options)
 
 
 def translator_of(run: StoredRun, device: str, **options: Any) -> TranslationRun:
     """Load the translator of a run.
 
-    It aligns by the attention saved in alignment.json, else by the guided site, else by all cross-attention.
-    options: those of Translator, such as search.
+    Words are aligned by the attention that alignment.json names. Without this file, they are aligned by the
+    site that was trained with guided alignment, or else by all cross-attention.
+    options: the options of Translator, such as search.
     """
     folder, settings = run.folder, run.settings
     source, target = load_tokenizers(folder, settings.data)

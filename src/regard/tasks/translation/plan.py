@@ -1,4 +1,4 @@
-"""Planning: the model size, batch size, learning rate and dropout for the data, the budget and the speed.
+"""Choose the model size, batch size, learning rate and dropout to suit the data, the budget and the speed.
 
 The rules were fitted to short trainings on English-German sentence pairs; benchmarks/first_hour.py compares
 their choices with settings tried by hand.
@@ -23,7 +23,7 @@ from regard.training.settings import LENGTHS, merged
 __all__ = ["DEFAULT_PAIRS", "Plan", "Workload", "fill_data", "fit_to_text", "make_plan", "with_grammar"]
 
 DEFAULT_PAIRS = 20_000
-"""The number of training pairs taken from the built-in corpus."""
+"""The default number of training pairs from the built-in corpus."""
 
 Options = dict[str, Any]
 Speed = Callable[[Options, int | None], float]
@@ -32,41 +32,44 @@ Speed = Callable[[Options, int | None], float]
 The batch size is None if the settings have a batch size in sentences."""
 
 FILLED = 0.9
-"""The fraction of a batch that is tokens of the longer side; the rest is padding."""
+"""The fraction of a batch that is not padding, on the side (source or target) that has more tokens."""
 
 STEPS = 800
-"""The batch is the largest with which the run still has this many steps: fewer do not converge."""
+"""The plan chooses the largest batch size that leaves this many steps; with fewer, runs do not converge."""
 
 BATCHES = {"cpu": (512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 8192)}
-"""The batch sizes to choose from, in tokens, by the kind of device."""
+"""Kind of device -> the batch sizes to choose from, in tokens."""
 
 USUAL_BATCH = {"cpu": 2048, "cuda": 4096}
-"""The batch size of a run whose length is given in steps."""
+"""Kind of device -> the batch size, in tokens, of a run whose budget is in steps."""
 
 REPEATS = 8
-"""Epochs after which a larger model gains more than further repetition of the same data."""
+"""After this many epochs, a larger model improves the result more than further epochs do."""
 
 MEASUREMENTS = 3
-"""At most this many model sizes are timed."""
+"""Maximum number of model sizes whose speed is measured."""
 
 TUNING_RATE = 3e-4
-"""The learning rate of a run that starts from the weights of another."""
+"""The learning rate of a run that starts from the weights of another run."""
 
 SEEN_PAIRS, BLEU_WORDS = 1000, 4
-"""Exact match selects the best checkpoint if the targets of the first pairs repeat and are shorter than this
-many words on average (labels), or if the tokenizer is character; BLEU otherwise."""
+"""The best checkpoint is selected by exact match, not by BLEU, if the targets look like labels.
+
+They do if, among the first SEEN_PAIRS pairs, many targets are equal and the mean is below BLEU_WORDS words.
+Exact match is also used if the tokenizer is "character"."""
 
 SHORT_MINUTES, SHORT_SENTENCES = 5, 200
-"""In runs of at most this many minutes, this many sentences are translated at each evaluation."""
+"""Runs of at most SHORT_MINUTES minutes translate only SHORT_SENTENCES sentences at each evaluation."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """The sizes of one kind of model, and the learning rate of width 128 in batches of 1,024 tokens.
+    """The sizes and the learning rate of one kind of model.
 
-    tokens_needed: number of tokens to train on, per unit of width times layers; with fewer tokens, a smaller
-    model is better. widths: (width, layers), ascending; layers is 0 if the model has no such option. power:
-    exponent of the width in the learning rate.
+    rate: the learning rate for width 128 and batches of 1,024 tokens. power: the learning rate is multiplied
+    by (128 / width) ** power. tokens_needed: a model should train on tokens_needed * width * layers tokens;
+    with fewer tokens, a smaller model is better. widths: the sizes (width, layers), ascending; layers is 0 if
+    the model has no such option.
     """
 
     rate: float
@@ -80,19 +83,19 @@ TRANSFORMER = Family(
     3.5e-3, 1.0, 5_000, ((64, 2), (128, 2), (128, 3), (192, 3), (256, 3), (256, 4), (384, 4), (512, 6))
 )
 FAMILIES = {"transformer": TRANSFORMER}
-"""The family of each model that is not RECURRENT."""
+"""Name of a model -> its family. All other models are of the family RECURRENT."""
 
 SIZE_OPTIONS = ("width", "size", "layers", "embedding", "inner")
-"""Options of a model that fix its size: where one is given, no other size is tried."""
+"""Options that determine the size of a model. If the user sets one of them, the plan chooses no size."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a run trains on, and where.
+    """The amount of training data of a run, and the device that it trains on.
 
-    pairs: number of training pairs. tokens: number of tokens of one epoch, on the side that has more.
-    device: cpu, cuda or mps. processes: number of processes, each with batches of its own. target_tokens:
-    number of target tokens of one epoch, for the text of the plan; None if that side has more.
+    pairs: number of training pairs. tokens: number of source or target tokens of one epoch, whichever is
+    larger. device: cpu, cuda or mps. processes: number of processes, each with batches of its own.
+    target_tokens: number of target tokens of one epoch, for the text of the plan; None if equal to `tokens`.
     """
 
     pairs: int
@@ -104,9 +107,9 @@ class Workload:
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings with everything chosen, and the choice in one sentence.
+    """The complete settings of a run. text: a sentence that says what was chosen.
 
-    tokens: number of tokens that the run will train on. tokens_per_second: the speed, if it was measured.
+    tokens: number of tokens that the run will train on. tokens_per_second: the speed; None if not measured.
     """
 
     settings: dict[str, Any]
@@ -116,7 +119,7 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """How long the run will take, evaluations counted; None if the speed is not known."""
+        """How long the run will take, including its evaluations; None if the speed was not measured."""
         if self.tokens_per_second is None:
             return None
         return self.tokens / self.tokens_per_second / (1 - EVALUATION_PART - RESERVED)
@@ -125,8 +128,8 @@ class Plan:
 def with_grammar(given: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the settings of a new run, with a grammar version if it uses the built-in corpus.
 
-    other: the settings of the run whose weights it starts with; the new run keeps its grammar version and its
-    vocabulary.
+    other: the settings of the run whose weights the new run starts from. The new run has the grammar version
+    of that run, because it has the vocabulary of that run.
 
     >>> with_grammar({"data": {"built_in": "korean"}})["data"]
     {'grammar': 2, 'built_in': 'korean'}
@@ -139,7 +142,7 @@ def with_grammar(given: Mapping[str, Any], other: Mapping[str, Any] | None = Non
 
 
 def fill_data(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill in the defaults that do not depend on the data: the built-in corpus, and how to evaluate.
+    """Fill in the defaults that can be chosen before the data are read: for built_in, and for evaluation.
 
     >>> fill_data({"data": {"built_in": "korean"}})["data"]
     {'tokenizer': 'word', 'pairs': 20000, 'built_in': 'korean'}
@@ -154,10 +157,11 @@ def fill_data(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fit_to_text(given: Mapping[str, Any], pairs: Iterable[Any]) -> tuple[dict[str, Any], str]:
-    """Choose the tokenizer and metric that suit the text; return the settings, and the reason or "".
+    """Choose the tokenizer and the metric that suit the text.
 
-    BLEU counts sequences of four words, so it is 0 for targets of one word even if all are right: there,
-    exact match selects the best checkpoint. pairs: read twice.
+    Return the settings, and the reason for the tokenizer ("" if the user has set it). BLEU counts sequences
+    of up to four words, so it is 0 for targets of one word, even if all are right. For such targets, exact
+    match selects the best checkpoint. pairs: iterated twice.
 
     >>> settings, why = fit_to_text({}, [(f"{n} apples", str(n * n)) for n in range(100, 400)])
     >>> settings["data"]["tokenizer"], settings["training"]["best"]
@@ -175,10 +179,10 @@ def fit_to_text(given: Mapping[str, Any], pairs: Iterable[Any]) -> tuple[dict[st
 
 
 def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
-    """Choose the settings that are not given.
+    """Choose the settings that the user has not set.
 
-    speed: called only for a budget in minutes, a few times. With steps or epochs the plan depends on the data
-    alone.
+    speed: a function that measures the training speed. It is only called, a few times, if the budget is in
+    minutes. Otherwise the plan does not depend on the speed of the machine.
 
     >>> work = Workload(pairs=20_000, tokens=250_000)
     >>> plan = make_plan({"training": {"minutes": 5}}, work, lambda model, tokens: 1.1e6 / model["width"])
@@ -187,7 +191,7 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
     """
     model, training = given.get("model", {}), given.get("training", {})
     family = FAMILIES.get(model.get("name", "bahdanau"), RECURRENT)
-    group = work.processes * training.get("accumulation_steps", 1)  # batches of a step
+    group = work.processes * training.get("accumulation_steps", 1)  # number of batches per step
     batches, counted = _batches(training, work, group), training.get("batch_size") is not None
     fixed = any(model.get(name) is not None for name in SIZE_OPTIONS)
     measured: float | None = None
@@ -222,7 +226,7 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
 
 
 class _Timing:
-    """Speeds of models at one batch size, each measured once."""
+    """Measures the speed of models at one batch size, and remembers it. tokens: the batch size."""
 
     def __init__(self, speed: Speed, tokens: int | None):
         self._speed, self._tokens, self.known = speed, tokens, dict[str, float]()
@@ -235,8 +239,12 @@ class _Timing:
 
 
 def _timed_size(family: Family, work: Workload, seconds: float, timing: _Timing) -> Options:
-    """The largest size with enough tokens in this time: guessed from one measurement, then corrected."""
-    # A GPU compiles kernels for each timed size, so start with the largest that the number of pairs allows.
+    """Return the largest model size that can train on enough tokens in this time, as model options.
+
+    One size is timed, and the speed of the others is estimated from it. Then the estimate is corrected: the
+    chosen size is timed too, until the choice does not change.
+    """
+    # Each timed size costs a GPU the time to compile kernels, so begin with the most probable size there.
     start = _largest(family, work, lambda size: math.inf) if work.device == "cuda" else family.widths[2]
     measured = {start: timing(_options(start))}
     best = start
@@ -254,7 +262,10 @@ def _timed_size(family: Family, work: Workload, seconds: float, timing: _Timing)
 
 
 def _largest(family: Family, work: Workload, tokens: Callable[[tuple[int, int]], float]) -> tuple[int, int]:
-    """The largest size that the number of pairs allows and that gets enough tokens to train on."""
+    """Return the largest size that suits the number of pairs and can train on enough tokens.
+
+    tokens: a function that returns how many tokens a model of a size can train on.
+    """
     most = 64 * (max(work.pairs, 100) / 100) ** 0.3
     fitting = [
         size
@@ -266,13 +277,13 @@ def _largest(family: Family, work: Workload, tokens: Callable[[tuple[int, int]],
 
 
 def _cost(size: tuple[int, int]) -> float:
-    """Return the training time per token of a model of this size, relative to other sizes."""
+    """Estimate the training time per token of a model of this size, in arbitrary units."""
     width, layers = size
     return width * (1 + width / 512) * max(layers, 1)
 
 
 def _options(size: tuple[int, int]) -> Options:
-    """Return a size as options of build_model()."""
+    """Return the options of build_model() for a model of this size."""
     width, layers = size
     if not layers:
         return {"width": width}
@@ -291,18 +302,18 @@ def _batches(training: Mapping[str, Any], work: Workload, group: int) -> tuple[i
     device = work.device if work.device in BATCHES else "cpu"
     if training.get("batch_tokens") is not None:
         return (training["batch_tokens"],)
-    if training.get("batch_size") is not None:  # its number of tokens, including padding
+    if training.get("batch_size") is not None:  # converted to tokens, including padding
         return (round(training["batch_size"] * work.tokens / max(work.pairs, 1) / FILLED) or 1,)
     if training.get("steps") is not None:
         return (USUAL_BATCH[device],)
     if any(training.get(name) is not None for name in LENGTHS):
         return BATCHES[device]
-    # Without a budget, a run has at least MIN_STEPS steps, for any batch size.
+    # Without a budget, a run is as long as needed for MIN_STEPS steps, so one batch size is chosen here.
     return (_batch(BATCHES[device], EPOCHS * work.tokens / group, MIN_STEPS),)
 
 
 def _tokens_of(training: Mapping[str, Any], work: Workload, batches: tuple[int, ...], group: int) -> float:
-    """Return the number of tokens that a run without a budget in minutes trains on."""
+    """Return how many tokens a run trains on in total, if its budget is not in minutes."""
     if training.get("steps") is not None:
         return training["steps"] * batches[-1] * FILLED * group
     if training.get("epochs") is not None:
@@ -312,7 +323,10 @@ def _tokens_of(training: Mapping[str, Any], work: Workload, batches: tuple[int, 
 
 
 def _batch(batches: tuple[int, ...], total: float, steps: int = STEPS) -> int:
-    """Return the largest batch size with which `total` tokens give enough steps, or else the smallest."""
+    """Return the largest batch size with which `total` tokens are enough for `steps` steps.
+
+    If there is no such batch size, return the smallest one.
+    """
     return max((each for each in batches if total / (each * FILLED) >= steps), default=batches[0])
 
 
@@ -334,7 +348,7 @@ def _rate(family: Family, width: int, batch: int, steps: float) -> float:
 
 
 def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: float | None) -> str:
-    """The plan as a sentence; total and speed count target tokens, as the log of the run does."""
+    """Return the plan as a sentence. total, speed: in target tokens, as in the log of the run."""
     model, training = settings["model"], settings["training"]
     size = ", ".join(f"{name} {model[name]}" for name in ("size", "width", "layers") if model.get(name))
     batch = f"{training.get('batch_tokens') or 0:,} tokens"

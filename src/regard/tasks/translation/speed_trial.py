@@ -22,7 +22,7 @@ __all__ = ["Trial", "epoch_tokens", "plan_run"]
 
 
 class Trial:
-    """Times training steps of models on a corpus.
+    """Measures the training speed of models on a corpus.
 
     settings: the settings of the run that are known so far.
     """
@@ -32,9 +32,10 @@ class Trial:
         self._settings, self._corpus, self._device = settings, corpus, torch.device(device)
 
     def speed(self, options: Options, tokens: int | None) -> float:
-        """Return the tokens per second (of the longer side) of a model.
+        """Measure the training speed of a model with these options, in tokens per second.
 
-        tokens: batch size in tokens; None for the batch size of the settings, in sentences.
+        The tokens are source or target tokens, whichever are more. tokens: batch size in tokens; None for the
+        batch size of the settings, in sentences.
         """
         training = {"batch_tokens": tokens, "guided_alignment": 0.0, "learning_rate": 1e-4}
         nested = merged(self._settings, {"model": options, "training": training})
@@ -73,8 +74,8 @@ def plan_run(
 ) -> Plan:
     """Return the plan of a run on this corpus and device, the same in all processes.
 
-    given: settings with the data section complete. timed: measure the speed also for a budget in steps or
-    epochs.
+    given: the settings so far; those of the section [data] are complete. timed: measure the speed even if the
+    budget is in steps or epochs.
     """
     shared: dict[str, Any] = {}
     if processes.first:

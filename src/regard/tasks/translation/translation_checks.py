@@ -1,4 +1,4 @@
-"""Checks of translation settings before the data are read, and settings that a resumed run cannot change."""
+"""Check translation settings before the data are read. FIXED: settings that a resumed run cannot change."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from regard.tasks.translation.translation_settings import Evaluating, ways_named
 __all__ = ["FIXED", "PATHS", "check_evaluation", "check_same_format"]
 
 PATHS = ("source", "target", "tsv", "jsonl", "valid_source", "valid_target", "valid_tsv", "valid_jsonl")
-"""The settings of [data] that are files of pairs."""
+"""The settings in [data] whose values are paths of data files."""
 
 TOKENS = ("lowercase", "tokenizer", "joint", "source_vocab_size", "target_vocab_size")
-"""The data settings that define the vocabulary: the weights of a run are useless with another one."""
+"""The data settings that define the vocabulary. The weights of a run can only be used with its vocabulary."""
 
 FIXED = ("task", "model", *(f"data.{name}" for name in TOKENS))
 """The settings that cannot change when a run is resumed."""
 
 
 def check_evaluation(how: Evaluating) -> None:
-    """Raise the errors of the first evaluation early, such as an unknown tokenizer of BLEU."""
+    """Check the evaluation settings before training, not only when the first evaluation uses them."""
     if how.tokenize not in TOKENIZERS:
         raise UnknownName("value of evaluation.tokenize:", how.tokenize, TOKENIZERS)
     bleu(["a"], ["a"], tokenize=how.tokenize, lowercase=how.lowercase)
@@ -33,9 +33,12 @@ def check_evaluation(how: Evaluating) -> None:
 
 
 def check_same_format(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise if the data are given in another format than before: the merged settings would have both."""
+    """Raise ArgumentError if the options name data in another format than the run that they resume.
+
+    Otherwise the merged settings would have both formats.
+    """
     old, new = ways_named(before.get("data", {})), ways_named(settings["data"])
     if new and new != old:
         problem = f"the run was started with {' and '.join(old)}, not with {' and '.join(new)}"
-        hint = "to continue it, do not give data options; to start a new run, choose another --output"
+        hint = "to continue the run, leave out the data options; to start a new run, choose another --output"
         raise ArgumentError(message(f"{folder} cannot be resumed", problem, hint=hint))

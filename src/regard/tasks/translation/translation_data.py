@@ -38,14 +38,14 @@ TOKENIZERS = ("source.tokenizer", "target.tokenizer")
 """The tokenizer files of a run folder; with a joint vocabulary, both have the same content."""
 
 HELD_OUT = 1000
-"""Number of validation pairs held out; at most a twentieth of all pairs."""
+"""Default number of pairs that are held out for validation, but at most a twentieth of all pairs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The training and validation pairs. notes: reports on the data, for the log.
+    """The training pairs and the validation pairs. notes: reports on the data, for the log.
 
-    links: the alignment of each training pair, if there are any.
+    links: the alignment of each training pair; None if the data have no alignments.
     """
 
     train: Pairs
@@ -68,7 +68,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A split with its tokenizers and encoded pairs."""
+    """A split with the tokenizers of source and target, and its pairs as token ids."""
 
     split: Split
     source: Tokenizer
@@ -133,7 +133,7 @@ def load_tokenizers(folder: Path, data: Data) -> tuple[Tokenizer, Tokenizer]:
 
 @dataclass(frozen=True)
 class _Lowered:
-    """Pairs in lower case; can be iterated several times."""
+    """The pairs converted to lower case. It can be iterated several times, unlike a generator."""
 
     pairs: Iterable[Any]
 
@@ -142,10 +142,11 @@ class _Lowered:
 
 
 def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
-    """Read and check the pairs of the settings; hold some out if there is no validation set.
+    """Read and check the files of the settings; hold out training pairs if there are no validation files.
 
-    before: the fingerprints of the run to resume. Older versions always made targets disjoint, however many
-    pairs that dropped; a run started with them keeps its split.
+    before: the fingerprints of the data of the run to resume. In older versions, training and validation
+    never had a target in common, even if many pairs were dropped for it. A run that was started with such a
+    version keeps its split.
     """
     if data.built_in is not None:
         return _built_in(data)
@@ -169,7 +170,10 @@ def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
 
 
 def _accepted(pairs: Pairs) -> Report:
-    """Return the report on pairs; raise DataError, with the settings that would accept them, on errors."""
+    """Check the pairs and return the report on them.
+
+    Raise DataError if they have problems; the error names the options that would accept such pairs.
+    """
     try:
         report = pairs.inspect()
         report.check()
@@ -182,7 +186,7 @@ def _accepted(pairs: Pairs) -> Report:
 
 
 def _option(setting: Setting) -> str:
-    """Return a setting of the data in the form of an option of regard train."""
+    """Return how a data setting is written as an option of `regard train`."""
     if setting.owner == "Choices":
         return f'--set data.problems.{setting.name}="{setting.value}"'
     return f"--{setting.name}"
@@ -197,7 +201,7 @@ def _choices(data: Data) -> Choices:
 
 
 def _places(data: Data, prefix: str, choices: Choices) -> dict[str, Any]:
-    """Return the arguments of read_pairs() from the settings with this prefix."""
+    """Return the arguments of read_pairs(). prefix: "" for the training files, "valid_" for validation."""
     arguments: dict[str, Any] = {
         name: getattr(data, prefix + name)
         for name in ("source", "target", "tsv", "jsonl")
@@ -212,7 +216,7 @@ def _places(data: Data, prefix: str, choices: Choices) -> dict[str, Any]:
 def _links(paths: Sequence[str], pairs: int) -> list[Links]:
     links = [links for path in paths for links in read_links(path)]
     if len(links) != pairs:
-        problem = f"{len(links)} lines of alignments for {pairs} pairs"
+        problem = f"there are {len(links)} lines of alignments, but {pairs} pairs"
         hint = "write one line per pair, an empty line for a pair without links"
         raise DataError(message(", ".join(paths), problem, hint=hint))
     return links
@@ -232,7 +236,7 @@ def _built_in(data: Data) -> Split:
 
 
 def texts(pairs: Pairs, count: int) -> Iterator[tuple[str, str]]:
-    """Yield `count` pairs as text, evenly spaced, because a file may be sorted by length.
+    """Yield `count` pairs as text, at equal distances in the file, because it may be sorted by length.
 
     >>> from regard.data import pairs_from_lists
     >>> numbers = [str(number) for number in range(9)]

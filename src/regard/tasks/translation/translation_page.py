@@ -12,11 +12,11 @@ from regard.viewing import Entry, save_page
 __all__ = ["TranslationPage", "describe_search"]
 
 MAX_ENTRIES = 300
-"""Number of lines that a page shows at most: browsers become slow with more tables."""
+"""Maximum number of lines on a page. Each line has a table of its attention, which makes browsers slow."""
 
 
 class TranslationPage:
-    """Collects lines for an HTML page, at most MAX_ENTRIES; without a path, it collects nothing.
+    """Collects up to MAX_ENTRIES lines for an HTML page. If the path is None, it collects nothing.
 
     >>> TranslationPage(None).enabled
     False
@@ -45,7 +45,7 @@ class TranslationPage:
             self._entries.append(line.entry(reference))
 
     def save(self, title: str, about: str = "") -> None:
-        """Write the page, and report its path and, if lines were left out, the number of lines on it."""
+        """Write the page and report its path. If the page was full, also report how many lines it shows."""
         if self.path is None:
             return
         cut = f"the first {len(self._entries)} of {self.lines:,} lines" if self.lines > MAX_ENTRIES else ""

@@ -1,4 +1,4 @@
-"""Train a translator in a run folder, and load it: the frame of runs/ with the translation task."""
+"""Train a translator in a run folder, and load it: shortcuts to the functions of runs/ for translation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["load_translator", "train_translation"]
 
 
 def train_translation(settings: Mapping[str, Any], folder: str | Path, **options: Any) -> Outcome:
-    """Train a translator and write it to a run folder. options: those of train_run(), such as resume=True."""
+    """Train a translator in a run folder. options: further arguments of train_run(), such as resume=True."""
     return train_run(TranslationTask, settings, folder, **options)
 
 

@@ -74,14 +74,14 @@ __all__ = ["TranslationTask"]
 
 AT_ONCE = {"cpu": 32}
 MANY_AT_ONCE = 256
-"""Number of sentences translated between two checks for an interrupt: on a CPU, and on other devices, where
-large batches take hardly longer."""
+"""Number of sentences translated between two checks for Ctrl-C: AT_ONCE on a CPU, MANY_AT_ONCE on other
+devices, where large batches take hardly longer."""
 
 
 class TranslationTask(RunTask):
     """Train a model on the training pairs of a corpus, and evaluate it on the validation pairs.
 
-    device: the kind of device to train on: batches for CUDA graphs are padded to few shapes.
+    device: the kind of device to train on. For CUDA graphs, batches are padded to a small number of shapes.
     """
 
     model: Model
@@ -263,7 +263,7 @@ class TranslationTask(RunTask):
             yield self._sampled(batch, epoch) if self._lines is not None else batch
 
     def _sampled(self, batch: Batch, epoch: int) -> Batch:
-        """Return the batch with sampled subwords; the sample depends on the seed, the epoch and the pair."""
+        """Return the batch with sampled subwords, which depend on the seed, the epoch and the pair."""
         assert self._lines is not None
         numbers, longest = batch.index.tolist(), self.settings.data.max_length
         sources, targets = [], []
@@ -275,7 +275,7 @@ class TranslationTask(RunTask):
         return Batch.collate(sources, targets, numbers)
 
     def largest_batch(self) -> Batch:
-        """Return the batch of the first epoch with the most tokens, including padding."""
+        """Return the largest batch of the first epoch: the one with the most tokens, including padding."""
         return next(self.batches(0, self._train.largest(0)))
 
     def len_epoch(self, epoch: int) -> int:
@@ -291,7 +291,7 @@ class TranslationTask(RunTask):
 
     def padded_sizes(self, ready: tuple[Batch, Tensor | None]) -> tuple[int, ...]:
         batch, wanted = ready
-        # The terms of an estimator are means over all rows, also over padding.
+        # An estimator averages over all rows of a batch, so padding would change its loss.
         fixed = wanted is not None or self._estimator is not None
         return () if fixed else (*batch.source.shape, batch.target.shape[1] - 1)
 
@@ -299,7 +299,7 @@ class TranslationTask(RunTask):
         self, ready: tuple[Batch, Tensor | None], sizes: tuple[int, ...]
     ) -> tuple[Batch, Tensor | None]:
         rows, *lengths = sizes
-        limits = self.model.longest_source, self.model.longest_target  # the positions of a transformer
+        limits = self.model.longest_source, self.model.longest_target  # number of positions
         pairs = zip(lengths, limits, strict=True)
         return ready[0].padded_to(rows, *(min(each, most or each) for each, most in pairs)), None
 
@@ -322,7 +322,7 @@ class TranslationTask(RunTask):
         return Loss(total + training.guided_alignment * guided, {"loss": plain, "guided": guided.detach()})
 
     def _sampled_loss(self, pairs: Batch, estimator: Reinforce) -> Loss:
-        """Return the loss of a model with hard attention."""
+        """Return the loss of a model with hard attention, whose gradient is estimated by sampling keys."""
         repeated, training = pairs.repeat(estimator.samples), self.settings.training
 
         def row_losses() -> RowLosses:
@@ -348,7 +348,7 @@ class TranslationTask(RunTask):
             kept = torch.rand(tokens.shape, device=tokens.device) >= self.settings.training.word_dropout
             return torch.where(kept | (tokens <= EOS), tokens, UNK)
 
-        # loss() takes the labels from the original batch.
+        # The labels are not changed: loss() takes them from the original batch.
         return replace(batch, source=dropped(batch.source), target=dropped(batch.target))
 
     @torch.no_grad()
@@ -383,7 +383,7 @@ class TranslationTask(RunTask):
         return Translator(self.model, self.corpus.source, self.corpus.target, **options)
 
     def _translations(self, stopping: Callable[[], bool]) -> list[Translation]:
-        """Translate the evaluation sentences, in order; samples have their attention."""
+        """Translate the evaluation sentences, in order. Attention is only recorded for those to be shown."""
         translator, samples = self.translator(), self._sample_places
         others = sorted(set(range(len(self._texts))) - set(samples))
         parts: list[tuple[str | None, list[int]]] = [(translator.look, samples)] if samples else []
@@ -399,7 +399,7 @@ class TranslationTask(RunTask):
         return [by_place[place] for place in range(len(self._texts))]
 
     def _shown(self, translations: list[Translation]) -> list[RenderableType]:
-        """Return sample translations with their references; the first with its attention."""
+        """Return some translations to print, with references. The first one is drawn with its attention."""
         return [
             _Sample(translations[place], *self._texts[place], drawn=number == 0)
             for number, place in enumerate(self._sample_places)
@@ -409,8 +409,8 @@ class TranslationTask(RunTask):
 def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
     """Return the indices of `count` texts of different lengths, from short to long (deterministic).
 
-    They are the middles of `count` equal parts of the texts sorted by length: for three, the quantiles 1/6,
-    1/2 and 5/6, so that no outlier is among them.
+    The texts, sorted by length, are cut into `count` equal parts, and the middle text of each part is chosen.
+    So the shortest and the longest texts are left out.
 
     >>> spread_by_length(["aaa", "aaaaa", "a", "aaaaaa", "aa", "aaaa"], 3)
     [4, 5, 3]
@@ -422,7 +422,7 @@ def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Sample:
-    """A translation with its reference; on a terminal also its attention, if drawn is true."""
+    """A translation to print with its reference. drawn: whether to draw its attention, on a terminal."""
 
     translation: Translation
     source: str
@@ -439,6 +439,6 @@ class _Sample:
 
 
 def _joined(calls: list[Attended]) -> Tensor:
-    """Return the attention of one site, (B, T, S), averaged over heads, with its gradient."""
+    """Return the attention weights of one site, (B, T, S), the mean over heads. Gradients flow through it."""
     weights = torch.cat([call.weights for call in calls if call.weights is not None], -2)
     return weights.mean(1) if weights.dim() == 4 else weights

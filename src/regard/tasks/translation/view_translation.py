@@ -1,4 +1,4 @@
-"""`regard view` for translation: translate one sentence, or score a given translation, and draw it."""
+"""`regard view` for translation: draw the attention while a model translates or reads a translation."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ __all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "TranslationView", "view_translation"]
 
 STEPS = "steps"
 OWN_VIEWS = MappingProxyType({STEPS: "how the weights are computed from the scores"})
-"""A view that is not in VIEWS, because it needs the model: it draws scores, which .seen files do not have."""
+"""Name -> help text of the view that only translation has.
+
+It is not in VIEWS because it needs the model: it draws attention scores, which .seen files do not have."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     "text",
     CommandOption(
         "--target",
-        "Show the attention for this translation, instead of the translation by the model.",
+        "Show the attention for this translation, instead of for the translation that the model generates.",
         "TEXT",
     ),
     "beam_size",
@@ -35,7 +37,7 @@ VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     "greedy",
     "max_length",
 )
-"""The options of `regard view` for translation, besides those for drawing."""
+"""The options of `regard view` for translation, besides the drawing options, which all tasks have."""
 
 UNKNOWN = "<unk>"
 """The unknown token."""
@@ -46,14 +48,14 @@ SELF_VIEWS = ("self", "rollout")
 
 @dataclass(frozen=True, eq=False)
 class TranslationView(RunView):
-    """The attention of a translation. sentence: the source as the translator reads it."""
+    """The attention of a model for one translation. sentence: the source text that the model has read."""
 
     translator: Any
     translation: Scored
     sentence: str
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw one view; words that the vocabulary does not cover are shown as they are in the text."""
+        """Draw one view. Words that are not in the vocabulary are shown as in the text, not as <unk>."""
         view, site, head, word = options.view or self.default_view, options.site, options.head, options.word
         if view == STEPS:
             words, text = _with_unknown_words(self.seen.words(), self.translation), self.translation.text
@@ -88,8 +90,8 @@ def view_translation(
 def _measured(translator: Any, translation: Any, drawing: ViewOptions) -> Seen:
     """Return the attention of a translation, with its faithfulness as a note under every picture.
 
-    Faithfulness is measured for cross-attention. If `site` is cross-attention, only this site and head are
-    measured. Otherwise all cross-attention is measured, and the note says so.
+    Faithfulness is measured for cross-attention. If drawing.site is a cross-attention site, it is measured
+    for this site and head only; otherwise for all cross-attention, and the note says so.
     """
     seen, site, head = translation.seen(), drawing.site, drawing.head
     empty = not translation.text.strip() or len(translation.source_units) < 2
