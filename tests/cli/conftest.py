@@ -55,7 +55,7 @@ def unseeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _trained(tmp_path_factory, name="seq2seq")
 
 
-class Said(tuple):
+class CommandResult(tuple):
     """What a command answered: its exit status, its standard output, and its standard error."""
 
     status = property(lambda self: self[0])
@@ -69,25 +69,25 @@ class Said(tuple):
 
     @property
     def lines(self) -> list[str]:
-        """The lines of the output, that end in \\n and nowhere else."""
+        """The lines of standard output, split at \\n only."""
         assert self.out.endswith("\n") or not self.out
         return self.out.split("\n")[:-1]
 
 
 @pytest.fixture
-def command(capsys, monkeypatch) -> Iterator[Callable[..., Said]]:
-    """Give a command here, with these bytes to read; no traceback is shown by any."""
+def command(capsys, monkeypatch) -> Iterator[Callable[..., CommandResult]]:
+    """Run a command in this process, with `stdin` as standard input; assert that it prints no traceback."""
     threads = torch.get_num_threads()
 
-    def command(*arguments: object, stdin: bytes = b"", width: int = 100) -> Said:
+    def command(*arguments: object, stdin: bytes = b"", width: int = 100) -> CommandResult:
         monkeypatch.setenv("COLUMNS", str(width))
         reader = io.BufferedReader(io.BytesIO(stdin))
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(reader, encoding="ascii"))
         with pytest.raises(SystemExit) as caught:
             main(list(map(str, arguments)))
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return Said((caught.value.code, said.out, said.err))
+        result = capsys.readouterr()
+        assert "Traceback" not in result.err
+        return CommandResult((caught.value.code, result.out, result.err))
 
     yield command
     torch.set_num_threads(threads)

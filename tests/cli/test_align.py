@@ -50,14 +50,16 @@ def files(folder):
 
 
 def test_links_equal_those_of_the_library(command, trained, korean):
-    said = command("align", trained, *files(korean))
+    result = command("align", trained, *files(korean))
     sides = [(korean / f"test.{end}").read_text(encoding="utf-8").split("\n")[:-1] for end in ("ko", "en")]
     alignments = load_translator(trained, device="cpu").align(*sides)
-    assert (said.status, said.err_but_unknown) == (0, "") and said.lines == [str(each) for each in alignments]
+    assert (result.status, result.err_but_unknown) == (0, "") and result.lines == [
+        str(each) for each in alignments
+    ]
 
 
 def test_links_are_compared_with_gold_alignments(command, trained, korean):
-    said = command(
+    result = command(
         "align",
         trained,
         *files(korean),
@@ -67,7 +69,7 @@ def test_links_are_compared_with_gold_alignments(command, trained, korean):
         korean / "out",
     )
     expected = score_links(read_links(korean / "out"), read_links(korean / "test.links"))
-    assert (said.status, said.out, said.err_but_unknown) == (0, "", f"{expected}\n")
+    assert (result.status, result.out, result.err_but_unknown) == (0, "", f"{expected}\n")
     itself = command("align", trained, *files(korean), "--gold-alignments", korean / "out")
     assert itself.err_but_unknown.startswith("AER 0.00 ")
     lines = [links.written(base=1) for links in read_links(korean / "out")]
@@ -87,12 +89,12 @@ def test_gold_link_outside_its_sentence_is_reported_and_counted(command, trained
         lines = (korean / name).read_text(encoding="utf-8").split("\n")[:-1] * 2
         lines[23] += " 2-99" if name.endswith("links") else ""
         (many / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    said = command(
+    result = command(
         "align", trained, *files(many), "--gold-alignments", many / "test.links", "--output", many / "out"
     )
     expected = score_links(read_links(many / "out"), read_links(many / "test.links"))
-    assert said.status == 0 and said.err.endswith(f"\n{expected}\n")
-    assert "line 24: link 2-99 " in said.err and expected.sure > 2 * 23
+    assert result.status == 0 and result.err.endswith(f"\n{expected}\n")
+    assert "line 24: link 2-99 " in result.err and expected.sure > 2 * 23
 
 
 def test_every_pair_is_aligned_whatever_it_contains(command, trained, hostile, tmp_path):
@@ -100,47 +102,47 @@ def test_every_pair_is_aligned_whatever_it_contains(command, trained, hostile, t
     (tmp_path / "reversed").write_bytes(b"\n".join(reversed(lines)) + b"\n")
     page = tmp_path / "page.html"
     both = "--source", hostile, "--target", tmp_path / "reversed", "--max-source-length", 50, "--page", page
-    said = command("align", trained, *both)
-    assert said.status == 0 and len(said.lines) == len(lines)
-    assert "4 lines" in said.err and "UTF-8" in said.err and "Wrote" in said.err
+    result = command("align", trained, *both)
+    assert result.status == 0 and len(result.lines) == len(lines)
+    assert "4 lines" in result.err and "UTF-8" in result.err and "Wrote" in result.err
     assert page.read_text(encoding="utf-8").count("<article") == len(lines)
 
 
 def test_site_and_head_are_selected(command, trained, korean):
     whole = command("align", trained, *files(korean))
     assert command("align", trained, *files(korean), "--site", "decoder.cross", "--head", 0).out == whole.out
-    said = command("align", trained, *files(korean), "--site", "decoder.5.cross")
-    assert said.status == 2 and "'decoder.5.cross'" in said.err and "decoder.cross" in said.err
-    said = command("align", trained, *files(korean), "--head", 3)
-    assert said.status == 2 and "head" in said.err and "3" in said.err
+    result = command("align", trained, *files(korean), "--site", "decoder.5.cross")
+    assert result.status == 2 and "'decoder.5.cross'" in result.err and "decoder.cross" in result.err
+    result = command("align", trained, *files(korean), "--head", 3)
+    assert result.status == 2 and "head" in result.err and "3" in result.err
 
 
 def test_runs_and_gold_alignments_that_do_not_fit_exit_with_2(command, trained, unseeing, korean):
-    said = command("align", unseeing, *files(korean))
-    assert (said.status, said.out) == (2, "") and "attention" in said.err
+    result = command("align", unseeing, *files(korean))
+    assert (result.status, result.out) == (2, "") and "attention" in result.err
     (korean / "few").write_text("0-0\n")
-    said = command(
+    result = command(
         "align", trained, *files(korean), "--gold-alignments", korean / "few", "--output", korean / "out"
     )
-    assert said.status == 2 and "1 lines" in said.err and "12 sentence pairs" in said.err
+    assert result.status == 2 and "1 lines" in result.err and "12 sentence pairs" in result.err
     (korean / "strange").write_text("0=0\n" * 12)
-    said = command("align", trained, *files(korean), "--gold-alignments", korean / "strange")
-    assert (said.status, said.out) == (2, "") and "'0=0'" in said.err
+    result = command("align", trained, *files(korean), "--gold-alignments", korean / "strange")
+    assert (result.status, result.out) == (2, "") and "'0=0'" in result.err
 
 
 @pytest.mark.parametrize("base", ["2", "-1"])
 def test_base_must_be_0_or_1(command, trained, korean, base):
-    said = command(
+    result = command(
         "align", trained, *files(korean), "--gold-alignments", korean / "test.links", "--base", base
     )
-    assert said.status == 2 and "--base" in said.err
+    assert result.status == 2 and "--base" in result.err
 
 
 def test_probabilities_and_threshold(command, trained, korean):
     plain = command("align", trained, *files(korean))
-    said = command("align", trained, *files(korean), "--probabilities")
-    assert (said.status, said.err_but_unknown) == (0, "")
-    links = [[each.partition(":") for each in line.split()] for line in said.lines]
+    result = command("align", trained, *files(korean), "--probabilities")
+    assert (result.status, result.err_but_unknown) == (0, "")
+    links = [[each.partition(":") for each in line.split()] for line in result.lines]
     assert [" ".join(link for link, _, _ in line) for line in links] == plain.lines
     assert all(0 < float(weight) <= 1 for line in links for _, _, weight in line)
     above = command("align", trained, *files(korean), "--probabilities", "--threshold", 0.1)
@@ -154,8 +156,10 @@ def test_translate_writes_alignments_with_probabilities(command, trained, korean
     both = []
     for options in ((), ("--probabilities",)):
         links = korean / "links"
-        said = command("translate", trained, korean / "test.ko", "--greedy", "--alignments", links, *options)
-        assert said.status == 0
+        result = command(
+            "translate", trained, korean / "test.ko", "--greedy", "--alignments", links, *options
+        )
+        assert result.status == 0
         both.append(links.read_text().split())
     assert both[0] == [each.partition(":")[0] for each in both[1]]
     assert all(0 < float(each.partition(":")[2]) <= 1 for each in both[1])
@@ -172,10 +176,10 @@ def test_two_directions_are_symmetrised_as_in_the_library(command, trained, back
     both = list(zip(read_links(korean / "there"), read_links(korean / "back"), strict=True))
     for how in ("intersection", "grow-diag", None):
         options = () if how is None else ("--symmetrise", how)
-        said = command("align", trained, *files(korean), "--backward", backward, *options)
+        result = command("align", trained, *files(korean), "--backward", backward, *options)
         expected = [symmetrise(a, b.turned(), how or "grow-diag-final-and") for a, b in both]
-        assert said.status == 0
-        assert [set(line.split()) for line in said.lines] == [set(str(each).split()) for each in expected]
+        assert result.status == 0
+        assert [set(line.split()) for line in result.lines] == [set(str(each).split()) for each in expected]
     judged = command(
         "align", trained, *files(korean), "--backward", backward, "--gold-alignments", korean / "test.links"
     )
@@ -185,18 +189,18 @@ def test_two_directions_are_symmetrised_as_in_the_library(command, trained, back
 def test_shifted_aligns_by_the_next_step(command, trained, korean):
     sides = [(korean / f"test.{end}").read_text(encoding="utf-8").split("\n")[:-1] for end in ("ko", "en")]
     later = load_translator(trained, device="cpu", alignment=Choice(shifted=True)).align(*sides)
-    said = command("align", trained, *files(korean), "--shifted")
-    assert said.lines == [str(each) for each in later]
-    assert said.out != command("align", trained, *files(korean), "--not-shifted").out
+    result = command("align", trained, *files(korean), "--shifted")
+    assert result.lines == [str(each) for each in later]
+    assert result.out != command("align", trained, *files(korean), "--not-shifted").out
 
 
 def test_choice_by_gold_alignments_is_saved_in_the_run(command, ours, korean):
     """The gold alignments are those of the next step, so the search must find that choice."""
     later = command("align", ours, *files(korean), "--shifted", "--output", korean / "later")
     assert later.status == 0
-    said = command("align", ours, *files(korean), "--choose", korean / "later")
-    assert said.status == 0 and "AER 0.00" in said.lines[0] and "one step later" in said.lines[0]
-    assert "decoder.cross" in said.err and str(ours) in said.err
+    result = command("align", ours, *files(korean), "--choose", korean / "later")
+    assert result.status == 0 and "AER 0.00" in result.lines[0] and "one step later" in result.lines[0]
+    assert "decoder.cross" in result.err and str(ours) in result.err
     saved = json.loads((ours / "alignment.json").read_text(encoding="utf-8"))
     assert (saved["site"], saved["head"], saved["shifted"]) == ("decoder.cross", None, True)
     assert "later, 12 pairs" in saved["why"]
@@ -211,17 +215,17 @@ def test_choice_by_gold_alignments_is_saved_in_the_run(command, ours, korean):
     assert json.loads(judged.out)["alignment"]["error_rate"] == 0
     assert command("align", ours, *files(korean), "--site", "*cross").out != expected
     (ours / "alignment.json").write_text('{"site": 3}')
-    said = command("align", ours, *files(korean))
-    assert said.status == 2 and "alignment.json: " in said.err
+    result = command("align", ours, *files(korean))
+    assert result.status == 2 and "alignment.json: " in result.err
 
 
 def test_choice_by_agreement_is_saved_in_both_runs(command, ours, theirs, korean):
-    said = command("align", ours, *files(korean), "--backward", theirs, "--choose", "agreement")
-    assert said.status == 0 and len(said.lines) == 8
-    agreed = [float(line.split()[1]) for line in said.lines]
+    result = command("align", ours, *files(korean), "--backward", theirs, "--choose", "agreement")
+    assert result.status == 0 and len(result.lines) == 8
+    agreed = [float(line.split()[1]) for line in result.lines]
     assert agreed == sorted(agreed, reverse=True)
     first = [load_translator(each, device="cpu").alignment for each in (ours, theirs)]
-    assert said.lines[0].endswith(f"  {first[0]}  |  {first[1]}")
+    assert result.lines[0].endswith(f"  {first[0]}  |  {first[1]}")
     joined = command("align", ours, *files(korean), "--backward", theirs, "--symmetrise", "intersection")
     counts = [sum(len(line.split()) for line in joined.lines)]
     for run, order in ((ours, ("ko", "en")), (theirs, ("en", "ko"))):
@@ -242,20 +246,20 @@ def test_choice_by_agreement_is_saved_in_both_runs(command, ours, theirs, korean
     ],
 )
 def test_options_that_cannot_be_combined_exit_with_2(command, trained, korean, options, fact):
-    said = command("align", trained, *files(korean), *options)
-    assert (said.status, said.out) == (2, "") and fact in said.err
+    result = command("align", trained, *files(korean), *options)
+    assert (result.status, result.out) == (2, "") and fact in result.err
 
 
 def test_choose_needs_one_line_of_links_per_pair(command, trained, unseeing, korean):
     (korean / "few").write_text("0-0\n")
-    said = command("align", trained, *files(korean), "--choose", korean / "few")
-    assert said.status == 2 and "1 lines" in said.err and "12 sentence pairs" in said.err
+    result = command("align", trained, *files(korean), "--choose", korean / "few")
+    assert result.status == 2 and "1 lines" in result.err and "12 sentence pairs" in result.err
     (korean / "empty").write_text("")
     nothing = "--source", korean / "empty", "--target", korean / "empty", "--choose", korean / "empty"
-    said = command("align", trained, *nothing)
-    assert said.status == 2 and f"{korean / 'empty'}: " in said.err
-    said = command("align", unseeing, *files(korean), "--choose", korean / "test.links")
-    assert said.status == 2 and "attention" in said.err
+    result = command("align", trained, *nothing)
+    assert result.status == 2 and f"{korean / 'empty'}: " in result.err
+    result = command("align", unseeing, *files(korean), "--choose", korean / "test.links")
+    assert result.status == 2 and "attention" in result.err
     assert not (trained / "alignment.json").exists() and not (unseeing / "alignment.json").exists()
 
 
@@ -269,8 +273,8 @@ def test_pairs_in_one_file_are_aligned_alike(command, trained, ours, korean, tmp
     assert command("align", trained, *tsv).out == expected
     assert command("align", trained, "--jsonl", korean / "test.jsonl", "--fields", "a,b").out == expected
     (tmp_path / "links").write_text(expected)
-    said = command("align", ours, *tsv, "--choose", tmp_path / "links")
-    assert said.status == 0 and "AER 0.00" in said.lines[0]
+    result = command("align", ours, *tsv, "--choose", tmp_path / "links")
+    assert result.status == 0 and "AER 0.00" in result.lines[0]
     swapped = command(
         "align", trained, *tsv, "--out", tmp_path / "out", "--gold-alignments", tmp_path / "links"
     )
@@ -291,5 +295,5 @@ def test_invalid_pairs_exit_with_2(command, trained, korean, monkeypatch, option
     (korean / "short").write_text("one\n")
     (korean / "odd.tsv").write_text("one\teins\ntwo\n")
     monkeypatch.chdir(korean)
-    said = command("align", trained, *options)
-    assert (said.status, said.out) == (2, "") and fact in said.err
+    result = command("align", trained, *options)
+    assert (result.status, result.out) == (2, "") and fact in result.err

@@ -19,8 +19,8 @@ def copied(trained, tmp_path):
 
 
 def test_mean_weights_are_a_run_that_translates(command, trained, tmp_path):
-    said = command("average", trained, "--last", 3, "--output", tmp_path / "new" / "mean")
-    assert said.status == 0 and "3 checkpoints (steps 20, 30, 40)" in said.out
+    result = command("average", trained, "--last", 3, "--output", tmp_path / "new" / "mean")
+    assert result.status == 0 and "3 checkpoints (steps 20, 30, 40)" in result.out
     mean = load_translator(tmp_path / "new" / "mean", device="cpu")
     each = [load_translator(trained, checkpoint=step, device="cpu").model for step in ("20", "30", "40")]
     for name, weight in mean.model.state_dict().items():
@@ -41,12 +41,12 @@ def test_mean_weights_are_a_run_that_translates(command, trained, tmp_path):
 
 
 def test_average_of_named_steps(command, trained, tmp_path):
-    said = command("average", trained, "--steps", "40, 10,40", "--output", tmp_path / "mean")
-    assert said.status == 0 and "2 checkpoints (steps 10, 40)" in said.out
+    result = command("average", trained, "--steps", "40, 10,40", "--output", tmp_path / "mean")
+    assert result.status == 0 and "2 checkpoints (steps 10, 40)" in result.out
     assert command("evaluate", tmp_path / "mean", "--split", "test", "--sentences", 3).status == 0
     shown = command("show", tmp_path / "mean")
     assert shown.status == 0 and "the mean of steps 10, 40 of tiny" in shown.out
-    said = command("average", trained, "--steps", "40", "--output", tmp_path / "one")
+    result = command("average", trained, "--steps", "40", "--output", tmp_path / "one")
     one, other = (load_translator(run, device="cpu", checkpoint="40") for run in (tmp_path / "one", trained))
     for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -54,13 +54,13 @@ def test_average_of_named_steps(command, trained, tmp_path):
 
 def test_damaged_checkpoints_are_skipped_or_errors(command, copied, tmp_path):
     (copied / "step-000030" / "weights.safetensors").write_bytes(b"broken")
-    said = command("average", copied, "--last", 3, "--output", tmp_path / "mean")
-    assert said.status == 0 and "steps 10, 20, 40" in said.out
-    assert "damaged checkpoint" in said.err
-    said = command("average", copied, "--steps", "30,40", "--output", tmp_path / "other")
-    assert said.status == 2 and "weights.safetensors" in said.err and not (tmp_path / "other").exists()
-    said = command("average", copied, "--last", 4, "--output", tmp_path / "other")
-    assert said.status == 2 and "3 intact checkpoints" in said.err and "training.keep" in said.err
+    result = command("average", copied, "--last", 3, "--output", tmp_path / "mean")
+    assert result.status == 0 and "steps 10, 20, 40" in result.out
+    assert "damaged checkpoint" in result.err
+    result = command("average", copied, "--steps", "30,40", "--output", tmp_path / "other")
+    assert result.status == 2 and "weights.safetensors" in result.err and not (tmp_path / "other").exists()
+    result = command("average", copied, "--last", 4, "--output", tmp_path / "other")
+    assert result.status == 2 and "3 intact checkpoints" in result.err and "training.keep" in result.err
 
 
 @pytest.mark.parametrize(
@@ -74,18 +74,18 @@ def test_damaged_checkpoints_are_skipped_or_errors(command, copied, tmp_path):
     ],
 )
 def test_invalid_options_are_errors(command, trained, tmp_path, arguments, fact):
-    said = command("average", trained, *arguments, "--output", tmp_path / "mean")
-    assert (said.status, said.out) == (2, "") and fact in said.err and not (tmp_path / "mean").exists()
+    result = command("average", trained, *arguments, "--output", tmp_path / "mean")
+    assert (result.status, result.out) == (2, "") and fact in result.err and not (tmp_path / "mean").exists()
 
 
 def test_existing_folders_are_not_overwritten(command, trained, tmp_path):
     for there in (trained, tmp_path):
         (tmp_path / "mine").write_text("mine")
-        said = command("average", trained, "--last", 2, "--output", there)
-        assert said.status == 2 and "not empty" in said.err
+        result = command("average", trained, "--last", 2, "--output", there)
+        assert result.status == 2 and "not empty" in result.err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-    said = command("average", tmp_path, "--last", 2, "--output", tmp_path / "mean")
-    assert said.status == 2 and "config.toml" in said.err
+    result = command("average", tmp_path, "--last", 2, "--output", tmp_path / "mean")
+    assert result.status == 2 and "config.toml" in result.err
 
 
 def test_average_cannot_be_resumed_but_initialises_another_run(command, trained, tmp_path):
@@ -93,16 +93,16 @@ def test_average_cannot_be_resumed_but_initialises_another_run(command, trained,
     command("average", trained, "--steps", "30,40", "--output", mean)
     before = sorted(path.name for path in mean.iterdir())
     for way in (("--resume",), ("--resume", "--dry-run"), ("--resume", "--change", "--steps", 50), ()):
-        said = command("train", "--built-in", "korean", "--output", mean, *way)
-        assert said.status == 2 and "this run is the mean of steps 30, 40 of tiny" in said.err
-        assert f"--init-from {mean} with another --output" in " ".join(said.err.split())
+        result = command("train", "--built-in", "korean", "--output", mean, *way)
+        assert result.status == 2 and "this run is the mean of steps 30, 40 of tiny" in result.err
+        assert f"--init-from {mean} with another --output" in " ".join(result.err.split())
     assert sorted(path.name for path in mean.iterdir()) == before
     few = "--set", "data.pairs=400", "--set", "data.held_out=20", "--set", "evaluation.sentences=2"
-    said = command(
+    result = command(
         *("train", "--built-in", "korean", *few, "--steps", 1, "--init-from", mean, "--device", "cpu"),
         *("--output", tmp_path / "tuned"),
     )
-    assert said.status == 0 and "starting from mean" in said.err
+    assert result.status == 0 and "starting from mean" in result.err
 
 
 def test_leftovers_of_a_killed_save_are_not_copied(command, copied, tmp_path):
@@ -121,10 +121,10 @@ def test_interrupted_average_can_be_run_again(command, trained, tmp_path, monkey
 
         with monkeypatch.context() as patch:
             patch.setattr(shutil, "copyfileobj", broken_off)
-            said = command(*given)
-        assert said.status == status and list(tmp_path.iterdir()) == []
+            result = command(*given)
+        assert result.status == status and list(tmp_path.iterdir()) == []
         if status == 2:
-            assert str(tmp_path / "mean") in said.err.replace("\n", "")
+            assert str(tmp_path / "mean") in result.err.replace("\n", "")
     assert command(*given).status == 0
     load_translator(tmp_path / "mean", device="cpu")
 

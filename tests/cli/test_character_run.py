@@ -62,11 +62,11 @@ def sides(place: Path) -> tuple[object, ...]:
 
 
 def test_links_count_characters_or_words_on_request(command, dates):
-    said = command("align", dates / "run", *sides(dates))
-    assert (said.status, said.err) == (0, "")
-    for line in said.lines:
+    result = command("align", dates / "run", *sides(dates))
+    assert (result.status, result.err) == (0, "")
+    for line in result.lines:
         assert [int(link.split("-")[1]) for link in line.split()] == list(range(10))
-    assert all(int(link.split("-")[0]) < len("1 January 1908") for link in said.lines[0].split())
+    assert all(int(link.split("-")[0]) < len("1 January 1908") for link in result.lines[0].split())
     words = command("align", dates / "run", *sides(dates), "--unit", "word")
     assert [len(line.split()) for line in words.lines] == [1] * 5
     assert command("align", dates / "run", *sides(dates), "--unit", "letter").status == 2
@@ -74,15 +74,19 @@ def test_links_count_characters_or_words_on_request(command, dates):
 
 def test_gold_links_are_between_words_unless_characters_are_requested(command, dates, tmp_path):
     (tmp_path / "words").write_text("0-0 1-0 2-0\n" * 5, encoding="utf-8")
-    said = command("align", dates / "run", *sides(dates), "--gold-alignments", tmp_path / "words")
-    assert said.status == 0 and "recall" in said.err and [len(line.split()) for line in said.lines] == [1] * 5
+    result = command("align", dates / "run", *sides(dates), "--gold-alignments", tmp_path / "words")
+    assert (
+        result.status == 0
+        and "recall" in result.err
+        and [len(line.split()) for line in result.lines] == [1] * 5
+    )
     given = ("--gold-alignments", tmp_path / "words", "--json")
     found = json.loads(command("evaluate", dates / "run", *sides(dates), *given).out)
     assert found["alignment"]["proposed"] == 5
     (tmp_path / "characters").write_text("0-9\n" * 5, encoding="utf-8")
     given = ("--unit", "character", "--gold-alignments", tmp_path / "characters")
-    said = command("align", dates / "run", *sides(dates), *given)
-    assert said.status == 0 and "50 links proposed" in said.err
+    result = command("align", dates / "run", *sides(dates), *given)
+    assert result.status == 0 and "50 links proposed" in result.err
     chosen = command("align", dates / "run", *sides(dates), "--choose", tmp_path / "characters")
     assert chosen.status == 2, "the tenth word of one"
 
@@ -90,8 +94,8 @@ def test_gold_links_are_between_words_unless_characters_are_requested(command, d
 def test_drawings_and_pages_have_a_cell_for_each_character(command, dates, tmp_path):
     text = "3 March 1921"
     links = tmp_path / "links"
-    said = command("translate", dates / "run", "--text", text, "--draw", "--alignments", links)
-    assert said.status == 0 and f"source     {text}" in said.out
+    result = command("translate", dates / "run", "--text", text, "--draw", "--alignments", links)
+    assert result.status == 0 and f"source     {text}" in result.out
     shown = command("view", dates / "run", text, "--target", "1921-03-03")
     heads = shown.lines[1].split()
     assert heads[: len(text)] == list(text.replace(" ", "␣"))
@@ -117,5 +121,5 @@ def test_exact_match_is_evaluated_and_chooses_the_best(command, dates):
 
 
 def test_unknown_characters_are_reported(command, dates):
-    said = command("translate", dates / "run", "--text", "3 März 1921")
-    assert said.status == 0 and "'ä' (line 1)" in said.err and "'z' (line 1)" in said.err
+    result = command("translate", dates / "run", "--text", "3 März 1921")
+    assert result.status == 0 and "'ä' (line 1)" in result.err and "'z' (line 1)" in result.err

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from regard.data import hold_out, read_pairs
-from tests.cli.conftest import HOSTILE, Said
+from tests.cli.conftest import HOSTILE, CommandResult
 
 
 def pairs_in(folder: Path, part: str, names: tuple[str, str] = ("source", "target")) -> list[tuple[str, str]]:
@@ -19,9 +19,9 @@ def pairs_in(folder: Path, part: str, names: tuple[str, str] = ("source", "targe
     return [(pair.source, pair.target) for pair in pairs]
 
 
-def counts(said: Said) -> list[int]:
+def counts(result: CommandResult) -> list[int]:
     """Return the printed counts: training pairs, held out, duplicates, with a held-out target, odd."""
-    (summary,) = (line for line in said.lines if "dropped: " in line)
+    (summary,) = (line for line in result.lines if "dropped: " in line)
     return [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", summary)]
 
 
@@ -35,13 +35,13 @@ def repeated(tmp_path: Path) -> Path:
 
 
 def test_parts_share_no_sentence_and_dropped_pairs_are_counted(command, repeated, tmp_path):
-    said = command("data", "split", "--tsv", repeated, "--held-out", 12, "--output", tmp_path / "new")
-    assert (said.status, said.err) == (0, "")
+    result = command("data", "split", "--tsv", repeated, "--held-out", 12, "--output", tmp_path / "new")
+    assert (result.status, result.err) == (0, "")
     train, test = (pairs_in(tmp_path / "new", part) for part in ("train", "test"))
     assert 0 < len(test) <= 12
     for side in (0, 1):
         assert not {pair[side] for pair in train} & {pair[side] for pair in test}
-    assert counts(said)[:2] == [len(train), len(test)] and sum(counts(said)) == 60
+    assert counts(result)[:2] == [len(train), len(test)] and sum(counts(result)) == 60
     assert len(set(train)) == len(train) and len(set(test)) == len(test)
 
 
@@ -54,21 +54,21 @@ def test_split_equals_hold_out(command, repeated, tmp_path):
 
 def test_names_option_and_printed_options(command, repeated, tmp_path):
     out = tmp_path / "new"
-    said = command(
+    result = command(
         *("data", "split", "--tsv", repeated, "--columns", "2,1", "--names", "de,en", "--output", out),
         *("--held-out", 5),
     )
     assert sorted(path.name for path in out.iterdir()) == ["test.de", "test.en", "train.de", "train.en"]
     assert all(source.startswith("Satz") for source, _ in pairs_in(out, "train", ("de", "en")))
-    options = next(line for line in said.lines if line.startswith("train: "))
+    options = next(line for line in result.lines if line.startswith("train: "))
     assert command("data", "check", *options.removeprefix("train: ").split()).status == 0
 
 
 def test_errors_name_file_line_and_options(command, tmp_path):
     (tmp_path / "one.tsv").write_text("ein Satz\tone\nohne\n", encoding="utf-8")
-    said = command("data", "split", "--tsv", tmp_path / "one.tsv", "--output", tmp_path / "new")
-    assert said.status == 2 and f"{tmp_path / 'one.tsv'}, line 2: " in said.err
-    assert "--columns" in said.err and "--choose malformed=skip" in said.err
+    result = command("data", "split", "--tsv", tmp_path / "one.tsv", "--output", tmp_path / "new")
+    assert result.status == 2 and f"{tmp_path / 'one.tsv'}, line 2: " in result.err
+    assert "--columns" in result.err and "--choose malformed=skip" in result.err
     assert not (tmp_path / "new").exists()
 
 
@@ -106,10 +106,10 @@ def test_every_sentence_is_written_on_one_line(command, tmp_path):
     rows += [(text, f"only here {number}") for number, text in enumerate(odd)]
     path = tmp_path / "odd.jsonl"
     path.write_text("".join(json.dumps({"source": a, "target": b}) + "\n" for a, b in rows))
-    said = command("data", "split", "--jsonl", path, "--held-out", 6, "--output", tmp_path / "new")
-    assert said.status == 0
+    result = command("data", "split", "--jsonl", path, "--held-out", 6, "--output", tmp_path / "new")
+    assert result.status == 0
     train, test = (pairs_in(tmp_path / "new", part) for part in ("train", "test"))
-    assert sum(counts(said)) == len(rows) and counts(said)[-1] > 0
+    assert sum(counts(result)) == len(rows) and counts(result)[-1] > 0
     expected = {tuple(" ".join(side.replace("\x00", " ").split()) for side in row) for row in rows}
     assert {tuple(" ".join(side.split()) for side in row) for row in train + test} <= expected
 
@@ -119,14 +119,14 @@ def test_overwrite_is_needed_and_input_files_are_never_overwritten(command, repe
     out.mkdir()
     (out / "test.target").write_text("mine\n")
     way = "data", "split", "--tsv", repeated, "--held-out", 5, "--output", out
-    said = command(*way)
-    assert said.status == 2 and "test.target: " in said.err and "--overwrite" in said.err
+    result = command(*way)
+    assert result.status == 2 and "test.target: " in result.err and "--overwrite" in result.err
     assert [path.name for path in out.iterdir()] == ["test.target"]
     assert command(*way, "--overwrite").status == 0 and (out / "test.target").read_text() != "mine\n"
     before = (out / "train.source").read_bytes()
     again = "--source", out / "train.source", "--target", out / "train.target", "--held-out", 2
-    said = command("data", "split", *again, "--output", out, "--overwrite")
-    assert said.status == 2 and f"{out / 'train.source'}: " in said.err
+    result = command("data", "split", *again, "--output", out, "--overwrite")
+    assert result.status == 2 and f"{out / 'train.source'}: " in result.err
     assert (out / "train.source").read_bytes() == before
 
 
@@ -144,18 +144,18 @@ def test_overwrite_is_needed_and_input_files_are_never_overwritten(command, repe
 )
 def test_invalid_options_and_files_exit_with_2(command, repeated, monkeypatch, tmp_path, arguments, fact):
     monkeypatch.chdir(tmp_path)
-    said = command("data", "split", *arguments, "--output", "new")
-    assert (said.status, said.out) == (2, "") and fact in said.err and "hold_out()" not in said.err
+    result = command("data", "split", *arguments, "--output", "new")
+    assert (result.status, result.out) == (2, "") and fact in result.err and "hold_out()" not in result.err
     assert not (tmp_path / "new").exists()
 
 
 def test_labels_are_split_by_source_only(command, tmp_path):
     rows = "".join(f"sentence {number}\t{('good', 'bad')[number % 2]}\n" for number in range(300))
     (tmp_path / "labels.tsv").write_text(rows, encoding="utf-8")
-    said = command(
+    result = command(
         "data", "split", "--tsv", tmp_path / "labels.tsv", "--held-out", 30, "--output", tmp_path / "new"
     )
-    assert (said.status, said.err) == (0, "") and "2 distinct targets" in said.out
+    assert (result.status, result.err) == (0, "") and "2 distinct targets" in result.out
     train, test = (pairs_in(tmp_path / "new", part) for part in ("train", "test"))
     assert (len(train), len(test)) == (270, 30)
     assert {target for _, target in train} == {target for _, target in test} == {"good", "bad"}

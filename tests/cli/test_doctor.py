@@ -32,8 +32,8 @@ def run(capsys, monkeypatch):
         monkeypatch.setenv("COLUMNS", str(width))
         with pytest.raises(SystemExit) as caught:
             main(["doctor", *arguments])
-        said = capsys.readouterr()
-        return caught.value.code, said.out, said.err
+        result = capsys.readouterr()
+        return caught.value.code, result.out, result.err
 
     return run
 

@@ -23,7 +23,7 @@ def files(folder):
 
 def test_scores_of_a_run_equal_those_of_the_library(command, trained, korean):
     output = korean / "out"
-    said = command(
+    result = command(
         "evaluate",
         trained,
         *files(korean),
@@ -33,8 +33,8 @@ def test_scores_of_a_run_equal_those_of_the_library(command, trained, korean):
         "--output",
         output,
     )
-    assert said.status == 0
-    report = json.loads(said.out)
+    assert result.status == 0
+    report = json.loads(result.out)
     translations, references = (
         output.read_text().split("\n")[:-1],
         (korean / "test.en").read_text().split("\n")[:-1],
@@ -69,15 +69,17 @@ def test_pairs_in_one_file_give_the_same_scores(command, trained, korean):
         assert report["data"] == str(way[1])
         for name in ("sentences", "scores", "perplexity", "alignment"):
             assert report[name] == expected[name]
-        said = command("evaluate", "--translations", korean / "test.en", *way, "--json")
-        assert json.loads(said.out)["scores"][0]["value"] == pytest.approx(100)
+        result = command("evaluate", "--translations", korean / "test.en", *way, "--json")
+        assert json.loads(result.out)["scores"][0]["value"] == pytest.approx(100)
     old = command("evaluate", trained, *files(korean), *options[:3], "--beam", 2, "--out", korean / "out")
     assert json.loads(old.out)["scores"] == expected["scores"] and (korean / "out").exists()
 
 
 def test_table_has_all_scores_and_fits_the_terminal(command, trained, korean):
-    said = command("evaluate", trained, *files(korean), "--greedy", "--moses", "en", "--lowercase", width=80)
-    assert said.status == 0 and max(map(cell_len, said.lines)) <= 80
+    result = command(
+        "evaluate", trained, *files(korean), "--greedy", "--moses", "en", "--lowercase", width=80
+    )
+    assert result.status == 0 and max(map(cell_len, result.lines)) <= 80
     for name in (
         "BLEU",
         "chrF2",
@@ -88,8 +90,8 @@ def test_table_has_all_scores_and_fits_the_terminal(command, trained, korean):
         "case:lc",
         "tok:moses-en",
     ):
-        assert name in said.out
-    assert "AER" not in said.out and sorted(path.name for path in korean.iterdir()) == [
+        assert name in result.out
+    assert "AER" not in result.out and sorted(path.name for path in korean.iterdir()) == [
         "test.en",
         "test.ko",
         "test.links",
@@ -98,15 +100,15 @@ def test_table_has_all_scores_and_fits_the_terminal(command, trained, korean):
 
 def test_split_of_the_built_in_corpus_is_scored_with_its_alignments(command, trained, unseeing):
     for split in ("test", "long", "valid"):
-        said = command("evaluate", trained, "--split", split, "--sentences", 4, "--greedy", "--json")
-        report = json.loads(said.out)
+        result = command("evaluate", trained, "--split", split, "--sentences", 4, "--greedy", "--json")
+        report = json.loads(result.out)
         examples = list(korean_english(split, 4, version=1))
         translator = load_translator(trained, search=Greedy(), device="cpu")
         texts = [each.text for each in translator.translate([each.source for each in examples])]
         assert report["scores"][0]["value"] == bleu(texts, [each.target for each in examples]).value
         assert 0 < report["alignment"]["error_rate"] <= 1 and math.isfinite(report["perplexity"])
-    said = command("evaluate", unseeing, "--split", "test", "--sentences", 4)
-    assert said.status == 0 and "AER" not in said.out and "attention" in said.err
+    result = command("evaluate", unseeing, "--split", "test", "--sentences", 4)
+    assert result.status == 0 and "AER" not in result.out and "attention" in result.err
 
 
 def test_split_uses_the_grammar_version_of_the_run(command, trained, tmp_path):
@@ -116,27 +118,27 @@ def test_split_uses_the_grammar_version_of_the_run(command, trained, tmp_path):
         folder = Path(shutil.copytree(trained, tmp_path / f"run {name.strip()}"))
         (folder / "config.toml").write_text(config.replace("grammar = 1\n", name))
         (folder / "manifest.json").unlink()  # it records grammar 1
-        said = command("evaluate", folder, "--split", "test", "--sentences", 4, "--greedy", "--json")
+        result = command("evaluate", folder, "--split", "test", "--sentences", 4, "--greedy", "--json")
         examples = list(korean_english("test", 4, version=version))
         translator = load_translator(folder, search=Greedy(), device="cpu")
         texts = [each.text for each in translator.translate([each.source for each in examples])]
         score = bleu(texts, [each.target for each in examples]).value
-        report = json.loads(said.out)
+        report = json.loads(result.out)
         assert report["scores"][0]["value"] == score and f"grammar {version}" in report["data"]
 
 
 def test_translations_file_is_scored_without_a_run(command, korean):
-    said = command("evaluate", "--translations", korean / "test.en", "--target", korean / "test.en")
-    assert said.status == 0 and "100.00" in said.out and "perplexity" not in said.out
+    result = command("evaluate", "--translations", korean / "test.en", "--target", korean / "test.en")
+    assert result.status == 0 and "100.00" in result.out and "perplexity" not in result.out
     (korean / "other.en").write_text("something else entirely .\n" * 12)
     two = "--target", korean / "other.en", "--target", korean / "test.en"
-    said = command("evaluate", "--translations", korean / "test.en", *two, "--json")
-    first = json.loads(said.out)["scores"][0]
+    result = command("evaluate", "--translations", korean / "test.en", *two, "--json")
+    first = json.loads(result.out)["scores"][0]
     assert first["value"] == pytest.approx(100) and first["signature"].startswith("nrefs:2|")
     piped = command(
         "evaluate", "--translations", "-", *two, "--json", stdin=(korean / "test.en").read_bytes()
     )
-    assert json.loads(piped.out)["scores"] == json.loads(said.out)["scores"]
+    assert json.loads(piped.out)["scores"] == json.loads(result.out)["scores"]
 
 
 def test_terminal_shows_that_translation_has_started(command, trained, korean, monkeypatch):
@@ -146,9 +148,9 @@ def test_terminal_shows_that_translation_has_started(command, trained, korean, m
 
 
 def test_page_shows_each_reference(command, trained, korean):
-    said = command("evaluate", trained, *files(korean), "--greedy", "--page", korean / "x.html")
+    result = command("evaluate", trained, *files(korean), "--greedy", "--page", korean / "x.html")
     text = (korean / "x.html").read_text(encoding="utf-8")
-    assert said.status == 0 and text.count("<dt>reference</dt>") == 12 and "<table" in text
+    assert result.status == 0 and text.count("<dt>reference</dt>") == 12 and "<table" in text
     assert "greedy search" in text
 
 
@@ -187,8 +189,8 @@ def test_invalid_options_and_files_exit_with_2(command, trained, korean, monkeyp
     (korean / "odd.tsv").write_text("one\teins\ntwo\n")
     (korean / "odd.jsonl").write_text('{"source": "one"}\n')
     monkeypatch.chdir(korean)
-    said = command("evaluate", *(trained if each == "RUN" else each for each in arguments))
-    assert (said.status, said.out) == (2, "") and fact in said.err
+    result = command("evaluate", *(trained if each == "RUN" else each for each in arguments))
+    assert (result.status, result.out) == (2, "") and fact in result.err
 
 
 def test_split_of_a_run_on_other_data_exits_with_2(command, trained, tmp_path):
@@ -197,5 +199,5 @@ def test_split_of_a_run_on_other_data_exits_with_2(command, trained, tmp_path):
     replaced = config.replace('built_in = "korean"', 'source = ["a"]\ntarget = ["b"]')
     (other / "config.toml").write_text(replaced)
     (other / "manifest.json").unlink()
-    said = command("evaluate", other, "--split", "test")
-    assert said.status == 2 and "regard data korean --split test" in said.err
+    result = command("evaluate", other, "--split", "test")
+    assert result.status == 2 and "regard data korean --split test" in result.err

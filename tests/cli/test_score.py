@@ -16,19 +16,19 @@ def sides(folder):
 
 
 def test_scores_equal_those_of_the_library(command, trained, korean):
-    said = command("score", trained, "--source", korean / "test.ko", "--target", korean / "test.en")
+    result = command("score", trained, "--source", korean / "test.ko", "--target", korean / "test.en")
     scored = load_translator(trained, device="cpu").score(*sides(korean))
-    assert said.status == 0 and said.lines == [f"{each.score:.4f}" for each in scored]
+    assert result.status == 0 and result.lines == [f"{each.score:.4f}" for each in scored]
     total, count = sum(each.score for each in scored), sum(len(each.token_scores) for each in scored)
     assert (
-        said.err_but_unknown == f"perplexity {math.exp(-total / count):.2f}: {count:,} tokens in 12 lines\n"
+        result.err_but_unknown == f"perplexity {math.exp(-total / count):.2f}: {count:,} tokens in 12 lines\n"
     )
 
 
 def test_tokens_option_prints_json_lines(command, trained, korean, tmp_path):
     arguments = "--source", korean / "test.ko", "--target", korean / "test.en", "--output", tmp_path / "out"
-    said = command("score", trained, *arguments, "--tokens")
-    assert (said.status, said.out) == (0, "")
+    result = command("score", trained, *arguments, "--tokens")
+    assert (result.status, result.out) == (0, "")
     for line, target in zip((tmp_path / "out").read_text().splitlines(), sides(korean)[1], strict=True):
         record = json.loads(line)
         assert record["tokens"][-1] == "</s>" and len(record["tokens"]) == len(target.split()) + 1
@@ -39,11 +39,11 @@ def test_every_line_is_scored_whatever_it_contains(command, trained, hostile, tm
     lines = hostile.read_bytes().split(b"\n")
     (tmp_path / "reversed").write_bytes(b"\n".join(reversed(lines)) + b"\n")
     both = "--source", hostile, "--target", tmp_path / "reversed", "--max-source-length", 50
-    said = command("score", trained, *both)
-    assert said.status == 0 and len(said.lines) == len(lines)
-    assert all(math.isfinite(float(line)) and float(line) < 0 for line in said.lines)
-    assert "4 lines" in said.err and "UTF-8" in said.err
-    assert re.search("line 13: .*49 of 10000", said.err)
+    result = command("score", trained, *both)
+    assert result.status == 0 and len(result.lines) == len(lines)
+    assert all(math.isfinite(float(line)) and float(line) < 0 for line in result.lines)
+    assert "4 lines" in result.err and "UTF-8" in result.err
+    assert re.search("line 13: .*49 of 10000", result.err)
     assert len(command("score", trained, *both, "--tokens").lines) == len(lines)
 
 
@@ -83,9 +83,9 @@ def test_invalid_options_and_files_exit_with_2(command, trained, korean, monkeyp
     (korean / "odd.tsv").write_text("one\teins\ntwo\n")
     (korean / "odd.jsonl").write_text('{"source": "one"}\n')
     monkeypatch.chdir(korean)
-    said = command("score", trained, *arguments)
-    assert (said.status, said.out) == (2, "") and fact in said.err
-    assert "--choose" not in said.err  # an option of regard data, not of this command
+    result = command("score", trained, *arguments)
+    assert (result.status, result.out) == (2, "") and fact in result.err
+    assert "--choose" not in result.err  # an option of regard data, not of this command
 
 
 def test_pairs_in_one_file_are_scored_alike(command, trained, korean):
@@ -100,8 +100,12 @@ def test_pairs_in_one_file_are_scored_alike(command, trained, korean):
         ("--tsv", korean / "named.tsv", "--columns", "ko,en"),
         ("--jsonl", korean / "test.jsonl", "--fields", "a,b"),
     ):
-        said = command("score", trained, *way)
-        assert (said.status, said.out, said.err_but_unknown) == (0, expected.out, expected.err_but_unknown)
+        result = command("score", trained, *way)
+        assert (result.status, result.out, result.err_but_unknown) == (
+            0,
+            expected.out,
+            expected.err_but_unknown,
+        )
     twice = command("score", trained, *options, *options)
     assert twice.status == 0 and twice.lines == expected.lines * 2
 
@@ -109,16 +113,16 @@ def test_pairs_in_one_file_are_scored_alike(command, trained, korean):
 def test_every_pair_of_one_file_is_scored_and_lines_are_counted(command, trained, tmp_path):
     """Empty and long sides and invalid UTF-8 are kept; a note names the line of the file."""
     (tmp_path / "odd.tsv").write_bytes(b"ko\ten\n\tHi.\nG\xff\tGo.\n" + b"a " * 99 + b"\tb\n\n")
-    said = command(
+    result = command(
         "score", trained, "--tsv", tmp_path / "odd.tsv", "--columns", "ko,en", "--max-source-length", 50
     )
-    assert said.status == 0 and len(said.lines) == 4
-    assert "1 line had" in said.err and "line 4: " in said.err and "49 of 99" in said.err
+    assert result.status == 0 and len(result.lines) == 4
+    assert "1 line had" in result.err and "line 4: " in result.err and "49 of 99" in result.err
 
 
 def test_pairs_before_a_malformed_line_are_kept_in_the_partial_output(command, trained, korean, tmp_path):
     line = "\t".join(side[0] for side in sides(korean))
     (tmp_path / "odd.tsv").write_text(f"{line}\n" * 4096 + "one column\n", encoding="utf-8")
-    said = command("score", trained, "--tsv", tmp_path / "odd.tsv", "--output", tmp_path / "out")
-    assert said.status == 2 and "odd.tsv, line 4097: " in said.err and not (tmp_path / "out").exists()
+    result = command("score", trained, "--tsv", tmp_path / "odd.tsv", "--output", tmp_path / "out")
+    assert result.status == 2 and "odd.tsv, line 4097: " in result.err and not (tmp_path / "out").exists()
     assert len((tmp_path / "out.part").read_text().splitlines()) == 4096

@@ -38,8 +38,8 @@ def test_train_show_and_classify(command, arguments, tmp_path):
     table = command("show", tmp_path / "run", tmp_path / "run" / "seed-2", width=120)
     assert table.out.count("±") == 2 and "2 of 2 seeds" in " ".join(table.out.split())
     assert command("classify", tmp_path / "run" / "seed-2", "--text", "a good film").status == 0
-    said = command("classify", tmp_path / "run", "--text", "a good film")
-    assert said.status != 0 and "seed-7" in said.err
+    result = command("classify", tmp_path / "run", "--text", "a good film")
+    assert result.status != 0 and "seed-7" in result.err
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,6 @@ def test_train_show_and_classify(command, arguments, tmp_path):
 )
 def test_wrong_seeds(command, arguments, tmp_path, options):
     options = (*(each for each in arguments if each not in ("--steps", 2)), *options)
-    said = command(*options)
-    assert (said.status != 0 and "--seeds" in said.err + said.out) or "seeds" in said.err
-    assert "Traceback" not in said.err and not (tmp_path / "run").exists()
+    result = command(*options)
+    assert (result.status != 0 and "--seeds" in result.err + result.out) or "seeds" in result.err
+    assert "Traceback" not in result.err and not (tmp_path / "run").exists()

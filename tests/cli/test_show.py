@@ -20,12 +20,12 @@ def copied(trained, tmp_path):
 
 @pytest.mark.parametrize("width", [60, 100])
 def test_show_one_run(command, trained, width):
-    said = command("show", trained, width=width)
-    assert (said.status, said.err) == (0, "")
-    assert max(map(cell_len, said.lines)) <= width
+    result = command("show", trained, width=width)
+    assert (result.status, result.err) == (0, "")
+    assert max(map(cell_len, result.lines)) <= width
     model = load_translator(trained, device="cpu").model
     parameters = f"{sum(each.numel() for each in model.parameters()):,}"
-    flat = " ".join(said.out.split())
+    flat = " ".join(result.out.split())
     for told in (
         "bahdanau (width 16, dropout 0.1)",
         parameters,
@@ -41,7 +41,7 @@ def test_show_one_run(command, trained, width):
         assert told in flat
     assert "training.accumulation_steps" not in flat, "what is as usual is not told"
     assert (
-        f"next: regard evaluate {trained} --split test"[:40] in said.out.replace("\n", "")[-400:]
+        f"next: regard evaluate {trained} --split test"[:40] in result.out.replace("\n", "")[-400:]
         or width < 100
     )
 
@@ -58,31 +58,31 @@ def test_json(command, trained):
 
 
 def test_table_of_several_runs(command, trained, unseeing, tmp_path, monkeypatch):
-    said = command("show", trained, unseeing, tmp_path, width=160)
-    assert said.status == 0 and "not a run folder" in said.err
-    assert [line.split()[1] for line in said.lines[:3]] == ["model", "bahdanau", "seq2seq"]
-    assert "BLEU" in said.lines[3]
+    result = command("show", trained, unseeing, tmp_path, width=160)
+    assert result.status == 0 and "not a run folder" in result.err
+    assert [line.split()[1] for line in result.lines[:3]] == ["model", "bahdanau", "seq2seq"]
+    assert "BLEU" in result.lines[3]
     assert [
         each["model"]["name"] for each in json.loads(command("show", trained, unseeing, "--json").out)
     ] == [
         "bahdanau",
         "seq2seq",
     ]
-    said = command("show", tmp_path, tmp_path)
+    result = command("show", tmp_path, tmp_path)
     monkeypatch.chdir(trained.parent)
     narrow = command("show", trained, unseeing, width=80)
     assert max(map(len, narrow.lines)) <= 80 and narrow.lines[0].split()[2] == "weights"
     rows = [line.split()[:2] for line in narrow.lines if "bahdanau" in line or "seq2seq" in line]
     assert rows == [["tiny", "bahdanau"], [f"../{unseeing.parent.name}/tiny", "seq2seq"]]
-    assert (said.status, said.out) == (2, "") and "none of these" in said.err
+    assert (result.status, result.out) == (2, "") and "none of these" in result.err
 
 
 def test_table_names_the_score_that_selects_the_best_checkpoint(command, trained, copied):
     config = copied / "config.toml"
     config.write_text(config.read_text().replace('best = "bleu"', 'best = "exact"'))
     assert "exact" not in command("show", trained, trained, width=160).lines[0]
-    said = command("show", copied, copied, width=160)
-    assert "exact" in said.lines[0] and "exact match" in said.lines[-1]
+    result = command("show", copied, copied, width=160)
+    assert "exact" in result.lines[0] and "exact match" in result.lines[-1]
     mixed = command("show", trained, copied, width=160)
     assert "best by" in mixed.lines[0] and "BLEU" in mixed.lines[1] and "exact" in mixed.lines[2]
     assert "★ best exact match" in command("show", copied).out
@@ -94,43 +94,49 @@ def test_damaged_checkpoints_are_reported(command, copied):
         log.write(b'{"kind": "training", "step": 41, "loss": "NaN"}\n[1]\n{"kind": "eval')
     (copied / "data.json").write_text("{")
     (copied / "source.tokenizer").unlink()
-    said = command("show", copied)
-    assert said.status == 0 and "weights.safetensors has 6 bytes" in said.out
-    assert "log.jsonl has 2 invalid lines" in said.out and "data.json: is damaged" in said.out
-    assert "step 30 of 40" in said.out and "parameters" not in said.out and "source.tokenizer" in said.out
-    assert "next: restore the damaged files" in said.out and "regard translate" not in said.out
+    result = command("show", copied)
+    assert result.status == 0 and "weights.safetensors has 6 bytes" in result.out
+    assert "log.jsonl has 2 invalid lines" in result.out and "data.json: is damaged" in result.out
+    assert (
+        "step 30 of 40" in result.out and "parameters" not in result.out and "source.tokenizer" in result.out
+    )
+    assert "next: restore the damaged files" in result.out and "regard translate" not in result.out
 
 
 def test_run_with_a_damaged_optimizer_state_is_still_finished(command, copied):
     path = copied / "step-000040" / "optimizer.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
-    said = command("show", copied)
-    assert "step 40 of 40" in said.out and "--resume" not in said.out and "optimizer.safetensors" in said.out
+    result = command("show", copied)
+    assert (
+        "step 40 of 40" in result.out
+        and "--resume" not in result.out
+        and "optimizer.safetensors" in result.out
+    )
 
 
 def test_run_without_checkpoints(command, copied):
     for path in copied.iterdir():
         if path.name.startswith("step-") or path.name in ("latest", "best", "log.jsonl", "data.json"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    said = command("show", copied)
-    assert said.status == 0 and "no checkpoint" in said.out
+    result = command("show", copied)
+    assert result.status == 0 and "no checkpoint" in result.out
     assert json.loads(command("show", copied, "--json").out)["progress"] is None
 
 
 def test_folder_without_run_is_an_error(command, tmp_path):
-    said = command("show", tmp_path)
-    assert (said.status, said.out) == (2, "") and "not a run folder" in said.err
+    result = command("show", tmp_path)
+    assert (result.status, result.out) == (2, "") and "not a run folder" in result.err
     (tmp_path / "config.toml").write_text("[data]\nbuilt_in = 'french'\n")
-    said = command("show", tmp_path)
-    assert said.status == 2 and "data.built_in" in said.err
+    result = command("show", tmp_path)
+    assert result.status == 2 and "data.built_in" in result.err
     assert command("show").status == 2
 
 
 def test_control_characters_in_a_log_are_not_printed(command, copied):
     with (copied / "log.jsonl").open("ab") as log:
         log.write(json.dumps({"kind": "evaluation", "step": 50, "\x1b[31m[bold]": 1.0}).encode() + b"\n")
-    said = command("show", copied)
-    assert said.status == 0 and "\x1b" not in said.out and "[bold]" in said.out
+    result = command("show", copied)
+    assert result.status == 0 and "\x1b" not in result.out and "[bold]" in result.out
 
 
 def test_best_evaluation_is_always_shown(command, copied):
@@ -139,9 +145,9 @@ def test_best_evaluation_is_always_shown(command, copied):
             log.write(
                 json.dumps({"kind": "evaluation", "step": step, "bleu": 90.0 - step, "loss": 1.0}) + "\n"
             )
-    said = command("show", copied)
-    best = next(line for line in said.lines if "★" in line)
-    assert best.split()[0] == "50" and "in log.jsonl" in said.out
+    result = command("show", copied)
+    best = next(line for line in result.lines if "★" in line)
+    assert best.split()[0] == "50" and "in log.jsonl" in result.out
 
 
 @pytest.mark.parametrize(

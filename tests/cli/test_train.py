@@ -1,4 +1,4 @@
-"""regard train, as it is typed: from two files to a translator, and what is said when that cannot be."""
+"""regard train, as it is typed: from two files to a translator, and what is result when that cannot be."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ import pytest
 
 from regard.data.public_datasets import SETS, Piece, PublicSet
 from regard.errors import RegardError
-from tests.cli.conftest import Said, command, trained  # noqa: F401
+from tests.cli.conftest import CommandResult, command, trained  # noqa: F401
 from tests.reading import PACKAGE, import_path
 from tests.training.toys import Toy, bits, trainer
 
@@ -120,7 +120,7 @@ def content(folder: Path) -> dict[str, bytes]:
 class Bench:
     """Runs one command, with or without a failing write, and compares the files it leaves."""
 
-    def __init__(self, name: str, folder: Path, run: Path, give: Callable[..., Said]):
+    def __init__(self, name: str, folder: Path, run: Path, give: Callable[..., CommandResult]):
         self.arguments = [str(run) if each == "RUN" else each for each in COMMANDS[name]]
         self.name, self.folder, self.run, self.give = name, folder, run, give
         prepare(folder, run)
