@@ -64,7 +64,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _starting() -> bool:
-    """Whether one of the modules STARTING is being imported."""
+    """Whether a module listed in STARTING is being imported at this moment."""
     specs = (getattr(sys.modules.get(name), "__spec__", None) for name in STARTING)
     return any(getattr(spec, "_initializing", False) for spec in specs)
 

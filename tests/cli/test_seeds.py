@@ -40,6 +40,12 @@ def test_train_show_and_classify(command, arguments, tmp_path):
     assert command("classify", tmp_path / "run" / "seed-2", "--text", "a good film").status == 0
     result = command("classify", tmp_path / "run", "--text", "a good film")
     assert result.status != 0 and "seed-7" in result.err
+    report = json.loads(command("evaluate", tmp_path / "run", "--json").out)
+    accuracies = [each["accuracy"] for each in report["seeds"].values()]
+    assert set(report["seeds"]) == {"7", "2"} and report["mean"]["accuracy"] == sum(accuracies) / 2
+    assert "±" in command("evaluate", tmp_path / "run").out
+    result = command("evaluate", tmp_path / "run", "--page", "x.html")
+    assert result.status == 2 and "--page" in result.err and "seed-7" in result.err
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ from regard.cli.json_output import print_json
 from regard.cli.run_options import CheckpointName, Device, Threads
 from regard.cli.task_option import OwnTask, task_of_run
 from regard.cli.task_options import check_given, options_of, with_task_options
-from regard.runs.run_commands import ChosenRun
+from regard.runs.run_commands import ChosenRun, Report
+from regard.runs.seed_folders import seeds_of
+from regard.runs.seed_reports import evaluate_seeds
 from regard.tasks.task_table import DEFAULT, find_task
 
 __all__ = ["evaluate"]
@@ -48,6 +50,8 @@ def evaluate(
 
     A task of your own: the scores of its method evaluate() on the validation data.
 
+    A run of several seeds: the scores of each seed, their mean and standard deviation.
+
     Examples:
 
     * `regard evaluate runs/x --source test.ko --target test.en`
@@ -76,7 +80,12 @@ def evaluate(
     if threads is not None:
         torch.set_num_threads(threads)
     chosen = None if run is None else ChosenRun(run, checkpoint, device)
-    report = kind.evaluate_run(chosen, options_of(kind, "evaluate_options", options))
+    values = options_of(kind, "evaluate_options", options)
+    seeds = None if chosen is None else seeds_of(chosen.folder)
+    if chosen is None or seeds is None:
+        report: Report = kind.evaluate_run(chosen, values)
+    else:
+        report = evaluate_seeds(kind, chosen, seeds, values)
     if as_json:
         print_json(report.to_dict())
     else:

@@ -43,7 +43,8 @@ Chosen = Annotated[
     typer.Option(
         "--choose",
         metavar="NAME=VALUE",
-        help="Action for a problem, e.g. invalid=replace, or a limit, e.g. longest=200; may be repeated. "
+        help="What to do about a problem in the data, e.g. invalid=replace; or a limit, e.g. longest=200. May be "
+        "repeated. "
         "regard data check --help lists all values.",
     ),
 ]

@@ -14,8 +14,8 @@ from regard.data.pair_checks import SHORT
 __all__ = ["MOST_FEATURES", "Features", "features_of", "length_ratios", "likeness"]
 
 MOST_FEATURES = 4_000_000
-"""Maximum number of lines of a file whose features are held in memory. In longer files, missing lines are not
-located."""
+"""The features of about this many lines of each file are held in memory. If two parallel files have different
+line counts and one of them is longer than this, the lines without a counterpart are not located."""
 
 BYTE, DIGITS = 256, 32
 """BYTE: number of different values of a byte. DIGITS: number of different values of the feature `digits`."""

@@ -210,7 +210,7 @@ class _Plan:
     def _add(
         self, line: int, side: int, result: Classification, read: ReadText, weights: Sequence[float]
     ) -> None:
-        """Add the trials of one text. The random draws depend only on the seed, the line and the side."""
+        """Add the trials of one text. Which random words are removed depends only on seed, line and side."""
         order, draws = ranked_and_random(weights, self.k, self.samples, (self.seed, line, side))
         looked = order[: self.k]
         plain, trials = self.trials.add(ClassifierTrial(line)), dict[str, list[int]]()

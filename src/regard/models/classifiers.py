@@ -57,6 +57,8 @@ def build_classifier(name: str, vocabulary_size: int, classes: int, **options: A
         size = find_size(size) if isinstance(size, str) else size
         if not isinstance(size, Size):
             problem = f"size is {size!r}"
-            raise ArgumentError(message(f"build_classifier({name!r})", problem, expected="a name or a Size"))
+            raise ArgumentError(
+                message(f"build_classifier({name!r})", problem, expected="the name of a size, or a Size")
+            )
         arguments["size"] = replace(size, **changes)
     return CLASSIFIERS[name](vocabulary_size, classes, **arguments)

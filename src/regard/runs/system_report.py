@@ -1,4 +1,4 @@
-"""System report of `regard doctor`: facts about this machine, in sections. Each fact is good or a problem."""
+"""System report of `regard doctor`: facts about this machine, in sections."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ VARIABLES = (
 class Fact:
     """One fact about this machine.
 
-    state: "well" (no problem), "lacking" (something optional is missing) or "wrong" (Regard cannot work).
+    state: "well" (no problem), "lacking" (Regard works, but something is missing or not ideal) or "wrong"
+        (Regard cannot work).
 
     >>> Fact("triton", "not installed", "lacking", install_command("kernels")).state
     'lacking'

@@ -55,7 +55,8 @@ class Shapes:
         if self.tokens is None:
             yield self.sentences
             return
-        # A batch that became longer than planned has the number of rows of its planned, shorter length.
+        # Subword sampling can make a batch longer than planned, but it keeps its number of rows. So the row
+        # counts of all shorter lengths are possible too.
         yield from (-(-self.tokens // each) for each in reversed(self.lengths) if each <= length)
 
     def filled(self, batch: Batch) -> Batch:

@@ -18,17 +18,20 @@ __all__ = ["StackedGradients"]
 
 
 class StackedGradients:
-    """Add the gradients of a step to the parameters of several trainers, which differ only in the seed.
+    """Compute the gradients of one step for several trainers, which differ only in the seed.
+
+    The models are stacked: one call of torch.func.vmap computes the gradients of all seeds. add() adds them
+    to `.grad` of the parameters of each model.
 
     trainers: maps each seed to its trainer.
-    say: called once with the reason if the models cannot be stacked. From then on, the gradients of each seed
-        are computed alone.
-    problem: a reason to compute them alone from the first step on; "" to stack the models.
+    say: called once, with the reason, if the models cannot be stacked. From then on, each seed is computed
+        alone.
+    problem: if not "", the models are never stacked, and this is the reason.
 
-    Each seed has its own batch. Batches of different shapes are padded to the same shape by Task.padded().
-    Random numbers are drawn with the shape that they have without padding. After add(), each model has the
-    gradients that it would have alone, up to rounding, and Trainer goes on with them: gradient clipping,
-    AdamW and the moving average are those of a single run.
+    Each seed has its own batch. Task.padded() pads the batches to the same shape; a seed whose batch still
+    has another shape is computed alone. Padding does not change the random numbers, such as dropout masks, of
+    the tokens. So each model gets the gradients that it would get alone, up to rounding. Gradient clipping,
+    the optimizer and the moving average are then done by each Trainer, as in a single run.
     """
 
     def __init__(

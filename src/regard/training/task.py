@@ -147,5 +147,7 @@ class Task(ABC):
         tensors: {} if the checkpoint has no such state.
         """
         if tensors:
-            problem = f"the checkpoint has a state that {type(self).__name__} does not use"
-            raise DataError(message(place, problem, expected=f"no tensors {', '.join(sorted(tensors))}"))
+            names = ", ".join(sorted(tensors))
+            problem = f"the checkpoint has a task state ({names}) that {type(self).__name__} cannot load"
+            hint = "resume with the task that wrote the checkpoint, or define load_state_tensors()"
+            raise DataError(message(place, problem, hint=hint))

@@ -28,7 +28,7 @@ LEVELS = 16
 """Number of different colours of the cells. entry.css has one CSS class for each."""
 
 OPEN, FIRST = 10, 3
-"""If a page has more than OPEN translations, only the tables of the first FIRST translations are expanded."""
+"""If a page has more than OPEN translations, only the first tables are expanded; FIRST is their number."""
 
 WIDE = 90
 """If all column headings together have more characters than this, they are written vertically."""

@@ -1,0 +1,79 @@
+"""SeedsReport: the evaluation of each seed of a run, with the mean and deviation of every score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
+
+from regard.errors import ArgumentError, message, shown
+from regard.runs.run_commands import ChosenRun, Report
+from regard.runs.run_folder import is_run
+from regard.runs.run_task import RunTask
+from regard.runs.seed_folders import seed_folder
+from regard.training.logs.seed_log import mean_and_deviation, scores_table
+
+__all__ = ["SeedsReport", "evaluate_seeds"]
+
+FILES = ("output", "page")
+"""Options of `regard evaluate` that name a file to write: several seeds would overwrite it."""
+
+
+@dataclass(frozen=True, eq=False)
+class SeedsReport:
+    """The evaluation of a run of several seeds.
+
+    folder: the run folder. reports: the report of each seed.
+    """
+
+    folder: Path
+    reports: Mapping[int, Report]
+
+    @property
+    def scores(self) -> dict[int, dict[str, float]]:
+        """The scores of each seed: the numbers of its report that are not counts."""
+        written = {seed: report.to_dict() for seed, report in self.reports.items()}
+        return {
+            seed: {name: value for name, value in each.items() if isinstance(value, float)}
+            for seed, each in written.items()
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the mean and the sample standard deviation of each score, and the report of each seed."""
+        rows = list(self.scores.values())
+        names = dict.fromkeys(name for row in rows for name in row)
+        both = {name: mean_and_deviation([row[name] for row in rows if name in row]) for name in names}
+        return {
+            "folder": str(self.folder),
+            "mean": {name: mean for name, (mean, _) in both.items()},
+            "deviation": {name: deviation for name, (_, deviation) in both.items()},
+            "seeds": {str(seed): report.to_dict() for seed, report in self.reports.items()},
+        }
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield Text(f"{shown(self.folder)}: {len(self.reports)} seeds, mean ± sample standard deviation")
+        yield scores_table(self.scores)
+
+
+def evaluate_seeds(
+    task: type[RunTask], run: ChosenRun, seeds: Sequence[int], options: Mapping[str, Any]
+) -> SeedsReport:
+    """Evaluate each seed of a run folder with the same options; see RunTask.evaluate_run().
+
+    Seeds whose training has failed before the first checkpoint are left out.
+    """
+    for name in FILES:
+        if options.get(name) is not None:
+            hint = f"evaluate one seed: regard evaluate {shown(seed_folder(run.folder, seeds[0]))}"
+            raise ArgumentError(message(f"--{name}", "the run has several seeds", hint=hint))
+    folders = {seed: seed_folder(run.folder, seed) for seed in seeds}
+    reports = {
+        seed: task.evaluate_run(ChosenRun(folder, run.checkpoint, run.device), options)
+        for seed, folder in folders.items()
+        if is_run(folder)
+    }
+    return SeedsReport(run.folder, reports)
