@@ -43,9 +43,8 @@ Chosen = Annotated[
     typer.Option(
         "--choose",
         metavar="NAME=VALUE",
-        help="What to do about a problem in the data, e.g. invalid=replace; or a limit, e.g. longest=200. May be "
-        "repeated. "
-        "regard data check --help lists all values.",
+        help="What to do about a problem in the data, e.g. invalid=replace; or a limit, e.g. longest=200. "
+        "May be repeated. regard data check --help lists all values.",
     ),
 ]
 
