@@ -37,7 +37,8 @@ class Weighed(NamedTuple):
     turned: g transposed, (B H, keys, rows).
     half: g scaled and stored as float16, for the tiles that additive_series_kernel computes.
     half_turned: g transposed, scaled and stored as float16, for the same tiles.
-    row_bounds, column_bounds, peaks: arguments of scaling(), which computes the scales of the previous two.
+    row_bounds, column_bounds, peaks: arguments of scaling(), which computes the scales of the two tensors in
+        float16.
     beyond: the sum of each row of g over the tiles that the exact kernels compute, (B H, rows).
 
     The fields from `half` on are used only if Shape.series is True. See additive_balance_kernel.
@@ -237,9 +238,9 @@ class Backward:
         """Return the gradient of a chunk of query rows, and partial gradients of the vector.
 
         turned: transposed gradient of the scores. The first result is (parts, B, H, rows, D); the caller sums
-        it over the parts. If there is one part and the Fourier series is not used, it is a view of
-        self.dquery. If the series is used, by_series() adds it to its own result. The second result is
-        (B, H, n, D)."""
+        it over the parts. If there is one part and the Fourier series is not used, the first result
+        is a view of self.dquery. If the series is used, by_series() adds the first result to its own. The
+        second result is (B, H, n, D)."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-rows // (4 * launch.fours)), -(-shape.width // launch.channels)
         key_tiles = shape.tiles[1]

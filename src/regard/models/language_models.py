@@ -55,7 +55,11 @@ def build_language_model(name: str, vocabulary_size: int, **options: Any) -> Lan
         if option in ABSENT and option not in direct:
             problem = f"{option} is not an option of {name}"
             raise ArgumentError(
-                message(f"build_language_model({name!r})", problem, hint=f"{ABSENT[option]}, transformer has")
+                message(
+                    f"build_language_model({name!r})",
+                    problem,
+                    hint=f"{ABSENT[option]}; transformer has this option",
+                )
             )
         if option not in {*direct, *of_size}:
             raise UnknownName(f"option of {name}", option, {*direct, *of_size})
