@@ -124,9 +124,10 @@ PEER_NAMES = {
     ),
     "the beam size is evaluation.beam_size": ("beam", "beams", "num_beams", "beam_width"),
 }
-"""Answers that name a setting of Regard, and the names of that setting in other toolkits.
+"""Maps an answer, which names a setting of Regard, to the names of this setting in other toolkits.
 
-The toolkits are Hugging Face, fairseq, OpenNMT, JoeyNMT and PyTorch.
+The toolkits are Hugging Face, fairseq, OpenNMT, JoeyNMT and PyTorch. If a user sets one of these names, the
+error message contains the answer.
 """
 
 ANSWERS = {name: answer for answer, names in PEER_NAMES.items() for name in names}

@@ -142,7 +142,7 @@ class LabelledCorpus:
             replace(folder / LABELS, content.encode() + b"\n")
         tokenizer, labels = load_text_tokenizer(folder, data), load_labels(folder)
         for row, label in enumerate(split.train.labels):
-            # The labels were saved by this run, whose data may have changed since, or by that of --init-from.
+            # labels.json may be older than the data, or come from the run of --init-from.
             if label not in labels:
                 problem = f"the classifier has no class {printable(label)[:80]!r}"
                 expected = f"one of {labels.listed()}"

@@ -91,7 +91,9 @@ def _all_alignments(
 def aligned_at(
     pair: Scored, site: str | None = None, head: int | None = None, shifted: bool | None = None
 ) -> Scored:
-    """Return a copy of the pair that is aligned by this site, head and step. None keeps the present one.
+    """Return a copy of the pair that is aligned by this site, head and step (shifted).
+
+    An argument that is None leaves the present value unchanged.
 
     Raises ArgumentError if the model has no attention to its source.
     """
