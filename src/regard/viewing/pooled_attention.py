@@ -68,7 +68,7 @@ class Pooled:
             )
         low, high = int(self.keys.min(initial=0)), int(self.keys.max(initial=-1))
         if low < -1 or high >= len(self.columns):
-            expected = f"-1 to {len(self.columns) - 1}, one for each column"
+            expected = f"-1 (no key) to {len(self.columns) - 1}, the last column"
             raise ArgumentError(
                 message(f"Pooled({self.name!r})", f"keys range from {low} to {high}", expected=expected)
             )
@@ -88,6 +88,9 @@ def pooled(name: str, weights: Any, rows: Sequence[str], columns: Sequence[str],
         time.
     rows, columns: the T queries and S keys as text.
     top: the number of weights of each row to keep.
+
+    In the example, each block has 4 x 4 weights. Blocks on the diagonal have four weights of 1, so their mean
+    is 0.25.
 
     >>> from regard.viewing import pooled
     >>> words = [f"w{place}" for place in range(1000)]
@@ -140,6 +143,8 @@ def pooled_from_top(name: str, top: Any, rows: Sequence[str], columns: Sequence[
 
     The block map is computed from these weights only. The maximum of a block is exact if it is among the k
     largest weights of its row. The means are too small.
+
+    In the example, each block has 2 x 2 weights.
 
     >>> import regard, torch
     >>> from regard.viewing import pooled_from_top
