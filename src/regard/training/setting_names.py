@@ -208,7 +208,10 @@ def misplaced(kind: type[BaseModel], section: str, names: Iterable[str]) -> Unkn
 
 
 def section_of(kind: type[BaseModel], keys: Iterable[str]) -> type[BaseModel]:
-    """Return the class of a section of the settings. If a key is unknown, return the class of its parent."""
+    """Return the class of the section of the settings at a path of keys, such as ["training"].
+
+    A key that is unknown or not a section ends the path: the section before it is returned.
+    """
     for key in keys:
         field = kind.model_fields.get(key)
         types = () if field is None else (field.annotation, *get_args(field.annotation))

@@ -154,7 +154,10 @@ class StackedSeeds:
         if len(seeds) != count:
             problem = f"{len(seeds)} seeds for {count} models"
         elif len(batches) not in (1, count):
-            problem, hint = f"{len(batches)} batches for {count} models", "one for all, or one for each"
+            problem, hint = (
+                f"{len(batches)} batches for {count} models",
+                "pass one batch for all models, or one for each",
+            )
         elif len({tuple(each.shape for each in tensors_in(batch)) for batch in batches}) > 1:
             problem, hint = "the batches have tensors of different shapes", "pad them to the same lengths"
         if problem:

@@ -118,10 +118,11 @@ def pooled(name: str, weights: Any, rows: Sequence[str], columns: Sequence[str],
         kept_rows.append(largest(strip_HnS, min(top, length)))
         _pool(strip_HnS, first, sizes, maxima, sums)
         first += count
-    if first != sizes[0] or not first:
-        raise ArgumentError(
-            message(call, f"weights have {first} rows", expected=f"T = {sizes[0]}, 1 or more")
-        )
+    if not first:
+        raise ArgumentError(message(call, "weights have no rows", expected="at least one row"))
+    if first != sizes[0]:
+        expected = f"{sizes[0]} rows, one for each query"
+        raise ArgumentError(message(call, f"weights have {first} rows", expected=expected))
     keys, kept = (numpy.concatenate(parts, 1) for parts in zip(*kept_rows, strict=True))
     return Pooled(
         name,
