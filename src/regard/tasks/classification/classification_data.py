@@ -71,7 +71,7 @@ class LabelledSplit:
 
 
 def read_labelled_split(data: ClassificationData) -> LabelledSplit:
-    """Read and check the files named in the settings; hold out training texts if there are no validation files.
+    """Read and check the files named in the settings; hold out training texts if no validation file is set.
 
     Raises DataError, with file and line, if a line is malformed, if all texts have the same class, or if a
     label of the validation set does not occur in the training set.
