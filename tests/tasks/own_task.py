@@ -60,6 +60,7 @@ class LineTask(RunTask):
     settings_type = LineSettings
     metrics = MappingProxyType({"loss": "lower", "slope": "higher"})
     best = "loss"
+    counted = "points"
     paths = ("points",)
 
     @classmethod
