@@ -13,7 +13,7 @@ from rich.console import Console
 import regard
 from regard.cli.show import describe_run
 from regard.cli.task_option import next_command
-from regard.errors import ArgumentError, UnknownName
+from regard.errors import ArgumentError, DataError, UnknownName
 from regard.runs.run_facts import facts_of
 from regard.runs.run_folder import config_of
 from regard.runs.run_task import RunTask
@@ -81,6 +81,9 @@ def test_own_task_is_shown_and_averaged(points: Path, tmp_path: Path, command): 
     ("name", "error", "fact"),
     [
         ("translatoin", UnknownName, "'translation'"),
+        ("zzz", UnknownName, "(?s)classification, language, translation\n.*package.module:Class$"),
+        ("tests/tasks/own_task.py:LineTask", ArgumentError, "--task tests.tasks.own_task:LineTask"),
+        ("tests.tasks.own_task.py:LineTask", ArgumentError, "--task tests.tasks.own_task:LineTask"),
         ("no_such_package.task:MyTask", ArgumentError, "no_such_package"),
         ("tests.tasks.own_task:Missing", ArgumentError, "Missing"),
         ("tests.tasks.own_task:Points", ArgumentError, "RunTask"),
@@ -102,7 +105,18 @@ def test_own_task_with_a_nan_loss_names_the_step(points: Path, tmp_path: Path, c
     assert result.status != 0 and "step 1" in result.err and "nan" in result.err
 
 
-def test_error_in_the_data_of_an_own_task_has_file_and_line(points: Path, tmp_path: Path, command):  # noqa: F811
+@pytest.mark.parametrize(
+    ("text", "line"), [("1 2\n1 two\n", 2), ("1 2\n1 2 3\n", 2), ("1 2\n3 4\n\n", 3), ("", 1)]
+)
+def test_error_in_the_data_of_an_own_task_has_file_and_line(text: str, line: int, points: Path):
+    points.write_text(text, encoding="utf-8")
+    task = find_task(OWN)
+    settings = task.settings_type(task=OWN, data={"points": [str(points)]})
+    with pytest.raises(DataError, match=f"points.txt, line {line}: "):
+        task.read_data(settings)
+
+
+def test_error_in_the_data_of_an_own_task_leaves_no_run(points: Path, tmp_path: Path, command):  # noqa: F811
     points.write_text("1 2\n1 two\n", encoding="utf-8")
     result = command(*options(points, tmp_path / "run"))
     assert result.status == 2 and "points.txt, line 2" in result.err and not (tmp_path / "run").exists()

@@ -73,8 +73,8 @@ LengthPenalty = Annotated[
     _option(
         "--length-penalty",
         "X|average:X",
-        "Length penalty: a number, where larger values favour longer translations and 0 means no penalty. "
-        "average:1 ranks translations by the mean log-probability of their tokens.",
+        "Length penalty: a number, where larger values favour longer outputs and 0 means no penalty. "
+        "average:1 ranks outputs by the mean log-probability of their tokens.",
         callback=bounds.none_if_default,
     ),
 ]
@@ -96,7 +96,7 @@ Sampling = Annotated[
     bool,
     typer.Option(
         "--sample",
-        help="Sample tokens from the predicted probabilities, instead of beam search.",
+        help="Sample tokens from the predicted probabilities, instead of using the most probable ones.",
         rich_help_panel=SEARCHING,
     ),
 ]
@@ -106,7 +106,7 @@ Temperature = Annotated[
         "--temperature",
         "FLOAT",
         "With --sample: temperature. Values below 1 make the output less random.",
-        callback=bounds.finite_unless_default,
+        callback=bounds.temperature_unless_default,
     ),
 ]
 TopK = Annotated[
@@ -127,7 +127,7 @@ TopP = Annotated[
         "FLOAT",
         "With --sample: sample only from the most probable tokens that together have at least this "
         "probability (1: from all tokens).",
-        callback=bounds.finite_unless_default,
+        callback=bounds.probability_unless_default,
     ),
 ]
 SamplingSeed = Annotated[

@@ -90,6 +90,8 @@ def train(
 
     * `regard train --task language --train-file a.txt --valid-file b.txt --minutes 30 --output runs/v`
 
+    * `regard train --task classification --tsv reviews.tsv --columns label,text --output runs/u`
+
     * `regard train --output runs/x --resume`
 
     * `regard train --recipe recipes/multi30k-de-en-transformer.toml --seed 2 --output runs/z`
