@@ -33,7 +33,7 @@ from regard.training.settings import merged
 from tests.training.toys import bits, last, records
 
 SENTENCES = ("the cat sat on the mat", "a dog ran", "the dog saw a cat", "a cat ran on the mat")
-NAMES = ("lstm", "gru", "transformer")
+NAMES = ("lstm", "gru", "lstmn", "transformer")
 
 
 def write(path: Path, lines: int, seed: int = 0, extra: str = "") -> str:
@@ -403,4 +403,5 @@ def test_settings_know_whether_the_state_is_carried():
         for name in NAMES
         for layout in ("documents", "continuous")
     }
-    assert {key for key, value in carried.items() if value} == {("lstm", "continuous"), ("gru", "continuous")}
+    recurrent = {(name, "continuous") for name in ("lstm", "gru", "lstmn")}
+    assert {key for key, value in carried.items() if value} == recurrent
