@@ -28,14 +28,14 @@ T = TypeVar("T")
 
 
 class Role(NamedTuple):
-    """The role of an attention layer: the kind of attention, and which sequences its queries and keys are.
+    """The role of an attention layer: the kind of attention, and the sequences of its queries and keys.
 
     kind: "self", "cross", "memory" (a memory that the model writes to), "image", or "pool" (one learned query
         that pools the states of a sequence).
-    rows: the sequence that the queries are, for example "source", "target" (the tokens that a decoder
+    rows: the sequence that the queries come from, for example "source", "target" (the tokens that a decoder
         generates), "input" or "label".
-    columns: the sequence that the keys are, for example "source", "input" (the tokens that a decoder reads:
-        the target, one position later) or "image".
+    columns: the sequence that the keys come from, for example "source", "input" (the tokens that a decoder
+        reads: the target, shifted by one position) or "image".
 
     >>> import regard, torch
     >>> to_image, x = regard.Role("image", rows="target", columns="image"), torch.eye(2)
@@ -64,6 +64,8 @@ class BySite(dict[str, T]):
     """A dict from the name of a site to a value, with the declared roles of these sites.
 
     roles: the role of each site whose layer declares one.
+
+    In this example, the site "a" has a declared role; the role of "decoder.cross" follows from its name.
 
     >>> weights = BySite({"a": 1, "decoder.cross": 2}, roles={"a": CROSS_ATTENTION})
     >>> sites_matching(weights, "cross"), weights.role("decoder.cross").columns

@@ -261,6 +261,7 @@ def test_build_passes_options_on():
         ("lstm", {"uniform": 0}, "bound is 0"),
         ("lstmn", {"connections": "skipped"}, "unknown connections 'skipped'; did you mean 'skip'"),
         ("lstmn", {"tape": 0}, "tape is 0"),
+        ("lstmn", {"tape": "all"}, "tape is 'all'"),
         ("lstmn", {"hidden": True}, "hidden is True"),
         ("lstmn", {"width": 8, "embedding": 4, "tie": True}, "embedding is 4 and width is 8"),
         ("lstmn", {"score": "dot"}, "score is not an option of lstmn"),

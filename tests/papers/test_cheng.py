@@ -198,7 +198,7 @@ def test_roles_are_declared():
 
 
 def test_window_tape_keeps_one_step_between_windows():
-    model = build_language_model("lstmn", 9, width=6, tape=None).double().eval()
+    model = build_language_model("lstmn", 9, width=6, tape="window").double().eval()
     windows = [torch.randint(4, 9, (2, 5)) for _ in range(2)]
     batches = [
         TextBatch(each, each, torch.full((2,), 5), torch.arange(2), carried=number > 0)

@@ -184,6 +184,25 @@ def test_load_and_score(trained: dict[str, Path], name: str):
     assert alone.to_dict()["log_probability"] == alone.log_probability
 
 
+def test_rows_of_an_lstmn_are_the_words_that_were_read(tmp_path: Path, text):
+    train(small(text, "lstmn", model={"tape": 4}, training={"steps": 2}), tmp_path / "run")
+    run = regard.load(tmp_path / "run", device="cpu")
+    result = run.score("the cat sat on the mat", look="*")
+    site = result.seen().site("decoder.0.self")
+    assert site.rows == site.columns == ("</s>", "the", "cat", "sat", "on", "the", "mat")
+    weights = result.attention["decoder.0.self"]
+    assert weights.shape == (1, 7, 7) and site.kind == "decoder" and not np.triu(weights).any()
+    np.testing.assert_allclose(weights.sum(-1), [[0, 1, 1, 1, 1, 1, 1]], atol=1e-6)
+    assert not weights[0, 6, :2].any() and weights[0, 6, 2:6].all()  # only four words are on the tapes
+    (alone,) = run.score(["a"], look="*")
+    assert alone.attention["decoder.0.self"].tolist() == [[[0, 0], [1, 0]]]
+    assert run.score("", look="*").attention["decoder.0.self"].tolist() == [[[0]]]
+    (long,) = run.score("the cat " * 260, look="*").long
+    assert long.rows == long.columns and long.rows[:3] == ("</s>", "the", "cat")
+    with_look = run.generate("the cat", look="*", max_new_tokens=3)
+    assert with_look.attention["decoder.0.self"].shape[1] == 2 + len(with_look.token_ids)
+
+
 def test_score_records_attention_by_site(trained: dict[str, Path]):
     run = regard.load(trained["transformer"], device="cpu")
     short, long = run.score(["a dog ran", "the cat sat on the mat"], look="*")

@@ -16,6 +16,9 @@ from regard.roles import READING_SELF
 
 __all__ = ["LSTMNLanguageModel"]
 
+WINDOW = "window"
+"""The value of `tape` for tapes that cover the whole window."""
+
 
 class LSTMNLanguageModel(LanguageModel):
     """Language model of LSTMN layers: each token attends to the tokens before it (Cheng et al. 2016).
@@ -31,11 +34,12 @@ class LSTMNLanguageModel(LanguageModel):
     hidden: size of the tanh layer of the score functions. Default: width.
     depth: number of layers.
     connections: "plain", "skip" or "gated", see LSTMN.
-    tape: number of past tokens that a token can attend to. The tapes are empty at the start of a document, of
-        a text to score and of a prompt. In continuous text they are carried from window to window, so a token
-        also attends to the windows before, and they are empty only at the start of an epoch. None: the tapes
-        have no limit, and are reset at the start of each window of continuous text, to only the last step of
-        the window before. The evaluation then needs windows as in training: evaluation.window = data.window.
+    tape: number of past tokens that a token can attend to, or "window". The tapes are empty at the start of a
+        document, of a text to score and of a prompt. In continuous text they are carried from window to
+        window, so a token can attend to tokens of earlier windows, and they are empty only at the start of an
+        epoch or evaluation. With "window" the number of tokens is not limited, but at the start of each
+        window of continuous text all steps except the last one are removed from the tapes. The evaluation
+        then needs windows as in training: evaluation.window = data.window.
     dropout: probability of D.
     tie: whether embedding and output layer share their weights. Then embedding must equal width.
     uniform: if set, all initial weights and biases are drawn from [-uniform, uniform].
@@ -57,7 +61,7 @@ class LSTMNLanguageModel(LanguageModel):
         hidden: int | None = None,
         depth: int = 1,
         connections: str = "skip",
-        tape: int | None = 50,
+        tape: int | str = 50,
         dropout: float = 0.0,
         tie: bool = False,
         uniform: float | None = None,
@@ -68,6 +72,9 @@ class LSTMNLanguageModel(LanguageModel):
         if tie and inputs != width:
             problem = f"tie=True, but embedding is {inputs} and width is {width}"
             raise ArgumentError(message(call, problem, expected="embedding = width"))
+        if isinstance(tape, str) and tape != WINDOW:
+            expected = f'an integer, 1 or more, or "{WINDOW}"'
+            raise ArgumentError(message(call, f"tape is {tape!r}", expected=expected))
         self.target_size, self.tape = vocabulary_size, tape
         self.embedding = words(vocabulary_size, inputs, inputs**-0.5)
         self.layers = LSTMN(
@@ -77,7 +84,7 @@ class LSTMNLanguageModel(LanguageModel):
             depth=depth,
             connections=connections,
             dropout=dropout,
-            tape=tape,
+            tape=None if isinstance(tape, str) else tape,
             site="decoder",
             role=READING_SELF,
         )
@@ -100,9 +107,9 @@ class LSTMNLanguageModel(LanguageModel):
     def read(self, batch: TextBatch, state: State | None = None) -> tuple[State, Tensor]:
         """Read a batch; return the state after it and the logits (B, T, V). See LanguageModel.read().
 
-        If `tape` is None, the tapes of the returned state have only the last step of the batch.
+        If `tape` is "window", the tapes of the returned state have only the last step of the batch.
         """
         after, logits_BTV = super().read(batch, state)
-        if self.tape is None:
+        if self.tape == WINDOW:
             after = replace(after, hidden=self.layers.last_step(after.hidden))
         return after, logits_BTV

@@ -161,7 +161,7 @@ def taken(items: Sequence[Any], places: Iterable[int]) -> tuple[Any, ...]:
 
 
 def firsts(numbers: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the word index of each group of positions, which all positions of the group have.
+    """Return the word index of each group. All positions of a group have the same word index.
 
     numbers: the word index of each position.
     """

@@ -97,7 +97,7 @@ class LanguageTask(RunTask):
         if settings.carried:
             self.small_steps = True  # all batches but the last of an epoch have one shape: few CUDA graphs
             self._check_carried(processes)
-        self.check_settings(settings)  # again, with the window and the streams that the plan chose
+        self.check_settings(settings)  # check again: the plan has chosen the window and the streams
         self._train = self._training_batches(processes)
         self._check_window()
 
