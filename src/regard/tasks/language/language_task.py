@@ -65,6 +65,8 @@ class LanguageTask(RunTask):
 
     model: LanguageModel
     settings_type = LanguageSettings
+    counted = "target tokens"
+    has_perplexity = True
     metrics = MappingProxyType(
         {"loss": "lower", "perplexity": "lower", "word_perplexity": "lower", "bits_per_character": "lower"}
     )

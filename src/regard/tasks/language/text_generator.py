@@ -77,12 +77,13 @@ class TextGenerator:
 
         In continuous text, a line break in the prompt is EOS, the end of a line.
 
-        Raise ArgumentError if all words of the prompt are unknown, or if the model has too few positions.
+        Raise ArgumentError if no word of the prompt is in the vocabulary, or if the model has too few
+        positions.
         """
         lines = text.split("\n") if self.first_token == EOS else [text]
         tokens = [token for line in lines for token in (EOS, *self.tokenizer.encode(line))][1:]
         if tokens and set(tokens) <= {UNK, EOS} and (unknown := self.tokenizer.unknown(text)):
-            problem = f"all words of the prompt are {unknown_note(unknown)}"
+            problem = f"no word of the prompt is {unknown_note(unknown).removeprefix('not ')}"
             raise ArgumentError(message(place, problem, expected="at least one word of the training text"))
         longest = self.model.longest_target
         if longest is not None and len(tokens) >= longest:
