@@ -236,7 +236,7 @@ ModelName = Annotated[
         "--model",
         "NAME",
         "Model. Translation: seq2seq, bahdanau, luong or transformer. Language models "
-        "and classification: lstm, gru or transformer.",
+        "and classification: lstm, gru, lstmn or transformer.",
         MODEL,
         show_default=MODEL_DEFAULT,
         callback=bounds.none_if_default,
