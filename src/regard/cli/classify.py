@@ -172,8 +172,9 @@ class Inputs:
     """Iterate over the texts, or pairs of texts, of all lines. Errors name the file and the line.
 
     seconds: the second text of each line, from --second; None if each line has both texts. pairs: whether the
-    run classifies pairs. repaired: number of lines so far that had invalid UTF-8. tabs: number of lines so far
-    that contain a tab, if the run classifies single texts. first_tab: file and line number of the first.
+    run classifies pairs. repaired: number of lines so far that had invalid UTF-8.
+    tabs: if the run classifies single texts, the number of lines so far that contain a tab.
+    first_tab: file and line number of the first line that contains a tab.
 
     >>> list(Inputs(Lines([b"one\\tother\\n"]), None, pairs=True))
     [('one', 'other')]
@@ -262,6 +263,5 @@ def write_results(results: Iterator[Classification], form: OutputForm, inputs: I
     unknown.say()
     if inputs.tabs:
         more = f"; and {inputs.tabs - 1:,} more line{'s' * (inputs.tabs > 2)}" if inputs.tabs > 1 else ""
-        say(
-            f"{inputs.first_tab}: the line contains a tab, which is read as a space; expected {ONE_TEXT}{more}"
-        )
+        problem = "the line contains a tab, which is read as a space"
+        say(f"{inputs.first_tab}: {problem}; expected {ONE_TEXT}{more}")

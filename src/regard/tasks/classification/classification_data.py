@@ -113,7 +113,7 @@ def check_header_lines(data: ClassificationData, split: LabelledSplit) -> None:
     parts = (train, split.valid) if split.is_held_out else (train,)
     counts = Counter(label for part in parts for label in part.labels)
     first_lines = Counter(
-        part.labels[row] for part in parts for row in numpy.flatnonzero(part.lines == 1).tolist()
+        label for part in parts for label, line in zip(part.labels, part.lines, strict=True) if line == 1
     )
     headers = {label for label, count in first_lines.items() if counts[label] == count}
     others = [count for label, count in counts.items() if label not in headers]
