@@ -16,6 +16,7 @@ __all__ = [
     "DECODER_SELF",
     "ENCODER_SELF",
     "POOLING",
+    "READING_SELF",
     "BySite",
     "Role",
     "matches",
@@ -32,7 +33,7 @@ class Role(NamedTuple):
     kind: "self", "cross", "memory" (a memory that the model writes to), "image", or "pool" (one learned query
         that pools the states of a sequence).
     rows: the sequence that the queries come from, for example "source", "target" (the tokens that a decoder
-        generates) or "label".
+        generates), "input" or "label".
     columns: the sequence that the keys come from, for example "source", "input" (the tokens that a decoder
         reads: the target, shifted by one position) or "image".
 
@@ -51,6 +52,7 @@ class Role(NamedTuple):
 
 ENCODER_SELF = Role("self", "source", "source")
 DECODER_SELF = Role("self", "target", "input")
+READING_SELF = Role("self", "input", "input")
 CROSS_ATTENTION = Role("cross", "target", "source")
 POOLING = Role("pool", "label", "source")
 

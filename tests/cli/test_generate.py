@@ -77,6 +77,7 @@ def test_beam_search_samples_and_json(command, run):
 def test_attention_is_drawn_in_the_terminal_and_on_a_page(command, run, tmp_path):
     said = command("generate", run, "--prompt", "you saw", "--draw", "--page", tmp_path / "page.html")
     assert said.status == 0 and "decoder.0.self" in said.out and "░" in said.out
+    assert "no attention" not in said.err and f"Wrote {tmp_path / 'page.html'}" in said.err
     page = (tmp_path / "page.html").read_text()
     assert "you saw<b> a film</b>" in page and "<svg" in page
     file = tmp_path / "drawn"
@@ -133,14 +134,17 @@ def test_ctrl_c_ends_with_the_text_generated_so_far(command, run, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "facts"),
     [
-        (("--prompt", "zebra yak"), ["--prompt", "'zebra', 'yak'"]),
+        (("--prompt", "zebra yak"), ["--prompt: no word", "'zebra', 'yak'"]),
         (("--prompt-file", "bad.txt"), ["bad.txt, line 2", "'zebra'"]),
         (("--prompt-file", "nowhere.txt"), ["nowhere.txt"]),
         (("--prompt", "I", "--prompt-file", "bad.txt"), ["--prompt", "--prompt-file"]),
         (("--prompt-file", "-", "--prompt-file", "-"), ["--prompt-file"]),
         (("--prompt", "I", "--top-k", "3"), ["--top-k", "--sample"]),
         (("--prompt", "I", "--sample", "--beam-size", "3"), ["--beam-size", "--sample"]),
-        (("--prompt", "I", "--stop", ""), ["stop string"]),
+        (("--prompt", "I", "--stop", ""), ["regard: --stop: "]),
+        (("--prompt", "I", "--sample", "--temperature", "0"), ["regard: --temperature 0: "]),
+        (("--prompt", "I", "--sample", "--top-p", "1.5"), ["regard: --top-p 1.5: "]),
+        (("--prompt", "I", "--sample", "--top-p", "nan"), ["--top-p"]),
         (("--prompt", "I", "--max-new-tokens", "0"), ["--max-new-tokens"]),
         (("--prompt", "I", "--draw", "--json"), ["--draw", "--json"]),
         (("--prompt", "I", "--page", "x.png"), ["x.png", ".html"]),
@@ -152,6 +156,19 @@ def test_invalid_input_exits_with_2(command, run, tmp_path, monkeypatch, argumen
     monkeypatch.chdir(tmp_path)
     said = command("generate", run, *arguments)
     assert said.status == 2 and all(fact in said.err for fact in facts), said.err
+
+
+def test_model_without_attention_is_reported(command, run, tmp_path):
+    text, plain = str(run.parent / "a.txt"), tmp_path / "lstm"
+    trained = command(
+        *("train", "--task", "language", "--model", "lstm", "--train-file", text, "--valid-file", text),
+        *("--width", 8, "--steps", 1, "--tokenizer", "word", "--output", plain, "--device", "cpu"),
+    )
+    assert trained.status == 0, trained.err
+    options = ("generate", plain, "--prompt", "I", "--max-new-tokens", 2)
+    assert "--draw: the model has no attention" in command(*options, "--draw").err
+    assert "--page: the model has no attention" in command(*options, "--page", tmp_path / "a.html").err
+    assert command(*options).err == ""
 
 
 def test_partly_unknown_prompt_is_reported(command, run):
@@ -183,6 +200,7 @@ def test_score_prints_log_probability_and_perplexities(command, run, tmp_path):
         assert per_token == pytest.approx(result.perplexity, rel=1e-3)
         assert per_word == pytest.approx(math.exp(-result.log_probability / (result.words + 1)), rel=1e-3)
     assert "7 tokens and 7 words" in said.err and "line 2" in said.err and "'zebra'" in said.err
+    assert "in 2 lines\n" in said.err and "in 1 line\n" in command("score", run, "--text", "I").err
     (tmp_path / "lines.txt").write_text("I learned CS\nfilm zebra\n")
     for arguments, stdin in (((tmp_path / "lines.txt",), b""), ((), b"I learned CS\nfilm zebra\n")):
         assert command("score", run, *arguments, stdin=stdin).lines == said.lines

@@ -59,3 +59,21 @@ def test_help_read_from_source_equals_the_docstring():
     for name, lazy in typer.main.get_command(app).commands.items():
         from_source, from_module = lazy.help, lazy.loaded.help
         assert from_source and inspect.cleandoc(from_source) == inspect.cleandoc(from_module), name
+
+
+def test_help_of_train_covers_every_task(command):
+    text = " ".join(command("train", "--help", width=400).out.split())
+    assert "--task classification --tsv" in text and "label,text,second" in text
+    assert "[default: (bahdanau; for language models and classification, lstm)]" in text
+    for option in ("--tsv", "--jsonl", "--columns", "--train-file"):
+        line = next(part for part in text.split("│") if part.split()[:1] == [option])
+        assert "lassification" in line, option
+
+
+def test_help_covers_language_models_and_classifiers(command):
+    text = command("--help", width=200).out
+    for part in ("translators, language models and classifiers", "regard generate", "regard classify"):
+        assert part in text
+    text = command("generate", "--help", width=400).out
+    lines = [line for line in text.splitlines() if "--length-penalty" in line or "--sample " in line]
+    assert len(lines) >= 2 and not [line for line in lines if "translation" in line or "of beam" in line]

@@ -60,20 +60,26 @@ class LineTask(RunTask):
     settings_type = LineSettings
     metrics = MappingProxyType({"loss": "lower", "slope": "higher"})
     best = "loss"
+    counted = "points"
     paths = ("points",)
 
     @classmethod
     def read_data(cls, settings: LineSettings, fingerprints: Mapping[str, str] | None = None) -> Points:
         rows = []
         for path in settings.data.points:
-            for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+            if not lines:
+                expected = "two numbers per line"
+                raise DataError(message(f"{path}, line 1", "the file is empty", expected=expected))
+            for number, line in enumerate(lines, 1):
                 try:
-                    rows.append([float(value) for value in line.split()])
+                    x, y = map(float, line.split())
                 except ValueError:
                     place, expected = f"{path}, line {number}", "two numbers"
                     raise DataError(message(place, f"{line!r}", expected=expected)) from None
-        x, y = torch.tensor(rows).unbind(1)
-        return Points(x[:, None], y[:, None])
+                rows.append((x, y))
+        x_N, y_N = torch.tensor(rows).unbind(1)
+        return Points(x_N[:, None], y_N[:, None])
 
     @classmethod
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> nn.Module:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 import regard
-from regard.errors import ArgumentError, UnknownName
+from regard.cli.show import describe_run
+from regard.cli.task_option import next_command
+from regard.errors import ArgumentError, DataError, UnknownName
+from regard.runs.run_facts import facts_of
 from regard.runs.run_folder import config_of
+from regard.runs.run_task import RunTask
 from regard.tasks.task_table import TASKS, find_task, task_of
 from tests.cli.conftest import command  # noqa: F401
 from tests.training.toys import bits
@@ -75,6 +81,9 @@ def test_own_task_is_shown_and_averaged(points: Path, tmp_path: Path, command): 
     ("name", "error", "fact"),
     [
         ("translatoin", UnknownName, "'translation'"),
+        ("zzz", UnknownName, "(?s)classification, language, translation\n.*package.module:Class$"),
+        ("tests/tasks/own_task.py:LineTask", ArgumentError, "--task tests.tasks.own_task:LineTask"),
+        ("tests.tasks.own_task.py:LineTask", ArgumentError, "--task tests.tasks.own_task:LineTask"),
         ("no_such_package.task:MyTask", ArgumentError, "no_such_package"),
         ("tests.tasks.own_task:Missing", ArgumentError, "Missing"),
         ("tests.tasks.own_task:Points", ArgumentError, "RunTask"),
@@ -96,7 +105,62 @@ def test_own_task_with_a_nan_loss_names_the_step(points: Path, tmp_path: Path, c
     assert result.status != 0 and "step 1" in result.err and "nan" in result.err
 
 
-def test_error_in_the_data_of_an_own_task_has_file_and_line(points: Path, tmp_path: Path, command):  # noqa: F811
+@pytest.mark.parametrize(
+    ("text", "line"), [("1 2\n1 two\n", 2), ("1 2\n1 2 3\n", 2), ("1 2\n3 4\n\n", 3), ("", 1)]
+)
+def test_error_in_the_data_of_an_own_task_has_file_and_line(text: str, line: int, points: Path):
+    points.write_text(text, encoding="utf-8")
+    task = find_task(OWN)
+    settings = task.settings_type(task=OWN, data={"points": [str(points)]})
+    with pytest.raises(DataError, match=f"points.txt, line {line}: "):
+        task.read_data(settings)
+
+
+def test_error_in_the_data_of_an_own_task_leaves_no_run(points: Path, tmp_path: Path, command):  # noqa: F811
     points.write_text("1 2\n1 two\n", encoding="utf-8")
     result = command(*options(points, tmp_path / "run"))
     assert result.status == 2 and "points.txt, line 2" in result.err and not (tmp_path / "run").exists()
+
+
+def test_log_and_show_of_an_own_task_use_its_unit(points: Path, tmp_path: Path, command):  # noqa: F811
+    run = tmp_path / "run"
+    trained = command(*options(points, run, steps=2), width=300)
+    assert trained.status == 0 and "points/s" in trained.err and "preparing batches" in trained.err
+    shown = command("show", run, "--task", OWN, width=300)
+    assert shown.status == 0 and "8 points" in shown.out
+    for text in (trained.err, shown.out):
+        assert not [word for word in ("perplexity", "token", "vocabulary") if word in text], text
+
+
+def test_perplexity_and_unit_of_every_task():
+    assert {name: (find_task(name).counted, find_task(name).has_perplexity) for name in TASKS} == {
+        "translation": ("target tokens", True),
+        "language": ("target tokens", True),
+        "classification": ("texts", False),
+    }
+    assert not RunTask.has_perplexity and "token" not in RunTask.counted
+
+
+def test_suggested_commands_name_an_own_task(points: Path, tmp_path: Path, command):  # noqa: F811
+    run, mean = tmp_path / "run", tmp_path / "mean"
+    assert f"regard show {run} --task {OWN}" in command(*options(points, run, steps=2), width=400).err
+    said = command("average", run, "--last", 1, "--output", mean, "--task", OWN, width=400)
+    assert f"regard show {mean} --task {OWN}" in said.out
+    assert next_command(find_task("language"), "x") == 'regard generate x --prompt "..."'
+    for name, task, option in (
+        ("classify", "classification", "--text"),
+        ("translate", "translation", "--text"),
+        ("generate", "language", "--prompt"),
+        ("score", "language", "--text"),
+    ):
+        said = command(name, run, option, "a")
+        assert said.status == 2 and task in said.err.splitlines()[0], said.err
+        assert f"regard show {run} --task" in said.err
+    said = command("view", run, "--task", OWN, "--text", "a")
+    assert said.status == 2 and "LineTask has no view" in said.err, said.err
+
+
+def test_interrupted_own_task_is_resumed_with_its_name(points: Path, tmp_path: Path, command):  # noqa: F811
+    assert command(*options(points, tmp_path / "run", steps=2)).status == 0
+    facts = replace(facts_of(find_task(OWN), tmp_path / "run"), progress=None)
+    assert f"--resume --task {OWN}" in str(list(describe_run(facts, Console()))[-1])

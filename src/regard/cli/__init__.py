@@ -95,7 +95,7 @@ def regard(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Train translators with attention, translate, and see what each word attends to.
+    """Train translators, language models and classifiers with attention, and see what each word attends to.
 
     Examples:
 
@@ -108,6 +108,8 @@ def regard(
     * `regard view runs/x --text "나는 고양이로소이다" --output look.html` writes a page with every view
 
     * `regard generate runs/lm --prompt "I learned"` continues a text with a language model
+
+    * `regard classify runs/reviews --text "a stirring , funny film"` predicts the label of a text
 
     * `regard tour` draws every attention mechanism in the terminal
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from regard.cli import bounds
 from regard.cli.run_options import RunFolder
-from regard.cli.task_option import OwnTask, task_of_run
+from regard.cli.task_option import OwnTask, next_command, task_of_run
 from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 from regard.files.atomic_io import Leftover, beside, failed, flush_folder, leftover, remove
@@ -73,7 +73,7 @@ def average(
     named = ", ".join(f"{each.step:,}" for each in chosen)
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(f"Wrote {shown(output)}: the mean of {len(chosen)} checkpoints (steps {named})"))
-    console.print(Text(f"Next: {kind.next_command.format(run=shown(averaged.path.parent))}", "dim"))
+    console.print(Text(f"Next: {next_command(kind, shown(averaged.path.parent))}", "dim"))
 
 
 def average_run(task: type[RunTask], run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:

@@ -8,6 +8,8 @@ from typing import Any
 
 import typer
 
+from regard.errors import ArgumentError, message
+
 __all__ = [
     "CORPUS",
     "COUNT",
@@ -21,6 +23,8 @@ __all__ = [
     "finite",
     "finite_unless_default",
     "none_if_default",
+    "probability_unless_default",
+    "temperature_unless_default",
     "threads",
 ]
 
@@ -69,6 +73,28 @@ def finite_unless_default(
 ) -> float | None:
     """Option callback: return None if the option is not on the command line; reject NaN and infinity."""
     return finite(none_if_default(context, parameter, value))
+
+
+def temperature_unless_default(
+    context: typer.Context, parameter: typer.CallbackParam, value: float | None
+) -> float | None:
+    """Option callback: like finite_unless_default(), but also reject a temperature that is not above 0."""
+    value = finite_unless_default(context, parameter, value)
+    if value is not None and value <= 0:
+        place, hint = f"{parameter.opts[0]} {value:g}", "for temperature 0, leave out --sample"
+        raise ArgumentError(message(place, "invalid value", expected="a number above 0", hint=hint))
+    return value
+
+
+def probability_unless_default(
+    context: typer.Context, parameter: typer.CallbackParam, value: float | None
+) -> float | None:
+    """Option callback: like finite_unless_default(), but also reject a value that is not in (0, 1]."""
+    value = finite_unless_default(context, parameter, value)
+    if value is not None and not 0 < value <= 1:
+        place, expected = f"{parameter.opts[0]} {value:g}", "a number above 0 and at most 1"
+        raise ArgumentError(message(place, "invalid value", expected=expected))
+    return value
 
 
 def threads(count: int | None) -> int | None:

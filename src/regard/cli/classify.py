@@ -21,10 +21,11 @@ from regard.cli.run_options import (
     OutputFile,
     RunFolder,
     Threads,
+    open_task,
 )
 from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell, writing
 from regard.decoding.unknown_words import UnknownWords
-from regard.errors import ArgumentError, DataError, message, printable, shown
+from regard.errors import ArgumentError, DataError, message, printable
 from regard.evaluation.classification import Classification
 
 __all__ = ["classify"]
@@ -137,22 +138,7 @@ def classify(
 
 def _open_classifier(run: Path, checkpoint: str, device: str, threads: int | None, batch_tokens: int) -> Any:
     """Load the classifier of a run and report skipped checkpoints."""
-    import torch
-
-    from regard.tasks.classification import ClassificationTask
-    from regard.tasks.task_table import load, task_of
-
-    kind = task_of(run)
-    if not issubclass(kind, ClassificationTask):
-        problem = "this is not a run of the task classification"
-        command = kind.next_command.format(run=shown(run))
-        raise ArgumentError(message(shown(run), problem, hint=f"for this run: {command}"))
-    if threads is not None:
-        torch.set_num_threads(threads)
-    classifier = load(run, checkpoint=checkpoint, device=device, tokens_per_batch=batch_tokens)
-    for note in classifier.notes:
-        say(note)
-    return classifier
+    return open_task("classification", run, checkpoint, device, threads, tokens_per_batch=batch_tokens)
 
 
 def _seconds(text: Sequence[str] | None, second: Sequence[str] | None, pairs: bool) -> list[str] | None:

@@ -38,7 +38,9 @@ from regard.data.tokenizers.normalize import clean
 from regard.decoding import Beam, Sample, Search
 from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.rules import MOST_TOKENS
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, message, shown
+from regard.sites import declared_sites
+from regard.tasks.language.text_stream import check_stop
 from regard.training.interrupts import EXIT_STATUS, interruptible
 from regard.viewing.html_document import check_ending
 
@@ -185,8 +187,11 @@ def generate(
         check_ending(page, ".html", "texts are written as a page")
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     search = _search(beam_size, length_penalty, n_best, sample, sampling)
+    check_stop(stop or (), "--stop")
     prompts = _given_prompts(prompt, prompt_file)
     language: LanguageRun = open_task("language", run, checkpoint, device, threads)
+    if (draw or page) and not declared_sites(language.model):
+        say(f"{'--draw' if draw else '--page'}: the model has no attention, so none is drawn")
     form = OutputForm(output, json, draw, n_best)
     options: dict[str, Any] = {"search": search, "max_new_tokens": max_new_tokens, "stop": stop or ()}
     options |= {"look": "*" if draw or page else None, "tokens_per_batch": batch_tokens}
@@ -203,6 +208,7 @@ def generate(
         from regard.tasks.language.text_result import save_texts
 
         save_texts(page, results, f"Texts by {run.name or run}")
+        say(f"Wrote {shown(page)}")
     if interruption:
         say(f"interrupted by {interruption.cause}: the output ends here")
         raise typer.Exit(EXIT_STATUS[interruption.cause])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +14,19 @@ from regard.decoding.rules import MOST_TOKENS
 from regard.decoding.search_options import BEAM_SIZE, LENGTH_PENALTY, build_search
 from regard.errors import ArgumentError, message, shown
 
-__all__ = ["BEAM_SIZE", "LENGTH_PENALTY", "build_search", "one_sentence", "open_run", "open_task"]
+if TYPE_CHECKING:
+    from regard.runs.run_task import RunTask
+
+__all__ = [
+    "BEAM_SIZE",
+    "LENGTH_PENALTY",
+    "build_search",
+    "check_task",
+    "one_sentence",
+    "open_run",
+    "open_task",
+    "task_in_regard",
+]
 
 SEARCHING, MACHINE = "Decoding", "Checkpoint and device"
 
@@ -61,8 +73,8 @@ LengthPenalty = Annotated[
     _option(
         "--length-penalty",
         "X|average:X",
-        "Length penalty: a number, where larger values favour longer translations and 0 means no penalty. "
-        "average:1 ranks translations by the mean log-probability of their tokens.",
+        "Length penalty: a number, where larger values favour longer outputs and 0 means no penalty. "
+        "average:1 ranks outputs by the mean log-probability of their tokens.",
         callback=bounds.none_if_default,
     ),
 ]
@@ -84,7 +96,7 @@ Sampling = Annotated[
     bool,
     typer.Option(
         "--sample",
-        help="Sample tokens from the predicted probabilities, instead of beam search.",
+        help="Sample tokens from the predicted probabilities, instead of using the most probable ones.",
         rich_help_panel=SEARCHING,
     ),
 ]
@@ -94,7 +106,7 @@ Temperature = Annotated[
         "--temperature",
         "FLOAT",
         "With --sample: temperature. Values below 1 make the output less random.",
-        callback=bounds.finite_unless_default,
+        callback=bounds.temperature_unless_default,
     ),
 ]
 TopK = Annotated[
@@ -115,7 +127,7 @@ TopP = Annotated[
         "FLOAT",
         "With --sample: sample only from the most probable tokens that together have at least this "
         "probability (1: from all tokens).",
-        callback=bounds.finite_unless_default,
+        callback=bounds.probability_unless_default,
     ),
 ]
 SamplingSeed = Annotated[
@@ -195,19 +207,42 @@ def open_task(task: str, run: Path, checkpoint: str, device: str, threads: int |
     """
     import torch
 
-    from regard.tasks.task_table import find_task, load, task_of
+    from regard.tasks.task_table import load
 
-    kind = task_of(run)
-    if not issubclass(kind, find_task(task)):
-        problem = f"this is not a run of the task {task}"
-        command = kind.next_command.format(run=shown(run))
-        raise ArgumentError(message(shown(run), problem, hint=f"for this run: {command}"))
+    check_task(task, run)
     if threads is not None:
         torch.set_num_threads(threads)
     loaded = load(run, checkpoint=checkpoint, device=device, **options)
     for note in loaded.notes:
         say(note)
     return loaded
+
+
+def check_task(task: str, run: Path) -> None:
+    """Raise ArgumentError if the run is of another task; the hint is the command that suits the run."""
+    from regard.tasks.task_table import find_task
+
+    kind = task_in_regard(run, task)
+    if not issubclass(kind, find_task(task)):
+        hint = f"for this run: {kind.next_command.format(run=shown(run))}"
+        problem = f"this is not a run of the task {task}, but of the task {kind.task_name()!r}"
+        raise ArgumentError(message(shown(run), problem, hint=hint))
+
+
+def task_in_regard(run: Path, expected: str) -> type[RunTask]:
+    """Return the task of a run, for a command without --task; raise if the task is not part of Regard.
+
+    expected: the tasks that the command can use, for the error message.
+    """
+    from regard.runs.run_folder import config_of
+    from regard.tasks.task_table import TASKS, task_of
+
+    name = config_of(run).get("task")
+    if isinstance(name, str) and ":" in name and name not in TASKS:
+        hint = f"for this run, if you trust the code of its task: regard show {shown(run)} --task {name}"
+        problem = f"this is not a run of the task {expected}, but of the task {name!r}"
+        raise ArgumentError(message(shown(run), problem, hint=hint))
+    return task_of(run)
 
 
 def one_sentence(command: str, sentence: str | None, text: str | None) -> str:

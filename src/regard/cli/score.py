@@ -32,13 +32,14 @@ from regard.cli.run_options import (
     Threads,
     open_run,
     open_task,
+    task_in_regard,
 )
 from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell, writing
 from regard.data.pair_stream import in_batches
 from regard.decoding import Scored
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, shown
-from regard.tasks.task_table import find_task, task_of
+from regard.tasks.task_table import find_task
 from regard.training.logs.live_table import perplexity
 
 __all__ = ["score"]
@@ -113,7 +114,7 @@ def score(
     loading = (run, checkpoint, device, threads)
     pairs = {"--source": source, "--target": target, "--tsv": tsv, "--jsonl": jsonl}
     form = "json" if json else "tokens" if tokens else ""
-    if issubclass(task_of(run), find_task("language")):
+    if issubclass(task_in_regard(run, "translation or language"), find_task("language")):
         for option, given in pairs.items():
             if given:
                 hint = f"regard score {shown(run)} FILES, or --text TEXT"
@@ -152,7 +153,7 @@ def _score_pairs(
     tell(notes, pairs)
     unknown.say()
     if count:
-        say(f"perplexity {perplexity(-total / count):.2f}: {count:,} tokens in {lines:,} lines")
+        say(f"perplexity {perplexity(-total / count):.2f}: {count:,} tokens in {_lines(lines)}")
 
 
 def to_json(pair: Scored) -> str:
@@ -177,7 +178,7 @@ def _score_lines(lines: Lines, language: Any, output: Path | None, form: str) ->
     tell(notes, lines)
     if tokens:
         per_token, per_word = (perplexity(-total / count) for count in (tokens, words))
-        counts = f"{tokens:,} tokens and {words:,} words (each line end is one) in {number:,} lines"
+        counts = f"{tokens:,} tokens and {words:,} words (each line end is one) in {_lines(number)}"
         say(f"perplexity {per_token:.2f} per token, {per_word:.2f} per word: {counts}")
 
 
@@ -190,6 +191,10 @@ def _checked_lines(lines: Lines, language: Any) -> Iterator[str]:
             lines.repaired += part.repaired
             part.repaired = 0
             yield text
+
+
+def _lines(count: int) -> str:
+    return f"{count:,} line{'s' * (count != 1)}"
 
 
 def _line(result: Any, form: str) -> str:

@@ -136,7 +136,7 @@ def describe_seeds(facts: SeedFacts) -> Iterator[Table | Text]:
     if first is not None:
         folder = shown(facts.folder)
         ended = all(each.progress and each.progress.ended for each in facts.runs.values())
-        command = f"regard show {folder}/seed-*" if ended else f"regard train --output {folder} --resume"
+        command = f"regard show {folder}/seed-*{_own_task(first)}" if ended else _resume(first, facts.folder)
         yield Text(f"\nnext: {command}", style="dim")
 
 
@@ -145,7 +145,7 @@ def _about(facts: RunFacts) -> Iterator[tuple[str, str]]:
     yield "model", f"{facts.model['name']}{f' ({options})' if options else ''}"
     if facts.parameters is not None:
         yield "parameters", f"{facts.parameters:,}"
-    if facts.vocabulary is not None:
+    if facts.sizes:
         yield "vocabulary", facts.sizes
     yield "data", ", ".join(f"{name} {_value(value)}" for name, value in facts.data.items())
     if facts.fingerprints:
@@ -181,10 +181,20 @@ def _next(facts: RunFacts) -> str:
     if facts.damaged:
         return "restore the damaged files from a copy, or train again"
     if facts.progress is None or not facts.progress.ended:
-        return f"regard train --output {folder} --resume"
+        return _resume(facts)
     if facts.data.get("built_in"):
         return f"regard evaluate {folder} --split test"
     return "" if facts.next_command.startswith("regard show") else facts.next_command.format(run=folder)
+
+
+def _resume(facts: RunFacts, folder: Path | None = None) -> str:
+    """Return the command that resumes a run. folder: default, the folder of the run."""
+    return f"regard train --output {shown(folder or facts.folder)} --resume{_own_task(facts)}"
+
+
+def _own_task(facts: RunFacts) -> str:
+    """Return the option --task for a run whose task is not part of Regard; "" for other runs."""
+    return f" --task {printable(facts.task)}" if ":" in facts.task else ""
 
 
 def _listed(title: str, rows: dict[str, str]) -> Table:

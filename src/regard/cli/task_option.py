@@ -14,7 +14,10 @@ from regard.tasks.task_table import task_of
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
 
-__all__ = ["import_from_here", "task_of_run"]
+__all__ = ["import_from_here", "next_command", "resume_command", "task_of_run"]
+
+WITH_TASK = ("show", "evaluate", "view", "average")
+"""Commands for trained runs that have the option --task."""
 
 OwnTask = Annotated[
     str | None,
@@ -36,3 +39,29 @@ def task_of_run(folder: Path, task: str | None) -> type[RunTask]:
     """Return the class of the task of a run folder. task: the value of --task; None without --task."""
     import_from_here(task)
     return task_of(folder, task)
+
+
+def next_command(task: type[RunTask], run: str, command: str | None = None) -> str:
+    """Return the command to suggest for a trained run, with --task if the task is not part of Regard.
+
+    command: the command to suggest, with {run} for the run folder. Default: the one that the task suggests.
+
+    >>> from regard.tasks.task_table import find_task
+    >>> next_command(find_task("language"), "runs/x", "regard show {run}")
+    'regard show runs/x'
+    """
+    command = command or task.next_command
+    own = _own_option(task)
+    if own and command.split()[1] not in WITH_TASK:
+        command = "regard show {run}"
+    return command.format(run=run) + own
+
+
+def resume_command(task: type[RunTask], run: str) -> str:
+    """Return the command that resumes a run."""
+    return f"regard train --output {run} --resume{_own_option(task)}"
+
+
+def _own_option(task: type[RunTask]) -> str:
+    place = f"{task.__module__}:{task.__qualname__}"
+    return "" if place.startswith("regard.") else f" --task {place}"

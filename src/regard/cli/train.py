@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli import train_options as options
-from regard.cli.task_option import import_from_here, task_of_run
+from regard.cli.task_option import import_from_here, next_command, resume_command, task_of_run
 from regard.errors import printable
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ def train(
 
     * `regard train --task language --train-file a.txt --valid-file b.txt --minutes 30 --output runs/v`
 
+    * `regard train --task classification --tsv reviews.tsv --columns label,text --output runs/u`
+
     * `regard train --output runs/x --resume`
 
     * `regard train --recipe recipes/multi30k-de-en-transformer.toml --seed 2 --output runs/z`
@@ -163,12 +165,10 @@ def _finished(kind: type[RunTask], folder: Path, interrupted: str | None, consol
     from regard.training.interrupts import EXIT_STATUS
 
     output = _name(folder)
-    command = "regard show {run}" if config_of(folder).get("seeds") else kind.next_command
-    text = f"Finished training {output}. Next: {command.format(run=output)}"
+    command = "regard show {run}" if config_of(folder).get("seeds") else None
+    text = f"Finished training {output}. Next: {next_command(kind, output, command)}"
     if interrupted:
-        place = f"{kind.__module__}:{kind.__qualname__}"
-        own = "" if place.startswith("regard.") else f" --task {place}"
-        text = f"Saved a checkpoint. To continue: regard train --output {output} --resume{own}"
+        text = f"Saved a checkpoint. To continue: {resume_command(kind, output)}"
     with suppress(OSError):  # after SIGHUP, the terminal may be closed
         console.print(Text(text), soft_wrap=True)
     return EXIT_STATUS[interrupted] if interrupted else 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli import bounds
-from regard.cli.pair_file_options import Files, pair_option
+from regard.cli.pair_file_options import Files, pair_option, train_option
 from regard.errors import ArgumentError, message, printable
 from regard.tasks.column_names import two_columns, two_names
 
@@ -22,6 +22,8 @@ DATA, MODEL, TRAINING, RUN = "Data", "Model", "Training", "Run"
 CHOSEN, HELD_OUT = "chosen automatically", "held out from the training pairs"
 OF_MODEL = "the default of the model"
 HELD_OUT_TEXT = "held out from the training text"
+FIELDS_DEFAULT = "source,target; for classification, label,text"
+MODEL_DEFAULT = "bahdanau; for language models and classification, lstm"
 
 SETTINGS = {
     "train_file": ("data.train_file",),
@@ -177,17 +179,14 @@ def _option(name: str, metavar: str, text: str, panel: str = DATA, **more: Any) 
 
 Source = Annotated[Files, pair_option("--source", DATA)]
 Target = Annotated[Files, pair_option("--target", DATA)]
-Tsv = Annotated[Files, pair_option("--tsv", DATA)]
-Jsonl = Annotated[Files, pair_option("--jsonl", DATA)]
-Columns = Annotated[str | None, pair_option("--columns", DATA, show_default="1,2")]
-Fields = Annotated[str | None, pair_option("--fields", DATA, show_default="source,target")]
+Tsv = Annotated[Files, train_option("--tsv", DATA)]
+Jsonl = Annotated[Files, train_option("--jsonl", DATA)]
+Columns = Annotated[str | None, train_option("--columns", DATA, show_default="1,2")]
+Fields = Annotated[str | None, train_option("--fields", DATA, show_default=FIELDS_DEFAULT)]
 BuiltIn = Annotated[
     str | None, _option("--built-in", "NAME", "Train on a built-in corpus (korean), instead of on files.")
 ]
-TrainFile = Annotated[
-    Files,
-    _option("--train-file", "FILE", "Text file, for language models and classifiers; may be repeated."),
-]
+TrainFile = Annotated[Files, train_option("--train-file", DATA)]
 ValidFile = Annotated[
     Files,
     _option("--valid-file", "FILE", "Text file of the validation set.", show_default=HELD_OUT_TEXT),
@@ -236,8 +235,10 @@ ModelName = Annotated[
     _option(
         "--model",
         "NAME",
-        "Model: seq2seq, bahdanau, luong or transformer; for language models lstm, gru or transformer.",
+        "Model. Translation: seq2seq, bahdanau, luong or transformer. Language models "
+        "and classification: lstm, gru, lstmn or transformer.",
         MODEL,
+        show_default=MODEL_DEFAULT,
         callback=bounds.none_if_default,
     ),
 ]

@@ -193,6 +193,7 @@ def view(
         viewed = RunView(Seen.load(run))
     else:
         kind = task_of_run(run, task)
+        _check_has_view(kind)
         check_given(context, kind, "view_options")
         _check_view(kind, view)
         if "text" in option_parameters(kind.view_options):
@@ -207,6 +208,13 @@ def view(
         _write(viewed.seen, output)
     else:
         _show(viewed.picture(drawing), output)
+
+
+def _check_has_view(task: type[RunTask]) -> None:
+    """Raise ArgumentError if the task does not implement view_run()."""
+    if getattr(task.view_run, "__func__", None) is getattr(RunTask.view_run, "__func__", RunTask):
+        problem = f"the task {task.task_name()} has no view"
+        raise ArgumentError(message("regard view", problem, hint=f"implement {task.__name__}.view_run()"))
 
 
 def _check_view(task: type[RunTask], view: str | None) -> None:

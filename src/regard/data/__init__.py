@@ -18,6 +18,9 @@ Labelled texts, for classifiers:
     encoded = encode_texts(texts, texts.label_set(), train_tokenizer("word", texts.texts))
     for batch in LabelledBatches(encoded, tokens=4096).epoch(0): ...
 
+Images with captions are in two packages: regard.data.images reads image files and caption files, and
+regard.data.shapes generates pictures with captions.
+
 korean_english() generates Korean-English pairs, without a file. fetch.fetch() downloads public datasets;
 nothing else in the package uses the network.
 """

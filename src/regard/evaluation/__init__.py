@@ -1,4 +1,4 @@
-"""Evaluation: translation quality, perplexity, classification, alignment, and faithfulness of attention."""
+"""Evaluation: translation and caption quality, perplexity, classification, alignment, faithfulness."""
 
 from regard.evaluation.agreement import Agreement, agreement
 from regard.evaluation.alignment_error_rate import (
@@ -11,6 +11,9 @@ from regard.evaluation.alignment_error_rate import (
 )
 from regard.evaluation.alignment_selection import rank_by_agreement, rank_by_links
 from regard.evaluation.bleu import Score, bleu, chrf, ter
+from regard.evaluation.caption_bleu import caption_bleu
+from regard.evaluation.caption_words import caption_words
+from regard.evaluation.cider import CiderD, cider_d
 from regard.evaluation.classification import Classification, ReadText
 from regard.evaluation.classification_report import (
     ClassificationReport,
@@ -29,6 +32,7 @@ from regard.evaluation.text_classifier import TextClassifier
 __all__ = [
     "Agreement",
     "AlignmentScore",
+    "CiderD",
     "ClassScore",
     "Classification",
     "ClassificationReport",
@@ -44,7 +48,10 @@ __all__ = [
     "WordTruth",
     "agreement",
     "bleu",
+    "caption_bleu",
+    "caption_words",
     "chrf",
+    "cider_d",
     "classification_report",
     "erase_words",
     "evaluate_corpus",

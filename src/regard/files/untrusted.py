@@ -18,7 +18,9 @@ from typing import Any
 __all__ = ["LIMITS", "make_folder", "open_named", "open_regular", "parse_json", "read_limited"]
 
 LIMITS = {
+    "captions": 1 << 28,
     "config": 1 << 20,
+    "image": 1 << 26,
     "json": 1 << 24,
     "log": 1 << 26,
     "log line": 1 << 20,
@@ -29,6 +31,8 @@ LIMITS = {
     "tokenizer": 1 << 26,
 }
 """Maximum size in bytes of each kind of file, much larger than any file that Regard writes.
+
+"captions" and "image" are data of the user; the largest caption file of COCO has 144 MB.
 
 There is no limit for tensor files. Instead, their header is compared with the size of the file before memory
 is allocated.

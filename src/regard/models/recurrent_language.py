@@ -38,6 +38,7 @@ class RecurrentLanguageModel(LanguageModel):
     """
 
     cell: ClassVar[str]
+    recurrent = True
 
     def __init__(
         self,

@@ -58,6 +58,7 @@ def train_seeds(
         together = SeedTrainers(trainers, clock, log, on_failure, unstacked)
         first = next(iter(trainers.values()))
         log.best_by, log.counted = first.best, first.task.counted
+        log.has_perplexity = first.task.has_perplexity
         with interruptible() as interrupt, log:
             resumed = together.resume({seed: step for seed, (step, _) in failures_of(folder).items()})
             steps = [step for step in resumed.values() if step is not None]

@@ -71,7 +71,7 @@ def train_run(
             if run.is_new:
                 if text := task.summary(run.data):
                     say(text)
-                say("preparing tokenizers and batches ...")
+                say(f"preparing {'tokenizers and ' if task.files else ''}batches ...")
             corpus = prepare_corpus(task, run, folder, processes)
             set_threads(machine, folder, device, processes)
             if run.is_new and run.settings.training.minutes is not None:

@@ -23,6 +23,9 @@ TASKS = {
 DEFAULT = "translation"
 """The task if `regard train` has no --task, or if a config.toml does not name one."""
 
+OWN = "package.module:Class"
+"""What to write for a task that is not in TASKS."""
+
 
 def find_task(name: str) -> type[RunTask]:
     """Return the class of a task. name: a name in TASKS, or package.module:Class for a task of the user.
@@ -31,11 +34,11 @@ def find_task(name: str) -> type[RunTask]:
     'TranslationTask'
     """
     if not isinstance(name, str):
-        raise UnknownName("task", name, TASKS)
+        raise UnknownName("task", name, TASKS, hint=f"for a task of your own: {OWN}")
     place = TASKS.get(name, name)
     module_name, colon, class_name = place.partition(":")
     if not colon:
-        raise UnknownName("task", name, [*TASKS, "package.module:Class"])
+        raise UnknownName("task", name, TASKS, hint=f"for a task of your own: {OWN}")
     from regard.runs.run_task import RunTask
 
     try:
@@ -44,6 +47,9 @@ def find_task(name: str) -> type[RunTask]:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module exists, but one of its own imports does not
         hint = "run from the folder of the package, or install it"
+        if module_name.endswith(".py"):
+            dotted = module_name.removesuffix(".py").replace("/", ".").strip(".")
+            hint = f"write the name of the module, without .py: --task {dotted}:{class_name}"
         raise ArgumentError(message("--task", f"there is no module {module_name!r}", hint=hint)) from None
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and issubclass(found, RunTask)):

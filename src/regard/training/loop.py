@@ -80,6 +80,7 @@ class Trainer:
         self.processes = processes or Processes()
         self.log = Log(None, console=Console(quiet=True)) if log is None else log
         self.log.best_by, self.log.counted = self.best, task.counted
+        self.log.has_perplexity = task.has_perplexity
         self.model = task.model.to(self.device)
         self.optimizer = build_optimizer(
             self.model,

@@ -30,7 +30,7 @@ class Loss(NamedTuple):
 
     total: the value to minimise, not detached.
     shown: detached values for the log, by name. "loss" is required; it is the loss without label smoothing,
-        because perplexity is computed from it.
+        because perplexity is computed from it (see Task.has_perplexity).
     state: detached tensors that the task needs for its next batch; see Task.keep_state().
     """
 
@@ -73,8 +73,10 @@ class Task(ABC):
     If so, steps on a GPU are captured in CUDA graphs by default."""
     metrics: Mapping[str, Direction] = MappingProxyType({"loss": "lower"})
     """The scores that evaluate() returns, and whether higher or lower is better."""
-    counted: str = "target tokens"
-    """What count() counts, for the log and `regard show`."""
+    counted: str = "examples"
+    """What count() counts, for the log and `regard show`, such as "target tokens"."""
+    has_perplexity: bool = False
+    """Whether the loss is a cross-entropy per token. If so, the log shows the perplexity, exp(loss)."""
     best: str = "loss"
     """The metric that selects the best checkpoint if the settings do not name one (training.best)."""
     uncapturable: str = ""

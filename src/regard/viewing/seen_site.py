@@ -82,7 +82,8 @@ class Site:
         """The kind of attention, for grouping: "encoder" and "decoder" for self-attention, else the role."""
         if self.role.kind not in ("", "self"):
             return self.role.kind
-        return {"source": "encoder", "target": "decoder"}.get(self.role.rows, self.role.rows)
+        parts = {"source": "encoder", "target": "decoder", "input": "decoder"}
+        return parts.get(self.role.rows, self.role.rows)
 
     def words(self) -> Site:
         """Return a copy in which the subwords are joined to words; see `Seen.words`."""

@@ -65,6 +65,8 @@ class LanguageTask(RunTask):
 
     model: LanguageModel
     settings_type = LanguageSettings
+    counted = "target tokens"
+    has_perplexity = True
     metrics = MappingProxyType(
         {"loss": "lower", "perplexity": "lower", "word_perplexity": "lower", "bits_per_character": "lower"}
     )
@@ -374,6 +376,10 @@ def _named(state: State) -> dict[str, Tensor]:
 
 
 def _state(tensors: Mapping[str, Tensor]) -> State:
-    """Return the recurrent state from named tensors, the inverse of _named(); an empty state if none."""
+    """Return the recurrent state from named tensors, the inverse of _named(); an empty state if none.
+
+    The tensors are copied: those of a file may have any memory alignment, which can change the last bits of a
+    matrix product.
+    """
     names = [f"hidden.{number}" for number in range(sum(name.startswith("hidden.") for name in tensors))]
-    return State(int(tensors.get("position", 0)), tuple(tensors[name] for name in names))
+    return State(int(tensors.get("position", 0)), tuple(tensors[name].clone() for name in names))

@@ -116,10 +116,11 @@ def observe_in_batches(
 def _all_weights(calls: list[Attended]) -> Tensor:
     """Return all weights of a site, (B, H, T, S): those of its calls, concatenated along the queries.
 
-    A recurrent model calls a site once per token, a Transformer only once.
+    A recurrent model calls a site once per token, a Transformer only once. S is at least T: the tokens that
+    no query can attend to have weight 0.
     """
     weights = [call.weights for call in calls if call.weights is not None]
-    widest = max(each.shape[-1] for each in weights)
+    widest = max(*(each.shape[-1] for each in weights), sum(each.shape[-2] for each in weights))
     return torch.cat([pad(each, (0, widest - each.shape[-1])) for each in weights], -2).float().cpu()
 
 

@@ -11,6 +11,7 @@ from regard.data.tokenizers import Tokenizer
 from regard.decoding import Beam, Hypothesis, LengthLimit, Prompts, Sample, Search, search
 from regard.errors import ArgumentError, message
 from regard.models.language_base import LanguageModel
+from regard.roles import BySite
 from regard.tasks.language.generated_text import GeneratedText
 from regard.tasks.language.observed_texts import ObservedText, observe_in_batches
 from regard.tasks.language.text_result import unknown_note
@@ -76,12 +77,13 @@ class TextGenerator:
 
         In continuous text, a line break in the prompt is EOS, the end of a line.
 
-        Raise ArgumentError if all words of the prompt are unknown, or if the model has too few positions.
+        Raise ArgumentError if no word of the prompt is in the vocabulary, or if the model has too few
+        positions.
         """
         lines = text.split("\n") if self.first_token == EOS else [text]
         tokens = [token for line in lines for token in (EOS, *self.tokenizer.encode(line))][1:]
         if tokens and set(tokens) <= {UNK, EOS} and (unknown := self.tokenizer.unknown(text)):
-            problem = f"all words of the prompt are {unknown_note(unknown)}"
+            problem = f"no word of the prompt is {unknown_note(unknown).removeprefix('not ')}"
             raise ArgumentError(message(place, problem, expected="at least one word of the training text"))
         longest = self.model.longest_target
         if longest is not None and len(tokens) >= longest:
@@ -210,11 +212,12 @@ class TextGenerator:
         first_piece = self.tokenizer.pieces([first])[0]
         given = tokens[:prompt] if prompt else tokens
         columns = (first_piece, *pieces[:-1])
-        tops = {} if observed is None else observed.top
+        tops, roles = ({}, BySite[Any]()) if observed is None else (observed.top, observed.attention)
+        rows = {site: columns if roles.role(site).rows == "input" else pieces for site in tops}
         return {
             "pieces": tuple(pieces[prompt:]),
             "attention": {} if observed is None else observed.attention,
-            "long": tuple(pooled_from_top(site, top, pieces, columns) for site, top in tops.items()),
+            "long": tuple(pooled_from_top(site, top, rows[site], columns) for site, top in tops.items()),
             "unknown": () if self.tokenizer.uncovered.isdisjoint(given) else self.tokenizer.unknown(text),
             "word_numbers": tuple(self.tokenizer.units(tokens)),
             "first_piece": first_piece,

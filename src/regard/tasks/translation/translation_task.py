@@ -86,6 +86,8 @@ class TranslationTask(RunTask):
 
     model: Model
     settings_type = TranslationSettings
+    counted = "target tokens"
+    has_perplexity = True
     metrics = MappingProxyType(
         {"loss": "lower", "perplexity": "lower", "bleu": "higher", "chrf": "higher", "exact": "higher"}
     )

@@ -36,8 +36,8 @@ class Standing:
     """The state of a training run: means over recent steps, the speed, and the remaining time.
 
     rate: learning rate. norm: gradient norm. parts: other losses by name. counted: the unit over which the
-    loss is averaged, e.g. "target tokens"; for tokens, the perplexity is shown too. speed: in `counted` per
-    second. left: remaining seconds. memory: as text, e.g. "812 MiB".
+    loss is averaged, e.g. "target tokens". has_perplexity: whether to show the perplexity, exp(loss). speed:
+    in `counted` per second. left: remaining seconds. memory: as text, e.g. "812 MiB".
 
     >>> standing = Standing(1200, 10_000, 2.314, 3e-4, speed=14_200.0, left=751.0, memory="812 MiB")
     >>> print(standing.line().replace("  learning", "\\nlearning"))
@@ -55,6 +55,7 @@ class Standing:
     left: float | None = None
     memory: str = ""
     counted: str = TOKENS
+    has_perplexity: bool = True
 
     def of(self) -> str:
         """Return the step and the total, e.g. "1,200/10,000"."""
@@ -63,7 +64,7 @@ class Standing:
     def cells(self) -> dict[str, str]:
         """Return the values of the live table as text, by column name."""
         cells = {"loss": in_words("loss", self.loss)}
-        if self.counted.endswith("tokens"):
+        if self.has_perplexity:
             cells["perplexity"] = in_words("perplexity", perplexity(self.loss))
         cells |= {name: in_words(name, value) for name, value in self.parts.items()}
         if self.norm is not None:

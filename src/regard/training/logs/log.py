@@ -63,7 +63,7 @@ class Log:
             raise ArgumentError(message("Log()", f"every is {every!r}", expected="seconds, 0 or more"))
         self.total = total
         self.time_left: Callable[[], float] | None = None
-        self.counted = TOKENS
+        self.counted, self.has_perplexity = TOKENS, True
         self.every, self.record, self.clock = every, record, clock
         self._display = Display(Console(highlight=False) if console is None else console)
         self._journal = Journal(path, self._complain)
@@ -212,7 +212,7 @@ class Log:
         record |= {"tokens": means.tokens, "rate": self._rate, "tokens_per_second": means.speed()}
         self._journal.write({**record, **memory(), "time": time.time()})
         if self._board is not None:
-            if "loss" in own:
+            if "loss" in own and self.has_perplexity:
                 curves["perplexity"] = perplexity(own["loss"])
             if (speed := means.speed()) is not None:
                 curves["tokens_per_second"] = speed
@@ -272,6 +272,7 @@ class Log:
                 in_bytes(size) + (" CUDA" if name == "cuda_memory" else "") for name, size in memory().items()
             ),
             counted=self.counted,
+            has_perplexity=self.has_perplexity,
         )
 
 

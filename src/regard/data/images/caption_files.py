@@ -1,0 +1,282 @@
+"""Images with captions, read from caption files: JSON lines, TSV, and the layouts of COCO and Karpathy.
+
+    read_captions("captions.tsv", "images")                          image TAB caption, or a header line
+    read_captions("train.jsonl", "images")                           {"image": "a.jpg", "captions": ["..."]}
+    read_captions("dataset_flickr8k.json", "images", split="train")  Karpathy's splits
+    read_captions("captions_train2017.json", "train2017")            COCO
+
+Captions are held in memory; images are not opened until they are needed (see read_image()).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from regard.data.images.caption_formats import CaptionEntry, caption_entries
+from regard.data.read_text import checked_path
+from regard.data.tokenizers.normalize import clean
+from regard.errors import ArgumentError, DataError, Setting, UnknownName, message, printable, shown
+
+__all__ = ["CaptionedImage", "CaptionedImages", "read_captions"]
+
+PathLike = str | os.PathLike[str]
+
+SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+"""Files with these extensions in the folder of images count as images."""
+
+CHOICES = ("error", "skip")
+"""What to do about an empty caption or a missing image: raise DataError, or leave it out and count it."""
+
+
+MISSING = Setting("read_captions", "missing", "skip")
+
+
+class CaptionedImage(NamedTuple):
+    """The path of an image file, and its captions."""
+
+    path: Path
+    captions: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CaptionedImages:
+    """Images with one or more captions each; read_captions() returns them.
+
+    folder: the folder of images. names: the name of each image file, relative to the folder.
+    captions: the captions of each image. splits: the split of each image; None if the file has no splits.
+    places: the file and line, or the file and image, from which each image was read, for messages.
+    source: the names of the caption files.
+    uncaptioned: names of images without a caption: images that the caption file lists without captions, and
+        image files in the folder that it does not name. They are left out.
+    missing: names of images that were left out because their files do not exist.
+    empty: number of captions that were left out because they have no words.
+    """
+
+    folder: Path
+    names: tuple[str, ...]
+    captions: tuple[tuple[str, ...], ...]
+    splits: tuple[str | None, ...]
+    places: tuple[str, ...]
+    source: str
+    uncaptioned: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    empty: int = 0
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"CaptionedImages({len(self)} images, {len(self.texts)} captions, {self.source})"
+
+    def __getitem__(self, index: int) -> CaptionedImage:
+        return CaptionedImage(self.folder / self.names[index], self.captions[index])
+
+    def __iter__(self) -> Iterator[CaptionedImage]:
+        return (self[index] for index in range(len(self)))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The captions of all images, to train a tokenizer on."""
+        return tuple(caption for several in self.captions for caption in several)
+
+    def select(self, rows: Sequence[int]) -> CaptionedImages:
+        """Return the images at the positions `rows`."""
+        chosen = [int(row) for row in rows]
+        return replace(
+            self,
+            names=tuple(self.names[row] for row in chosen),
+            captions=tuple(self.captions[row] for row in chosen),
+            splits=tuple(self.splits[row] for row in chosen),
+            places=tuple(self.places[row] for row in chosen),
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the image names and captions. It does not depend on the content of the images."""
+        digest = hashlib.sha256()
+        for name, captions in zip(self.names, self.captions, strict=True):
+            for text in (name, *captions):
+                encoded = text.encode("utf-8", "surrogatepass")
+                digest.update(b"%d %d " % (len(captions), len(encoded)) + encoded)
+        return digest.hexdigest()
+
+
+def read_captions(
+    paths: PathLike | Sequence[PathLike],
+    folder: PathLike | None = None,
+    format: str | None = None,
+    *,
+    split: str | Sequence[str] | None = None,
+    empty: str = "error",
+    missing: str = "error",
+) -> CaptionedImages:
+    """Read the captions of images from one or more caption files.
+
+    paths: a path or a list of paths, plain or gzip.
+    folder: the folder of images. Image names in the caption files are relative to it. Default: the folder of
+        the first caption file.
+    format: "tsv", "jsonl", "coco" or "karpathy" (see caption_formats.py). By default, the file name and the
+        content of the file decide.
+    split: only the images of this split, or of these splits, if the file has splits.
+    empty: what to do with a caption that has no words: "error" raises DataError, "skip" leaves it out.
+    missing: what to do with an image whose file does not exist: "error" raises DataError, "skip" leaves the
+        image out.
+
+    Raises DataError, with file and line or entry, for a malformed entry, an image or an id that occurs twice,
+    and an image name that leads out of the folder; also if no image is left.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.jpg").touch(), Path(folder, "b.jpg").touch()
+    ...     path = Path(folder, "captions.tsv")
+    ...     _ = path.write_text("a.jpg\\tA dog runs .\\na.jpg\\tA brown dog .\\n", encoding="utf-8")
+    ...     images = read_captions(path)
+    >>> images.names, images.captions, images.uncaptioned
+    (('a.jpg',), (('A dog runs .', 'A brown dog .'),), ('b.jpg',))
+    """
+    for name, value in (("empty", empty), ("missing", missing)):
+        if value not in CHOICES:
+            raise UnknownName(f"value of {name}", value, CHOICES)
+    files = list(map(checked_path, [paths] if isinstance(paths, str | os.PathLike) else paths))
+    if not files:
+        raise ArgumentError(message("read_captions()", "the list of files is empty", expected="at least one"))
+    collected = _Collected(empty)
+    for path in files:
+        for entry in caption_entries(path, format):
+            collected.add(entry)
+    source = (
+        ", ".join(map(shown, files)) if len(files) <= 4 else f"{shown(files[0])}, ..., {shown(files[-1])}"
+    )
+    images = collected.result(Path(files[0].parent if folder is None else folder), source)
+    named = frozenset((*images.names, *images.uncaptioned))
+    if split is not None:
+        chosen = (split,) if isinstance(split, str) else tuple(split)
+        if not chosen:
+            problem = "the list of splits is empty"
+            raise ArgumentError(message("read_captions()", problem, expected="at least one"))
+        images = _of_split(images, chosen)
+    return _with_files(images, named, missing)
+
+
+class _Collected:
+    """Collects the entries of caption files by image."""
+
+    def __init__(self, empty: str):
+        self.on_empty, self.empty = empty, 0
+        self.rows: dict[str, int] = {}
+        self.entries: list[CaptionEntry] = []  # the first entry of each image
+        self.captions: list[list[str]] = []
+
+    def add(self, entry: CaptionEntry) -> None:
+        name = _checked_name(entry)
+        row = self.rows.setdefault(name, len(self.entries))
+        if row == len(self.entries):
+            self.entries.append(entry._replace(image=name, captions=(), numbers=()))
+            self.captions.append([])
+        elif entry.complete or self.entries[row].complete:
+            problem = f"the image {printable(name)[:200]} occurs twice, first in {self.entries[row].place}"
+            raise DataError(message(entry.place, problem, expected="all captions of an image in one entry"))
+        elif entry.split != self.entries[row].split:
+            problem = f"the image {printable(name)[:200]} is in two splits"
+            raise DataError(message(entry.place, problem, expected=f"as in {self.entries[row].place}"))
+        for at, text in enumerate(entry.captions):
+            caption = clean(text)
+            if any(character.isalnum() for character in caption):
+                self.captions[row].append(caption)
+                continue
+            if self.on_empty == "error":
+                hint = ("write a caption, delete it, or use ", Setting("read_captions", "empty", "skip"))
+                raise DataError(message(entry.caption_place(at), "the caption has no words", hint=hint))
+            self.empty += 1
+
+    def result(self, folder: Path, source: str) -> CaptionedImages:
+        kept = [row for row, captions in enumerate(self.captions) if captions]
+        return CaptionedImages(
+            folder,
+            tuple(self.entries[row].image for row in kept),
+            tuple(tuple(self.captions[row]) for row in kept),
+            tuple(self.entries[row].split for row in kept),
+            tuple(self.entries[row].place for row in kept),
+            source,
+            uncaptioned=tuple(
+                entry.image for entry, texts in zip(self.entries, self.captions, strict=True) if not texts
+            ),
+            empty=self.empty,
+        )
+
+
+def _checked_name(entry: CaptionEntry) -> str:
+    """Return the name of an image in its normal form; raise DataError if it leads out of the folder."""
+    path = PurePosixPath(entry.image)
+    try:
+        os.fsencode(entry.image)
+        encodable = "\0" not in entry.image
+    except UnicodeEncodeError:
+        encodable = False
+    if not path.name or path.is_absolute() or ".." in path.parts or not encodable:
+        problem = f"the image name {printable(entry.image)[:200]!r} is not allowed"
+        expected = "the name of a file in the folder of images, such as a.jpg or train/a.jpg"
+        raise DataError(message(entry.place, problem, expected=expected))
+    return str(path)
+
+
+def _of_split(images: CaptionedImages, splits: tuple[str, ...]) -> CaptionedImages:
+    known = sorted({each for each in images.splits if each is not None})
+    if not known:
+        problem = "the file has no splits"
+        raise DataError(message(images.source, problem, hint="leave out the argument split"))
+    for each in splits:
+        if each not in known:
+            problem = f"no image is in the split {printable(each)!r}"
+            raise DataError(
+                message(images.source, problem, expected=f"one of {printable(', '.join(known))[:200]}")
+            )
+    return images.select([row for row, each in enumerate(images.splits) if each in splits])
+
+
+def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) -> CaptionedImages:
+    """Compare the names with the files in the folder: find missing images, and images without a caption."""
+    if not images.folder.is_dir():
+        raise DataError(
+            message(shown(images.folder), "there is no such folder", expected="a folder of images")
+        )
+    there: set[str] = set()
+    for parent in sorted({os.path.dirname(name) for name in images.names}):
+        there.update(_file_names(images.folder, parent))
+    absent = [row for row, name in enumerate(images.names) if name not in there]
+    if absent and missing == "error":
+        name = images.names[absent[0]]
+        more = f" (and {len(absent) - 1:,} more)" if len(absent) > 1 else ""
+        problem = f"there is no image file {shown(images.folder / name)}{more}"
+        hint = ("check the folder, or leave out such images with ", MISSING)
+        raise DataError(message(images.places[absent[0]], problem, hint=hint))
+    others = {name for name in there if os.path.splitext(name)[1].lower() in SUFFIXES} - named
+    gone = frozenset(absent)
+    kept = images.select([row for row in range(len(images)) if row not in gone])
+    if not len(kept):
+        problem = f"no image is left: {len(absent)} are missing, {len(images.uncaptioned)} have no caption"
+        raise DataError(message(images.source, problem, expected="at least one image with a caption"))
+    return replace(
+        kept,
+        uncaptioned=(*images.uncaptioned, *sorted(others)),
+        missing=tuple(images.names[row] for row in absent),
+    )
+
+
+def _file_names(folder: Path, parent: str) -> Iterator[str]:
+    """Yield the names of the files in a folder inside `folder`, relative to `folder`."""
+    try:
+        with os.scandir(folder / parent) as entries:
+            for entry in entries:
+                if entry.is_file():
+                    yield f"{parent}/{entry.name}" if parent else entry.name
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        place = shown(folder / parent)
+        raise DataError(message(place, f"cannot be read ({error.strerror or error})")) from None

@@ -1,0 +1,262 @@
+"""File formats of captions. The reader of a format yields entries: an image and its captions.
+
+To add a format, write its function and add a line to FORMATS.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from regard.data.read_text import read_lines
+from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
+from regard.files.untrusted import LIMITS, parse_json, read_limited
+
+__all__ = ["FORMATS", "CaptionEntry", "caption_entries"]
+
+T = TypeVar("T")
+
+SUFFIXES = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+"""The format that a file name extension implies. The format of a .json file is found from its content."""
+
+NUMBERED = re.compile(r"(.+)#\d+")
+"""Matches image names in Flickr8k.token.txt, such as "a.jpg#0": image, "#", number of the caption."""
+
+
+class CaptionEntry(NamedTuple):
+    """An image and some of its captions, as read from a file.
+
+    place: file and line, or file and image, for error messages.
+    image: the name of the image file, relative to the folder of images.
+    captions: the captions, as written.
+    numbers, unit: what each caption is in the file, for error messages: column 3, annotation 17.
+    split: the split that the file assigns to the image; None if the file has no splits.
+    complete: True if the entry has all captions of the image; False if more entries of the image may follow.
+    """
+
+    place: str
+    image: str
+    captions: tuple[str, ...]
+    numbers: tuple[int, ...]
+    unit: str
+    split: str | None = None
+    complete: bool = True
+
+    def caption_place(self, index: int) -> str:
+        """Return where the caption at this index is in the file, for error messages."""
+        return f"{self.place}, {self.unit} {self.numbers[index]}"
+
+
+def caption_entries(path: Path, format: str | None) -> Iterator[CaptionEntry]:
+    """Yield the entries of a caption file. format: a name in FORMATS, or None, to infer the format."""
+    if format is not None and format not in FORMATS:
+        raise UnknownName("format of captions", format, FORMATS)
+    if format is None:
+        suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
+        last = suffixes[-1] if suffixes else ""
+        if last == ".json":
+            content = _json(path)
+            yield from (coco if "annotations" in content else karpathy)(path, content)
+            return
+        if last not in SUFFIXES:
+            problem = "the format cannot be inferred from the file name"
+            hint = f"set the format: {', '.join(FORMATS)}"
+            raise ArgumentError(message(shown(path), problem, expected=".tsv, .jsonl or .json", hint=hint))
+        format = SUFFIXES[last]
+    yield from FORMATS[format](path)
+
+
+def tabbed(path: Path) -> Iterator[CaptionEntry]:
+    """Yield the entries of a TSV file: image, TAB, caption, possibly more captions in further columns.
+
+    If the first line begins with "image", it is a header. Then the captions are the columns whose names begin
+    with "caption", and the column "split" is the split of the image. An image may have several lines if each
+    line has one caption.
+    """
+    header: list[str] | None = None
+    for number, line in enumerate(read_lines(path), 1):
+        cells = line.split("\t")
+        place = f"{shown(path)}, line {number}"
+        if number == 1 and cells[0].strip().lower() == "image":
+            header = [cell.strip().lower() for cell in cells]
+            if not any(name.startswith("caption") for name in header):
+                problem = f"no column whose name begins with 'caption'; the columns are {', '.join(header)}"
+                raise DataError(message(place, printable(problem)[:300]))
+            continue
+        if not line.strip():
+            continue
+        if len(cells) < 2 or (header and len(cells) != len(header)):
+            problem = f"{len(cells)} column{'s' * (len(cells) > 1)}"
+            expected = f"{len(header)}, as in the header line" if header else "an image, a tab and a caption"
+            raise DataError(message(place, problem, expected=expected))
+        names = header or ["image", *["caption"] * (len(cells) - 1)]
+        columns = [at for at, name in enumerate(names) if name.startswith("caption")]
+        split = cells[names.index("split")].strip() if "split" in names else None
+        image, complete = cells[0].strip(), len(columns) > 1
+        if header is None and not complete and (numbered := NUMBERED.fullmatch(image)):
+            image = numbered[1]
+        captions = tuple(cells[at] for at in columns)
+        yield CaptionEntry(place, image, captions, tuple(at + 1 for at in columns), "column", split, complete)
+
+
+def json_lines(path: Path) -> Iterator[CaptionEntry]:
+    """Yield the entries of a file with one JSON object per line.
+
+    {"image": "a.jpg", "captions": ["...", "..."]}: all captions of an image.
+    {"image": "a.jpg", "caption": "..."}: one caption; the image may have more lines.
+    The field "split" is optional.
+    """
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        place = f"{shown(path)}, line {number}"
+        try:
+            row = parse_json(line)
+        except ValueError as error:
+            raise DataError(message(place, f"not valid JSON: {printable(str(error))[:200]}")) from None
+        image = _field(row, "image", str, place)
+        split = _field(row, "split", str, place) if "split" in row else None
+        if ("captions" in row) == ("caption" in row):
+            problem = f"{'both' if 'caption' in row else 'neither'} of the fields 'caption' and 'captions'"
+            raise DataError(message(place, problem, expected="one of the two"))
+        if "caption" in row:
+            captions = [_field(row, "caption", str, place)]
+        else:
+            listed = _field(row, "captions", list, place)
+            captions = [_typed(text, str, f"{place}, caption {at}") for at, text in enumerate(listed, 1)]
+        numbers = tuple(range(1, len(captions) + 1))
+        yield CaptionEntry(place, image, tuple(captions), numbers, "caption", split, "captions" in row)
+
+
+def coco(path: Path, content: dict[str, Any] | None = None) -> Iterator[CaptionEntry]:
+    """Yield the entries of a COCO annotation file, in the order of its "images".
+
+    {"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [{"id": 7, "image_id": 1, "caption": "..."}]}
+
+    Images without an annotation have an entry without captions. content: the parsed file, if it was read.
+    """
+    content = _json(path) if content is None else content
+    name = shown(path)
+    images: dict[int | str, str] = {}
+    for number, row in enumerate(_field(content, "images", list, name), 1):
+        place = f"{name}, image {number}"
+        _add_id(images, _identity(row, "id", place), _field(row, "file_name", str, place), place, "image")
+    captions: dict[int | str, list[tuple[str, int]]] = {image: [] for image in images}
+    annotations: dict[int | str, str] = {}
+    for number, row in enumerate(_field(content, "annotations", list, name), 1):
+        place = f"{name}, annotation {number}"
+        caption, image = _field(row, "caption", str, place), _identity(row, "image_id", place)
+        if image not in images:
+            problem = f"the image id {_id_text(image)} is not in the list of images"
+            raise DataError(message(place, problem))
+        if "id" in row:
+            _add_id(annotations, _identity(row, "id", place), "", place, "annotation")
+        captions[image].append((caption, number))
+    for number, (image, file_name) in enumerate(images.items(), 1):
+        texts = tuple(text for text, _ in captions[image])
+        numbers = tuple(number for _, number in captions[image])
+        yield CaptionEntry(f"{name}, image {number}", file_name, texts, numbers, "annotation")
+
+
+def karpathy(path: Path, content: dict[str, Any] | None = None) -> Iterator[CaptionEntry]:
+    """Yield the entries of a file in the layout of Karpathy's splits of Flickr8k, Flickr30k and COCO.
+
+    {"images": [{"filename": "a.jpg", "imgid": 0, "split": "train",
+                 "sentences": [{"raw": "...", "sentid": 0}]}]}
+
+    If an image has the field "filepath", it is a folder inside the folder of images. content: the parsed
+    file, if it was read.
+    """
+    content = _json(path) if content is None else content
+    name = shown(path)
+    images: dict[int | str, str] = {}
+    sentences: dict[int | str, str] = {}
+    for number, row in enumerate(_field(content, "images", list, name), 1):
+        place = f"{name}, image {number}"
+        image = _field(row, "filename", str, place)
+        if "filepath" in row and (inside := _field(row, "filepath", str, place)):
+            image = f"{inside}/{image}"
+        if "imgid" in row:
+            _add_id(images, _identity(row, "imgid", place), image, place, "image")
+        split = _field(row, "split", str, place) if "split" in row else None
+        texts = []
+        for at, sentence in enumerate(_field(row, "sentences", list, place), 1):
+            inner = f"{place}, sentence {at}"
+            texts.append(_field(sentence, "raw", str, inner))
+            if "sentid" in sentence:
+                _add_id(sentences, _identity(sentence, "sentid", inner), "", inner, "sentence")
+        yield CaptionEntry(place, image, tuple(texts), tuple(range(1, len(texts) + 1)), "sentence", split)
+
+
+FORMATS: dict[str, Callable[[Path], Iterator[CaptionEntry]]] = {
+    "tsv": tabbed,
+    "jsonl": json_lines,
+    "coco": coco,
+    "karpathy": karpathy,
+}
+"""All formats by name. Files are UTF-8, plain or gzip."""
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Read and parse a whole JSON file, plain or gzip, up to the limit for caption files."""
+    limit = LIMITS["captions"]
+    try:
+        content = read_limited(path, "captions", named=True)
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(limit + 1)
+            if len(content) > limit:
+                raise DataError(message(shown(path), f"unpacks to more than the limit of {limit:,} bytes"))
+        parsed = parse_json(content.removeprefix(b"\xef\xbb\xbf"))
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(message(shown(path), f"the gzip data is cut off or damaged ({error})")) from None
+    except OSError as error:
+        raise DataError(message(shown(path), f"cannot be read ({error.strerror or error})")) from None
+    except DataError:
+        raise
+    except ValueError as error:
+        problem = f"not valid JSON: {printable(str(error))[:200]}"
+        hint = 'for one JSON object per line, use format="jsonl"'
+        raise DataError(message(shown(path), problem, hint=hint)) from None
+    return _typed(parsed, dict, shown(path))
+
+
+def _field(row: Any, name: str, kind: type[T], place: str) -> T:
+    """Return a field of a JSON object; raise DataError if it is missing or of another type."""
+    fields = _typed(row, dict, place)
+    if name not in fields:
+        there = printable(", ".join(sorted(map(str, fields))))[:200]
+        raise DataError(message(place, f"no field '{name}'; the fields are {there}"))
+    return _typed(fields[name], kind, f"{place}, field '{name}'")
+
+
+JSON_TYPES: dict[type, str] = {dict: "a JSON object", list: "a list", str: "a string"}
+
+
+def _typed(value: Any, kind: type[T], place: str) -> T:
+    if not isinstance(value, kind):
+        raise DataError(message(place, f"of type {type(value).__name__}", expected=JSON_TYPES[kind]))
+    return value
+
+
+def _identity(row: Any, name: str, place: str) -> int | str:
+    """Return an id, an integer or a string."""
+    value = _field(row, name, object, place)
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        problem = f"the field '{name}' is of type {type(value).__name__}"
+        raise DataError(message(place, problem, expected="an integer or a string"))
+    return value
+
+
+def _id_text(value: int | str) -> str:
+    return printable(str(value))[:80]
+
+
+def _add_id(known: dict[int | str, str], value: int | str, name: str, place: str, kind: str) -> None:
+    if value in known:
+        raise DataError(message(place, f"the {kind} id {_id_text(value)} occurs twice"))
+    known[value] = name

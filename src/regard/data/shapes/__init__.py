@@ -1,0 +1,35 @@
+"""The built-in picture corpus `shapes`: generated pictures of simple shapes, with captions and gold regions.
+
+The modules, from one object to the corpus:
+
+    scenes             objects, their attributes and places, and relations between them
+    scene_rendering    draws scenes as pictures of 64 x 64 pixels, and the mask of each object
+    scene_captions     generates captions, checks whether a caption is true, finds the region of each word
+    shapes_corpus      generates the scenes of each split
+
+    corpus = shapes("train", count=1000)
+    images = corpus.images(range(32))                    # uint8 tensor (32, 3, 64, 64)
+    scene, captions = corpus[0]
+    is_valid(scene, "a small red circle above a square") # any true caption counts, not only those generated
+    word_regions(scene, captions[0])                     # the pixels that each word is about
+"""
+
+from __future__ import annotations
+
+from regard.data.shapes.scene_captions import Region, all_captions, is_valid, word_regions
+from regard.data.shapes.scene_rendering import render
+from regard.data.shapes.scenes import Scene, SceneObject
+from regard.data.shapes.shapes_corpus import Shapes, ShapesExample, shapes
+
+__all__ = [
+    "Region",
+    "Scene",
+    "SceneObject",
+    "Shapes",
+    "ShapesExample",
+    "all_captions",
+    "is_valid",
+    "render",
+    "shapes",
+    "word_regions",
+]

@@ -1,0 +1,237 @@
+"""Captions of scenes: generate them, check whether a caption is true, and find the region of each word.
+
+The grammar of a caption, where [ ] is optional and * means any number of times:
+
+    caption  = clause ("and" clause)*
+    clause   = object [relation object | place]
+    object   = "a" [size] [colour] shape
+    relation = "left of" | "right of" | "above" | "below"
+    place    = "at the top left" | ... | "in the middle"
+
+Generated captions have one clause with a relation or a place, and their objects have a size and a colour.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy
+from numpy.typing import NDArray
+
+from regard.data.shapes.scene_rendering import object_mask
+from regard.data.shapes.scenes import (
+    COLOURS,
+    PIXELS,
+    PLACES,
+    RELATIONS,
+    SHAPES,
+    SIZES,
+    Box,
+    Scene,
+    SceneObject,
+)
+from regard.errors import ArgumentError, message, positive, printable
+
+__all__ = ["Region", "all_captions", "is_valid", "word_regions"]
+
+FUNCTION_WORDS = frozenset({"a", "and", "at", "in", "of", "the"})
+"""The words that have no region. All other words are content words."""
+
+PLACE_WORDS = {tuple(name.split()): name for name in PLACES}
+RELATION_WORDS = {tuple(name.split()): name for name in RELATIONS}
+"""Places and relations by their words."""
+
+
+class Region(NamedTuple):
+    """The part of a picture that a word is about: the pixels of one or more objects.
+
+    >>> thing = SceneObject("small", "red", "circle", x=10, y=10, tint=(214, 40, 40))
+    >>> region = Region((thing,))
+    >>> region.boxes, int(region.mask().sum())
+    ((Box(left=5, top=5, right=16, bottom=16),), 97)
+    >>> region.cells(8).astype(int)[:3].tolist()
+    [[1, 1, 0, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0, 0]]
+    """
+
+    objects: tuple[SceneObject, ...]
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        """The bounding box of each object, in pixels."""
+        return tuple(each.box for each in self.objects)
+
+    def mask(self) -> NDArray[numpy.bool_]:
+        """Return the pixels of the region, (64, 64); the first dimension counts from the top."""
+        return numpy.any([object_mask(each) for each in self.objects], axis=0)
+
+    def cells(self, side: int) -> NDArray[numpy.bool_]:
+        """Return the cells of a feature map of side x side cells that contain a pixel of the region.
+
+        The picture is divided evenly: a pixel in row y belongs to row floor(y * side / 64) of the map.
+        """
+        positive("Region.cells()", side=side)
+        if side > PIXELS:
+            raise ArgumentError(message("Region.cells()", f"side is {side}", expected=f"at most {PIXELS}"))
+        cells = numpy.zeros((side, side), numpy.bool_)
+        rows, columns = numpy.nonzero(self.mask())
+        cells[rows * side // PIXELS, columns * side // PIXELS] = True
+        return cells
+
+
+def all_captions(scene: Scene) -> list[str]:
+    """Return the captions from which those of a scene are drawn: each relation, and the place of each object.
+
+    >>> first = SceneObject("small", "red", "circle", x=10, y=10, tint=(214, 40, 40))
+    >>> second = SceneObject("large", "blue", "square", x=10, y=50, tint=(40, 80, 214))
+    >>> all_captions(Scene((first, second)))  # doctest: +NORMALIZE_WHITESPACE
+    ['a small red circle above a large blue square', 'a large blue square below a small red circle',
+     'a small red circle at the top left', 'a large blue square at the bottom left']
+    """
+    related = [
+        f"a {first.name} {relation} a {second.name}"
+        for first, second in itertools.permutations(scene.objects, 2)
+        for relation, holds in RELATIONS.items()
+        if holds(first, second)
+    ]
+    return related + [f"a {each.name} {each.place}" for each in scene.objects]
+
+
+def is_valid(scene: Scene, caption: str) -> bool:
+    """Whether a caption follows the grammar and is true of the scene; a full stop at its end is ignored.
+
+    A caption is true if each of its noun phrases can be assigned a different object of the scene, so that all
+    attributes, relations and places hold.
+
+    >>> first = SceneObject("small", "red", "circle", x=10, y=10, tint=(214, 40, 40))
+    >>> second = SceneObject("large", "blue", "square", x=50, y=50, tint=(40, 80, 214))
+    >>> scene = Scene((first, second))
+    >>> is_valid(scene, "a circle above a blue square"), is_valid(scene, "A red circle left of a square.")
+    (True, True)
+    >>> is_valid(scene, "a blue circle above a square"), is_valid(scene, "circle above square")
+    (False, False)
+    """
+    statement = _parse(_words(caption))
+    return statement is not None and bool(statement.assignments(scene))
+
+
+def word_regions(scene: Scene, caption: str) -> list[Region | None]:
+    """Return the gold region of each word of a valid caption; None for words such as "a", "of" and "the".
+
+    Words are separated by spaces. The region of a size, a colour, a shape or a place is its object; the
+    region of a relation is both objects. If a phrase fits several objects, its region is all of them.
+
+    >>> first = SceneObject("small", "red", "circle", x=10, y=10, tint=(214, 40, 40))
+    >>> second = SceneObject("large", "blue", "square", x=50, y=50, tint=(40, 80, 214))
+    >>> regions = word_regions(Scene((first, second)), "a circle above a square")
+    >>> [None if region is None else [each.shape for each in region.objects] for region in regions]
+    [None, ['circle'], ['circle', 'square'], None, ['square']]
+    """
+    words = _words(caption)
+    statement = _parse(words)
+    assignments = statement.assignments(scene) if statement else []
+    if statement is None or not assignments:
+        problem = f"the caption {printable(caption)[:80]!r} is not true of the scene"
+        hint = "check captions with is_valid() first"
+        raise ArgumentError(message("word_regions()", problem, hint=hint))
+    regions: list[Region | None] = [None] * len(caption.split())
+    for at, phrases in statement.content.items():
+        # In the order of the scene, without duplicates.
+        named = [assignment[phrase] for assignment in assignments for phrase in phrases]
+        regions[at] = Region(tuple(each for each in scene.objects if each in named))
+    return regions
+
+
+@dataclass
+class _Statement:
+    """A parsed caption.
+
+    phrases: for each noun phrase, its attributes (size, colour, shape) that are named.
+    places: place of a phrase, by the index of the phrase.
+    relations: relation, index of the first phrase, index of the second phrase.
+    content: for the index of each content word, the phrases that the word is about.
+    """
+
+    phrases: list[frozenset[str]] = field(default_factory=list)
+    places: dict[int, str] = field(default_factory=dict)
+    relations: list[tuple[str, int, int]] = field(default_factory=list)
+    content: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def assignments(self, scene: Scene) -> list[tuple[SceneObject, ...]]:
+        """Return all ways to assign a different object to each phrase so that the caption is true."""
+        if len(self.phrases) > len(scene.objects):
+            return []
+        return [each for each in itertools.permutations(scene.objects, len(self.phrases)) if self._fits(each)]
+
+    def _fits(self, objects: tuple[SceneObject, ...]) -> bool:
+        return (
+            all(phrase <= set(each[:3]) for phrase, each in zip(self.phrases, objects, strict=True))
+            and all(objects[phrase].is_at(place) for phrase, place in self.places.items())
+            and all(RELATIONS[name](objects[one], objects[two]) for name, one, two in self.relations)
+        )
+
+    def add_words(self, words: Sequence[str], start: int, end: int, *phrases: int) -> None:
+        for at in range(start, end):
+            if words[at] not in FUNCTION_WORDS:
+                self.content[at] = phrases
+
+
+def _words(caption: str) -> list[str]:
+    words = caption.lower().split()
+    if words and words[-1].endswith("."):
+        words[-1:] = [words[-1][:-1]] if len(words[-1]) > 1 else []
+    return words
+
+
+def _parse(words: list[str]) -> _Statement | None:
+    """Parse a caption; return None if it does not follow the grammar."""
+    statement = _Statement()
+    at: int | None = -1
+    while at is not None and at < len(words) and (at == -1 or words[at] == "and"):
+        at = _clause(words, at + 1, statement)
+    return statement if at == len(words) else None
+
+
+def _clause(words: list[str], start: int, statement: _Statement) -> int | None:
+    """Parse a clause, add it to the statement, and return the index of the next word; None: not a clause."""
+    at = _object(words, start, statement)
+    if at is None:
+        return None
+    subject = len(statement.phrases) - 1
+    if (found := _longest(words, at, PLACE_WORDS)) is not None:
+        end, place = found
+        statement.places[subject] = place
+        statement.add_words(words, at, end, subject)
+        return end
+    if (found := _longest(words, at, RELATION_WORDS)) is not None:
+        end, relation = found
+        statement.relations.append((relation, subject, subject + 1))
+        statement.add_words(words, at, end, subject, subject + 1)
+        return _object(words, end, statement)
+    return at
+
+
+def _object(words: list[str], start: int, statement: _Statement) -> int | None:
+    if words[start : start + 1] != ["a"]:
+        return None
+    at, attributes = start + 1, []
+    for names in (SIZES, COLOURS):
+        if at < len(words) and words[at] in names:
+            attributes.append(words[at])
+            at += 1
+    if at >= len(words) or words[at] not in SHAPES:
+        return None
+    statement.phrases.append(frozenset((*attributes, words[at])))
+    statement.add_words(words, start, at + 1, len(statement.phrases) - 1)
+    return at + 1
+
+
+def _longest(words: list[str], start: int, names: dict[tuple[str, ...], str]) -> tuple[int, str] | None:
+    """Return the end and the name of the longest entry of `names` that begins at this word, or None."""
+    matches = [key for key in names if tuple(words[start : start + len(key)]) == key]
+    if not matches:
+        return None
+    key = max(matches, key=len)
+    return start + len(key), names[key]

@@ -1,0 +1,149 @@
+"""Scenes: 2 to 4 objects on a plain background, each with a size, a colour, a shape and a place.
+
+The picture is divided into 3 x 3 squares. Each object lies in its own square, so objects never overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+__all__ = [
+    "COLOURS",
+    "PIXELS",
+    "PLACES",
+    "RELATIONS",
+    "SHAPES",
+    "SIZES",
+    "SQUARE",
+    "SQUARE_STARTS",
+    "Box",
+    "Scene",
+    "SceneObject",
+]
+
+PIXELS = 64
+"""Width and height of a picture in pixels."""
+
+SQUARE = 21
+SQUARE_STARTS = (0, 21, 43)
+"""Width of each of the 3 x 3 squares in pixels, and the first pixel of each row or column of squares."""
+
+SHAPES = ("circle", "square", "triangle", "cross")
+
+SIZES = {"small": 5, "large": 8}
+"""All sizes; for each, the distance in pixels from the centre of an object to the edge of its bounding box.
+
+A bounding box is 2 * 5 + 1 = 11 or 2 * 8 + 1 = 17 pixels wide and high.
+"""
+
+COLOURS = {
+    "red": (214, 40, 40),
+    "green": (40, 160, 70),
+    "blue": (40, 80, 214),
+    "yellow": (232, 200, 24),
+    "purple": (150, 50, 180),
+    "black": (24, 24, 24),
+}
+"""All colours by name, as RGB values. Each object has a slightly different tint of its colour."""
+
+PLACES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "at the top left": ((0,), (0,)),
+    "at the top right": ((0,), (2,)),
+    "at the bottom left": ((2,), (0,)),
+    "at the bottom right": ((2,), (2,)),
+    "at the top": ((0,), (0, 1, 2)),
+    "at the bottom": ((2,), (0, 1, 2)),
+    "at the left": ((0, 1, 2), (0,)),
+    "at the right": ((0, 1, 2), (2,)),
+    "in the middle": ((1,), (1,)),
+}
+"""All places by name: the rows and columns of squares that belong to the place.
+
+An object in the top left square is at the top left, at the top, and at the left. The most specific name is
+the first in this table.
+"""
+
+
+class Box(NamedTuple):
+    """A rectangle in pixels. right and bottom are exclusive: the rectangle is right - left pixels wide."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+
+class SceneObject(NamedTuple):
+    """An object of a scene.
+
+    size, colour, shape: names from SIZES, COLOURS and SHAPES.
+    x, y: the pixel at its centre; x counts from the left and y from the top, starting at 0.
+    tint: its RGB values.
+
+    >>> thing = SceneObject("small", "red", "circle", x=10, y=30, tint=(214, 40, 40))
+    >>> thing.name, thing.place, thing.box
+    ('small red circle', 'at the left', Box(left=5, top=25, right=16, bottom=36))
+    """
+
+    size: str
+    colour: str
+    shape: str
+    x: int
+    y: int
+    tint: tuple[int, int, int]
+
+    @property
+    def name(self) -> str:
+        """Size, colour and shape in words. No two objects of a scene have the same name."""
+        return f"{self.size} {self.colour} {self.shape}"
+
+    @property
+    def row(self) -> int:
+        """The row of the 3 x 3 squares that contains the object: 0 is the top row."""
+        return _square(self.y)
+
+    @property
+    def column(self) -> int:
+        """The column of the 3 x 3 squares that contains the object: 0 is the left column."""
+        return _square(self.x)
+
+    @property
+    def place(self) -> str:
+        """The most specific name of its place."""
+        return next(name for name in PLACES if self.is_at(name))
+
+    def is_at(self, place: str) -> bool:
+        """Whether the object is at this place, a name in PLACES."""
+        rows, columns = PLACES[place]
+        return self.row in rows and self.column in columns
+
+    @property
+    def box(self) -> Box:
+        """Its bounding box in pixels."""
+        radius = SIZES[self.size]
+        return Box(self.x - radius, self.y - radius, self.x + radius + 1, self.y + radius + 1)
+
+
+def _square(position: int) -> int:
+    return sum(position >= start for start in SQUARE_STARTS[1:])
+
+
+RELATIONS: dict[str, Callable[[SceneObject, SceneObject], bool]] = {
+    "left of": lambda first, second: first.box.right <= second.box.left,
+    "right of": lambda first, second: second.box.right <= first.box.left,
+    "above": lambda first, second: first.box.bottom <= second.box.top,
+    "below": lambda first, second: second.box.bottom <= first.box.top,
+}
+"""All relations by name; each function says whether the relation holds between two objects.
+
+An object is left of another object if its bounding box ends before the box of the other one begins. So an
+object can be both left of and above another object, and for any two objects at least one relation holds.
+"""
+
+
+class Scene(NamedTuple):
+    """The content of a picture. objects: 2 to 4 objects. background: grey level of the background."""
+
+    objects: tuple[SceneObject, ...]
+    background: int = 255

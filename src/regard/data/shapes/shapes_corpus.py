@@ -1,0 +1,205 @@
+"""The corpus `shapes`: random scenes with captions, in splits that share no scene.
+
+The test split has combinations of colour and shape that training never shows (HELD_OUT).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy
+import torch
+from torch import Tensor
+
+from regard.data.shapes.scene_captions import all_captions
+from regard.data.shapes.scene_rendering import render
+from regard.data.shapes.scenes import (
+    COLOURS,
+    SHAPES,
+    SIZES,
+    SQUARE,
+    SQUARE_STARTS,
+    Scene,
+    SceneObject,
+)
+from regard.errors import ArgumentError, UnknownName, message
+
+__all__ = ["CAPTIONS", "HELD_OUT", "SPLITS", "VERSION", "Shapes", "ShapesExample", "has_held_out", "shapes"]
+
+VERSION = 1
+"""Version of the generator. Any change of the pictures or captions needs a new version."""
+
+CAPTIONS = 4
+"""Maximum number of captions of a picture. Every scene has at least this many different captions."""
+
+HELD_OUT = frozenset({("blue", "circle"), ("green", "square"), ("red", "triangle"), ("yellow", "cross")})
+"""The pairs of colour and shape that do not occur in the splits "train" and "valid"."""
+
+Kind = tuple[str, str, str]
+
+KINDS: tuple[Kind, ...] = tuple(
+    (size, colour, shape) for size in SIZES for colour in COLOURS for shape in SHAPES
+)
+"""All kinds of objects: size, colour and shape."""
+
+BACKGROUNDS = range(225, 256)
+TINTS = range(-12, 13)
+"""The grey levels of backgrounds, and the differences between a tint and its colour, for each of R, G, B."""
+
+WORDS = 32
+"""Number of random integers that are drawn for each scene."""
+
+
+class Split(NamedTuple):
+    """The definition of a split.
+
+    number: part of the random seed of the split.
+    kinds: the kinds of objects that occur in it.
+    eighths: the values that eighth() may have for scenes of this split.
+    """
+
+    number: int
+    kinds: tuple[Kind, ...]
+    eighths: frozenset[int]
+
+
+SEEN_KINDS = tuple(kind for kind in KINDS if kind[1:] not in HELD_OUT)
+HELD_OUT_KINDS = tuple(kind for kind in KINDS if kind[1:] in HELD_OUT)
+
+SPLITS = {
+    "train": Split(0, SEEN_KINDS, frozenset(range(2, 8))),
+    "valid": Split(1, SEEN_KINDS, frozenset({0})),
+    "test": Split(2, KINDS, frozenset({1})),
+    "held-out": Split(3, HELD_OUT_KINDS, frozenset(range(2, 8))),
+}
+"""All splits by name.
+
+"train" and "valid" have no pair of colour and shape in HELD_OUT. "test" has all pairs: about 4 of 10 scenes
+have at least one object of a held-out pair. In "held-out", all objects are of held-out pairs. A hash of the
+kinds and squares of all objects determines the split, so two splits never contain the same scene, not even
+with other tints or with objects moved inside their squares.
+"""
+
+
+class ShapesExample(NamedTuple):
+    """A scene and its captions; the first caption is the one to use if only one is needed."""
+
+    scene: Scene
+    captions: tuple[str, ...]
+
+
+class Shapes:
+    """The corpus that shapes() returns. Examples and pictures are generated when they are requested.
+
+    >>> corpus = Shapes("test", count=2, seed=0)
+    >>> corpus[0].captions[0]
+    'a large purple cross at the top right'
+    >>> corpus.images([1]).shape
+    torch.Size([1, 3, 64, 64])
+    """
+
+    def __init__(self, split: str, count: int, seed: int = 0, captions: int = CAPTIONS):
+        if split not in SPLITS:
+            raise UnknownName("split", split, SPLITS)
+        for name, value, least in (("count", count, 0), ("seed", seed, 0), ("captions", captions, 1)):
+            if isinstance(value, bool) or not isinstance(value, int | numpy.integer) or value < least:
+                expected = f"an integer, {least} or more"
+                raise ArgumentError(message("shapes()", f"{name} is {value!r}", expected=expected))
+        if captions > CAPTIONS:
+            expected = f"at most {CAPTIONS}"
+            raise ArgumentError(message("shapes()", f"captions is {captions}", expected=expected))
+        self.split, self.count, self.seed, self.captions = split, count, seed, captions
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __repr__(self) -> str:
+        arguments = f"split={self.split!r}, count={self.count}, seed={self.seed}, captions={self.captions}"
+        return f"Shapes({arguments})"
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that identifies these examples: it depends on all arguments and on VERSION."""
+        rules = f"shapes {VERSION} {self.split} {self.count} {self.seed} {self.captions}"
+        return hashlib.blake2b(rules.encode(), digest_size=16).hexdigest()
+
+    def __getitem__(self, index: int) -> ShapesExample:
+        scene, bits = self._draw(index)
+        captions = all_captions(scene)
+        order = numpy.argsort(bits.random_raw(len(captions)), kind="stable")[: self.captions]
+        return ShapesExample(scene, tuple(captions[place] for place in order))
+
+    def __iter__(self) -> Iterator[ShapesExample]:
+        return (self[index] for index in range(self.count))
+
+    def scene(self, index: int) -> Scene:
+        """Return the scene at this index, without captions."""
+        return self._draw(index)[0]
+
+    def images(self, indices: Iterable[int]) -> Tensor:
+        """Draw the pictures at these indices as one tensor of shape (B, 3, 64, 64), dtype uint8."""
+        return torch.from_numpy(render([self.scene(index) for index in indices]))
+
+    def _draw(self, index: int) -> tuple[Scene, numpy.random.PCG64]:
+        """Return a scene, and the source of random bits from which its captions are drawn."""
+        if not 0 <= index < self.count:
+            raise IndexError(f"index {index} is out of range for {self.count} pictures")
+        split = SPLITS[self.split]
+        # Raw random bits are the same in every version of numpy; those of its distributions may change.
+        bits = numpy.random.PCG64(numpy.random.SeedSequence((VERSION, self.seed, split.number, int(index))))
+        while True:
+            scene = _scene(iter(bits.random_raw(WORDS).tolist()), split.kinds)
+            if eighth(scene) in split.eighths:
+                return scene, bits
+
+
+def shapes(split: str = "train", count: int = 10000, seed: int = 0, captions: int = CAPTIONS) -> Shapes:
+    """Return the built-in corpus of pictures with captions, generated when they are requested.
+
+    split: "train", "valid", "test" or "held-out" (see SPLITS). "test" also has pairs of colour and shape that
+        training never shows; "held-out" has only such pairs.
+    count: number of pictures. A larger count starts with the pictures of a smaller one.
+    seed: random seed. The same split, seed and index always give the same picture and captions.
+    captions: number of captions of each picture, 1 to 4, all different.
+
+    Do not flip or crop these pictures: captions contain "left", "right", "top" and "bottom".
+
+    >>> corpus = shapes("train", count=3)
+    >>> len(corpus), corpus[1] == list(corpus)[1], corpus.images(range(3)).dtype
+    (3, True, torch.uint8)
+    """
+    return Shapes(split, count, seed, captions)
+
+
+def has_held_out(scene: Scene) -> bool:
+    """Whether an object of the scene has a pair of colour and shape that training never shows."""
+    return any((each.colour, each.shape) in HELD_OUT for each in scene.objects)
+
+
+def eighth(scene: Scene) -> int:
+    """Return a number from 0 to 7, computed from a hash of the scene. It determines the split.
+
+    The hash depends on the name and the square of each object, but not on the order of the objects.
+    """
+    content = " ".join(sorted(f"{each.name} {each.row} {each.column}" for each in scene.objects))
+    return hashlib.blake2b(content.encode(), digest_size=8).digest()[0] % 8
+
+
+def _scene(words: Iterator[int], kinds: tuple[Kind, ...]) -> Scene:
+    """Build a scene from random integers."""
+    squares, pool = list(range(9)), list(kinds)
+    background = BACKGROUNDS[next(words) % len(BACKGROUNDS)]
+    objects = []
+    for _ in range(2 + next(words) % 3):
+        # pop(): two objects never have the same square or the same kind.
+        row, column = divmod(squares.pop(next(words) % len(squares)), 3)
+        size, colour, shape = pool.pop(next(words) % len(pool))
+        radius = SIZES[size]
+        free = SQUARE - 2 * radius
+        x = SQUARE_STARTS[column] + radius + next(words) % free
+        y = SQUARE_STARTS[row] + radius + next(words) % free
+        red, green, blue = (each + TINTS[next(words) % len(TINTS)] for each in COLOURS[colour])
+        objects.append(SceneObject(size, colour, shape, x, y, (red, green, blue)))
+    return Scene(tuple(objects), background)

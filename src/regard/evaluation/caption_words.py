@@ -1,0 +1,98 @@
+"""The words of captions, for CIDEr-D and caption BLEU, and the checks of their arguments."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from regard.errors import ArgumentError, DataError, message
+
+__all__ = [
+    "CAPTION_TOKENS",
+    "Ngram",
+    "caption_words",
+    "checked_captions",
+    "checked_references",
+    "count_ngrams",
+]
+
+Ngram = tuple[str, ...]
+
+CAPTION_TOKENS = "case:lc|tok:words|punct:no"
+"""The part of a signature that describes caption_words()."""
+
+WORD = re.compile(r"[^\W_]+(?:-[^\W_]+)*|'(?:d|ll|m|re|s|t|ve)(?!\w)")
+"""A word, possibly with hyphens, or an English suffix with its apostrophe."""
+
+
+def caption_words(caption: str) -> list[str]:
+    """Split a caption into words: lower case, without punctuation; "dog's" and "dog 's" are two words.
+
+    Differs from coco-caption, the evaluation code of COCO: its tokenizer, a Java program, also splits
+    "don't" as "do n't" and keeps symbols such as "&". Both drop punctuation.
+
+    >>> caption_words("A dog's T-shirt, isn’t it 3 o'clock?")
+    ['a', 'dog', "'s", 't-shirt', 'isn', "'t", 'it', '3', 'o', 'clock']
+    """
+    return WORD.findall(caption.lower().replace("’", "'"))
+
+
+def count_ngrams(words: list[str], most: int) -> Iterator[Counter[Ngram]]:
+    """Yield, for n = 1 to `most`, how often each n-gram occurs in the words.
+
+    >>> [dict(counts) for counts in count_ngrams(["a", "dog", "a"], 2)]
+    [{('a',): 2, ('dog',): 1}, {('a', 'dog'): 1, ('dog', 'a'): 1}]
+    """
+    for n in range(1, most + 1):
+        yield Counter(zip(*(words[start:] for start in range(n)), strict=False))
+
+
+def checked_captions(call: str, captions: Iterable[str], images: int) -> list[list[str]]:
+    """Check captions, one for each image, and split them into words.
+
+    A caption without words is valid, because a model may output one.
+    """
+    if isinstance(captions, str):
+        problem = "captions is a single str"
+        raise ArgumentError(message(call, problem, expected="one caption for each image", hint="use [text]"))
+    words = []
+    for number, caption in enumerate(captions, 1):
+        if not isinstance(caption, str):
+            problem = f"caption {number} is of type {type(caption).__name__}"
+            raise ArgumentError(message(call, problem, expected="a str"))
+        words.append(caption_words(caption))
+    if len(words) != images:
+        problem = f"there are {len(words)} captions, but references of {images} images"
+        hint = "references[i] is the list of references of image i"
+        raise DataError(message(call, problem, expected="one caption for each image", hint=hint))
+    return words
+
+
+def checked_references(call: str, references: Iterable[Iterable[str]]) -> list[list[list[str]]]:
+    """Check references, one or more for each image, and split them into words.
+
+    A reference without words is an error: it would count as a caption that nothing can match.
+    """
+    listed = []
+    expected = "for each image, a list of references"
+    if isinstance(references, str):
+        raise ArgumentError(message(call, "references is a single str", expected=expected))
+    for number, several in enumerate(references, 1):
+        if isinstance(several, str) or not isinstance(several, Iterable):
+            problem = f"the references of image {number} are of type {type(several).__name__}"
+            raise ArgumentError(message(call, problem, expected=expected, hint="use [[text], ...]"))
+        texts = list(several)
+        for text in texts:
+            if not isinstance(text, str):
+                problem = f"a reference of image {number} is of type {type(text).__name__}"
+                raise ArgumentError(message(call, problem, expected="a str"))
+        split = [caption_words(text) for text in texts]
+        if not split:
+            raise DataError(message(call, f"image {number} has no reference", expected="at least one"))
+        if not all(split):
+            raise DataError(message(call, f"a reference of image {number} has no words"))
+        listed.append(split)
+    if not listed:
+        raise DataError(message(call, "there is nothing to score", expected="at least one image"))
+    return listed

@@ -1,0 +1,137 @@
+"""CIDEr-D: how similar captions are to several references, with rare n-grams weighted more."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from regard.evaluation.bleu import Score
+from regard.evaluation.caption_words import (
+    CAPTION_TOKENS,
+    Ngram,
+    checked_captions,
+    checked_references,
+    count_ngrams,
+)
+
+__all__ = ["CiderD", "cider_d"]
+
+ORDER = 4
+"""N, the maximum length of n-grams (Vedantam et al. 2015, equation 3)."""
+
+SIGMA = 6.0
+"""Standard deviation of the length penalty, in words (Vedantam et al. 2015, below equation 4)."""
+
+SCALE = 10.0
+"""The factor in equation 4, which makes scores similar in size to those of other metrics."""
+
+
+class _Vectors(NamedTuple):
+    """A caption as tf-idf vectors: weights and norm for n = 1 to ORDER; and its length in words."""
+
+    weights: tuple[dict[Ngram, float], ...]
+    norms: tuple[float, ...]
+    length: int
+
+
+def cider_d(captions: Iterable[str], references: Iterable[Iterable[str]]) -> Score:
+    """Compute CIDEr-D (Vedantam et al. 2015) of captions: 0 to 10, higher is better.
+
+    For n-grams of length n, with g the tf-idf vector of a sentence and l its length (equations 1, 4 and 5):
+
+        g_k(s) = count of k in s * log(number of images / number of images with k in a reference)
+        CIDEr-D_n = 10/m * sum_j exp(-(l(c) - l(s_j))^2 / (2 * 6^2))
+                    * min(g(c), g(s_j)) . g(s_j) / (|g(c)| |g(s_j)|)
+        CIDEr-D = mean of CIDEr-D_n over n = 1, 2, 3, 4, then mean over the images
+
+    captions: one caption for each image.
+    references: for each image, its m references. They are also the corpus of the image counts above. An
+        n-gram that is in no reference counts as in one image.
+
+    Papers usually print this value times 100: a COCO model with "CIDEr 113.2" has 1.132 here. With one
+    image, all logarithms are 0 and so is the score.
+
+    Differs from the paper: equation 1 divides the count of an n-gram by the number of n-grams of the
+    sentence. The authors' code, coco-caption, does not, and published scores come from that code. Without
+    min(), the norms cancel this factor. For words, see caption_words().
+
+    >>> references = [["a dog runs", "a dog is running"], ["two red birds"]]
+    >>> round(cider_d(["a dog runs", "two birds"], references).value, 2)
+    3.49
+    """
+    return CiderD(references).score(captions)
+
+
+class CiderD:
+    """CIDEr-D with prepared references, to score the captions of several models or checkpoints.
+
+    references: for each image, one or more references.
+
+    >>> metric = CiderD([["a dog runs"], ["two red birds"]])
+    >>> print(metric.score(["a dog runs", "two red birds"]))
+    CIDEr-D 7.50  nrefs:1|n:4|sigma:6|df:references|case:lc|tok:words|punct:no|scale:10
+    >>> metric.image_scores(["a dog runs", "a cat"])  # "a dog runs" has no 4-gram, so its score is 7.5
+    [7.5, 0.0]
+    """
+
+    def __init__(self, references: Iterable[Iterable[str]]):
+        listed = checked_references("CiderD()", references)
+        seen: Counter[Ngram] = Counter()
+        for several in listed:
+            seen.update(
+                {ngram for words in several for counts in count_ngrams(words, ORDER) for ngram in counts}
+            )
+        images = len(listed)
+        self._unseen = math.log(images)
+        self._idf = {ngram: math.log(images / count) for ngram, count in seen.items()}
+        self._vectors = [[self._vector(words) for words in several] for several in listed]
+
+    def __len__(self) -> int:
+        """The number of images."""
+        return len(self._vectors)
+
+    def score(self, captions: Iterable[str]) -> Score:
+        """Return the CIDEr-D of captions, one for each image: the mean of image_scores()."""
+        scores = self.image_scores(captions)
+        fewest = min(map(len, self._vectors))
+        most = max(map(len, self._vectors))
+        references = str(most) if fewest == most else f"{fewest}-{most}"
+        signature = (
+            f"nrefs:{references}|n:{ORDER}|sigma:{SIGMA:g}|df:references|{CAPTION_TOKENS}|scale:{SCALE:g}"
+        )
+        return Score("CIDEr-D", sum(scores) / len(scores), signature)
+
+    def image_scores(self, captions: Iterable[str]) -> list[float]:
+        """Return the CIDEr-D of the caption of each image."""
+        words = checked_captions("CiderD.score()", captions, len(self))
+        return [
+            self._image(self._vector(each), several)
+            for each, several in zip(words, self._vectors, strict=True)
+        ]
+
+    def _vector(self, words: list[str]) -> _Vectors:
+        weights = tuple(
+            {ngram: count * self._idf.get(ngram, self._unseen) for ngram, count in counts.items()}
+            for counts in count_ngrams(words, ORDER)
+        )
+        norms = tuple(math.sqrt(sum(weight * weight for weight in each.values())) for each in weights)
+        return _Vectors(weights, norms, len(words))
+
+    def _image(self, caption: _Vectors, references: list[_Vectors]) -> float:
+        total = 0.0
+        for reference in references:
+            penalty = math.exp(-((caption.length - reference.length) ** 2) / (2 * SIGMA**2))
+            total += penalty * sum(_clipped_cosine(caption, reference, n) for n in range(ORDER)) / ORDER
+        return SCALE * total / len(references)
+
+
+def _clipped_cosine(caption: _Vectors, reference: _Vectors, order: int) -> float:
+    """Return min(g(c), g(s)) . g(s) / (|g(c)| |g(s)|), or 0 if one of the norms is 0."""
+    norms = caption.norms[order] * reference.norms[order]
+    if not norms:
+        return 0.0
+    wanted = reference.weights[order]
+    shared = ((weight, wanted[ngram]) for ngram, weight in caption.weights[order].items() if ngram in wanted)
+    return sum(min(own, other) * other for own, other in shared) / norms

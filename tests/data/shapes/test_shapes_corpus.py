@@ -1,0 +1,126 @@
+"""The corpus of shapes: reproducible, splits without shared scenes, pairs that training never shows."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy
+import pytest
+import torch
+
+from regard.data.shapes import Scene, shapes
+from regard.data.shapes.scenes import COLOURS, PIXELS, RELATIONS, SHAPES, SIZES
+from regard.data.shapes.shapes_corpus import (
+    HELD_OUT,
+    KINDS,
+    SPLITS,
+    Shapes,
+    eighth,
+    has_held_out,
+)
+from regard.errors import ArgumentError, UnknownName
+
+COUNT = 200
+
+
+def pairs(scene: Scene) -> set[tuple[str, str]]:
+    return {(each.colour, each.shape) for each in scene.objects}
+
+
+def test_the_corpus_is_reproducible_and_depends_on_seed_split_and_index():
+    corpus = shapes("train", 5)
+    assert list(corpus) == list(shapes("train", 5)) == [shapes("train", 9)[index] for index in range(5)]
+    assert corpus.images(range(5)).equal(shapes("train", 100).images(numpy.arange(5)))
+    examples = [shapes(split, 2, seed)[index] for split in SPLITS for seed in (0, 1) for index in (0, 1)]
+    assert len(set(examples)) == len(examples)
+    assert shapes("train", 5, captions=2)[3].captions == corpus[3].captions[:2]
+
+
+def test_these_captions_never_change():
+    assert [shapes(split, 1)[0].captions[0] for split in SPLITS] == [
+        "a small black triangle in the middle",
+        "a large black triangle left of a large black circle",
+        "a large purple cross at the top right",
+        "a large red triangle left of a small yellow cross",
+    ]
+
+
+def test_scenes_have_what_the_documentation_promises():
+    scenes = [shapes("test", COUNT).scene(index) for index in range(COUNT)]
+    assert {len(scene.objects) for scene in scenes} == {2, 3, 4}
+    things = [each for scene in scenes for each in scene.objects]
+    assert {each.shape for each in things} == set(SHAPES) and {each.size for each in things} == set(SIZES)
+    assert {each.colour for each in things} == set(COLOURS)
+    assert {(each.row, each.column) for each in things} == set(itertools.product(range(3), repeat=2))
+    for scene in scenes:
+        assert len({each.name for each in scene.objects}) == len(scene.objects)
+        for first, second in itertools.combinations(scene.objects, 2):
+            holding = {name for name, holds in RELATIONS.items() if holds(first, second)}
+            assert 1 <= len(holding) <= 2
+            assert ("left of" in holding) == (first.column < second.column)
+            assert ("above" in holding) == (first.row < second.row)
+        for each in scene.objects:
+            assert min(each.box) >= 0 and max(each.box) <= PIXELS
+            assert all(0 <= value <= 255 for value in each.tint)
+
+
+def test_training_never_shows_the_held_out_pairs():
+    seen = {split: [shapes(split, COUNT).scene(i) for i in range(COUNT)] for split in SPLITS}
+    for split in ("train", "valid"):
+        assert not any(map(has_held_out, seen[split]))
+        assert set().union(*map(pairs, seen[split])) == {kind[1:] for kind in KINDS} - HELD_OUT
+    assert 0.3 < sum(map(has_held_out, seen["test"])) / COUNT < 0.55
+    assert set().union(*map(pairs, seen["test"])) >= HELD_OUT
+    assert set().union(*map(pairs, seen["held-out"])) == HELD_OUT
+    # Every colour and every shape of a held-out pair occurs in training, with other shapes and colours.
+    assert {colour for colour, _ in HELD_OUT} <= set(COLOURS) and len(HELD_OUT) == len(SHAPES)
+
+
+def test_splits_share_no_scene():
+    for name, split in SPLITS.items():
+        assert {eighth(shapes(name, 50, seed=7).scene(i)) for i in range(50)} <= split.eighths
+    splits = {name: split for name, split in SPLITS.items() if name != "held-out"}
+    for (_, first), (_, second) in itertools.combinations(splits.items(), 2):
+        assert not first.eighths & second.eighths
+    assert not set(SPLITS["held-out"].kinds) & set(SPLITS["train"].kinds)
+    assert not SPLITS["held-out"].eighths & SPLITS["test"].eighths
+    scene = shapes("train", 1).scene(0)
+    assert eighth(scene) == eighth(Scene(scene.objects[::-1], 0))
+
+
+def test_an_empty_corpus():
+    corpus = shapes("train", 0)
+    assert len(corpus) == 0 and list(corpus) == [] and corpus.images([]).shape == (0, 3, 64, 64)
+    assert corpus.images([]).dtype == torch.uint8
+
+
+@pytest.mark.parametrize("index", [-1, 3, 10**9])
+def test_an_index_outside_the_corpus(index: int):
+    with pytest.raises(IndexError):
+        shapes("train", 3)[index]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("count", -1), ("count", 1.5), ("seed", -1), ("seed", "0"), ("captions", 0), ("captions", 5)],
+)
+def test_bad_arguments_are_named(name: str, value: object):
+    with pytest.raises(ArgumentError, match=name):
+        Shapes(**{"split": "train", "count": 3, name: value})
+
+
+def test_an_unknown_split_lists_the_known_ones():
+    with pytest.raises(UnknownName, match="held-out"):
+        shapes("dev", 3)
+
+
+def test_the_fingerprint_depends_on_all_arguments():
+    corpora = [
+        shapes("train", 3),
+        shapes("valid", 3),
+        shapes("train", 4),
+        shapes("train", 3, 1),
+        shapes("train", 3, 0, 2),
+    ]
+    assert len({corpus.fingerprint for corpus in corpora}) == 5
+    assert corpora[0].fingerprint == shapes("train", 3).fingerprint and "seed=1" in repr(corpora[3])
