@@ -9,7 +9,8 @@ from typing import Any
 
 from page_tables import table
 
-from regard.models import PARTS, SIZES, direct_options
+from regard.layers.attention_options import model_arguments
+from regard.models import CLASSIFIERS, LANGUAGE_MODELS, PARTS, SIZES, direct_options
 
 RECURRENT = {
     "width": "size of the hidden states",
@@ -67,7 +68,46 @@ OPTIONS: dict[str, dict[str, str]] = {
         "select": f"{SELECT}, in every attention layer",
     },
 }
-"""What each option of a model means; a test checks that these are all options and no others."""
+"""What each option of a model in MODELS means; a test checks that these are all options and no others."""
+
+
+LSTMN_OPTIONS = {
+    "width": "size of the states and of the memory",
+    "embedding": "size of the word embeddings; `None`: `width`",
+    "hidden": "language models: size of the tanh layer of the score; `None`: `width`",
+    "depth": "language models: number of layers",
+    "layers": "classifiers: number of layers",
+    "connections": "between layers: `plain`, `skip` or `gated`, see above",
+    "tape": "language models: number of past words that a word can attend to, or `window`, see above",
+    "dropout": "on embeddings, between layers, and on what the output layer reads",
+    "tie": "language models: embedding and output layer share their weights",
+    "uniform": "language models: bound of uniform initial weights; `None`: see above",
+    "pooling": "classifiers: `attention`, `mean` (the paper's) or `last`",
+    "word_dropout": "classifiers: probability of replacing a word by the unknown word in training",
+    "pairs": "classifiers: whether a line has two texts; set by the task",
+    "score": "classifiers: [score](../mechanisms/index.md) of the pooling",
+    "select": f"classifiers: selection of the pooling, {SELECT}",
+}
+"""What each option of the language model and the classifier lstmn means."""
+
+
+def lstmn_settings() -> str:
+    """Return the settings table of lstmn, with the defaults of the language model and of the classifier."""
+    language = model_arguments(LANGUAGE_MODELS["lstmn"], 1)
+    classifier = model_arguments(CLASSIFIERS["lstmn"], 2) | {"score": "additive"}
+    if {*language, *classifier} != set(LSTMN_OPTIONS):
+        differing = {*language, *classifier} ^ set(LSTMN_OPTIONS)
+        raise KeyError(f"LSTMN_OPTIONS and the models differ in {sorted(differing)}")
+    rows = [
+        (f"`{name}`", *(_default(name, options) for options in (language, classifier)), meaning)
+        for name, meaning in LSTMN_OPTIONS.items()
+    ]
+    return table(("setting", "language model", "classifier", "meaning"), rows)
+
+
+def _default(name: str, options: dict[str, Any]) -> str:
+    """Return the default of an option for a table: "-" if there is no such option."""
+    return f"`{_toml(options[name])}`" if name in options else "-"
 
 
 def defaults(model: str) -> dict[str, Any]:
@@ -117,5 +157,6 @@ def _toml(value: Any) -> str:
 
 MODEL_TABLES: dict[str, Callable[[], str]] = {
     **{f"{model}_settings": partial(settings, model) for model in OPTIONS},
+    "lstmn_settings": lstmn_settings,
     "transformer_sizes": sizes,
 }

@@ -16,10 +16,11 @@ RETRY = 0.05
 """Seconds to wait before Ctrl-C is signalled again, if it arrived during an import."""
 
 STARTING = ("torch", "regard.tasks.translation")
-"""Modules that a command imports before it does any work. Their import takes seconds; Ctrl-C may end it."""
+"""Modules that a command imports before it does any work. Their import takes seconds, and there is nothing to
+clean up yet, so Ctrl-C ends the process at once."""
 
 _announced: list[bool] = []
-"""Not empty once "stopping ..." has been printed."""
+"""Not empty once "stopping ..." has been printed, so that it is printed only once."""
 
 
 def main() -> None:
@@ -35,7 +36,7 @@ def main() -> None:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Handle Ctrl-C: exit at once, or raise KeyboardInterrupt inside a command.
 
-    Exit at once if there is nothing to clean up: before a command runs, while it imports one of the modules
+    Exit at once if there is nothing to clean up: before a command runs, while it imports a module listed in
     STARTING, and after it has returned. Otherwise print "stopping ..." and raise KeyboardInterrupt. During
     any other import, the imported code might catch the exception. So the exception is not raised then;
     instead, this function is called again every RETRY seconds, until the import has ended.

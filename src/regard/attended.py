@@ -19,7 +19,7 @@ class Top(NamedTuple):
     If a query sees fewer than k keys, the remaining entries have weight 0 and key -1.
 
     >>> import regard, torch
-    >>> regard.attention(torch.eye(2), 9 * torch.eye(2), look=regard.Look(top=1)).top.keys
+    >>> regard.attention(torch.eye(2), 9 * torch.eye(2), look=regard.Look(top=1)).top.keys  # k = 1
     tensor([[0],
             [1]])
     """
@@ -40,6 +40,8 @@ class Attended(NamedTuple):
 
     If the query has no head or batch dimension, the results have none either. `output` and `lse` are bitwise
     identical with and without `look`. Between backends, they differ by rounding.
+
+    In this example, four equal keys get the weight 1/4 each, so the entropy is log 4.
 
     >>> import regard, torch
     >>> regard.attention(torch.ones(1, 2), torch.ones(4, 2), look=regard.Look(entropy=True)).entropy.exp()

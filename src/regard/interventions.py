@@ -220,6 +220,9 @@ def intervene(
     raises ArgumentError if attention() was called but no site matched `at`, and warns (RegardWarning) if
     attention() was not called.
 
+    In this example, all scores are 0. The query in row 2 is not changed, so its weights are 1/3. There is one
+    attention() call, and it matches the default pattern, "*".
+
     >>> import regard, torch
     >>> x, look = torch.eye(3), regard.Look(weights=True)
     >>> with regard.intervene(cut=(0, 0), force=(1, 2)) as changed:
@@ -259,7 +262,7 @@ def intervene(
 
 
 class _Edit:
-    """A function that takes a Call and returns it with all interventions applied whose pattern is `at`.
+    """A function that returns its argument, a Call, changed by all interventions with the pattern `at`.
 
     calls: number of attention() calls at sites that match `at`, changed or not.
     changed: for each pattern, number of calls that at least one intervention changed.

@@ -130,9 +130,9 @@ def prepare(
 def projected(score: Score, key: Tensor, start: int = 0) -> Tensor:
     """Return the keys after the projection of the score; start: position of the first key.
 
-    A key that contains NaN or inf becomes NaN, because it is not known yet whether a query may see this key.
-    Such a key is replaced by 0 before the projection and gets no gradient. Otherwise 0 * NaN in the backward
-    pass would make the gradients of the score's parameters NaN.
+    If a key contains NaN or inf, its projection is NaN, because a query that sees this key must get NaN. But
+    the key may be masked. Then its gradient is 0, and 0 * NaN in the backward pass would make the gradients
+    of the score's parameters NaN. So 0 is projected instead of the key, and the result is replaced by NaN.
     """
     if type(score).project_key is Score.project_key:
         return key

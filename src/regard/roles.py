@@ -16,6 +16,7 @@ __all__ = [
     "DECODER_SELF",
     "ENCODER_SELF",
     "POOLING",
+    "READING_SELF",
     "BySite",
     "Role",
     "matches",
@@ -27,14 +28,14 @@ T = TypeVar("T")
 
 
 class Role(NamedTuple):
-    """The role of an attention layer: the kind of attention, and which sequences its queries and keys are.
+    """The role of an attention layer: the kind of attention, and the sequences of its queries and keys.
 
     kind: "self", "cross", "memory" (a memory that the model writes to), "image", or "pool" (one learned query
         that pools the states of a sequence).
-    rows: the sequence that the queries are, for example "source", "target" (the tokens that a decoder
-        generates) or "label".
-    columns: the sequence that the keys are, for example "source", "input" (the tokens that a decoder reads:
-        the target, one position later) or "image".
+    rows: the sequence that the queries come from, for example "source", "target" (the tokens that a decoder
+        generates), "input" or "label".
+    columns: the sequence that the keys come from, for example "source", "input" (the tokens that a decoder
+        reads: the target, shifted by one position) or "image".
 
     >>> import regard, torch
     >>> to_image, x = regard.Role("image", rows="target", columns="image"), torch.eye(2)
@@ -51,6 +52,7 @@ class Role(NamedTuple):
 
 ENCODER_SELF = Role("self", "source", "source")
 DECODER_SELF = Role("self", "target", "input")
+READING_SELF = Role("self", "input", "input")
 CROSS_ATTENTION = Role("cross", "target", "source")
 POOLING = Role("pool", "label", "source")
 
@@ -62,6 +64,8 @@ class BySite(dict[str, T]):
     """A dict from the name of a site to a value, with the declared roles of these sites.
 
     roles: the role of each site whose layer declares one.
+
+    In this example, the site "a" has a declared role; the role of "decoder.cross" follows from its name.
 
     >>> weights = BySite({"a": 1, "decoder.cross": 2}, roles={"a": CROSS_ATTENTION})
     >>> sites_matching(weights, "cross"), weights.role("decoder.cross").columns

@@ -56,7 +56,7 @@ class Score:
     >>> class Negative(regard.Score):
     ...     def project_query(self, query):
     ...         return -query
-    >>> regard.attention(torch.eye(2), torch.eye(2), score=Negative()).output.argmax(-1)
+    >>> regard.attention(torch.eye(2), torch.eye(2), score=Negative()).output.argmax(-1)  # the other key
     tensor([1, 0])
     """
 
@@ -81,7 +81,7 @@ class Score:
         return None
 
     def narrowed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Remove columns of the projected query and key that add nothing to the inner product."""
+        """Remove columns of the projected query and key that are 0 in all keys, to save computation."""
         return query, key
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
@@ -120,7 +120,7 @@ class Dot(Score):
 
 @dataclass(frozen=True)
 class ScaledDot(Score):
-    """Scaled inner product score: dividing by sqrt(D) keeps the variance of the scores at 1.
+    """Scaled inner product score: the factor 1/sqrt(D) makes the variance of the scores independent of D.
 
     score(q, k) = q . k / sqrt(D)   (Vaswani et al. 2017, eq. 1)
     Computed by inner(), without projections and with scale 1/sqrt(D).
@@ -150,7 +150,7 @@ class Cosine(Score):
 
     >>> import regard, torch
     >>> memory = torch.tensor([[3.0, 0.0], [0.0, 0.1]])
-    >>> regard.attention(memory, memory, score=regard.Cosine(sharpness=9.0)).output
+    >>> regard.attention(memory, memory, score=regard.Cosine(sharpness=9.0)).output  # close to `memory`
     tensor([[2.9996e+00, 1.2339e-05],
             [3.7018e-04, 9.9988e-02]])
     """

@@ -26,6 +26,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         for both in (True, False)
     },
     "lstm deep": ("lstm", {"width": 6, "layers": 2}),
+    "lstmn last": ("lstmn", {"width": 6, "embedding": 5, "pooling": "last"}),
+    "lstmn deep": ("lstmn", {"width": 6, "layers": 2, "connections": "gated"}),
     **{
         f"transformer {pooling} {position}": (
             "transformer",

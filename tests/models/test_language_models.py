@@ -27,6 +27,9 @@ VARIANTS = {
     "lstm": ("lstm", {"width": 6}),
     "lstm tied": ("lstm", {"width": 6, "depth": 1, "tie": True, "uniform": 0.3}),
     "gru": ("gru", {"width": 6, "embedding": 5, "depth": 3}),
+    "lstmn": ("lstmn", {"width": 6, "tie": True}),
+    "lstmn deep": ("lstmn", {"width": 6, "embedding": 5, "hidden": 3, "depth": 2, "tape": 3}),
+    "lstmn gated": ("lstmn", {"width": 6, "depth": 2, "connections": "gated"}),
     **{f"transformer {position}": ("transformer", {**SMALL, "position": position}) for position in POSITIONS},
     "transformer post untied": ("transformer", {**SMALL, "norm": "post", "tie": False}),
     "transformer swiglu": ("transformer", {**SMALL, "activation": "swiglu"}),
@@ -239,14 +242,14 @@ def test_build_passes_options_on():
     sized = build_language_model("transformer", 9, size=Size(8, 2, 16, 1), inner=12, tie=False)
     assert sized.decoder[0].feedforward is not None and sized.output.weight is not sized.embedding.weight
     assert build_language_model("gru", 9, width=4, tie=True).output.weight.shape == (9, 4)
-    assert set(LANGUAGE_MODELS) == {"lstm", "gru", "transformer"}
+    assert set(LANGUAGE_MODELS) == {"lstm", "gru", "lstmn", "transformer"}
 
 
 @pytest.mark.parametrize(
     "name, options, expected",
     [
         ("lsmt", {}, "unknown language model 'lsmt'; did you mean 'lstm'"),
-        ("bahdanau", {}, "known: gru, lstm, transformer"),
+        ("bahdanau", {}, "known: gru, lstm, lstmn, transformer"),
         ("lstm", {"widht": 8}, "unknown option of lstm 'widht'; did you mean 'width'"),
         ("lstm", {"heads": 8}, "unknown option of lstm 'heads'"),
         ("lstm", {"cell": "gru"}, "unknown option of lstm 'cell'"),
@@ -256,6 +259,12 @@ def test_build_passes_options_on():
         ("gru", {"embedding": -1}, "embedding is -1"),
         ("lstm", {"width": 8, "embedding": 4, "tie": True}, "embedding is 4 and width is 8"),
         ("lstm", {"uniform": 0}, "bound is 0"),
+        ("lstmn", {"connections": "skipped"}, "unknown connections 'skipped'; did you mean 'skip'"),
+        ("lstmn", {"tape": 0}, "tape is 0"),
+        ("lstmn", {"tape": "all"}, "tape is 'all'"),
+        ("lstmn", {"hidden": True}, "hidden is True"),
+        ("lstmn", {"width": 8, "embedding": 4, "tie": True}, "embedding is 4 and width is 8"),
+        ("lstmn", {"score": "dot"}, "score is not an option of lstmn"),
         ("transformer", {"size": "huge"}, "unknown size"),
         ("transformer", {"size": 5}, "size is 5"),
         ("transformer", {"size": 5, "width": 8}, "size is 5"),

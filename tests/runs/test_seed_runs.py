@@ -109,6 +109,11 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
             "model": {"depth": 2},
         },
     ),
+    "lstmn": (ClassificationTask, {"model": {"name": "lstmn"}}),
+    "language lstmn": (
+        LanguageTask,
+        {"data": {"layout": "continuous", "window": 5, "streams": 7}, "model": {"name": "lstmn", "tape": 8}},
+    ),
     "language gru": (LanguageTask, {"data": {"layout": "documents"}, "model": {"name": "gru"}}),
     "language transformer": (
         LanguageTask,
@@ -117,7 +122,14 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-LONG = {"lstm word dropout", "language lstm", "language gru", "language transformer"}
+LONG = {
+    "lstm word dropout",
+    "lstmn",
+    "language lstm",
+    "language lstmn",
+    "language gru",
+    "language transformer",
+}
 
 
 @pytest.mark.parametrize(

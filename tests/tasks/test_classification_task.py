@@ -135,6 +135,7 @@ def test_stored_run_gives_the_accuracy_of_training(trained: Path):
     "model",
     [
         {"name": "gru", "width": 6, "pooling": "mean"},
+        {"name": "lstmn", "width": 6},
         {"name": "transformer", "width": 8, "heads": 2, "inner": 8, "layers": 1, "position": "rotary"},
     ],
 )
@@ -374,7 +375,7 @@ def test_bad_data_are_errors_that_name_file_line_or_setting(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("sections", "facts"),
     [
-        ({"model": {"name": "bahdanau"}}, ["'bahdanau'", "gru, lstm, transformer"]),
+        ({"model": {"name": "bahdanau"}}, ["'bahdanau'", "gru, lstm, lstmn, transformer"]),
         ({"model": {"wdth": 3}}, ["'wdth'", "width"]),
         ({"model": {"pooling": "max"}}, ["'max'", "attention"]),
         ({"model": {"hidden_size": 9}}, ["model.width"]),

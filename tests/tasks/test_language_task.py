@@ -23,7 +23,7 @@ from regard.runs.estimate import estimate
 from regard.runs.prepare_run import Machine
 from regard.runs.run_folder import config_of
 from regard.runs.train_run import Outcome, build_task, train_run
-from regard.tasks.language import LanguageRun, LanguageSettings, LanguageTask
+from regard.tasks.language import LanguageRun, LanguageSettings, LanguageTask, observed_texts
 from regard.tasks.language.language_data import read_texts
 from regard.tasks.language.language_plan import choose, with_batches
 from regard.tasks.language.language_settings import TextData
@@ -33,7 +33,7 @@ from regard.training.settings import merged
 from tests.training.toys import bits, last, records
 
 SENTENCES = ("the cat sat on the mat", "a dog ran", "the dog saw a cat", "a cat ran on the mat")
-NAMES = ("lstm", "gru", "transformer")
+NAMES = ("lstm", "gru", "lstmn", "transformer")
 
 
 def write(path: Path, lines: int, seed: int = 0, extra: str = "") -> str:
@@ -77,7 +77,9 @@ def trained(text: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> d
     return {name: folder / name for name in ("lstm", "transformer")}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", ["lstm", "gru", pytest.param("lstmn", marks=pytest.mark.slow), "transformer"]
+)
 @pytest.mark.parametrize("layout", ["continuous", "documents"])
 def test_loss_falls_and_all_scores_are_logged(tmp_path: Path, text, name: str, layout: str):
     train(
@@ -182,6 +184,26 @@ def test_load_and_score(trained: dict[str, Path], name: str):
     alone = run.score("the cat sat on the mat")
     assert alone.token_scores == pytest.approx(likely.token_scores, abs=1e-5) and not alone.attention
     assert alone.to_dict()["log_probability"] == alone.log_probability
+
+
+def test_rows_of_an_lstmn_are_the_words_that_were_read(tmp_path: Path, text, monkeypatch):
+    train(small(text, "lstmn", model={"tape": 4}, training={"steps": 2}), tmp_path / "run")
+    run = regard.load(tmp_path / "run", device="cpu")
+    result = run.score("the cat sat on the mat", look="*")
+    site = result.seen().site("decoder.0.self")
+    assert site.rows == site.columns == ("</s>", "the", "cat", "sat", "on", "the", "mat")
+    weights = result.attention["decoder.0.self"]
+    assert weights.shape == (1, 7, 7) and site.kind == "decoder" and not np.triu(weights).any()
+    np.testing.assert_allclose(weights.sum(-1), [[0, 1, 1, 1, 1, 1, 1]], atol=1e-6)
+    assert not weights[0, 6, :2].any() and weights[0, 6, 2:6].all()  # only four words are on the tapes
+    (alone,) = run.score(["a"], look="*")
+    assert alone.attention["decoder.0.self"].tolist() == [[[0, 0], [1, 0]]]
+    assert run.score("", look="*").attention["decoder.0.self"].tolist() == [[[0]]]
+    monkeypatch.setattr(observed_texts, "LONG", 20)
+    (long,) = run.score("the cat " * 10, look="*").long
+    assert long.rows == long.columns and long.rows[:3] == ("</s>", "the", "cat")
+    with_look = run.generate("the cat", look="*", max_new_tokens=3)
+    assert with_look.attention["decoder.0.self"].shape[1] == 2 + len(with_look.token_ids)
 
 
 def test_score_records_attention_by_site(trained: dict[str, Path]):
@@ -403,4 +425,5 @@ def test_settings_know_whether_the_state_is_carried():
         for name in NAMES
         for layout in ("documents", "continuous")
     }
-    assert {key for key, value in carried.items() if value} == {("lstm", "continuous"), ("gru", "continuous")}
+    recurrent = {(name, "continuous") for name in ("lstm", "gru", "lstmn")}
+    assert {key for key, value in carried.items() if value} == recurrent

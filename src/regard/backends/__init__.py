@@ -25,7 +25,7 @@ because flex skips masked blocks."""
 
 
 def _not_requested(call: Call) -> list[str]:
-    """Return why "auto" does not select an sdpa kernel although it can run the call; empty if it may.
+    """Return why "auto" skips an sdpa kernel that can run the call; empty if "auto" may select the kernel.
 
     The reason is that the kernel needs a large mask tensor, and flex could run the call without it.
     """

@@ -20,7 +20,7 @@ class Backend:
 
     reasons(call): why the backend cannot run this call; empty if it can.
     run(call): compute the forward pass.
-    not_requested(call): why "auto" does not select the backend although it can run the call; empty if it may.
+    not_requested(call): why "auto" skips the backend even if it can run the call; empty if it is not skipped.
     about: a short description.
     device: the only device type that the backend supports; None for all.
     approximations(call): what the backend approximates, and how to get the exact result; empty if nothing.

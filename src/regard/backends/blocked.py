@@ -150,7 +150,8 @@ class _Totals:
 
     query_by_bias: gradient of the query through a bias that depends on the query. It is added to the gradient
         of the query at the end.
-    factor: the vector v of additive scores. The gradients of query and key are multiplied by v at the end.
+    factor: the vector v of additive scores. The gradients of query and key are multiplied by v once, at the
+        end.
     """
 
     def __init__(self, call: Call):
@@ -249,7 +250,9 @@ def _through_bias(
 
 
 def _through_read(bias: Bias, weights: Tensor, tile: Tile, doutput: Tensor, totals: _Totals) -> Tensor:
-    """Backward pass of bias.read(), which adds a term to the output: return the gradient of the weights.
+    """Backward pass of bias.read(), which adds a term to the output.
+
+    Returns the gradient of the weights through this term only.
 
     weights: the weights of the tile, after dropout. doutput: gradient of the output.
     The gradients of the parameters of the bias are added to `totals`.

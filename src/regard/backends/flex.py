@@ -70,7 +70,7 @@ def reasons(call: Call) -> list[str]:
 
 
 def not_requested(call: Call) -> list[str]:
-    """Return why "auto" does not select this backend although it can run the call; empty if it may."""
+    """Return why "auto" skips this backend although it can run the call; empty if "auto" may select it."""
     return ["on cpu it recompiles for every new shape or mask"] if call.query.device.type == "cpu" else []
 
 

@@ -118,7 +118,10 @@ class Kernel:
 
 
 def device_capability(device: torch.device) -> tuple[int, int]:
-    """Return the compute capability of a CUDA device, such as (8, 0) for an A100; (9, 0) without CUDA."""
+    """Return the compute capability of a CUDA device, such as (8, 0) for an A100.
+
+    Without CUDA the result is (9, 0), which every kernel supports.
+    """
     try:
         return torch.cuda.get_device_capability(device)
     except (AssertionError, RuntimeError):  # torch has no CUDA, or no such device
@@ -130,7 +133,7 @@ vars(device_capability)["_dynamo_marked_constant"] = True
 
 
 def _reasons_of_all(call: Call) -> list[str]:
-    """Return why none of the sdpa kernels can run the call; empty if one may."""
+    """Return the reasons for which no sdpa kernel at all can run the call; empty if there are none."""
     reasons = []
     if call.combine != "inner":
         reasons.append("computes inner products, but this score is additive")

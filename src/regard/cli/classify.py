@@ -152,7 +152,7 @@ def _open_classifier(run: Path, checkpoint: str, device: str, threads: int | Non
 
 
 def _seconds(text: Sequence[str] | None, second: Sequence[str] | None, pairs: bool) -> list[str] | None:
-    """Return the texts of --second, or None; raise unless there are as many as texts of --text, or none."""
+    """Return the texts of --second; None without --second. Raise unless each --text has one --second."""
     if not second:
         return None
     if not pairs:

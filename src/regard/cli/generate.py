@@ -254,7 +254,7 @@ class Prompts:
                 name = "--prompt" if isinstance(place, bytes) else f"{place_name(place)}, line {part.read}"
                 self.repaired += part.repaired
                 part.repaired = 0
-                self.language.generator.encode_prompt(text, name)  # only to raise errors with this name
+                self.language.generator.encode_prompt(text, name)  # raises if the prompt is invalid
                 yield text
 
 

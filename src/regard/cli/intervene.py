@@ -162,7 +162,7 @@ def intervene(
     translator = open_run(run, checkpoint, device, threads, search=search, look=CROSS)
     with scope(Look()) as sites:
         before = translator.translate(sentence)
-    sentence = before.source  # the preprocessed sentence, whose words the links count
+    sentence = before.source  # the preprocessed sentence: links count its words
     if len(before.passages) != 1:
         problem = "the sentence is empty" if not before.passages else "the sentence is too long"
         raise DataError(message("regard intervene", problem))

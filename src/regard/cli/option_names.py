@@ -36,7 +36,9 @@ OLD_NAMES_OF = {
     "evaluate": {"alignment": "gold-alignments", "gold": "gold-alignments"},
     "align": {"alignment": "gold-alignments", "gold": "gold-alignments"},
 }
-"""Command -> its own OLD_NAMES, for names that are current in other commands (translate --alignments)."""
+"""Command -> old names that are replaced in this command only, in the form of OLD_NAMES.
+
+Other commands use some of them as current names, such as translate --alignments."""
 
 PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     # data

@@ -236,7 +236,8 @@ ModelName = Annotated[
     _option(
         "--model",
         "NAME",
-        "Model: seq2seq, bahdanau, luong or transformer; for language models lstm, gru or transformer.",
+        "Model: seq2seq, bahdanau, luong or transformer; for language models and classifiers lstm, gru, "
+        "lstmn or transformer.",
         MODEL,
         callback=bounds.none_if_default,
     ),

@@ -39,7 +39,9 @@ def algorithm_batch(
     symbols: number of different symbols; their token ids start at 4, so a model needs a vocabulary of
         symbols + 4 tokens.
     generator: a CPU generator; the default is torch's global generator.
-    shortest: if given, each sequence has a random number of symbols from `shortest` to `length`.
+    shortest: if set, each sequence has a random number of symbols from `shortest` to `length`.
+
+    In the example, a row has 6 tokens: 5 symbols and EOS.
 
     >>> import torch
     >>> batch = algorithm_batch("reverse", 2, length=5, symbols=9, generator=torch.Generator().manual_seed(0))

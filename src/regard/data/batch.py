@@ -85,7 +85,7 @@ class Batch(BatchRows):
     def padded_to(self, rows: int, source_length: int, target_length: int) -> Batch:
         """Pad the sources to S = source_length, the targets to T = target_length, and the batch to more rows.
 
-        An added row has a source of EOS alone, and no labels.
+        The source of an added row is only EOS. Its labels are PAD, so that it does not count in the loss.
 
         >>> Batch.collate([[7]], [[5]]).padded_to(2, 3, 3).target
         tensor([[2, 5, 3, 0],

@@ -85,7 +85,7 @@ class BatchRows:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """Return the batch with these fields, a result of named_tensors(). Other tensors are ignored."""
+        """Create a batch from the result of named_tensors(). Tensors with other names are ignored."""
         known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
         values = {name: value if value.dim() else value.item() for name, value in tensors.items()}
         return cls(**{name: value for name, value in values.items() if name in known})

@@ -64,6 +64,8 @@ class Batches:
     `number` is an element of `batch.index`, and `line` is the text of that line, use
     tokenizer.encode(line, sample=0.1, generator=random.Random(f"{seed} {epoch} {number}")).
 
+    In the example, no sentence has more than 3 tokens with EOS, so two rows fit into a budget of 6 tokens.
+
     >>> from regard.data.encoded_pairs import EncodedPairs
     >>> data = EncodedPairs.in_memory([[7, 8], [9], [5], [6, 6]], [[5], [6, 4], [8], [8]])
     >>> [batch.index.tolist() for batch in Batches(data, tokens=6).epoch(0)]

@@ -33,8 +33,9 @@ EXAMPLES = 3
 """Maximum number of examples of each kind of problem."""
 
 MOST_KEYS = 16_000_000
-"""Maximum number of pairs whose hashes are held in memory, with 16 bytes for each pair. If there are more
-than MOST_KEYS / 2 distinct pairs, the number of duplicates is estimated from a sample."""
+"""Maximum number of pairs whose hashes are held in memory, with 16 bytes for each pair. When there are more,
+repeated hashes are removed. If more than MOST_KEYS / 2 hashes are left, only a sample of them is kept, and
+the number of duplicates is estimated."""
 
 REFUSED = "refused"
 COLUMNS, NUMBERS = ("problem", "pairs", "dropped", "action", "first"), ("pairs", "dropped")

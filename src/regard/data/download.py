@@ -97,7 +97,7 @@ def _attempt(url: str, part: Path, most: int, reached: Callable[[int], None], cl
     if have:
         headers |= {"Range": f"bytes={have}-", "If-Range": tag}
     with _opener(url, clock).open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:
-        clock.check()  # at the limit, _cut_after() may truncate the headers, and urllib reports no error
+        clock.check()  # at the time limit, the headers may be cut off (see _cut_after) without an error
         if answer.status != 206 or not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
             have = 0
             _restart(part, answer.headers)
@@ -219,7 +219,8 @@ class _LimitedHTTPS(urllib.request.HTTPSHandler):
 def _cut_after(clock: _Clock, open_: Callable[[Any], Any], kind: type[http.client.HTTPConnection]) -> Any:
     """Open a connection, and shut it down if the time limit passes before the headers have arrived.
 
-    open_: function that opens it, given a function that creates the connection object.
+    open_: function that opens the connection. Its argument is a function that creates the connection object;
+        _cut_after() passes its own, to keep a reference to the object that it may have to shut down.
     kind: the class of the connection object.
     """
     connections: list[http.client.HTTPConnection] = []

@@ -33,7 +33,8 @@ __all__ = ["EncodedChunk", "open_stored", "store"]
 SIDES = ("source", "target")
 
 LARGE = 2**27
-"""If the tokens in a file take more bytes than this, they are read with Reader, not through a memory map."""
+"""If the tokens in a file take more bytes than this, they are read with Reader, not through a memory map,
+which would soon load the whole file (see Reader)."""
 
 
 class EncodedChunk(NamedTuple):

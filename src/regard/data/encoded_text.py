@@ -68,6 +68,8 @@ class EncodedText:
     counts: number of lines, words and characters.
     name: name of the text, for error messages.
 
+    In the example, 3 is EOS.
+
     >>> from regard.data.tokenizers import train_tokenizer
     >>> lines = ["a rose is", "", "a rose"]
     >>> text = EncodedText.from_lines(lines, train_tokenizer("word", lines), layout="continuous")

@@ -25,13 +25,15 @@ __all__ = ["Fetched", "fetch"]
 ANY_EDITION = Setting("fetch", "edition", "any")
 
 LARGEST = 1 << 30
-"""Maximum unpacked size in bytes of a file, if its dataset is updated from time to time, so that the size is
-not known (see PublicSet.editions)."""
+"""Some datasets are updated from time to time (see PublicSet.editions), so the sizes of their files are not
+known. This is the maximum unpacked size of such a file, in bytes."""
 
 
 @dataclass(frozen=True)
 class Fetched:
     """A downloaded public dataset: its name, the folder with its files, and its parts.
+
+    In the example, the folder `source` is empty, so the error lists the files that it should contain.
 
     >>> import tempfile
     >>> from regard.errors import DataError

@@ -1,6 +1,7 @@
 """Hold out some pairs for validation or test.
 
-A hash of the source sentence, not the position, selects them.
+A hash of the source sentence decides whether a pair is held out, so the split does not depend on the order of
+the pairs.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ def hold_out(
     same source are in the same part. The split does not depend on the order of the pairs. With `fraction`, a
     sentence stays in its part when others are added. Memory use is a few dozen bytes per pair during the
     split and two bytes per pair afterwards; the text is not held in memory.
+
+    In the second example, the targets are two labels, which are in both parts. So "auto" is "source" there.
 
     >>> from regard.data.pairs import pairs_from_lists
     >>> numbers = [str(number) for number in range(1000)]
@@ -183,7 +186,7 @@ def _by_source(
 
 
 def _limit(sources: Hashes, count: int) -> numpy.uint64:
-    """Return the limit for source hashes: a pair is held out if the hash of its source is not larger.
+    """Return the limit for source hashes: a pair is held out if the hash of its source is at most this.
 
     At most `count` pairs are held out, unless the source with the smallest hash alone has more pairs.
     """

@@ -35,7 +35,7 @@ class Row(NamedTuple):
 class Columns:
     """The columns or JSON fields that contain the label and the texts.
 
-    Each is a column number from 1, a column name in the header line, or the name of a JSON field.
+    A column is a number from 1, a name in the header line, or the name of a JSON field.
     label: the column of the label.
     texts: the column of the text, or the two columns of a pair of texts.
     """

@@ -229,7 +229,7 @@ def labelled_from_lists(
 
 
 def format_of(path: Path, requested: str | None) -> str:
-    """Return the format of a file of labelled texts: `requested`, or the one that the file name says."""
+    """Return `requested`; if it is None, return the format that the file name extension implies."""
     if requested is not None:
         if requested not in FORMATS:
             raise UnknownName("format of labelled texts", requested, FORMATS)

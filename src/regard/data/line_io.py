@@ -223,7 +223,7 @@ def tell(notes: Notes, *sides: Repaired) -> None:
 
 
 def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Lines:
-    """Return the lines of the FILE arguments or of --text. Without both, return those of standard input."""
+    """Return the lines of the FILE arguments or of --text; if both are missing, those of standard input."""
     if files and text:
         raise ArgumentError(message("--text", "conflicts with FILE arguments", expected="one of the two"))
     if list(files or ()).count(STANDARD) > 1:

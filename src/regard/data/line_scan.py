@@ -74,7 +74,8 @@ class Examiner:
     """Finds the problems in the lines of one side (source or target). Call it with all blocks, in order.
 
     choices: the limits for lines and the actions for problems.
-    keyed: whether to compute the keys of each block, and the attribute `digest`, a hash of all data so far.
+    keyed: whether to hash each line, for Block.keys (to find duplicates), and all data so far, for the
+        attribute `digest`.
     """
 
     def __init__(self, choices: Choices, *, keyed: bool):

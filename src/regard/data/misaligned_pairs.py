@@ -18,8 +18,9 @@ from regard.errors import DataError, message, printable, shown
 __all__ = ["Missing", "Shifted", "counts_differ", "lines_without_counterpart", "shifted_lines"]
 
 CLEAR = 5.0
-"""Lines without a counterpart are reported only if they clearly improve the pairing: the sum of the scores of
-all line pairs, see likeness(), must be larger by this number than if the last lines had no counterpart."""
+"""The longer file has extra lines, which are left out when lines are paired. The extra lines that were found
+are reported only if leaving them out is clearly better than leaving out the last lines of the file: the sum
+of the scores of all line pairs (see likeness()) must be larger by at least this number."""
 
 FEW = 5
 """If one file has at most this many lines more than the other, each extra line is located separately. More
@@ -63,9 +64,10 @@ class Missing(NamedTuple):
     """A line of the longer file that probably has no counterpart in the shorter file.
 
     line: its index, from 0.
-    gains: one number for each line i of the shorter file. If the line without a counterpart comes before i,
-        the partner of i is one line later than if it comes after i. The number is the score of the earlier
-        partner minus the score of the later one. likeness() computes the scores.
+    gains: one number for each line i of the shorter file. It shows whether the line without a counterpart
+        comes after i (positive) or before i (negative). In the second case, the partner of i in the longer
+        file is one line later. The number is the score of the pair (see likeness()) in the first case, minus
+        the score in the second case.
     """
 
     line: int
@@ -191,7 +193,7 @@ def counts_differ(difference: CountsDiffer, source: Features, target: Features) 
     else:
         unmatched = [each.line for each in missing]
     if not complete:
-        hint = f"missing lines are located in files of up to {MOST_FEATURES:,} lines: split these files first"
+        hint = f"extra lines are located only in files of up to {MOST_FEATURES:,} lines: split these files"
     elif not missing:
         hint = "the files must be parallel: line i of one is the translation of line i of the other"
         if _look_parallel(sides[0].part(0, shared), sides[1].part(0, shared)):

@@ -80,7 +80,7 @@ class CountsDiffer(Exception):
 
 
 class Origin(Protocol):
-    """The source of Pairs: files or a collection. An origin can be read any number of times."""
+    """Where Pairs are read from: files or a collection. An origin can be read any number of times."""
 
     def size(self) -> int:
         """Return the size in the unit of Chunk.reached (bytes or rows), or 0 if unknown."""

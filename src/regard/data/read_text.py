@@ -78,7 +78,7 @@ class Raw:
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path if it is a regular file, otherwise raise DataError. A pipe could not be read twice."""
+    """Return the path if it is a regular file, otherwise raise DataError: a pipe cannot be read twice."""
     path = Path(path)
     if path.is_file():
         return path

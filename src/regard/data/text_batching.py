@@ -40,6 +40,8 @@ class DocumentBatches:
         of rows times the length of the longest document, including EOS.
     options: other arguments of Batches, such as sentences, longest, shuffle, seed, rank and world.
 
+    In the example, 2 is BOS and 3 is EOS.
+
     >>> from regard.data.tokenizers import train_tokenizer
     >>> lines = ["a rose is", "a rose", "is"]
     >>> text = EncodedText.from_lines(lines, train_tokenizer("word", lines), layout="documents")
@@ -79,6 +81,8 @@ class StreamBatches:
         shorter.
     streams: number of rows, per process. The tokens at the end of the text that do not fill all streams
         equally are left out; `left_out` is their number, which is 0 with one stream.
+
+    In the example, 3 is EOS. The last windows have 2 tokens, because the streams have 6.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> lines = ["a b", "c d", "e f g h i"]
@@ -152,6 +156,8 @@ class WindowBatches:
     tokens: token budget of a batch, per process; the number of rows is tokens // window, but at least 1.
     shuffle: if False, every epoch has the same windows, in the order of the text.
     seed: random seed of the order. rank, world: index of this process, and number of processes.
+
+    In the example, 3 is EOS and 0 is PAD.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> lines = ["a b", "c d"]
@@ -247,6 +253,8 @@ class SlidingWindows:
     stride: distance in tokens from one window to the next, by default window // 2. A smaller stride gives
         more context and takes longer. With stride = window, the windows do not overlap.
     tokens: token budget of a batch; the number of rows is tokens // window, but at least 1.
+
+    In the example, the targets that an earlier window has counted are 0 (PAD).
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> text = EncodedText.from_lines(["a b c d"], train_tokenizer("word", ["a b c d"]), layout="documents")

@@ -17,7 +17,7 @@ READ, SAMPLE = 200_000, 4000
 because files may be sorted."""
 
 FEWEST = 20
-"""If the sample has fewer pairs than this, "unigram" is suggested without a look at the pairs."""
+"""If the sample has fewer pairs than this, "unigram" is suggested: so few pairs say too little."""
 
 MOST_WORDS = 1.5
 """If the lines of a side have more words than this on average, they are sentences or phrases, not strings."""

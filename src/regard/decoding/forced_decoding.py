@@ -36,8 +36,8 @@ class Observed:
     """The result of forced decoding on a batch.
 
     token_scores: (B, T), the log-probability of each target token, 0 for padding.
-    attention: for each site, the weights (B, T, S), or (B, H, T, S) with heads, padded like the batch. It has
-        the roles of the sites.
+    attention: for each site, the weights (B, T, S), or (B, H, T, S) with heads, padded like the batch.
+        attention.role(site) says whether the rows and columns of a site are source or target tokens.
     source_lengths, target_lengths: (B,), the number of tokens of each source and target.
     values: for each site, the norms of the attended values, (B, H, S). Without heads, H is 1.
     """
@@ -123,7 +123,7 @@ class _ValueNorms(dict[str, Tensor]):
     def update_from(self, site: str, call: Call) -> None:
         """Store the norms of a call, unless an earlier call of this site had as many keys.
 
-        A recurrent decoder calls the site at every step, with the same values.
+        A recurrent decoder calls the site at every step with the same values, so one call is enough.
         """
         if site not in self or call.sizes[3] > self[site].shape[-1]:
             self[site] = call.spread(call.value).norm(dim=-1)

@@ -97,7 +97,7 @@ def check_keywords(
 def answer_keywords(call: str, where: str = "use {}") -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator. The decorated function raises UnknownName for an unknown keyword argument.
 
-    Without the decorator, it would raise TypeError.
+    UnknownName lists the known names. Without the decorator, Python would raise TypeError, which does not.
 
     call, where: as in check_keywords().
     """

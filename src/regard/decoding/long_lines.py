@@ -107,7 +107,7 @@ def truncated(tokens: Sequence[int], words: Sequence[int], room: int) -> tuple[P
 def encode_truncated(
     tokenizer: Tokenizer, units: Units, lines: list[str], longest: int
 ) -> list[tuple[Part, str]]:
-    """Tokenize lines. Lines with `longest` tokens or more are truncated to longest - 1 tokens.
+    """Tokenize lines and truncate them to at most longest - 1 tokens, so that there is room for EOS.
 
     Return a pair for each line: the tokens, and a note for the user if the line was truncated, otherwise "".
     """

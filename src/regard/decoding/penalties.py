@@ -92,7 +92,7 @@ def coverage(attended: Tensor, lengths: Tensor) -> Tensor:
 
     >>> import torch
     >>> from regard.decoding import coverage
-    >>> coverage(torch.tensor([[1.5, 0.5, 0.0]]), torch.tensor([2])).exp()
+    >>> coverage(torch.tensor([[1.5, 0.5, 0.0]]), torch.tensor([2])).exp()  # the third is padding
     tensor([0.5000])
     """
     position = torch.arange(attended.shape[-1], device=attended.device)

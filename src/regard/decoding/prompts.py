@@ -16,7 +16,7 @@ __all__ = ["Prompts"]
 
 @dataclass(frozen=True, eq=False)
 class Prompts(BatchRows):
-    """The prompts of a batch, all with the same number of tokens: the rows of a State share one position.
+    """The prompts of a batch. All have the same number of tokens, as the rows of a State share one position.
 
     tokens: (B, P), P at least 1. The first token of each row is BOS, or EOS in continuous text.
     index: (B,), the position of each prompt in the data. Sampling seeds its random numbers with it.
@@ -43,7 +43,7 @@ class Prompts(BatchRows):
         lengths = sorted({len(row) for row in rows})
         if len(lengths) > 1 or lengths == [0]:
             problem = f"the prompts have {lengths[0]} to {lengths[-1]} tokens" if lengths[-1] else "no token"
-            expected = "prompts of the same length, with at least one token, BOS or EOS"
+            expected = "prompts of the same length, each with BOS or EOS as its first token"
             hint = "use one batch for each length"
             raise ArgumentError(message("Prompts.collate()", problem, expected=expected, hint=hint))
         width = lengths[0] if lengths else 1

@@ -72,9 +72,12 @@ class Rules:
     minimum, maximum: the smallest and the largest number of tokens, EOS included. Default maximum: the limit
         of the task, for translations 2 * source length + 10.
     repeat: no n-gram of this size may occur twice (no_repeat_ngram_size in Hugging Face). 0 disables this.
-    forbidden: token ids that are never generated. PAD and BOS are always forbidden.
+    forbidden: token ids that are never generated. PAD and BOS are always forbidden. Default: UNK.
 
     The rules do not apply to the tokens of a prefix. If the rules forbid every token, EOS is permitted.
+
+    In the example, EOS (3) would come too early, and 4 would repeat the bigram (5, 4). The tokens 0 to 2 are
+    PAD, UNK and BOS.
 
     >>> import torch
     >>> from regard.decoding import Rules

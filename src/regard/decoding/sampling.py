@@ -23,10 +23,11 @@ from regard.models.base import Model
 __all__ = ["Sample", "sample_search"]
 
 BELOW_ONE = 1.0 - 2.0**-24
-"""The largest float32 number below 1."""
+"""The largest float32 number below 1. Random numbers must be below 1, but rounding to float32 can give 1."""
 
 DRAWN = 64
-"""Random numbers are generated for this many steps at a time."""
+"""Random numbers are generated for this many steps at a time, because copying them to the GPU at every step
+would be slow."""
 
 MAX_TOP_K, MAX_SEED = 2**31 - 1, 2**63 - 1
 

@@ -31,7 +31,8 @@ def build_search(
 
     sampling: the values of the options temperature, top_k, top_p and seed.
 
-    An option that is not on the command line is None.
+    An option that is not on the command line is None. In the example, the beam size is 9, because the default
+    is too small for 9 translations.
 
     >>> build_search(None, "average:1", n_best=9)
     Beam(size=9, best=9, length=Average(alpha=1.0), coverage=0.0, rules=Rules(minimum=1, ...))

@@ -159,8 +159,8 @@ class Scored:
     ) -> Alignment:
         """Compute the alignment from other attention than `aligned_at`.
 
-        site, head, shifted: as in Choice. If `site` is None, the values of `aligned_at` replace those that
-            are None. Otherwise, head and shifted have the defaults of Choice.
+        site, head, shifted: as in Choice. If `site` is None, arguments that are None have the values of
+            `aligned_at`. If `site` is set, they have the defaults of Choice.
         """
         choice = self.aligned_at.instead(site, head, shifted)
         return Alignment.joined(

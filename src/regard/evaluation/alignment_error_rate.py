@@ -192,7 +192,7 @@ def score_links(
     lengths: the number of source and target words of each sentence. If passed, DataError is raised if a link
         is out of range, for example because its words are counted from 1.
 
-    >>> score_links([[(0, 0), (1, 1), (2, 2)]], [parse_links("0-0 1p1")]).error_rate
+    >>> score_links([[(0, 0), (1, 1), (2, 2)]], [parse_links("0-0 1p1")]).error_rate  # 1 - (1 + 2) / (3 + 1)
     0.25
     """
     if len(proposed) != len(drawn) or (lengths is not None and len(lengths) != len(drawn)):

@@ -181,7 +181,7 @@ def classification_report(
         raise DataError(message(call, "there are no texts", expected="at least one text"))
     if labels is None:
         if not all(isinstance(value, str) for value in (*rows, *columns)):
-            problem = "the classes are indices, but labels is not set"
+            problem = "some classes are not strings, but labels is not set"
             raise ArgumentError(message(call, problem, expected="labels=[...], the name of each class"))
         labels = Labels.of((*rows, *columns))
     labels = labels if isinstance(labels, Labels) else Labels(tuple(labels))

@@ -139,7 +139,7 @@ def check_counts(call: str, k: int, samples: int) -> None:
 def in_nats(mean: float) -> str:
     """Format a number with one decimal, or with two if its absolute value is between 0.005 and 0.95.
 
-    The result is never "-0.0".
+    So a small number is not shown as 0.0. The result is never "-0.0".
     """
     digits = 2 if 0.005 <= abs(mean) < 0.95 else 1
     return f"{round(mean, digits) + 0.0:.{digits}f}"
@@ -330,8 +330,9 @@ def _without_cudnn(device: torch.device) -> Iterator[None]:
 def _embedding_leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
     """In the `with` block, make the source embeddings of the forward pass a leaf tensor that requires grad.
 
-    The source embeddings are the first output of `table`, an nn.Embedding, in this thread. After the forward
-    pass, the yielded list contains the leaf tensor.
+    Then the gradient with respect to the embeddings can be computed. The source embeddings are the first
+    output of `table`, an nn.Embedding, in this thread. After the forward pass, the yielded list contains the
+    leaf tensor.
     """
     leaves: list[Tensor] = []
     thread = threading.get_ident()

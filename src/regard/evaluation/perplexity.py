@@ -95,6 +95,8 @@ def text_loss(
 
     Raises ArgumentError if the number of targets differs from the number of tokens of `text`.
 
+    In the example, the tokens are words, so the perplexity per token and per word are equal.
+
     >>> from regard.data.text_batching import SlidingWindows
     >>> from regard.data.tokenizers import train_tokenizer
     >>> from regard.models import build_language_model
@@ -130,7 +132,7 @@ def token_losses(model: LanguageModel, batch: TextBatch, state: State | None = N
     >>> from regard.models import build_language_model
     >>> model = build_language_model("lstm", 6, width=4)
     >>> _, losses = token_losses(model, TextBatch.collate([[4, 5], [4]]))
-    >>> losses.shape, losses[1, 2].item()
+    >>> losses.shape, losses[1, 2].item()  # the second text has only two targets
     (torch.Size([2, 3]), 0.0)
     """
     state, logits_BTV = model.read(batch, state)

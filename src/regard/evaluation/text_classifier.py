@@ -214,9 +214,8 @@ class TextClassifier:
             hint = f"its sites are {', '.join(record.called)}; * is a wildcard"
             raise ArgumentError(message("classify()", problem, hint=hint))
         best = scores_BC.argmax(-1).tolist()
-        sites = BySite(
-            {site: [_weights(call) for call in calls] for site, calls in record.items()}, record.roles
-        )
+        widths = [batch.first.shape[1], *([] if batch.second is None else [batch.second.shape[1]])]
+        sites = BySite({site: _by_text(calls, widths) for site, calls in record.items()}, record.roles)
         for row, (texts, notes) in enumerate(lines):
             read = tuple(
                 self._with_attention(
@@ -274,7 +273,20 @@ def _valid(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _weights(attended: Attended) -> NDArray[Any]:
-    """Return the recorded weights (B, [H,] T, S) on the CPU."""
-    assert attended.weights is not None
-    return attended.weights.float().cpu().numpy()
+def _by_text(calls: list[Attended], widths: list[int]) -> list[NDArray[Any]]:
+    """Return the recorded weights of a site, (B, [H,] T, S), on the CPU, for each text of a pair.
+
+    widths: the number of tokens of each text, including padding. An LSTMN calls its site once per token; the
+    weights of these calls are concatenated. The other layers call their sites once for each text.
+    """
+    weights = [call.weights.float().cpu().numpy() for call in calls if call.weights is not None]
+    if len(weights) == len(widths):
+        return weights
+    ends = numpy.cumsum(widths).tolist()
+    texts = [weights[end - width : end] for end, width in zip(ends, widths, strict=True)]
+    return [numpy.concatenate([_widened(each, len(text)) for each in text], -2) for text in texts]
+
+
+def _widened(weights: NDArray[Any], columns: int) -> NDArray[Any]:
+    """Return the weights (..., S) with columns of zeros appended, (..., columns)."""
+    return numpy.pad(weights, [(0, 0)] * (weights.ndim - 1) + [(0, columns - weights.shape[-1])])

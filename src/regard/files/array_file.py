@@ -25,7 +25,8 @@ VERSION = "1"
 METADATA = "told"
 """The only metadata key of the file; its value is JSON with all metadata.
 
-safetensors writes several keys in random order, so that equal content could give different files.
+With several keys, equal content could give different files, because safetensors writes the keys in random
+order.
 """
 
 

@@ -37,7 +37,8 @@ __all__ = [
 ]
 
 BLOCK = 2**20
-"""Number of bytes that are written and then hashed at a time. They fit into the CPU cache, for speed."""
+"""Number of bytes that are written at a time, and then hashed. They are still in the CPU cache when they are
+hashed, which is faster."""
 
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 

@@ -68,7 +68,7 @@ def _text(raw: _Part) -> io.TextIOWrapper:
 
 
 def _replace_all(parts: Sequence[Path], paths: Sequence[Path]) -> None:
-    """Rename all temporary files to their final paths. If one fails, restore the previous files."""
+    """Rename all temporary files to their final paths. If a rename fails, restore the previous files."""
     earlier = [beside(path, "earlier") for path in paths]
     done: list[tuple[Path, Path]] = []
     try:

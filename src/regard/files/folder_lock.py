@@ -70,7 +70,7 @@ class FolderLock:
             os.close(before)
 
     def release(self) -> None:
-        """Release the lock. The lock file is emptied but not deleted."""
+        """Release the lock. The lock file is kept, but emptied: it named the process that held the lock."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, 0)
@@ -84,7 +84,7 @@ class FolderLock:
         path = self.folder / NAME
         for _ in range(ATTEMPTS):
             try:
-                handle = open_regular(path, os.O_RDWR | os.O_CREAT)  # unlike FileLock, this rejects a FIFO
+                handle = open_regular(path, os.O_RDWR | os.O_CREAT)  # raises OSError for a FIFO
             except OSError as error:
                 problem = f"cannot be opened: {error.strerror}"
                 hint = "remove it if no training is running here"

@@ -1,8 +1,8 @@
 """Tensor files: tensors in the safetensors format, which is a length, a JSON header, and the data.
 
-Files are read with the safetensors library, but written with tensor_blocks(). The library has two writers.
-One copies all tensors. The other computes no hash, and if it fails, it does not report the error code of the
-operating system.
+Files are read with the safetensors library, but written with tensor_blocks(), because neither of the two
+writers of the library is suitable. One copies all tensors. The other computes no hash, and if it fails, it
+does not report the error code of the operating system.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_tensors(call: str, tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if not isinstance(name, str) or name == "__metadata__":
             raise ArgumentError(
-                message(call, f"{name!r} is not a valid tensor name", expected="another string")
+                message(call, f"{name!r} is not a valid tensor name", expected="a str except __metadata__")
             )
         if not isinstance(tensor, Tensor):
             problem = f"{name!r} has type {type(tensor).__name__}"

@@ -1,6 +1,6 @@
 """Read untrusted files: files that may be damaged or written by someone else, such as those of a run folder.
 
-- A symbolic link is not followed, unless the user named this file. make_folder() follows none either.
+- A symbolic link is not followed, unless the user named this file. make_folder() never follows a link.
 - The file must be a regular file. Reading a FIFO could wait forever, and some devices have no end.
 - The file must not be larger than the limit for its kind (see LIMITS).
 
@@ -66,7 +66,7 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
 def make_folder(path: str | os.PathLike[str]) -> None:
     """Create a folder if it does not exist. Raise OSError if it is a symbolic link, also one to a folder.
 
-    What is written to a folder of a run folder thus stays in the run folder.
+    So files that are written to a subfolder of a run folder cannot end up outside the run folder.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -208,6 +208,8 @@ def additive_basis_kernel(
 def _maximum(ranges, low, high, blocks, padded, CHANNELS: tl.constexpr):
     """Return the maximum of each channel over all blocks of rows that overlap the rows `low` to `high`.
 
+    The first and the last block may contain other rows too, so the result is an upper bound.
+
     ranges: pointer to the maximum of x, or of -x, in each block; see additive_basis_kernel.
     """
     found = tl.full([CHANNELS], float("-inf"), tl.float32)
@@ -220,7 +222,7 @@ def _maximum(ranges, low, high, blocks, padded, CHANNELS: tl.constexpr):
 
 @triton.jit
 def _last(sums):
-    """Return the last element of `sums` along its third dimension: the product of g with the exponential."""
+    """Return the last element of `sums` in dimension 2: the product of g with an exponential (see BASIS)."""
     term = tl.arange(0, sums.shape[2])
     return tl.sum(tl.where((term == sums.shape[2] - 1)[None, None, :], sums, 0.0), 2)
 

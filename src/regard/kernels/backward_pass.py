@@ -31,16 +31,19 @@ NO_LENGTHS = Sight(None, None, None, 0, None, None)
 
 
 class Weighed(NamedTuple):
-    """The gradient of the scores, g, of a chunk of query rows. Sizes are rounded up to whole tiles.
+    """g, the gradient of the scores, for a chunk of query rows. Sizes are rounded up to whole tiles.
 
     dscores: g in float32, (B H, rows, keys).
-    turned: g transposed, (B H, keys, rows).
-    half: g scaled and stored as float16, for the tiles that additive_series_kernel computes.
-    half_turned: g transposed, scaled and stored as float16, for the same tiles.
-    row_bounds, column_bounds, peaks: arguments of scaling(), which computes the scales of the previous two.
-    beyond: the sum of each row of g over the tiles that the exact kernels compute, (B H, rows).
+    turned: g transposed, (B H, keys, rows); dscores itself if the transpose was not requested.
 
-    The fields from `half` on are used only if Shape.series is True. See additive_balance_kernel.
+    If Shape.series is True, additive_series_kernel computes some tiles, and the exact kernels compute the
+    others. dscores and turned then have g only in the exact tiles. The other fields are for this case:
+
+    half: g in float16, times a scale per row; 0 in the exact tiles.
+    half_turned: g transposed, in float16, times a scale per key; 0 in the exact tiles.
+    row_bounds, column_bounds, peaks: bounds of |g| for each query, each key and each head. scaling() computes
+        the scales of half and half_turned from them.
+    beyond: the sum of each row of g over the exact tiles, (B H, rows).
     """
 
     dscores: Tensor
@@ -237,9 +240,9 @@ class Backward:
         """Return the gradient of a chunk of query rows, and partial gradients of the vector.
 
         turned: transposed gradient of the scores. The first result is (parts, B, H, rows, D); the caller sums
-        it over the parts. If there is one part and the Fourier series is not used, it is a view of
-        self.dquery. If the series is used, by_series() adds it to its own result. The second result is
-        (B, H, n, D)."""
+        it over the parts. If there is one part and the Fourier series is not used, the first result
+        is a view of self.dquery. If the series is used, by_series() adds the first result to its own. The
+        second result is (B, H, n, D)."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-rows // (4 * launch.fours)), -(-shape.width // launch.channels)
         key_tiles = shape.tiles[1]

@@ -39,9 +39,9 @@ class Sight:
     """The mask of a call. i is the position of a query: the query in row t has the position i = t + start.
 
     lengths: keys j < length are visible, (B,) or (1,).
-    document_of_query, document_of_key: document id of each position, (B or 1, N); a query sees the keys of
-        its own document.
-    left, right: keys i - left <= j <= i + right are visible; causal has right = 0.
+    document_of_query, document_of_key: document id of each of the N positions, (B or 1, N); a query sees
+        the keys of its own document.
+    left, right: keys i - left <= j <= i + right are visible; a causal mask has right = 0.
 
     A key is visible if all parts of the mask allow it. None means no restriction.
     """
@@ -126,8 +126,8 @@ class Forward:
     """The forward pass of one call.
 
     hold: whether to keep the scores for the backward pass, if there are few enough (Shape.held).
-    back: whether the backward pass creates this object. It takes the shapes and launch parameters from it,
-        and recomputes the scores with it.
+    back: whether this object is created for the backward pass, which takes the shapes and launch parameters
+        from it and recomputes the scores with it.
     """
 
     def __init__(

@@ -16,7 +16,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def by_kernel(tensor: Tensor) -> bool:
     """Whether recurrent cells and losses use Triton kernels for tensors of this device and dtype.
 
-    The kernels accumulate in float32. float64 tensors and torch.func transforms therefore use plain PyTorch.
+    float64 tensors use plain PyTorch, because the kernels accumulate in float32. So do all tensors inside
+    torch.func transforms, which do not support custom kernels.
 
     >>> by_kernel(torch.zeros(1, dtype=torch.float64))
     False

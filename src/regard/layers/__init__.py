@@ -3,11 +3,13 @@
 from regard.layers.attention_layer import AttentionLayer
 from regard.layers.feedforward import FeedForward
 from regard.layers.gated_cell import GatedCell
+from regard.layers.lstmn import LSTMN
 from regard.layers.multihead import MultiHead
 from regard.layers.pooling import AttentionPooling
 from regard.layers.recurrent import Recurrence, Recurrent
 
 __all__ = [
+    "LSTMN",
     "AttentionLayer",
     "AttentionPooling",
     "FeedForward",

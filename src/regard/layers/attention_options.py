@@ -64,9 +64,11 @@ class AttentionOptions:
 
     @classmethod
     def checked(cls, call: str, options: Mapping[str, Any], known: Iterable[str] = ()) -> AttentionOptions:
-        """Create the options of a model whose keys are projected, from the keyword arguments of its class.
+        """Create the options of a model from the keyword arguments of its class.
 
-        call: for errors, such as "Transformer()". known: the other arguments of the class, for errors.
+        The score location is not allowed: it ignores the keys, so the key projections would not be trained.
+        call: the call that an error message names, such as "Transformer()".
+        known: the other arguments of the class, which an error message lists.
         """
         names = [field.name for field in fields(cls)]
         for option in options:

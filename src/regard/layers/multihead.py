@@ -39,7 +39,8 @@ class MultiHead(nn.Module):
     batch_first: if False, inputs and outputs have shape (T, B, width), as in torch.nn.MultiheadAttention;
         weights, masks and memories always have the batch dimension first.
 
-    The layer itself stores no key-value cache. The cache is a Memory that remember() returns:
+    The layer itself stores no key-value cache. The cache is a Memory that remember() returns. In this
+    example, the last decoding step gives the same output as the last position of one pass over all tokens:
 
     >>> import regard, torch
     >>> layer, x = regard.MultiHead(width=8, heads=2, position="rotary"), torch.randn(1, 5, 8)

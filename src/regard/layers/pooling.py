@@ -103,8 +103,9 @@ class PoolingOptions:
     ) -> PoolingOptions:
         """Create the options from a name, or a mapping with the name, score and select.
 
-        call: for errors, such as "LSTMClassifier()". names: the known names. attention: score and select as
-        arguments of their own; those of the mapping have priority. known: other arguments, for errors.
+        call: the call that an error message names, such as "LSTMClassifier()". names: the known names.
+        attention: score and select, if they are not in the mapping; those in the mapping have priority.
+        known: other arguments, which an error message lists.
         """
         if not isinstance(pooling, str | Mapping):
             problem, expected = f"pooling is {pooling!r}", "a name, or a table with a name"
@@ -126,7 +127,7 @@ class PoolingOptions:
         return cls(str(name), options)
 
     def build(self, width: int, site: str) -> AttentionPooling:
-        """Create the AttentionPooling of states of this width."""
+        """Create an AttentionPooling for states of this width."""
         return AttentionPooling(width, site=site, **self.attention)
 
 
@@ -137,7 +138,7 @@ ATTENTION = ("score", "select")
 class MeanPooling(nn.Module):
     """Return the mean of the states of each sequence, without padding.
 
-    >>> MeanPooling()(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([2]))
+    >>> MeanPooling()(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([2]))  # the last state is padding
     tensor([[2.]])
     """
 
@@ -155,7 +156,7 @@ class LastPooling(nn.Module):
     both_ways: whether the layer is bidirectional. If True, the result is the concatenation of the final
         states of both directions. The final state of the backward direction is at the first position.
 
-    >>> LastPooling()(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([2]))
+    >>> LastPooling()(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([2]))  # the last state is padding
     tensor([[3.]])
     """
 

@@ -179,7 +179,8 @@ class Recurrent(nn.Module):
 
         In training, the directions of a GRU run at the same time; otherwise, one runs after the other.
         inputs: the input of each direction. inside_BS1: True for positions that are not padding.
-        Returns for each direction the outputs, and the state after the padding (empty for GRUs in training).
+        Returns for each direction the outputs, and the state after the padding. For GRUs in training, this
+        state is empty, because read_on() takes from it only the cell state c of an LSTM.
         """
         # Do not use gru_ways() under torch.compile, which would unroll its loop over the steps.
         apart = self._over is not torch.gru or in_transform()
@@ -192,7 +193,8 @@ class Recurrent(nn.Module):
     def _one_way(self, x: Tensor, inside_BS1: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Hidden]:
         """Run one layer in one direction, from a zero state.
 
-        Returns the outputs, and the state after the padding. In an LSTM, c does not change on padding.
+        Returns the outputs, and the state after the padding. In an LSTM, c does not change on padding, so the
+        c that is returned is that of the last token.
         """
         width = self.layers.hidden_size
         if isinstance(self.layers, nn.LSTM):
@@ -224,7 +226,7 @@ class Recurrent(nn.Module):
         for gates in functional.linear(x, weights[0], weights[2]).unbind(1):
             hidden = self.cell(gates, functional.linear(hidden[0], weights[1], weights[3]), hidden)
             outputs.append(hidden[0])
-        # Time first in memory, as torch's layers return it: dropout draws its numbers in this order.
+        # Time first in memory, as torch's layers return it: dropout draws its random numbers in this order.
         return torch.stack(outputs).transpose(0, 1), hidden
 
     def run(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:

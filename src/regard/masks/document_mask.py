@@ -16,6 +16,8 @@ def occurs_between(ids: Tensor, others: Tensor, low: Tensor, high: Tensor) -> Te
 
     ids: (B, N), others: (B, M), low, high: (N,). Returns a bool tensor (B, N).
 
+    In this example, the three ids are looked up in the slices [3, 7], [3, 9] and [7, 3] of `others`.
+
     >>> ids, others = torch.tensor([[7, 7, 3]]), torch.tensor([[3, 7, 3, 9]])
     >>> occurs_between(ids, others, torch.tensor([0, 2, 1]), torch.tensor([1, 3, 2]))
     tensor([[ True, False,  True]])

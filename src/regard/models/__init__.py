@@ -55,8 +55,8 @@ PARTS: dict[str, tuple[str, Any]] = {
     "luong": ("recurrence", Recurrence(cell="lstm")),
     "transformer": ("size", SIZES["base"]),
 }
-"""Models with an argument whose fields are also options of build_model(). Each entry has the name of this
-argument and its default value."""
+"""Models with a dataclass argument: its name and default value. build_model() also accepts the fields of this
+dataclass as options; for example, width=8 sets the width of the argument `size` of a transformer."""
 
 NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with "local-p"'}
 """Options that can only be set inside another option. Each entry shows how, for the hint of an error."""

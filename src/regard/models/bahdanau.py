@@ -55,7 +55,7 @@ class Bahdanau(Model):
 
     >>> from regard.data.batch import Batch
     >>> model = Bahdanau(source_size=9, target_size=7, width=8)
-    >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape
+    >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape  # (B, T, V); T = 3 with EOS
     torch.Size([2, 3, 7])
     """
 

@@ -47,7 +47,7 @@ class Encoded(BatchRows):
 
     >>> import regard, torch
     >>> encoded = Encoded(torch.tensor([3, 2]), (regard.prepare(torch.randn(2, 3, 4)),))
-    >>> encoded.select(torch.tensor([1])).memories[0].key.shape
+    >>> encoded.select(torch.tensor([1])).memories[0].key.shape  # only the second source
     torch.Size([1, 3, 4])
     """
 
@@ -59,7 +59,7 @@ class Encoded(BatchRows):
         return len(self.lengths)
 
     def reorder(self, index: Tensor) -> Encoded:
-        """Select sources by index (B',): the name of select() in earlier versions."""
+        """The same as select(), under its name in earlier versions: select sources by index (B',)."""
         return self.select(index)
 
 
@@ -73,7 +73,7 @@ class State(BatchRows):
 
     >>> import torch
     >>> state = State(hidden=(torch.tensor([[1.0], [2.0]]),))
-    >>> state.select(torch.tensor([1, 1, 0])).hidden[0].flatten()
+    >>> state.select(torch.tensor([1, 1, 0])).hidden[0].flatten()  # row 1 twice, then row 0
     tensor([2., 2., 1.])
     """
 
@@ -82,7 +82,7 @@ class State(BatchRows):
     past: tuple[Memory, ...] = ()
 
     def reorder(self, index: Tensor) -> State:
-        """Select rows by index (rows',): the name of select() in earlier versions."""
+        """The same as select(), under its name in earlier versions: select rows by index (rows',)."""
         return self.select(index)
 
 
@@ -172,7 +172,7 @@ def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:
 
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Context manager that puts a model in eval mode. At the end, the previous mode of each module returns.
+    """Context manager that puts a model in eval mode. At the end, each module gets its previous mode back.
 
     If several threads use it for the same model, the last thread that leaves the block restores the modes.
     """

@@ -11,6 +11,7 @@ from typing import Any
 from regard.errors import ArgumentError, UnknownName, message
 from regard.layers.attention_options import model_arguments
 from regard.models.classifier import Classifier
+from regard.models.lstmn_classifier import LSTMNClassifier
 from regard.models.recurrent_classifier import GRUClassifier, LSTMClassifier
 from regard.models.transformer import Size, find_size
 from regard.models.transformer_classifier import TransformerClassifier
@@ -20,6 +21,7 @@ __all__ = ["CLASSIFIERS", "build_classifier"]
 CLASSIFIERS: dict[str, type[Classifier]] = {
     "lstm": LSTMClassifier,
     "gru": GRUClassifier,
+    "lstmn": LSTMNClassifier,
     "transformer": TransformerClassifier,
 }
 

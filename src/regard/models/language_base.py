@@ -23,10 +23,12 @@ class LanguageModel(Model):
     encode() ignores its argument `source`, so that search() can generate text from a batch of empty sources.
 
     embedding: the table of token embeddings, (V, ...).
+    recurrent: whether the state can be carried through a text of any length: it does not grow with the text.
     """
 
     source_size = 0
     embedding: nn.Embedding
+    recurrent: bool = False
 
     def source_free(self, rows: int) -> Encoded:
         """Return an Encoded without memories for `rows` texts, to pass to start() and step()."""

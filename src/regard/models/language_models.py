@@ -11,6 +11,7 @@ from typing import Any
 from regard.errors import ArgumentError, UnknownName, message
 from regard.layers.attention_options import model_arguments
 from regard.models.language_base import LanguageModel
+from regard.models.lstmn_language import LSTMNLanguageModel
 from regard.models.recurrent_language import GRULanguageModel, LSTMLanguageModel
 from regard.models.transformer import Size, find_size
 from regard.models.transformer_language import TransformerLanguageModel
@@ -20,6 +21,7 @@ __all__ = ["LANGUAGE_MODELS", "build_language_model"]
 LANGUAGE_MODELS: dict[str, type[LanguageModel]] = {
     "lstm": LSTMLanguageModel,
     "gru": GRULanguageModel,
+    "lstmn": LSTMNLanguageModel,
     "transformer": TransformerLanguageModel,
 }
 
@@ -29,8 +31,8 @@ SIZE_OPTIONS = ("width", "heads", "inner", "layers")
 
 ABSENT = {
     "position": "recurrent layers read the words in order and have no position scheme",
-    "score": "recurrent language models have no attention",
-    "select": "recurrent language models have no attention",
+    "score": "lstm and gru have no attention, and the score of lstmn is always additive",
+    "select": "lstm and gru have no attention, and the selection of lstmn is always softmax",
 }
 """Options of attention that recurrent models do not have, and why."""
 
@@ -54,9 +56,8 @@ def build_language_model(name: str, vocabulary_size: int, **options: Any) -> Lan
     for option in options:
         if option in ABSENT and option not in direct:
             problem = f"{option} is not an option of {name}"
-            raise ArgumentError(
-                message(f"build_language_model({name!r})", problem, hint=f"{ABSENT[option]}, transformer has")
-            )
+            hint = f"{ABSENT[option]}; transformer has this option"
+            raise ArgumentError(message(f"build_language_model({name!r})", problem, hint=hint))
         if option not in {*direct, *of_size}:
             raise UnknownName(f"option of {name}", option, {*direct, *of_size})
     changes = {option: options.pop(option) for option in of_size & set(options)}

@@ -83,7 +83,7 @@ class Luong(Model):
 
     >>> from regard.data.batch import Batch
     >>> model = Luong(source_size=9, target_size=7, recurrence=Recurrence(width=8, cell="lstm"), score="dot")
-    >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape
+    >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape  # (B, T, V); T = 3 with EOS
     torch.Size([2, 3, 7])
     """
 

@@ -81,7 +81,7 @@ class LSTMClassifier(RecurrentClassifier):
 
     >>> from regard.data.labelled_batch import LabelledBatch
     >>> model = LSTMClassifier(vocabulary_size=9, classes=3, width=8)
-    >>> model(LabelledBatch.collate([[4, 5], [6]])).shape
+    >>> model(LabelledBatch.collate([[4, 5], [6]])).shape  # (B, classes)
     torch.Size([2, 3])
     """
 

@@ -38,6 +38,7 @@ class RecurrentLanguageModel(LanguageModel):
     """
 
     cell: ClassVar[str]
+    recurrent = True
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class LSTMLanguageModel(RecurrentLanguageModel):
 
     >>> from regard.data.text_batch import TextBatch
     >>> model = LSTMLanguageModel(vocabulary_size=9, width=8, depth=2, tie=True)
-    >>> model(TextBatch.collate([[4, 5, 6], [7]])).shape
+    >>> model(TextBatch.collate([[4, 5, 6], [7]])).shape  # (B, T, V); T = 4 with EOS
     torch.Size([2, 4, 9])
     """
 

@@ -29,7 +29,7 @@ class Seq2Seq(Model):
 
     >>> from regard.data.batch import Batch
     >>> model = Seq2Seq(source_size=9, target_size=7, recurrence=Recurrence(width=8, cell="lstm"))
-    >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape
+    >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape  # (B, T, V); T = 3 with EOS
     torch.Size([2, 3, 7])
     """
 

@@ -88,7 +88,7 @@ class Transformer(Model):
     >>> from regard.data.batch import Batch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)
     >>> model = Transformer(source_size=9, target_size=7, size=size, position="rotary")
-    >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape
+    >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape  # (B, T, V); T = 3 with EOS
     torch.Size([2, 3, 7])
     """
 

@@ -53,7 +53,7 @@ class TransformerClassifier(Classifier):
     >>> from regard.data.labelled_batch import LabelledBatch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)
     >>> model = TransformerClassifier(vocabulary_size=9, classes=3, size=size, position="rotary")
-    >>> model(LabelledBatch.collate([[4, 5], [6]])).shape
+    >>> model(LabelledBatch.collate([[4, 5], [6]])).shape  # (B, classes)
     torch.Size([2, 3])
     """
 

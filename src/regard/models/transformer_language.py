@@ -40,7 +40,7 @@ class TransformerLanguageModel(LanguageModel):
     >>> from regard.data.text_batch import TextBatch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)
     >>> model = TransformerLanguageModel(vocabulary_size=9, size=size, position="rotary")
-    >>> model(TextBatch.collate([[4, 5, 6], [7]])).shape
+    >>> model(TextBatch.collate([[4, 5, 6], [7]])).shape  # (B, T, V); T = 4 with EOS
     torch.Size([2, 4, 9])
     """
 

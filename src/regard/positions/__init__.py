@@ -52,7 +52,7 @@ def build_position(position: str | Position, width: int, heads: int, length: int
     length: maximum number of positions, for "learned" and "noise"; the other schemes have no maximum.
 
     >>> import regard
-    >>> regard.build_position("rotary", width=64, heads=4).size
+    >>> regard.build_position("rotary", width=64, heads=4).size  # width of a head, 64 / 4
     16
     """
     if isinstance(position, Position):

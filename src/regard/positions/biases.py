@@ -63,6 +63,7 @@ class ALiBi(Bias):
 
     If H is not a power of two, the slopes are chosen as in the authors' code. Let P be the next smaller power
     of two. The first P heads get the slopes for P heads; the others get every second slope for 2 P heads.
+    In this example, the inner products are 0, so the weights of query 0 depend only on the distance.
 
     >>> import regard, torch
     >>> x = torch.zeros(1, 2, 3, 4)

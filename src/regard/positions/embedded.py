@@ -63,7 +63,8 @@ class Noise(Table):
     """Add a fixed random vector per position.
 
     x_t + n_t, with n_t ~ N(0, 1/M). The vectors depend on a seed, are saved with the model, and are not
-    trained. This scheme is a simple baseline.
+    trained. This scheme is a simple baseline. In this example, the token at position 3 gets the same vector
+    whether the sequence is processed as a whole or from start=3 on.
 
     >>> import regard, torch
     >>> x = torch.zeros(1, 5, 8)

@@ -24,8 +24,8 @@ class Rotary(Position):
 
     >>> import regard, torch
     >>> rotary, q, k = regard.Rotary(size=4), torch.ones(1, 4), torch.ones(1, 4)
-    >>> near = rotary(q, start=7) @ rotary(k, start=5).T
-    >>> far = rotary(q, start=107) @ rotary(k, start=105).T
+    >>> near = rotary(q, start=7) @ rotary(k, start=5).T  # positions 7 and 5
+    >>> far = rotary(q, start=107) @ rotary(k, start=105).T  # far from the start, the same distance
     >>> torch.allclose(near, far)
     True
     """

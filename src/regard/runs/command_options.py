@@ -47,7 +47,7 @@ class CommandOption:
 def option_parameters(options: Sequence[CommandOption | str]) -> tuple[str, ...]:
     """Return the key of each option (see CommandOption.parameter).
 
-    A str is the key of an option that other commands have too.
+    An option that other commands have too is passed as a str, which is already its key.
 
     >>> option_parameters([CommandOption("--test-file", "Text file.", "FILE"), "beam_size"])
     ('test_file', 'beam_size')

@@ -123,9 +123,9 @@ def _averaged(folder: Path) -> str:
 
 
 def _others(task: type[RunTask], folder: Path) -> list[str]:
-    """Return the names of files in a folder that no training has written.
+    """Return the names of the files in a folder that are not from a training run.
 
-    A training that was killed before its first step leaves files such as tokenizers; they are not returned.
+    A training run that was killed before its first step leaves files such as tokenizers; these are left out.
     """
     ours = (*task.files, DATA, MANIFEST, "cache")
     names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()

@@ -28,7 +28,8 @@ __all__ = ["Kept", "RunFacts", "facts_of"]
 class Kept:
     """Facts about one checkpoint.
 
-    size: in bytes. marks: "best" or "latest" or both, if the checkpoint is. damage: what is damaged, or "".
+    size: in bytes. marks: contains "best" for the best checkpoint, and "latest" for the latest. damage: what
+    is damaged, or "".
     """
 
     step: int

@@ -59,8 +59,9 @@ def check_manifest(
     """Raise DataError if a file or a setting differs from the one that the run was trained with.
 
     files: names of files in the folder, as for write_config_and_manifest(). config: the settings in
-    config.toml. checked: a function that returns settings with all defaults filled in, also of settings that
-    a later version of Regard has added. fixed: prefixes of the settings to check; by default, all settings.
+    config.toml. checked: a function that returns settings with all defaults filled in. So a setting that
+    a later version of Regard has added does not count as a difference. fixed: prefixes of the settings to
+    check; by default, all settings.
     """
     path = folder / MANIFEST
     if not path.is_symlink() and not path.exists():

@@ -24,7 +24,7 @@ class Hard(Select):
     generator: random number generator. Default: torch's global one.
 
     >>> import regard, torch
-    >>> seen = regard.attention(torch.eye(2), 50 * torch.eye(2), select=regard.Hard())
+    >>> seen = regard.attention(torch.eye(2), 50 * torch.eye(2), select=regard.Hard())  # almost one-hot
     >>> seen.chosen, seen.output
     (tensor([0, 1]), tensor([[50.,  0.],
             [ 0., 50.]]))

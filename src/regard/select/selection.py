@@ -21,7 +21,7 @@ class Selection(NamedTuple):
 
     >>> import regard, torch
     >>> scores, visible = torch.zeros(1, 1, 1, 4), torch.ones(1, 1, 1, 4, dtype=torch.bool)
-    >>> regard.Soft().choose(scores, visible).lse.exp()
+    >>> regard.Soft().choose(scores, visible).lse.exp()  # the sum of exp(0) over 4 keys
     tensor([[[4.]]])
     """
 

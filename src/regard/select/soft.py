@@ -123,7 +123,7 @@ class LocalP(Select):
 
 @dataclass(frozen=True, eq=False)
 class Given(Select):
-    """Ignore the scores, and use these weights for all visible keys. regard.read() uses it."""
+    """Ignore the scores, and use fixed weights (0 for hidden keys). regard.read() uses this class."""
 
     weights: Tensor
 

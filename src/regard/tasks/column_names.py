@@ -14,7 +14,7 @@ FIELDS = "The source and the target field of --jsonl: two names. a.b is the fiel
 """Help texts of the options."""
 
 DIGITS = 9
-"""Maximum number of digits of a column number."""
+"""Maximum number of digits of a column number. A longer number is an error."""
 
 
 def two_names(option: str, text: str) -> tuple[str, str]:

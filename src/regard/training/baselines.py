@@ -27,7 +27,8 @@ class Baseline(nn.Module):
 
         The baseline is detached. The loss is 0 if the baseline has no parameters.
 
-        reward: (rows,), detached. The loss may depend on the rewards, the baseline only on their number.
+        reward: (rows,), detached. The loss may depend on the rewards. The baseline may depend on their
+        number only, because the rewards depend on the keys that were sampled.
         features: (rows, F), the input of a learned baseline, or None.
         """
         raise TypeError(f"{type(self).__name__} does not implement forward()")
@@ -58,6 +59,8 @@ class MovingAverage(Baseline):
     training. The average is a buffer, so checkpoints save it. If a mean reward is NaN or infinite, it is
     ignored.
 
+    In the example, the mean reward is -6, so b_1 = 0.5 * 0 + 0.5 * -6 = -3, for each of 3 rows.
+
     >>> baseline = MovingAverage(decay=0.5)
     >>> baseline.update(torch.tensor([-4.0, -8.0]))
     >>> baseline(torch.zeros(3))[0]
@@ -74,7 +77,7 @@ class MovingAverage(Baseline):
         self.register_buffer("average", torch.tensor(float(initial)))
 
     def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        # A copy: update() changes the buffer in place, so that CUDA graphs and checkpoints see it.
+        # A copy, because update() changes the buffer in place.
         return self.average.to(reward.dtype, copy=True).expand_as(reward), torch.zeros_like(reward)
 
     @torch.no_grad()

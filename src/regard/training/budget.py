@@ -29,8 +29,8 @@ EVALUATIONS = 10
 """Number of evaluations in a run, if the settings do not set the interval between evaluations."""
 
 FIRST_STEPS, FIRST_PART = 20, 0.1
-"""When a budget in minutes is converted to a number of steps: after FIRST_STEPS steps, or after this fraction
-of the minutes."""
+"""A budget in minutes is converted to a number of steps after FIRST_STEPS steps, or after the fraction
+FIRST_PART of the minutes, whichever comes first."""
 
 REPLAN = tuple(part / 20 for part in range(1, 20))
 """The fractions of a wall-clock budget after which the number of steps is estimated again."""
@@ -56,6 +56,8 @@ class WallClock:
     """A wall-clock budget: measures steps and evaluations, and estimates how many steps fit.
 
     The pace is the median duration of the recent steps, so that a slow start does not distort the estimate.
+
+    In the example, 192 steps fit into 2 minutes, with an evaluation after every 24 steps.
 
     >>> clock = WallClock(Training(minutes=2))
     >>> for seconds in (9.0, 0.5, 0.5, 0.5):
@@ -136,6 +138,8 @@ def total_steps(settings: Training, epoch: int) -> int | None:
 def pace_is_known(budget: float, seconds: float, step: int) -> bool:
     """Whether enough steps were timed to estimate the pace: `step` steps took `seconds` of the budget.
 
+    budget: in seconds.
+
     >>> pace_is_known(100, seconds=2, step=10)
     False
     """
@@ -150,6 +154,9 @@ def plan_steps(
     elapsed: seconds that the first `step` steps and their evaluations took. pace: seconds per step from now
     on. evaluation: seconds of one evaluation; None if unknown. every: the number of steps between two
     evaluations, if the settings set it.
+
+    In the second example, an evaluation takes longer, so there are fewer evaluations: one in 500 steps
+    instead of one in 50.
 
     >>> plan_steps(100, elapsed=10, step=50, pace=0.2, evaluation=1.0, every=None)
     (436, 50)

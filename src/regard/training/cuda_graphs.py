@@ -192,7 +192,7 @@ def recorded(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Disable garbage collection inside the `with` block: it could delete an old graph and fail a capture."""
+    """Disable garbage collection inside the `with` block: if an old graph is deleted, a capture fails."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -229,8 +229,9 @@ def tensors_in(batch: Any) -> Iterator[Tensor]:
 def shape_of(batch: Any, device: torch.device) -> Any:
     """Return a key for the batch: batches with equal keys can use the same graph.
 
-    It contains the shapes and dtypes of the tensors, which can be replaced in a graph, and all other values,
-    which cannot. Other values may be None, bool, int, float or str; values of other types raise Uncaptured.
+    The key contains the shape and dtype of each tensor, because a graph can be replayed with other tensors of
+    the same shape. All other values are fixed in a graph, so the key contains the values themselves. They may
+    be None, bool, int, float or str; values of other types raise Uncaptured.
 
     >>> shape_of((torch.zeros(2), None, 7), torch.device("cpu"))
     ((torch.Size([2]), torch.float32), None, 7)

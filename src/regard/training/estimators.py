@@ -166,9 +166,9 @@ def hard_selections(
     at: pattern for the names of sites, with * and ? as wildcards.
     expected: probability that an example reads the expected context (the mean of the values, weighted by the
         softmax) instead of samples, at all of its steps (0.5 in Xu et al. 2015, section 4.1). With 0,
-        outputs do not change.
+        every example reads samples, so the outputs are the same as without hard_selections().
     examples: number of examples; row r of a call with R rows is a sample of example r // (R / examples).
-        Default: the rows of the first call.
+        Default: the number of rows of the first call.
 
     >>> import regard
     >>> x = torch.randn(2, 5, 8)

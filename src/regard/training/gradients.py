@@ -71,7 +71,7 @@ class Gradients:
         self._captured = Captured(self._precise, task.model, device, task.shapes) if captured else None
 
     def add(self, step: int, batches: Sequence[Any], tokens: int) -> dict[str, Tensor]:
-        """Add the gradients of the batches of a step, divided by `tokens`, to the parameters.
+        """Compute the gradients of one step, divided by `tokens`, and add them to `.grad` of the parameters.
 
         tokens: number of target tokens of the step in all processes.
 

@@ -60,7 +60,10 @@ class Shapes:
         yield from (-(-self.tokens // each) for each in reversed(self.lengths) if each <= length)
 
     def filled(self, batch: Batch) -> Batch:
-        """Pad a batch to the next larger length of `lengths`, and add empty rows up to the next row count."""
+        """Pad a batch to the next larger length of `lengths`, and add empty rows up to the next row count.
+
+        So the padded batches have few different shapes.
+        """
         need = max(batch.source.shape[1], batch.target.shape[1] - 1)
         length = next((each for each in self.lengths if each >= need), need)
         rows = next((each for each in self._counts(length) if each >= len(batch)), len(batch))

@@ -50,8 +50,8 @@ class Trainer:
 
     settings: the learning rate, the number of steps and so on. device: the model is moved to this device.
     processes: the processes of distributed training. log: reports the progress; by default, nothing is
-    reported. clock: a function that returns the time in seconds. lock: the lock of the run folder, checked
-    after each step and before each save.
+    reported. clock: a function that returns the time in seconds. lock: the lock of the run folder. It is
+    checked after each step and before each save, to detect that the folder was moved or deleted.
 
     A run that was killed at any moment resumes from its last checkpoint, and its weights are the same, bit
     for bit, as without the interruption: the order of the data depends only on (seed, epoch), the random
@@ -139,7 +139,7 @@ class Trainer:
         interruption: from interruptible(). The first signal requests a stop. The second raises
         KeyboardInterrupt or SystemExit, and the log says which steps are lost.
         """
-        # Not "or": an interruption that was not requested yet is falsy.
+        # Not "interruption or Interruption()": an interruption is false until a stop is requested.
         requested = Interruption() if interruption is None else interruption
         steps = self.steps(requested)
         try:
@@ -178,7 +178,7 @@ class Trainer:
             self._event("capture", self._uncaptured)
         if self.device.type == "cpu":
             self._event("threads", f"training on the CPU with {count(torch.get_num_threads(), 'thread')}")
-        self._budget.replan_due(self._seconds())  # the parts of the budget that an earlier process used
+        self._budget.replan_due(self._seconds())  # not due: fractions that an earlier process passed
         self._out_of_time = self.processes.share(int(self._budget.is_over(self._seconds())))
         if at.step:
             self._settle_minutes()
@@ -197,7 +197,7 @@ class Trainer:
         if not self._stop and at.evaluated != at.step:
             self._evaluate(requested)
         if self._stop:
-            at.ended = ""  # not ended: the last evaluation is still missing
+            at.ended = ""  # the run has not ended: its last evaluation is still missing
         self._save_if_changed()
         return at
 
@@ -312,7 +312,7 @@ class Trainer:
         repeats an evaluation that was interrupted.
         """
         at, evaluation = self.progress, None
-        ended, at.ended = at.ended, ""  # without this evaluation, the run has not ended
+        ended, at.ended = at.ended, ""  # the run does not end before this evaluation
         self._save_if_changed()
         at.ended, began = ended, self.clock()
         if self.processes.first:

@@ -46,11 +46,12 @@ class SeedTrainers:
     trainers: maps each seed to its trainer. All trainers have the same SharedClock as their clock.
     log: prints and writes means over the seeds.
     failed: maps each seed whose loss, gradient or weights became NaN or infinite to the step and the error.
-        The other seeds go on without it.
+        The training of the other seeds continues.
     on_failure: called with the seed, the step and the error when a seed fails.
     unstacked: the reason why the gradients of each seed are computed alone; "" to stack the models.
 
-    Seeds that are resumed at an earlier step than the others are first trained alone, until they reach them.
+    Seeds that are resumed at an earlier step than the others are first trained alone, until they reach
+    the step of the others.
     """
 
     def __init__(

@@ -124,9 +124,10 @@ PEER_NAMES = {
     ),
     "the beam size is evaluation.beam_size": ("beam", "beams", "num_beams", "beam_width"),
 }
-"""Answers that name a setting of Regard, and the names of that setting in other toolkits.
+"""Maps an answer, which names a setting of Regard, to the names of this setting in other toolkits.
 
-The toolkits are Hugging Face, fairseq, OpenNMT, JoeyNMT and PyTorch.
+The toolkits are Hugging Face, fairseq, OpenNMT, JoeyNMT and PyTorch. If a user sets one of these names, the
+error message contains the answer.
 """
 
 ANSWERS = {name: answer for answer, names in PEER_NAMES.items() for name in names}
@@ -207,7 +208,10 @@ def misplaced(kind: type[BaseModel], section: str, names: Iterable[str]) -> Unkn
 
 
 def section_of(kind: type[BaseModel], keys: Iterable[str]) -> type[BaseModel]:
-    """Return the class of a section of the settings. If a key is unknown, return the class of its parent."""
+    """Return the class of the section of the settings at a path of keys, such as ["training"].
+
+    A key that is unknown or not a section ends the path: the section before it is returned.
+    """
     for key in keys:
         field = kind.model_fields.get(key)
         types = () if field is None else (field.annotation, *get_args(field.annotation))

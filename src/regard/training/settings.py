@@ -222,7 +222,7 @@ def parse_toml(content: bytes, path: str | Path) -> dict[str, Any]:
     """Parse settings in TOML, and replace old names of settings by current ones. path: for error messages."""
     try:
         text = content.decode("utf-8")
-        if LONG_KEY.search(text):  # tomllib takes quadratic time for it
+        if LONG_KEY.search(text):  # tomllib takes quadratic time for such keys
             raise ValueError("a key has more than 64 parts")
         settings = tomllib.loads(text)
     except UnicodeDecodeError as error:
@@ -333,7 +333,7 @@ def build(kind: type[Model], content: Mapping[str, Any], place: str) -> Model:
         first = error.errors()[0]
         keys = [
             str(key) for key in first["loc"] if "[" not in str(key)
-        ]  # such as list[int], one of several types
+        ]  # not type names, such as list[int], which pydantic adds if a setting may have several types
         if first["type"] == "extra_forbidden":
             raise unknown_setting(kind, keys, first.get("input"), place) from None
         problem = f"{'.'.join(keys) or 'the configuration'} is {_short(first.get('input'))}"

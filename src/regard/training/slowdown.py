@@ -20,7 +20,8 @@ FRACTION = 1 / 3
 class Slowdown:
     """Compare the speed of recent steps with the speed at the start, and report a slowdown once.
 
-    The speeds are medians over WINDOW steps, so that a single slow step is not reported.
+    The speeds are medians over WINDOW steps, so that a single slow step is not reported. In the example,
+    training slows down at index 20. At index 25, six of the last ten steps are slow, so their median is slow.
 
     >>> slowdown = Slowdown()
     >>> speeds = [1000.0] * 20 + [100.0] * 10

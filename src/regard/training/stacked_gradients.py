@@ -24,14 +24,14 @@ class StackedGradients:
     to `.grad` of the parameters of each model.
 
     trainers: maps each seed to its trainer.
-    say: called once, with the reason, if the models cannot be stacked. From then on, each seed is computed
-        alone.
-    problem: if not "", the models are never stacked, and this is the reason.
+    say: called once, with the reason, if torch.func.vmap cannot run these models. From then on, the gradients
+        of each seed are computed alone.
+    problem: the reason why the models must not be stacked; "" to stack them.
 
     Each seed has its own batch. Task.padded() pads the batches to the same shape; a seed whose batch still
-    has another shape is computed alone. Padding does not change the random numbers, such as dropout masks, of
-    the tokens. So each model gets the gradients that it would get alone, up to rounding. Gradient clipping,
-    the optimizer and the moving average are then done by each Trainer, as in a single run.
+    has another shape is computed alone. The tokens of a batch get the same random numbers, such as dropout
+    masks, with and without padding. So each model gets the gradients that it would get alone, up to rounding.
+    Gradient clipping, the optimizer and the moving average are then done by each Trainer, as in a single run.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class StackedGradients:
         """Pad the batches of all seeds to the same sizes.
 
         Returns the padded batch of each seed, and for each seed a dict from a size after padding to the size
-        before padding.
+        before padding. StackedSeeds.gradients() needs it, to draw the same random numbers as without padding.
         """
         before = {seed: self.trainers[seed].task.padded_sizes(batch) for seed, batch in ready.items()}
         if len(set(before.values())) == 1 or not all(before.values()):
@@ -176,6 +176,9 @@ class StackedGradients:
 
 
 def _sizes(model: nn.Module) -> set[int]:
-    """Return the sizes of all parameters of a model, and all int attributes, such as the number of heads."""
+    """Return the sizes that dimensions of a model's tensors can have: batches must not be padded to these.
+
+    They are the sizes of all parameters, and all int attributes, such as the number of heads.
+    """
     sizes = {size for each in model.parameters() for size in each.shape}
     return sizes | {each for module in model.modules() for each in vars(module).values() if type(each) is int}

@@ -70,7 +70,8 @@ class StackedSeeds:
             for name, stacked in parameters.items()
         }
         self._places = _places(self._template)
-        # The number of dimensions is that of a parameter of one model, without the stacked dimension.
+        # Built for one model, because weight decay depends on the number of dimensions of each parameter,
+        # and stacking adds a dimension. Then each parameter is replaced by the stacked one.
         self.optimizer = build_optimizer(self.models[0], beta2=beta2, weight_decay=weight_decay)
         by_parameter = {parameter: name for name, parameter in self._template.named_parameters()}
         for group in self.optimizer.param_groups:
@@ -143,7 +144,7 @@ class StackedSeeds:
             first = str(error).strip().splitlines()[0] if str(error) else type(error).__name__
             problem = f"{type(self.models[0]).__name__} cannot run in torch.func.vmap: {first}"
             raise RegardError(message("StackedSeeds", problem, hint="train its seeds one by one")) from error
-        # The fused AdamW reads memory in order, whatever the strides are.
+        # The fused AdamW reads memory in order, whatever the strides are, so gradients must be contiguous.
         named = {name.removeprefix("model."): each.contiguous() for name, each in gradients.items()}
         shown = {name: each.detach() for name, each in losses.shown.items()}
         return named, Loss(losses.total.detach(), shown, tuple(each.detach() for each in losses.state))
@@ -153,7 +154,10 @@ class StackedSeeds:
         if len(seeds) != count:
             problem = f"{len(seeds)} seeds for {count} models"
         elif len(batches) not in (1, count):
-            problem, hint = f"{len(batches)} batches for {count} models", "one for all, or one for each"
+            problem, hint = (
+                f"{len(batches)} batches for {count} models",
+                "pass one batch for all models, or one for each",
+            )
         elif len({tuple(each.shape for each in tensors_in(batch)) for batch in batches}) > 1:
             problem, hint = "the batches have tensors of different shapes", "pad them to the same lengths"
         if problem:

@@ -25,7 +25,8 @@ UNTIMED = {"cuda": 6}
 is 1 for other device types."""
 
 GAIN = 0.95
-"""A larger number of threads is chosen only if its time is below this fraction of the best time so far."""
+"""A larger number of threads is chosen only if operations then take less than this fraction of the best
+time so far, so that a small difference does not count."""
 
 
 class StepTimer:

@@ -74,8 +74,8 @@ def checked_weights(
 def check_words(call: str, name: str, words: Sequence[object], weights: NDArray[Any], axis: int) -> None:
     """Raise ArgumentError unless there is one word for each row (axis 0) or column (axis 1) of the weights.
 
-    call: the name of the public function. name: the name of its argument `words`. Both are for error
-        messages.
+    call: the name of the public function, for error messages.
+    name: the name that the argument `words` has in this function, for error messages.
     """
     letters, size = "TS"[-weights.ndim :], weights.shape[axis]
     if not isinstance(words, str) and len(words) == size:

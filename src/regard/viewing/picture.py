@@ -32,7 +32,7 @@ UNIFORM_KEYS, UNIFORM_RATIO = 4, 1.5
 exceeds UNIFORM_RATIO / S."""
 
 NOT_AVERAGED = ("self", "rollout", "long")
-"""The views that do not average the sites that match the argument `site` of picture()."""
+"""The views that do not average over sites. Notes about the averaged weights do not apply to them."""
 
 BETWEEN = 36.0
 """Distance between matrices on one canvas, in points."""

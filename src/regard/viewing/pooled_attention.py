@@ -68,7 +68,7 @@ class Pooled:
             )
         low, high = int(self.keys.min(initial=0)), int(self.keys.max(initial=-1))
         if low < -1 or high >= len(self.columns):
-            expected = f"-1 to {len(self.columns) - 1}, one for each column"
+            expected = f"-1 (no key) to {len(self.columns) - 1}, the last column"
             raise ArgumentError(
                 message(f"Pooled({self.name!r})", f"keys range from {low} to {high}", expected=expected)
             )
@@ -88,6 +88,9 @@ def pooled(name: str, weights: Any, rows: Sequence[str], columns: Sequence[str],
         time.
     rows, columns: the T queries and S keys as text.
     top: the number of weights of each row to keep.
+
+    In the example, each block has 4 x 4 weights. Blocks on the diagonal have four weights of 1, so their mean
+    is 0.25.
 
     >>> from regard.viewing import pooled
     >>> words = [f"w{place}" for place in range(1000)]
@@ -115,10 +118,11 @@ def pooled(name: str, weights: Any, rows: Sequence[str], columns: Sequence[str],
         kept_rows.append(largest(strip_HnS, min(top, length)))
         _pool(strip_HnS, first, sizes, maxima, sums)
         first += count
-    if first != sizes[0] or not first:
-        raise ArgumentError(
-            message(call, f"weights have {first} rows", expected=f"T = {sizes[0]}, 1 or more")
-        )
+    if not first:
+        raise ArgumentError(message(call, "weights have no rows", expected="at least one row"))
+    if first != sizes[0]:
+        expected = f"{sizes[0]} rows, one for each query"
+        raise ArgumentError(message(call, f"weights have {first} rows", expected=expected))
     keys, kept = (numpy.concatenate(parts, 1) for parts in zip(*kept_rows, strict=True))
     return Pooled(
         name,
@@ -140,6 +144,8 @@ def pooled_from_top(name: str, top: Any, rows: Sequence[str], columns: Sequence[
 
     The block map is computed from these weights only. The maximum of a block is exact if it is among the k
     largest weights of its row. The means are too small.
+
+    In the example, each block has 2 x 2 weights.
 
     >>> import regard, torch
     >>> from regard.viewing import pooled_from_top

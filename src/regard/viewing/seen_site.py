@@ -82,7 +82,8 @@ class Site:
         """The kind of attention, for grouping: "encoder" and "decoder" for self-attention, else the role."""
         if self.role.kind not in ("", "self"):
             return self.role.kind
-        return {"source": "encoder", "target": "decoder"}.get(self.role.rows, self.role.rows)
+        parts = {"source": "encoder", "target": "decoder", "input": "decoder"}
+        return parts.get(self.role.rows, self.role.rows)
 
     def words(self) -> Site:
         """Return a copy in which the subwords are joined to words; see `Seen.words`."""
@@ -160,7 +161,7 @@ def taken(items: Sequence[Any], places: Iterable[int]) -> tuple[Any, ...]:
 
 
 def firsts(numbers: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the word index of each group of positions, which all positions of the group have.
+    """Return the word index of each group. All positions of a group have the same word index.
 
     numbers: the word index of each position.
     """

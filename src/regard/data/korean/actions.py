@@ -290,7 +290,7 @@ LEFT: dict[str, tuple[Frame, ...]] = {
     if "left" in frame.traits
     for noun in frame.objects
 }
-"""For each noun, the frames of verbs for a relative clause whose object is the noun.
+"""For each noun, the frames of the verbs that can have the noun as their object in a relative clause.
 
 For 책 (book), one of them is the frame of 사다 (buy): 내가 산 책, the book that I bought.
 """

@@ -61,7 +61,8 @@ def quality(dice: Dice, ending: str, negated: bool) -> Phrase:
     """Generate a description of a thing: 꽃이 예쁘다, the flower is pretty."""
     adjective = ADJECTIVES[dice.pick(QUALITIES)]
     noun = dice.pick(DESCRIBED[adjective.stem.text])
-    # Past forms with other endings (작았니, 작았고, 작았지만) would each be too rare for a model to learn.
+    # Use the past only in statements and negations: past forms with other endings (작았니, 작았고, 작았지만)
+    # would each be too rare for a model to learn.
     tense = dice.pick(PAST_OR_NOW) if negated or ending == "statement" else "present"
     subject = _described(dice, noun, tense == "present")
     predicate = adjective_predicate(adjective, tense, ending, subject.agreement, negated)

@@ -48,14 +48,15 @@ def _tense(dice: Dice, frame: Frame, ending: str) -> str:
     if "state" in frame.traits:
         return "past" if ending == "statement" and dice.chance(0.2) else "present"
     tense = _possible(frame, dice.pick(QUESTION_TENSES if ending == "question" else TENSES))
-    # Present forms with these endings (갑니다, 가고, 가지만) would each be too rare for a model to learn.
+    # With these endings, the past replaces the present: present forms (갑니다, 가고, 가지만) would each be
+    # too rare for a model to learn.
     rare = ending in ("and", "but") or (ending == "polite" and "habit" not in frame.traits)
     return "past" if tense == "present" and rare else tense
 
 
 BARRED = {"event": ("present",), "instant": ("progressive",), "unwilled": ("want", "can")}
-"""For each trait of a frame (see TRAITS), the tenses in which such a frame is not used. The past replaces
-them."""
+"""For each trait of a frame (see TRAITS), the tenses in which such a frame is not used. The past is
+used instead."""
 
 
 def _possible(frame: Frame, tense: str) -> str:

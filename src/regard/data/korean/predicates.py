@@ -152,7 +152,8 @@ REACH = {
     "서울": ("버스", "기차"),
     "부산": ("버스", "기차"),
 }
-"""For some places, the means of transport to go there. IN_TOWN has those to all other places."""
+"""For some places, the means of transport to go there. IN_TOWN lists the means of transport to all other
+places."""
 
 IN_TOWN = ("버스", "자전거")
 
@@ -290,8 +291,8 @@ ADDED_FRAMES = (FRAMES[0]._replace(objects=MEALS),) * 2
 """Frames that version 2 adds, so that 밥을 먹었다 (ate rice) is frequent."""
 
 UNLIKELY = (("학교", "자"), ("학교", "자르"), ("서울", "걷"))
-"""Pairs of a place and a verb stem that PURPOSES leaves out. People do this at the place, but they do not go
-to the place in order to do it."""
+"""Pairs of a place and a verb stem that PURPOSES leaves out. People do these things at the place, but do not
+go to the place in order to do them."""
 
 PURPOSES = {
     name: tuple(

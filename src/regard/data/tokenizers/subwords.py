@@ -53,9 +53,9 @@ PART = 1000
 """Maximum length of a training line in characters. Longer lines are split."""
 
 CACHED_WORDS = 50_000
-"""Maximum number of words in each of the two dicts of the sampling cache (recent and older words).
+"""Maximum number of words in each of the two dicts of a cache (recent words and older words).
 
-A word takes about 3 kB of memory.
+The cache stores words that are prepared for sampling their segmentations. A word takes about 3 kB of memory.
 """
 
 CACHED_CHARACTERS = 12 * CACHED_WORDS

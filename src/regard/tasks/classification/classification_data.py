@@ -71,7 +71,7 @@ class LabelledSplit:
 
 
 def read_labelled_split(data: ClassificationData) -> LabelledSplit:
-    """Read and check the files of the settings; hold out training texts if there are no validation files.
+    """Read and check the files named in the settings; hold out training texts if no validation file is set.
 
     Raises DataError, with file and line, if a line is malformed, if all texts have the same class, or if a
     label of the validation set does not occur in the training set.
@@ -142,7 +142,7 @@ class LabelledCorpus:
             replace(folder / LABELS, content.encode() + b"\n")
         tokenizer, labels = load_text_tokenizer(folder, data), load_labels(folder)
         for row, label in enumerate(split.train.labels):
-            # The labels were saved by this run, whose data may have changed since, or by that of --init-from.
+            # labels.json may be older than the data, or come from the run of --init-from.
             if label not in labels:
                 problem = f"the classifier has no class {printable(label)[:80]!r}"
                 expected = f"one of {labels.listed()}"

@@ -83,9 +83,10 @@ def plan_classification(
 
 
 def _model_and_rate(given: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
-    """Return the default model options, which settings of the user override, and the learning rate.
+    """Return the default options of the model, and the learning rate.
 
-    The learning rate is for the width that the user has set, if any.
+    Model options that the user has set override these defaults. The learning rate suits the width that the
+    user has set (32 in the example), or the default width.
 
     >>> _model_and_rate({"model": {"name": "gru", "width": 32}})
     ({'width': 128, 'dropout': 0.3}, 0.008)
@@ -114,7 +115,7 @@ def _epoch_steps(
     task: type[RunTask], settings: Mapping[str, Any], corpus: LabelledCorpus, group: int
 ) -> float:
     """Return the number of optimizer steps of an epoch. group: the number of batches of one step."""
-    with torch.device("meta"):  # the number of batches does not depend on the weights
+    with torch.device("meta"):  # len_epoch() needs no weights, so they use no memory
         return _built(task, settings, corpus, "cpu").len_epoch(0) / group
 
 

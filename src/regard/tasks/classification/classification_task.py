@@ -256,8 +256,8 @@ class ClassificationTask(RunTask):
     def _padded(self, batch: LabelledBatch, shapes: Shapes) -> LabelledBatch:
         """Pad a batch to one of a few shapes, because each shape needs its own CUDA graph.
 
-        The length becomes the next larger length of `shapes`, and the number of texts the one that `shapes`
-        has for that length.
+        The texts are padded to the next larger length of `shapes`. Then empty texts are added, up to the
+        number of texts that `shapes` has for this length.
         """
         need = max(batch.first.shape[1], 0 if batch.second is None else batch.second.shape[1])
         length = next(each for each in shapes.lengths if each >= need)
@@ -272,7 +272,7 @@ class ClassificationTask(RunTask):
 
     def padded(self, ready: LabelledBatch, sizes: tuple[int, ...]) -> LabelledBatch:
         rows, *lengths = sizes
-        # The longest text has max_length tokens and EOS; the model may have no positions after these.
+        # Pad to max_length tokens and EOS at most, because the model may have no further positions.
         return ready.padded_to(rows, *(min(each, self.settings.data.max_length + 1) for each in lengths))
 
     def restored(self, tensors: dict[str, Tensor]) -> LabelledBatch:

@@ -10,7 +10,7 @@ from regard.errors import ArgumentError, message
 __all__ = ["FORMATS", "OWN_OPTIONS", "labelled_columns", "labelled_files"]
 
 DIGITS = 9
-"""Maximum number of digits of a column number."""
+"""Maximum number of digits of a column number. Longer numbers are read as names of columns."""
 
 NAMES = ("label", "text", "second")
 """The settings of [data] that --columns and --fields set, in this order."""

@@ -60,7 +60,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 class LanguageReport:
     """The perplexity of a text.
 
-    data: where the text comes from, as the title says it. run: the run folder and the step of the checkpoint.
+    data: where the text comes from, for the title. run: the run folder and the step of the checkpoint.
     loss: the loss on the text. unknown: number of unknown tokens. window: number of tokens of a sliding
     window. stride: distance between two windows. Both are None if a recurrent model read the text from its
     beginning to its end, without windows.

@@ -126,7 +126,10 @@ def read_texts(data: TextData) -> TextSplit:
 
 @dataclass(frozen=True, eq=False)
 class TextCorpus:
-    """A split with the tokenizer, and its texts as token ids. longest: maximum tokens of a document."""
+    """A split with the tokenizer, and its texts as token ids.
+
+    longest: maximum number of tokens of a document.
+    """
 
     split: TextSplit
     tokenizer: Tokenizer

@@ -87,6 +87,8 @@ def plan_language(
 def with_batches(settings: Mapping[str, Any], tokens: int, device: str = "cpu") -> Options:
     """Fill in the window, the streams and the batch size. tokens: number of tokens of the training text.
 
+    In the first example, a batch has 20 streams of 35 tokens, so batch_tokens is 700.
+
     >>> with_batches({"data": {}}, tokens=900_000)
     {'data': {'window': 35, 'streams': 20}, 'training': {'batch_tokens': 700}}
     >>> with_batches({"data": {}, "training": {"batch_size": 8}}, tokens=900_000)["data"]
@@ -137,7 +139,7 @@ def choose(
             if least and (seconds * (measured or 0.0) < least or (least > 2_000_000 and device != "cuda")):
                 break
             timing = speed(merged(settings, {"model": option}))
-            if least and seconds * timing < least:  # in this time, it trains on too few tokens for its size
+            if least and seconds * timing < least:  # too few tokens for a model of this size
                 break
             size, measured = option, timing
         total = seconds * (measured or 0.0)
@@ -211,6 +213,8 @@ def _tokens_of(training: Mapping[str, Any], tokens: int, batch: int) -> float:
 
 def _dropout(epochs: float, recurrent: bool) -> float:
     """Return the dropout: 0 up to one epoch, then it grows with the number of epochs.
+
+    recurrent: whether the model is recurrent. Other models have less dropout.
 
     >>> [_dropout(epochs, True) for epochs in (0.5, 2, 30)], _dropout(30, False)
     ([0.0, 0.1, 0.5], 0.3)

@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 
 from regard.data.batch import BOS, EOS
 from regard.models.language_models import LANGUAGE_MODELS
-from regard.models.recurrent_language import RecurrentLanguageModel
 from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.training.settings import Clash, Part, Section, Training, Whole
 
@@ -89,6 +88,8 @@ FIXED = ("task", "model", *TOKENS, "data.layout", "data.streams")
 class LanguageSettings(RunSettings):
     """All settings of a language model run, as in config.toml.
 
+    In the example, the first token of a line is predicted from token 3, which is EOS.
+
     >>> settings = LanguageSettings(data=TextData(train_file=["a.txt"]))
     >>> settings.model.name, settings.carried, settings.first_token
     ('lstm', True, 3)
@@ -117,4 +118,4 @@ class LanguageSettings(RunSettings):
 def is_recurrent(model: object) -> bool:
     """Whether the model of this name is recurrent; False if the name is unknown."""
     kind = LANGUAGE_MODELS.get(model) if isinstance(model, str) else None
-    return kind is not None and issubclass(kind, RecurrentLanguageModel)
+    return kind is not None and kind.recurrent

@@ -97,7 +97,7 @@ class LanguageTask(RunTask):
         if settings.carried:
             self.small_steps = True  # all batches but the last of an epoch have one shape: few CUDA graphs
             self._check_carried(processes)
-        self.check_settings(settings)  # again, with the window and the streams that the plan chose
+        self.check_settings(settings)  # check again: the plan has chosen the window and the streams
         self._train = self._training_batches(processes)
         self._check_window()
 
@@ -374,6 +374,10 @@ def _named(state: State) -> dict[str, Tensor]:
 
 
 def _state(tensors: Mapping[str, Tensor]) -> State:
-    """Return the recurrent state from named tensors, the inverse of _named(); an empty state if none."""
+    """Return the recurrent state from named tensors, the inverse of _named(); an empty state if none.
+
+    The tensors are copied: those of a file may have any memory alignment, which can change the last bits of a
+    matrix product.
+    """
     names = [f"hidden.{number}" for number in range(sum(name.startswith("hidden.") for name in tensors))]
-    return State(int(tensors.get("position", 0)), tuple(tensors[name] for name in names))
+    return State(int(tensors.get("position", 0)), tuple(tensors[name].clone() for name in names))

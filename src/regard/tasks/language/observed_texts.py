@@ -26,9 +26,9 @@ from regard.sites import Record, scope
 __all__ = ["LONG", "ObservedText", "observe_in_batches", "observe_texts"]
 
 LONG = 512
-"""With more tokens than this, only the TOP largest attention weights of each token are recorded.
+"""For a text with more tokens, only the 32 largest attention weights (TOP) of each token are recorded.
 
-For example, with 8 heads and 2,048 tokens, all weights of a layer have 134 MB, and the TOP largest have 6 MB.
+This saves memory: with 8 heads and 2,048 tokens, all weights of a layer take 134 MB, the largest ones 6 MB.
 """
 
 TOP = 32
@@ -43,7 +43,7 @@ class ObservedText:
 
     token_scores: log p(x_t | x_1 ... x_t-1) of each token.
     attention: for each attention layer (site), all weights (H, T, T), if T is at most LONG.
-    top: for each site, the TOP largest weights of each token and their keys, (H, T, TOP), if T is larger.
+    top: for each site, the 32 largest weights of each token and their keys, both (H, T, 32), if T is larger.
     """
 
     token_scores: tuple[float, ...]
@@ -116,10 +116,11 @@ def observe_in_batches(
 def _all_weights(calls: list[Attended]) -> Tensor:
     """Return all weights of a site, (B, H, T, S): those of its calls, concatenated along the queries.
 
-    A recurrent model calls a site once per token, a Transformer only once.
+    A recurrent model calls a site once per token, a Transformer only once. S is at least T: the tokens that
+    no query can attend to have weight 0.
     """
     weights = [call.weights for call in calls if call.weights is not None]
-    widest = max(each.shape[-1] for each in weights)
+    widest = max(*(each.shape[-1] for each in weights), sum(each.shape[-2] for each in weights))
     return torch.cat([pad(each, (0, widest - each.shape[-1])) for each in weights], -2).float().cpu()
 
 

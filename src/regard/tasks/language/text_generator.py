@@ -11,6 +11,7 @@ from regard.data.tokenizers import Tokenizer
 from regard.decoding import Beam, Hypothesis, LengthLimit, Prompts, Sample, Search, search
 from regard.errors import ArgumentError, message
 from regard.models.language_base import LanguageModel
+from regard.roles import BySite
 from regard.tasks.language.generated_text import GeneratedText
 from regard.tasks.language.observed_texts import ObservedText, observe_in_batches
 from regard.tasks.language.text_result import unknown_note
@@ -202,7 +203,7 @@ class TextGenerator:
     ) -> dict[str, Any]:
         """Return the fields of a TextResult that follow from its tokens and its attention.
 
-        row: the first token, the prompt, and the tokens of the result. text: the text of the user, whose
+        row: the first token, the prompt, and the tokens of the result. text: the text of the user; its
         unknown words are listed. prompt: number of tokens of the prompt.
         """
         first, tokens = row[0], list(row[1:])
@@ -210,11 +211,12 @@ class TextGenerator:
         first_piece = self.tokenizer.pieces([first])[0]
         given = tokens[:prompt] if prompt else tokens
         columns = (first_piece, *pieces[:-1])
-        tops = {} if observed is None else observed.top
+        tops, roles = ({}, BySite[Any]()) if observed is None else (observed.top, observed.attention)
+        rows = {site: columns if roles.role(site).rows == "input" else pieces for site in tops}
         return {
             "pieces": tuple(pieces[prompt:]),
             "attention": {} if observed is None else observed.attention,
-            "long": tuple(pooled_from_top(site, top, pieces, columns) for site, top in tops.items()),
+            "long": tuple(pooled_from_top(site, top, rows[site], columns) for site, top in tops.items()),
             "unknown": () if self.tokenizer.uncovered.isdisjoint(given) else self.tokenizer.unknown(text),
             "word_numbers": tuple(self.tokenizer.units(tokens)),
             "first_piece": first_piece,

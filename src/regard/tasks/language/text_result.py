@@ -89,8 +89,9 @@ class TextResult:
     def seen(self, title: str = "") -> Seen:
         """Return the recorded attention as arrays with their tokens, to draw, explore or save.
 
-        Rows are the predicted tokens. Columns are the input tokens: the token before the text, then all
-        tokens but the last. title: the title of the pictures. Default: the text.
+        Rows are the predicted tokens, or the input tokens if the role of the layer says so, as for lstmn.
+        Columns are the input tokens: the token before the text, then all tokens but the last. title: the
+        title of the pictures. Default: the text.
 
         >>> import numpy
         >>> weights = {"decoder.0.self": numpy.array([[[1.0, 0.0], [0.5, 0.5]]])}
@@ -101,13 +102,15 @@ class TextResult:
         rows, numbers = self.read_pieces, self.word_numbers or tuple(range(len(self.read_pieces)))
         columns, column_numbers = (self.first_piece, *rows[:-1]), (-1, *numbers[:-1])
         by_site = self.attention if isinstance(self.attention, BySite) else BySite(self.attention)
-        sites = tuple(
-            Site(name, weights, rows, columns, None, numbers, column_numbers, by_site.role(name))
-            for name, weights in by_site.items()
-        )
+        sides = {"input": (columns, column_numbers)}
+        sites = []
+        for name, weights in by_site.items():
+            role = by_site.role(name)
+            queries, query_numbers = sides.get(role.rows, (rows, numbers))
+            sites.append(Site(name, weights, queries, columns, None, query_numbers, column_numbers, role))
         score = self.log_probability if self.token_scores else None
         heading = title or self.whole_text
-        return Seen(sites, (), rows, (), numbers, heading, self.all_notes, score, self.long)
+        return Seen(tuple(sites), (), rows, (), numbers, heading, self.all_notes, score, self.long)
 
     def pictures(self) -> Iterator[Picture]:
         """Yield one picture of the attention for each layer (site).

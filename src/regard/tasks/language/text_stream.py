@@ -110,6 +110,8 @@ class TextStream:
     until the next tokens decide. If a token adds a combining accent to a character that was returned already,
     only the accent is returned. So all pieces together are canonically equivalent (Unicode) to the text.
 
+    In the example, the last three tokens are the bytes of 낮. It is returned with the last of them.
+
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("bpe", ["low lower lowest"] * 9, size=280)
     >>> stream, tokens = TextStream(tokenizer, [], []), tokenizer.encode("low 낮")

@@ -91,7 +91,9 @@ def _all_alignments(
 def aligned_at(
     pair: Scored, site: str | None = None, head: int | None = None, shifted: bool | None = None
 ) -> Scored:
-    """Return a copy of the pair that is aligned by this site, head and step. None keeps the present one.
+    """Return a copy of the pair that is aligned by this site, head and step (shifted).
+
+    An argument that is None leaves the present value unchanged.
 
     Raises ArgumentError if the model has no attention to its source.
     """
@@ -176,7 +178,10 @@ def _checksum(choice: Choice) -> int:
 
 
 def check_choice(model: Model, choice: Choice, folder: str | Path) -> None:
-    """Raise DataError if the model has no such site or head. To find its sites, the model reads one token."""
+    """Raise DataError if the model does not have the site or the head of `choice`.
+
+    The sites are found by running the model on one token.
+    """
     attention = observe(model, Batch.collate([[UNK]], [[UNK]]), "*").attention_of(0)
     try:
         averaged(attention, choice.site, choice.head)

@@ -43,6 +43,9 @@ class Guide:
     links: the alignment of each training pair. A target word is supervised with its sure links, or with its
     possible links if it has no sure links. A target word without links is not supervised.
 
+    In the example, rows are the target tokens (c, b, EOS), and columns are the source tokens (a, b, c, EOS).
+    A link is (source word, target word): the sure link is from a to b, the possible link is from c to c.
+
     >>> from regard.data.tokenizers import train_tokenizer
     >>> words = train_tokenizer("word", ["a b c"])
     >>> guide = Guide([Links({(0, 1)}, {(0, 1), (2, 0)})], words, words)

@@ -55,11 +55,13 @@ TUNING_RATE = 3e-4
 SEEN_PAIRS, BLEU_WORDS = 1000, 4
 """The best checkpoint is selected by exact match, not by BLEU, if the targets look like labels.
 
-They do if, among the first SEEN_PAIRS pairs, many targets are equal and the mean is below BLEU_WORDS words.
+Only the first pairs are counted, as many as SEEN_PAIRS: their targets look like labels if many of them are
+equal and if they have fewer than BLEU_WORDS words on average.
 Exact match is also used if the tokenizer is "character"."""
 
 SHORT_MINUTES, SHORT_SENTENCES = 5, 200
-"""Runs of at most SHORT_MINUTES minutes translate only SHORT_SENTENCES sentences at each evaluation."""
+"""Runs of at most SHORT_MINUTES minutes translate only SHORT_SENTENCES sentences at each evaluation,
+so that evaluations take a small part of the run."""
 
 
 @dataclass(frozen=True)

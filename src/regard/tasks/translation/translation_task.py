@@ -410,7 +410,7 @@ def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
     """Return the indices of `count` texts of different lengths, from short to long (deterministic).
 
     The texts, sorted by length, are cut into `count` equal parts, and the middle text of each part is chosen.
-    So the shortest and the longest texts are left out.
+    So unusually short and long texts are left out. In the example, texts of 2, 4 and 6 characters are chosen.
 
     >>> spread_by_length(["aaa", "aaaaa", "a", "aaaaaa", "aa", "aaaa"], 3)
     [4, 5, 3]

@@ -1,4 +1,4 @@
-"""Checkpoint averaging: the mean of the weights of several checkpoints often has a better score than each."""
+"""Checkpoint averaging: the mean of several checkpoints (of their weights) often scores better than each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
 def mean_weights(checkpoints: Sequence[Checkpoint], name: str = "weights") -> dict[str, Tensor]:
     """Return the mean of the tensors of several checkpoints.
 
-    name: the name of the tensor file in each checkpoint whose tensors are averaged.
+    name: which tensor file of each checkpoint is averaged, such as "weights".
 
     Sums are computed in float64; the result has the dtypes of the checkpoints. Tensors that are not floating
     point, such as counters, are copied from the last checkpoint. Only one checkpoint is in memory at a time.

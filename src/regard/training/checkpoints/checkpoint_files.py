@@ -184,7 +184,7 @@ def write_checkpoint(
 
 
 def write_state(folder: Path, before: Checkpoint, state: bytes) -> None:
-    """Write a checkpoint with a new state into a new folder; hard-link the tensor files of `before`."""
+    """Write the checkpoint `before` with a new state into a new folder. Its tensor files are hard-linked."""
     files = before.verify_sizes()
     folder.mkdir()
     for name in files:

@@ -185,7 +185,7 @@ class Checkpoints:
         """Point `best` to the checkpoint of this step. It is kept until another checkpoint is marked."""
         steps = [each.step for each in self.all()]
         if step not in steps:
-            existing = ", ".join(map(str, steps)) or "there are no checkpoints"
+            existing = ", ".join(map(str, steps)) or "a step that was saved; none was saved yet"
             raise DataError(message(str(self.folder), f"no checkpoint of step {step}", expected=existing))
         try:
             self._point("best", step)
@@ -199,7 +199,8 @@ class Checkpoints:
         for path, is_folder in self._entries().items():
             left = atomic_io.leftover(path.name)
             step = step_of(left.name if left and left.kind == "earlier" else path.name)
-            # "earlier" marks a checkpoint that a save was about to replace. The save was killed before that.
+            # "earlier" marks a checkpoint that a save has renamed, to replace it. If the save was killed
+            # before the new folder got its name, the earlier one is the only checkpoint of this step.
             if step is not None and is_folder and (left is None or step not in checkpoints):
                 checkpoints[step] = Checkpoint(step, path)
         return [checkpoints[step] for step in sorted(checkpoints)]

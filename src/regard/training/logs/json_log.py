@@ -25,7 +25,8 @@ class Journal:
     """A file of JSON lines. A resumed run truncates it to the records before its checkpoint.
 
     path: the file to append to; None writes nothing.
-    complain: called once with a message if writing fails. The lines are then written with the next record.
+    complain: called once with a message if writing fails. Lines that were not written
+        are written together with the next record.
 
     The file is opened again for each record and then closed. This costs little, because records are rare.
 
@@ -73,7 +74,7 @@ class Journal:
         return self._size
 
     def rewind(self, position: int) -> None:
-        """Truncate the file to this position and to complete lines. Complain if the file is shorter."""
+        """Truncate the file to this position and to complete lines. Call complain() if it is shorter."""
         self._held.clear()
         if self.path is None:
             return

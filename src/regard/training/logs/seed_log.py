@@ -1,4 +1,4 @@
-"""SeedLog: the log of several seeds that are trained together: mean and deviation of their scores."""
+"""SeedLog: the log of seeds that are trained together, with the mean and deviation of their scores."""
 
 from __future__ import annotations
 

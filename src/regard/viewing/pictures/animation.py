@@ -38,7 +38,9 @@ def player(
     reading: Weights = None,
     past: Weights = None,
 ) -> Picture:
-    """Draw an animation of a translation: a frame for each source word, and one or two for each target word.
+    """Draw an animation of a translation: a frame for each source word, one or two for each target word.
+
+    The last frame shows the cross-attention of all words, so the example has 2 + 2 + 1 frames.
 
     cross: (T, S), cross-attention weights.
     source, target: S source words and T target words.

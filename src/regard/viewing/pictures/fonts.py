@@ -60,8 +60,8 @@ PACKAGES = {
     "HIRAGANA": ("Japanese", "fonts-noto-cjk"),
     "KATAKANA": ("Japanese", "fonts-noto-cjk"),
 }
-"""The name of a script, and the Debian or Ubuntu package of a font for it. The keys are the words with which
-the Unicode names of its characters begin."""
+"""For each script, its name and the Debian or Ubuntu package of a font for it. A script is identified by the
+word with which the Unicode names of its characters begin, for example "HANGUL SYLLABLE GA"."""
 
 _SILENT = "\u200c\u200d\ufe0e\ufe0f"
 """Joiners and variation selectors. They are invisible, so a font without them can still draw the text."""

@@ -33,7 +33,7 @@ MOVING = 1600
 ALIGNED: dict[str, Any] = {"start": "left", "middle": "center", "end": "right"}
 
 SMALL = 8.0
-"""Font size of the hint below a picture that names missing characters."""
+"""Font size of the hint about missing characters, which is written below the picture."""
 
 
 def png_of(canvas: Canvas) -> bytes:

@@ -21,7 +21,8 @@ STEP = 22.0
 """Distance between steps in points."""
 
 HEIGHT, SMALL_HEIGHT = 130.0, 24.0
-"""Height of a bar for weight 1, in points. HEIGHT: in a picture of one key. SMALL_HEIGHT: of all keys."""
+"""Height of a bar for weight 1, in points. HEIGHT: in a picture of one key. SMALL_HEIGHT: in a
+picture of all keys."""
 
 
 def over_time(

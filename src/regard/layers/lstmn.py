@@ -1,0 +1,258 @@
+"""LSTMN: long short-term memory-network layers, which attend to their own past (Cheng et al. 2016)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.attention import attention
+from regard.dimensions import autocast_on
+from regard.errors import UnknownName, positive
+from regard.layers.recurrent import Hidden
+from regard.masks.constructors import window
+from regard.masks.mask import Mask
+from regard.memory import Memory
+from regard.roles import ENCODER_SELF, Role
+from regard.scores import Additive
+from regard.sites import scopes_at
+
+__all__ = ["CONNECTIONS", "LSTMN", "LSTMNLayer"]
+
+CONNECTIONS = {
+    "plain": "layer k + 1 reads the output h_t of layer k (eq. 10)",
+    "skip": "layer k + 1 reads the output h_t of layer k and the input x_t of the first layer (section 3.2)",
+    "gated": "as plain, and a gate adds the memory c_t of layer k to the memory of layer k + 1",
+}
+"""For each value of the option `connections`, how the layers are connected."""
+
+
+class LSTMNLayer(nn.Module):
+    """One layer of a long short-term memory-network (Cheng et al. 2016, section 3.2).
+
+    a_i = v . tanh(W_h h_i + W_x x_t + W_h~ h~_t-1),  s = softmax(a), over the steps i < t    (eq. 4 and 5)
+    [h~_t; c~_t] = sum_i s_i [h_i; c_i]                                                       (eq. 6)
+    [i; f; o; c^_t] = [sigma; sigma; sigma; tanh](W [h~_t, x_t] + b)                          (eq. 7)
+    c_t = f * c~_t + i * c^_t,  h_t = o * tanh(c_t)                                           (eq. 8 and 9)
+
+    The states h_i of earlier steps are the hidden tape, the cells c_i the memory tape. At the first step both
+    tapes are empty: h~ = c~ = 0. The attention is one attention() call per step: the query is [x_t; h~_t-1],
+    the keys are the h_i, each projected once, and the values are [h_i; c_i].
+
+    input_size: size of the inputs x_t.
+    width: size of h_t and c_t.
+    hidden: size of the tanh layer of the score function. Default: width.
+    lower: whether a gate r = sigma(W_r [h~_t, x_t] + b_r) adds the cell of the layer below to c_t, as in the
+        depth-gated LSTM (Yao et al. 2015): c_t = r * lower_t + f * c~_t + i * c^_t.
+    site, role: name and role of the attention for record() and intervene(). The kind of the role is "self",
+        because the tapes have one entry for each token of the sequence that is read. "memory" is for a memory
+        whose slots are not tokens.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        width: int,
+        hidden: int | None = None,
+        *,
+        lower: bool = False,
+        site: str = "lstmn.self",
+        role: Role = ENCODER_SELF,
+    ):
+        super().__init__()
+        self.width, self.site, self.role = width, site, role
+        self.score = Additive(input_size + width, width, width if hidden is None else hidden)
+        gates = 5 if lower else 4
+        self.input = nn.Linear(input_size, gates * width)  # order: i, f, o, c^, r
+        self.summary = nn.Linear(width, gates * width, bias=False)
+        for square in self.summary.weight.data.split(width):
+            nn.init.orthogonal_(square)
+
+    def forward(
+        self,
+        x: Tensor,
+        past: Memory,
+        summary: Tensor,
+        lower: Tensor | None = None,
+        tape: int | None = None,
+        position: int = 0,
+    ) -> tuple[Tensor, Tensor, Memory, Tensor]:
+        """Read a sequence x (B, T, input_size), from the state `past` and `summary`.
+
+        past: the tapes, with keys (B, 1, S, hidden) and values [h_i; c_i], (B, 1, S, 2 width).
+        summary: h~ of the step before, (B, width).
+        lower: the cells c_t of the layer below, (B, T, width), if the layer was built with lower=True.
+        tape: the attention is over the last `tape` steps. None: over all steps on the tapes.
+        position: number of steps before x. intervene() needs it if some of them are no longer on the tapes.
+
+        Returns the outputs h_t (B, T, width), the cells c_t (B, T, width), the tapes after the last step, and
+        its summary h~.
+        """
+        gates_BTG = self.input(x)
+        of_summary, recorded = self.summary.weight.T, bool(scopes_at(self.site, self.role))
+        if recorded and tape is not None:
+            past = _with_dropped_steps(past, position)
+        hidden, cells = [], []
+        for t, (x_BI, gates_BG) in enumerate(zip(x.unbind(1), gates_BTG.unbind(1), strict=True)):
+            if not recorded:
+                past = last_steps(past, tape)
+            query_B11D = torch.cat((x_BI, summary), -1)[:, None, None]
+            options = self._positions(past, tape) if recorded else {}
+            read_BE = attention(query_B11D, past, site=self.site, role=self.role, **options).output[:, 0, 0]
+            summary, cell = read_BE.chunk(2, -1)
+            opened_BG = torch.addmm(gates_BG, summary, of_summary)
+            take, forget, show, new, *depth = opened_BG.split(self.width, -1)
+            cell = torch.sigmoid(forget) * cell + torch.sigmoid(take) * torch.tanh(new)
+            if lower is not None and depth:
+                cell = cell + torch.sigmoid(depth[0]) * lower[:, t]
+            state = torch.sigmoid(show) * torch.tanh(cell)
+            past = past.append(state[:, None, None], torch.cat((state, cell), -1)[:, None, None])
+            hidden.append(state)
+            cells.append(cell)
+        return torch.stack(hidden, 1), torch.stack(cells, 1), last_steps(past, tape), summary
+
+    @staticmethod
+    def _positions(past: Memory, tape: int | None) -> dict[str, Any]:
+        """Return the arguments of attention() under record() and intervene(): all steps are keys.
+
+        So key i is step i also if the tapes are limited. The steps that are too old are masked.
+        """
+        return {"mask": Mask() if tape is None else window(left=tape), "start": past.length}
+
+    def extra_repr(self) -> str:
+        return f"site={self.site!r}"
+
+
+class LSTMN(nn.Module):
+    """A stack of LSTMN layers that reads a sequence from left to right, at once or step by step.
+
+    Equations: see LSTMNLayer. Layer k + 1 reads the output h_t of layer k instead of x_t (eq. 10).
+
+    input_size: size of the inputs x_t.
+    width: size of the states of every layer.
+    hidden: size of the tanh layer of the score functions. Default: width.
+    depth: number of layers.
+    connections: "plain", "skip" or "gated", see CONNECTIONS.
+    dropout: dropout probability of the outputs of a layer that the next layer reads.
+    tape: number of past steps on the tapes. None: all steps since the initial state.
+    site: the attention of layer k has the name "{site}.{k}.self".
+    role: the role of all attention layers.
+
+    The state has three tensors: the tapes [h_i; c_i], (B, depth, S, 2 width); the projected keys W_h h_i, (B,
+    depth, S, hidden); and the summaries h~ of the last step, (B, depth, width).
+
+    >>> import torch
+    >>> layers, x = LSTMN(input_size=3, width=4, depth=2), torch.randn(2, 5, 3)
+    >>> whole, _ = layers.run(x, layers.zeros(x))
+    >>> state = layers.zeros(x)
+    >>> for t in range(5):
+    ...     output, state = layers.run(x[:, t : t + 1], state)
+    >>> torch.allclose(output[:, 0], whole[:, 4], atol=1e-6), [tuple(each.shape) for each in state]
+    (True, [(2, 2, 5, 8), (2, 2, 5, 4), (2, 2, 4)])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        width: int,
+        *,
+        hidden: int | None = None,
+        depth: int = 1,
+        connections: str = "skip",
+        dropout: float = 0.0,
+        tape: int | None = None,
+        site: str = "lstmn",
+        role: Role = ENCODER_SELF,
+    ):
+        super().__init__()
+        self.hidden = width if hidden is None else hidden
+        sizes = {"input_size": input_size, "width": width, "hidden": self.hidden, "depth": depth}
+        positive("LSTMN()", dropout, **sizes, **({} if tape is None else {"tape": tape}))
+        if connections not in CONNECTIONS:
+            raise UnknownName("connections", connections, CONNECTIONS)
+        self.width, self.connections, self.dropout, self.tape = width, connections, dropout, tape
+        above = width + input_size if connections == "skip" else width
+        self.layers = nn.ModuleList(
+            LSTMNLayer(
+                above if k else input_size,
+                width,
+                hidden,
+                lower=k > 0 and connections == "gated",
+                site=f"{site}.{k}.self",
+                role=role,
+            )
+            for k in range(depth)
+        )
+
+    def zeros(self, like: Tensor) -> Hidden:
+        """Return the initial state, with empty tapes. like: (B, ...), sets B, dtype and device."""
+        sizes = len(like), len(self.layers)
+        tape, keys = like.new_zeros(*sizes, 0, 2 * self.width), like.new_zeros(*sizes, 0, self.hidden)
+        return tape, keys, like.new_zeros(*sizes, self.width)
+
+    def run(self, x: Tensor, state: Hidden, position: int = 0) -> tuple[Tensor, Hidden]:
+        """Read sequences x (B, T, input_size) from a state; return outputs (B, T, width) and the last state.
+
+        T is 1 or more. One call with T steps gives the same result as T calls with one step each.
+        position: number of steps before x, for intervene(). It has no effect on the result otherwise.
+        """
+        x, state, precise = _to_float32(x, state)
+        tapes_BLSE, keys_BLSA, summaries_BLM = state
+        output, cells, after = x, None, []
+        with precise:
+            for k, layer in enumerate(self.layers):
+                if k:
+                    output = functional.dropout(output, self.dropout, self.training)
+                    output = torch.cat((output, x), -1) if self.connections == "skip" else output
+                assert isinstance(layer, LSTMNLayer)
+                keys, values = keys_BLSA[:, k : k + 1], tapes_BLSE[:, k : k + 1]
+                past = Memory(keys, values, layer.score, Mask(), self.width)
+                own = past, summaries_BLM[:, k], cells, self.tape, position
+                output, cells, past, summary = layer(output, *own)
+                after.append((past.value, past.key, summary[:, None]))
+        return output, tuple(torch.cat(each, 1) for each in zip(*after, strict=True))
+
+    def encode(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Return the states (B, S, width) of padded sequences x (B, S, input_size), which are 0 on padding.
+
+        lengths: (B,). The padding is at the end, so no token attends to it.
+        """
+        states_BSM, _ = self.run(x, self.zeros(x))
+        inside_BS1 = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
+        return torch.where(inside_BS1, states_BSM, 0.0)
+
+    def last_step(self, state: Hidden) -> Hidden:
+        """Return the state with only the last step on the tapes, as contiguous copies."""
+        tapes_BLSE, keys_BLSA, summaries_BLM = state
+        last = (
+            each[:, :, -1:].clone(memory_format=torch.contiguous_format) for each in (tapes_BLSE, keys_BLSA)
+        )
+        return *last, summaries_BLM
+
+
+def last_steps(past: Memory, count: int | None) -> Memory:
+    """Return the memory with its last `count` keys and values; None for all of them."""
+    if count is None or past.length <= count:
+        return past
+    return replace(past, key=past.key[..., -count:, :], value=past.value[..., -count:, :])
+
+
+def _with_dropped_steps(past: Memory, position: int) -> Memory:
+    """Insert zeros for the steps that are no longer on the tapes, so that key i is step i."""
+    dropped = (0, 0, max(position - past.length, 0), 0)
+    return replace(past, key=functional.pad(past.key, dropped), value=functional.pad(past.value, dropped))
+
+
+def _to_float32(x: Tensor, state: Hidden) -> tuple[Tensor, Hidden, AbstractContextManager[object]]:
+    """Under autocast, convert the tensors to float32, and return a context that disables autocast.
+
+    So the tapes, to which every step adds, keep their precision.
+    """
+    device = x.device.type
+    if not autocast_on(device):
+        return x, state, nullcontext()
+    return x.float(), tuple(each.float() for each in state), torch.autocast(device, enabled=False)

@@ -1,0 +1,80 @@
+"""LSTMN text classifier: a long short-term memory-network (Cheng et al. 2016) and pooling of its states."""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any
+
+from torch import Tensor
+
+from regard.errors import positive
+from regard.layers.lstmn import LSTMN
+from regard.layers.pooling import PoolingOption, PoolingOptions
+from regard.models.base import words
+from regard.models.classifier import Classifier, pooled, site_of
+from regard.models.recurrent_classifier import POOLINGS
+
+__all__ = ["LSTMNClassifier"]
+
+
+class LSTMNClassifier(Classifier):
+    """Text classifier with LSTMN layers, in which each word attends to the words before it.
+
+    h_s = LSTMN(x_s, tapes), see LSTMN,  u = pooling(h_1, ..., h_S),  logits as in Classifier
+
+    The text is read from left to right only. The tapes have all words before the current word; they are empty
+    at the start of each text, also of each text of a pair. The attention of layer k has the site
+    "encoder.{k}.self".
+
+    width: size of the states.
+    embedding: size of the word embeddings. Default: width.
+    layers: number of LSTMN layers.
+    connections: "plain", "skip" or "gated", see LSTMN.
+    pooling, attention: "mean", "last" or "attention", and the score and the selection of this attention, as
+        in LSTMClassifier. The paper pools with "mean" (section 5.2).
+    dropout: dropout probability for the embeddings, between layers, for the pooled vectors, and for the
+        hidden layer for pairs.
+    word_dropout, pairs: see Classifier.
+
+    >>> from regard.data.labelled_batch import LabelledBatch
+    >>> model = LSTMNClassifier(vocabulary_size=9, classes=3, width=8, pairs=True)
+    >>> model(LabelledBatch.collate([[4, 5], [6]], [[7], [8]])).shape
+    torch.Size([2, 3])
+    """
+
+    small_steps = True
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        classes: int,
+        width: int = 256,
+        *,
+        embedding: int | None = None,
+        layers: int = 1,
+        connections: str = "skip",
+        pooling: PoolingOption = "attention",
+        dropout: float = 0.5,
+        word_dropout: float = 0.0,
+        pairs: bool = False,
+        **attention: Any,
+    ):
+        call, inputs = "LSTMNClassifier()", width if embedding is None else embedding
+        how = PoolingOptions.checked(call, pooling, POOLINGS, attention, signature(type(self)).parameters)
+        positive(call, dropout, width=width, embedding=inputs, layers=layers)
+        super().__init__(vocabulary_size, classes, width, width, dropout, word_dropout, pairs)
+        self.embedding = words(vocabulary_size, inputs)
+        self.encoder = LSTMN(
+            inputs,
+            width,
+            depth=layers,
+            connections=connections,
+            dropout=dropout,
+            site="encoder",
+        )
+        self.pooling = POOLINGS[how.name](width, False, how)
+        self.pool_site = site_of(self.pooling)
+
+    def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        states_BSM = self.encoder.encode(self.dropout(self.embedding(tokens)), lengths)
+        return pooled(self.pooling, states_BSM, lengths)

@@ -1,0 +1,115 @@
+"""LSTMN language model: a long short-term memory-network predicts the next token (Cheng et al. 2016)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from regard.data.text_batch import TextBatch
+from regard.errors import ArgumentError, message, positive
+from regard.layers.lstmn import LSTMN
+from regard.models.base import Encoded, State, at_least_one, words
+from regard.models.language_base import LanguageModel
+from regard.models.recurrent_language import initialize_uniform
+from regard.roles import READING_SELF
+
+__all__ = ["LSTMNLanguageModel"]
+
+WINDOW = "window"
+"""The value of `tape` for tapes that cover the whole window."""
+
+
+class LSTMNLanguageModel(LanguageModel):
+    """Language model of LSTMN layers: each token attends to the tokens before it (Cheng et al. 2016).
+
+    h_t = LSTMN(D(E x_t), tapes), see LSTMN,  p(x_t+1) = softmax(W D(h_t) + b)
+
+    D is dropout, on the embeddings, between layers and before the softmax. The attention of layer k has the
+    site "decoder.{k}.self"; row t is token x_t, which attends to the tokens x_i with i < t.
+
+    vocabulary_size: number of tokens V.
+    width: size of the states.
+    embedding: size of the token embeddings. Default: width.
+    hidden: size of the tanh layer of the score functions. Default: width.
+    depth: number of layers.
+    connections: "plain", "skip" or "gated", see LSTMN.
+    tape: number of past tokens that a token can attend to, or "window". The tapes are empty at the start of a
+        document, of a text to score and of a prompt. In continuous text they are carried from window to
+        window, so a token can attend to tokens of earlier windows, and they are empty only at the start of an
+        epoch or evaluation. With "window" the number of tokens is not limited, but at the start of each
+        window of continuous text all steps except the last one are removed from the tapes. The evaluation
+        then needs windows as in training: evaluation.window = data.window.
+    dropout: probability of D.
+    tie: whether embedding and output layer share their weights. Then embedding must equal width.
+    uniform: if set, all initial weights and biases are drawn from [-uniform, uniform].
+
+    >>> model = LSTMNLanguageModel(vocabulary_size=9, width=8, depth=2)
+    >>> model(TextBatch.collate([[4, 5, 6], [7]])).shape
+    torch.Size([2, 4, 9])
+    """
+
+    recurrent = True
+    small_steps = True
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        *,
+        width: int = 256,
+        embedding: int | None = None,
+        hidden: int | None = None,
+        depth: int = 1,
+        connections: str = "skip",
+        tape: int | str = 50,
+        dropout: float = 0.0,
+        tie: bool = False,
+        uniform: float | None = None,
+    ):
+        super().__init__()
+        call, inputs = "LSTMNLanguageModel()", width if embedding is None else embedding
+        positive(call, dropout, vocabulary_size=vocabulary_size, width=width, embedding=inputs, depth=depth)
+        if tie and inputs != width:
+            problem = f"tie=True, but embedding is {inputs} and width is {width}"
+            raise ArgumentError(message(call, problem, expected="embedding = width"))
+        if isinstance(tape, str) and tape != WINDOW:
+            expected = f'an integer, 1 or more, or "{WINDOW}"'
+            raise ArgumentError(message(call, f"tape is {tape!r}", expected=expected))
+        self.target_size, self.tape = vocabulary_size, tape
+        self.embedding = words(vocabulary_size, inputs, inputs**-0.5)
+        self.layers = LSTMN(
+            inputs,
+            width,
+            hidden=hidden,
+            depth=depth,
+            connections=connections,
+            dropout=dropout,
+            tape=None if isinstance(tape, str) else tape,
+            site="decoder",
+            role=READING_SELF,
+        )
+        self.output = nn.Linear(width, vocabulary_size)
+        if tie:
+            self.output.weight = self.embedding.weight
+        self.dropout = nn.Dropout(dropout)
+        if uniform is not None:
+            initialize_uniform(self, uniform)
+
+    def start(self, encoded: Encoded) -> State:
+        return State(hidden=self.layers.zeros(self.embedding.weight.new_empty(len(encoded), 0)))
+
+    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        embedded_RTI = self.dropout(self.embedding(at_least_one(tokens)))
+        states_RTM, hidden = self.layers.run(embedded_RTI, state.hidden, state.position)
+        logits_RTV = self.output(self.dropout(states_RTM))
+        return State(state.position + tokens.shape[1], hidden), logits_RTV
+
+    def read(self, batch: TextBatch, state: State | None = None) -> tuple[State, Tensor]:
+        """Read a batch; return the state after it and the logits (B, T, V). See LanguageModel.read().
+
+        If `tape` is "window", the tapes of the returned state have only the last step of the batch.
+        """
+        after, logits_BTV = super().read(batch, state)
+        if self.tape == WINDOW:
+            after = replace(after, hidden=self.layers.last_step(after.hidden))
+        return after, logits_BTV
