@@ -143,6 +143,28 @@ def test_invalid_input_exits_with_2(command, paired, tmp_path, monkeypatch, argu
     assert said.status == 2 and all(fact in said.err for fact in facts), said.err
 
 
+def test_unknown_words_are_reported_with_their_lines(command, run, paired):
+    said = command("classify", run, "--text", "good film", "--text", "xxqq zzpp", "--json")
+    known, unknown = map(json.loads, said.lines)
+    assert said.status == 0 and (known["unknown"], unknown["unknown"]) == ([], ["xxqq", "zzpp"])
+    assert "2 words" in said.err and "'zzpp' (line 2)" in said.err
+    both = command("classify", paired, "--text", "xxqq film", "--second", "it is zzpp")
+    assert both.status == 0 and "'xxqq' (line 1), 'zzpp' (line 1)" in both.err
+    assert "vocabulary" not in command("classify", run, "--text", "good film").err
+
+
+def test_columns_are_an_error_or_a_note_if_the_run_classifies_single_texts(command, run, tmp_path):
+    for name in ("rows.tsv", "rows.txt", "indented.tsv"):
+        (tmp_path / name).write_text("\tgood film\n" if name == "indented.tsv" else "pos\tgood\n" * 3)
+    refused = command("classify", run, tmp_path / "rows.tsv")
+    assert refused.status == 2 and "rows.tsv, line 1" in refused.err and "one text per line" in refused.err
+    said = command("classify", run, tmp_path / "rows.txt")
+    assert said.status == 0 and len(said.lines) == 3
+    assert "rows.txt, line 1" in said.err and "2 more lines" in said.err
+    indented = command("classify", run, tmp_path / "indented.tsv")
+    assert indented.status == 0 and "tab" not in indented.err.replace("table", "")
+
+
 def test_second_is_refused_for_single_texts(command, run):
     said = command("classify", run, "--text", "one", "--second", "two")
     assert said.status == 2 and "--second" in said.err
@@ -155,7 +177,7 @@ def test_run_of_another_task_is_an_error(command, trained):
 
 def test_classification_run_is_refused_by_regard_translate(command, run):
     said = command("translate", run, "--text", "one")
-    assert said.status == 2 and "'classification'" in said.err and str(run) in said.err
+    assert said.status == 2 and "regard classify" in said.err and str(run) in said.err
 
 
 def test_train_resume_and_dry_run_commands(command, folder, tmp_path):

@@ -11,11 +11,13 @@ from rich.console import Console
 
 import regard
 from regard.data.encoded_text import encode_text
+from regard.evaluation.classification import Classification, ReadText
 from regard.evaluation.text_classifier import TextClassifier
-from regard.evaluation.word_effects import hide_each_word
-from regard.runs.run_commands import ChosenRun, report_changed_data
+from regard.evaluation.word_effects import WordEffect, WordEffects, hide_each_word
+from regard.runs.run_commands import ChosenRun, ViewOptions, report_changed_data
 from regard.runs.train_run import train_run
 from regard.tasks.classification import ClassificationTask
+from regard.tasks.classification.view_classification import ClassificationView
 from regard.tasks.language import LanguageTask
 from regard.viewing import Seen
 from tests.tasks.own_task import LineTask
@@ -135,6 +137,8 @@ def test_classifier_on_files(command, runs, tmp_path):
 def test_validation_texts_and_changed_data(command, runs, capsys):
     result = command("evaluate", runs["pairs"], "--json")
     assert result.status == 0 and json.loads(result.out)["count"] == 16 and not result.err
+    measured = command("evaluate", runs["pairs"], "--faithfulness")
+    assert "16 pairs" in measured.err and "texts of 16 pairs" in measured.out
     report_changed_data(runs["pairs"], {"train": "another fingerprint", "new": "x"})
     assert "changed" in (said := capsys.readouterr().err) and "train" in said and "new" not in said
 
@@ -229,6 +233,26 @@ def test_view_names_wrong_options(command, runs, name, options, facts):
 def test_erasure_without_attention(command, runs):
     result = command("view", runs["mean"], "a good film", "--view", "erasure")
     assert result.status == 0 and "if unknown" in result.out and "if hidden" not in result.out
+
+
+@pytest.mark.parametrize("hidden", [0.9998, None])
+def test_words_without_effect_are_not_named(hidden):
+    words = tuple(
+        WordEffect("first", at, word, 0.5, hidden, 0.9998) for at, word in enumerate(("good", "film"))
+    )
+    sentence = WordEffects("pos", 0.9999, words).sentence()
+    assert "0.0005" in sentence and "pos" in sentence and not any(each.word in sentence for each in words)
+    assert ("<unk>" in sentence) == (hidden is None)
+    assert "'good'" in WordEffects("pos", 0.99, words).sentence()
+
+
+def test_erasure_of_words_without_effect_is_drawn_light():
+    read = ReadText("good film", (7, 8, 3), ("good", "film", "</s>"), (0, 1, -1))
+    result = Classification("pos", {"neg": 0.0, "pos": 1.0}, (read,))
+    for cost, most in ((0.0001, 0.01), (0.5, 0.5)):
+        words = tuple(WordEffect("first", at, "x", None, None, 1 - cost * at) for at in range(2))
+        view = ClassificationView(result.seen(), result, WordEffects("pos", 1.0, words))
+        assert f">{most}<" in view.picture(ViewOptions("erasure")).svg()
 
 
 def test_hidden_word_equals_the_masked_pooling(runs):

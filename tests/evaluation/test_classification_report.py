@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy
 import pytest
 import torch
+from rich.console import Console
 
 from regard.data import Labels
 from regard.errors import ArgumentError, DataError, UnknownName
@@ -71,6 +73,18 @@ def test_written_and_printed():
     assert "21 classes is not printed" in str(many)
     odd = classification_report([0], [1], ["[red]", "a\x1bb"])
     assert "[red]" in str(odd) and "\x1b" not in str(odd)
+
+
+def test_long_labels_are_widened_or_folded_but_not_cut():
+    labels = ["CONTRADICTION", "ENTAILMENT", "NEUTRAL"]
+    report = classification_report([0, 1, 2], [0, 1, 1], labels)
+    (heading,) = [line for line in str(report).splitlines() if "predicted" in line]
+    assert heading.split()[3:] == labels
+    narrow = io.StringIO()
+    Console(file=narrow, width=51).print(report)
+    folded = narrow.getvalue().split("\n\n")[1].replace("true \\ predicted", "").splitlines()[:2]
+    assert all(len(line) <= 51 for line in narrow.getvalue().splitlines())
+    assert sorted("".join(folded).replace(" ", "")) == sorted("".join(labels))
 
 
 def test_wrong_arguments():

@@ -14,6 +14,8 @@ from regard.data import LabelledBatch, train_tokenizer
 from regard.data.batch import UNK
 from regard.errors import ArgumentError
 from regard.evaluation import ClassifierErasure, TextClassifier, erase_words
+from regard.evaluation.classification import SIDES
+from regard.evaluation.classifier_erasure import TextErasure
 from regard.models import Classifier, build_classifier
 from tests.evaluation.toy_sentiment import sentiment_word, toy_texts, trained
 
@@ -120,6 +122,17 @@ def test_short_and_blank_texts_are_skipped():
     nothing = erase_words(pointer(), ["f"])
     assert nothing.texts == () and "too few words" in str(nothing)
     assert nothing.to_dict()["hidden"] is None and json.dumps(measured.to_dict(), allow_nan=False)
+
+
+def test_texts_of_pairs_are_counted_as_texts_and_pairs():
+    texts = [
+        TextErasure(at // 2, SIDES[at % 2], "pos", (0,), ("a",), 0.5, 0.0, 0.25, 0.0, 0.0) for at in range(6)
+    ]
+    both = ClassifierErasure(tuple(texts))
+    assert both.pairs == 3 and "(6 texts of 3 pairs)" in str(both)
+    assert "0.00 nats" in str(both) and "by 0.25" in str(both)
+    single = ClassifierErasure(tuple(texts[::2]))
+    assert single.pairs == 0 and "(3 texts)" in str(single)
 
 
 def test_draws_depend_on_the_seed_only():

@@ -23,7 +23,11 @@ from regard.runs.prepare_run import Machine
 from regard.runs.run_facts import facts_of
 from regard.runs.train_run import train_run
 from regard.tasks.classification import ClassificationRun, ClassificationSettings, ClassificationTask
-from regard.tasks.classification.classification_data import LabelledCorpus, read_labelled_split
+from regard.tasks.classification.classification_data import (
+    LabelledCorpus,
+    check_header_lines,
+    read_labelled_split,
+)
 from regard.tasks.classification.stratified_split import hold_out_texts
 from regard.tasks.task_table import find_task
 from regard.training.checkpoints.checkpoints import Checkpoints
@@ -318,6 +322,48 @@ def test_long_texts_are_truncated_and_reported(tmp_path: Path):
     assert len(task.largest_batch()) == 17
 
 
+def header_error(folder: Path, *files: list[tuple[str, ...]], **data: Any) -> str:
+    """Return the error of check_header_lines() for the rows of each file; "" if there is none."""
+    names = [written(folder / f"{number}.tsv", rows) for number, rows in enumerate(files)]
+    settings = build(ClassificationSettings, {"data": {"train_file": names, **data}}, "test")
+    try:
+        check_header_lines(settings.data, read_labelled_split(settings.data))
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def test_header_line_that_is_read_as_a_text_is_an_error(tmp_path: Path):
+    rows, header = reviews(20), ("judgment", "sentence")
+    error = header_error(tmp_path, [header, *rows])
+    assert all(fact in error for fact in ("0.tsv, line 1", "'judgment'", "--columns judgment,sentence"))
+    assert "line 1" in header_error(tmp_path, [header, *rows], [header, *reviews(20, seed=1)])
+    pairs = [(*row, "it is so") for row in rows]
+    error = header_error(tmp_path, [(*header, "other"), *pairs], second=3)
+    assert "--columns judgment,sentence,other" in error
+    assert not header_error(tmp_path, [header, *rows], label="judgment", text="sentence")
+
+
+def test_rare_class_is_not_an_error(tmp_path: Path):
+    rows, header = reviews(20), ("judgment", "sentence")
+    for lines in (
+        rows,
+        [*rows, header],
+        [header, *rows, ("judgment", "other")],
+        [header, *rows, ("rare", "text")],
+        [("judgment", "a sentence"), *rows],
+        [header, *rows[:6]],
+    ):
+        assert not header_error(tmp_path, lines)
+
+
+def test_classes_with_one_training_text_are_noted(tmp_path: Path):
+    names = [written(tmp_path / "a.tsv", [*reviews(20), *((f"rare{each}", "text") for each in range(7))])]
+    settings = build(ClassificationSettings, {"data": {"train_file": names}}, "test")
+    (note,) = [str(note) for note in read_labelled_split(settings.data).notes if "one training" in str(note)]
+    assert "7 classes" in note and "'rare0'" in note and "a.tsv, line 21" in note and "2 more" in note
+
+
 BAD_FILES: dict[str, str] = {
     "empty.tsv": "",
     "single.tsv": "pos\tone\npos\ttwo\n",
@@ -351,7 +397,7 @@ BAD_FILES: dict[str, str] = {
         ),
         ({"train_file": ["good.tsv"], "valid_file": ["empty.tsv"]}, ["empty.tsv"]),
         ({"train_file": ["good.tsv"], "valid_file": ["new.tsv"], "held_out": 3}, ["held_out", "valid_file"]),
-        ({"train_file": ["text.txt"]}, ["text.txt", "data.format"]),
+        ({"train_file": ["text.txt"]}, ["text.txt", "--set data.format=label-first"]),
         ({"train_file": ["text.txt"], "format": "csv"}, ["data.format", "label-first"]),
         ({"train_file": ["text.txt"], "format": "label-first", "second": 3}, ["data.second"]),
         ({"train_file": ["good.tsv"], "label": 2}, ["data.label", "different columns"]),

@@ -81,7 +81,7 @@ def temperature_unless_default(
     """Option callback: like finite_unless_default(), but also reject a temperature that is not above 0."""
     value = finite_unless_default(context, parameter, value)
     if value is not None and value <= 0:
-        place, hint = f"{parameter.opts[0]} {value:g}", "for temperature 0, leave out --sample"
+        place, hint = f"{parameter.opts[0]} {value:g}", "for the most probable output, leave out --sample"
         raise ArgumentError(message(place, "invalid value", expected="a number above 0", hint=hint))
     return value
 

@@ -23,7 +23,8 @@ from regard.cli.run_options import (
     Threads,
     open_task,
 )
-from regard.data.line_io import Lines, Notes, given_lines, place_name, tell, writing
+from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell, writing
+from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, DataError, message, printable
 from regard.evaluation.classification import Classification
 
@@ -31,6 +32,9 @@ __all__ = ["classify"]
 
 AT_ONCE = 4096
 """Number of lines classified at once. They are sorted by length, so that batches need less padding."""
+
+ONE_TEXT = "one text per line, because this run classifies single texts"
+"""What a file must contain if the run does not classify pairs, for messages."""
 
 DRAWN_WIDTH = 100
 """The width, in characters, of drawings that are written to a file."""
@@ -104,8 +108,8 @@ def classify(
     """Classify texts: a label, a tab and its probability for each line of input.
 
     Files are UTF-8, plain or gzip. A blank line has an empty label and no probability. Invalid bytes (which
-    are replaced), truncated texts and blank lines are reported on standard error. If the run was trained on
-    pairs of texts, each line has two texts with a tab between them.
+    are replaced), truncated texts, unknown words and blank lines are reported on standard error. If the run
+    was trained on pairs of texts, each line has two texts with a tab between them.
 
     Examples:
 
@@ -155,6 +159,8 @@ class Inputs:
 
     seconds: the second text of each line, from --second; None if each line has both texts. pairs: whether the
     run classifies pairs. repaired: number of lines so far that had invalid UTF-8.
+    tabs: if the run classifies single texts, the number of lines so far that contain a tab.
+    first_tab: file and line number of the first line that contains a tab.
 
     >>> list(Inputs(Lines([b"one\\tother\\n"]), None, pairs=True))
     [('one', 'other')]
@@ -164,6 +170,8 @@ class Inputs:
     seconds: list[str] | None
     pairs: bool
     repaired: int = 0
+    tabs: int = 0
+    first_tab: str = ""
 
     def __iter__(self) -> Iterator[str | tuple[str, str]]:
         for number, place in enumerate(self.lines.places):
@@ -172,11 +180,22 @@ class Inputs:
                 self.repaired += part.repaired
                 part.repaired = 0
                 if not self.pairs:
+                    if "\t" in text.strip():
+                        self._count_tab(place, part.read)
                     yield text
                 elif self.seconds is not None:
                     yield text, os.fsencode(self.seconds[number]).decode("utf-8", "replace")
                 else:
                     yield self._pair(text, f"{place_name(place)}, line {part.read}")
+
+    def _count_tab(self, place: str | bytes, line: int) -> None:
+        """Count a line with a tab; raise DataError if it is the first line of a file named .tsv."""
+        where = f"{place_name(place)}, line {line}"
+        if line == 1 and isinstance(place, str) and place.lower().removesuffix(".gz").endswith(".tsv"):
+            hint = "write the column with the texts to a file of its own"
+            raise DataError(message(where, "the line has several columns", expected=ONE_TEXT, hint=hint))
+        self.first_tab = self.first_tab or where
+        self.tabs += 1
 
     def _pair(self, text: str, place: str) -> tuple[str, str]:
         sides = text.split("\t")
@@ -215,12 +234,20 @@ class OutputForm:
 
 def write_results(results: Iterator[Classification], form: OutputForm, inputs: Inputs) -> None:
     """Write each result as soon as it is computed. At the end, report problems of the input lines."""
-    notes = Notes()
+    notes, unknown = Notes(), UnknownWords()
     with writing(form.output) as write:
         for number, result in enumerate(results, 1):
             notes.add(number, result.notes)
+            if result.unknown:
+                words = [word for read in result.texts for word in read.unknown]
+                unknown.add_words(number, result.texts[0].unit, words, result.texts[0].bytewise)
             if form.draw and form.output is None:
                 Console(highlight=False).print(result, "")
             else:
                 write(form.format(result))
     tell(notes, inputs)
+    unknown.say()
+    if inputs.tabs:
+        more = f"; and {inputs.tabs - 1:,} more line{'s' * (inputs.tabs > 2)}" if inputs.tabs > 1 else ""
+        problem = "the line contains a tab, which is read as a space"
+        say(f"{inputs.first_tab}: {problem}; expected {ONE_TEXT}{more}")

@@ -102,10 +102,8 @@ def train(
     options.check_no_files(files)
     options.check_exclusive(arguments)
     _print_inputs(arguments)
-    kind, settings = _task_and_settings(arguments)
-    if dry_run:
-        return _estimate(kind, settings, output, arguments)
-    return _train(kind, settings, output, arguments)
+    run = _estimate if dry_run else _train
+    return run(*_task_and_settings(arguments), output, arguments)
 
 
 def _estimate(

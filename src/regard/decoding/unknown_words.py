@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from regard.data.line_io import say
@@ -45,12 +45,20 @@ class UnknownWords:
         for side, unit, words, bytewise in zip(
             ("source", "target"), pair.units, unknown_words, pair.bytewise, strict=True
         ):
-            if words:
-                key = (f"{side} {unit}", bytewise)
-                listed = self.named.setdefault(key, [])
-                listed += [(line, word) for word in words[: NAMED - len(listed)]]
-                self.count[key] = self.count.get(key, 0) + len(words)
-                self.lines[key] = self.lines.get(key, 0) + 1
+            self.add_words(line, f"{side} {unit}", words, bytewise)
+
+    def add_words(self, line: int, name: str, words: Sequence[str], bytewise: bool = False) -> None:
+        """Add the unknown words of a line.
+
+        line: its line number, from 1. name: what the words are, for example "word" or "source word".
+        bytewise: whether the tokenizer encodes them as bytes.
+        """
+        if words:
+            key = (name, bytewise)
+            listed = self.named.setdefault(key, [])
+            listed += [(line, word) for word in words[: NAMED - len(listed)]]
+            self.count[key] = self.count.get(key, 0) + len(words)
+            self.lines[key] = self.lines.get(key, 0) + 1
 
     def report(self) -> Iterator[str]:
         """Yield one line of text for each side (source or target) that has unknown words."""

@@ -56,6 +56,7 @@ class ReadText:
         "pool" is the pooling, with T = 1.
     unit: "word" or "character".
     unknown: the words or characters that the vocabulary does not cover.
+    bytewise: whether the tokenizer encodes these as bytes, instead of UNK.
 
     >>> weights = {"pool": numpy.array([[0.25, 0.5, 0.25, 0.0]])}
     >>> read = ReadText("bad film", (8, 9, 5, 3), ("▁b", "ad", "▁film", "</s>"), (0, 0, 1, -1), weights)
@@ -70,6 +71,7 @@ class ReadText:
     attention: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
     unit: str = "word"
     unknown: tuple[str, ...] = ()
+    bytewise: bool = False
 
     @cached_property
     def places(self) -> tuple[tuple[int, ...], ...]:
@@ -148,6 +150,11 @@ class Classification:
         return None if self.label is None else self.probabilities[self.label]
 
     @property
+    def unknown(self) -> tuple[str, ...]:
+        """The different words or characters of all texts that the vocabulary does not cover."""
+        return tuple(dict.fromkeys(word for read in self.texts for word in read.unknown))
+
+    @property
     def ranked(self) -> list[tuple[str, float]]:
         """The classes with their probabilities, the most probable first."""
         return sorted(self.probabilities.items(), key=lambda item: -item[1])
@@ -159,6 +166,7 @@ class Classification:
             "probability": self.probability,
             "probabilities": dict(self.probabilities),
             "texts": [read.to_dict() for read in self.texts],
+            "unknown": list(self.unknown),
             "notes": list(self.notes),
         }
 
@@ -216,7 +224,7 @@ class Classification:
     @property
     def _all_notes(self) -> tuple[str, ...]:
         """The notes, and one more if there are words that the vocabulary does not cover."""
-        unknown = list(dict.fromkeys(word for read in self.texts for word in read.unknown))
+        unknown = self.unknown
         more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
         words = f"not in the vocabulary: {', '.join(map(repr, unknown[:5]))}{more}"
         return (*self.notes, words) if unknown else self.notes

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy
 from numpy.typing import NDArray
+from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -22,7 +23,10 @@ SHOWN = 20
 """The confusion matrix is printed only for up to this many classes."""
 
 WIDEST = 12
-"""Maximum number of characters of a label above a column of the confusion matrix. Longer labels are cut."""
+"""If the confusion matrix does not fit, labels above its columns are folded to this many characters."""
+
+FOLDED = 4
+"""Maximum number of lines of a folded label. The rest of the label is cut."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,12 @@ class ClassificationReport:
             yield Text(f"the confusion matrix of {len(self.labels)} classes is not printed", "dim")
             return
         yield Text()
-        matrix = _table("true \\ predicted", [printable(label)[:WIDEST] for label in self.labels])
+        corner = "true \\ predicted"
+        names = [printable(label) for label in self.labels]
+        width = max(map(cell_len, (corner, *names))) + sum(cell_len(name) + 2 for name in names)
+        if width > options.max_width:
+            names = ["\n".join(chop_cells(name, WIDEST)[:FOLDED]) for name in names]
+        matrix = _table(corner, names)
         for label, row in zip(self.labels, self.confusion, strict=True):
             matrix.add_row(Text(printable(label)), *(f"{count:,}" for count in row.tolist()))
         yield matrix

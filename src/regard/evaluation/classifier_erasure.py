@@ -90,6 +90,12 @@ class ClassifierErasure:
         return float(numpy.mean([getattr(each, name) for each in self.texts])) if self.texts else math.nan
 
     @property
+    def pairs(self) -> int:
+        """The number of pairs that the measured texts are from; 0 if no text is the second text of a pair."""
+        has_seconds = any(each.side == SIDES[1] for each in self.texts)
+        return len({each.line for each in self.texts}) if has_seconds else 0
+
+    @property
     def better(self) -> float:
         """The fraction of texts for which `hidden` is larger than `hidden_random`."""
         wins = [each.hidden > each.hidden_random for each in self.texts]
@@ -101,13 +107,17 @@ class ClassifierErasure:
             return "the texts have too few words to measure the effect of hiding words"
         hidden = "most attended word" if self.k == 1 else f"{self.k} most attended words"
         others = "a random word" if self.k == 1 else f"{self.k} random words"
-        costs = in_nats(self.mean("hidden")), in_nats(self.mean("hidden_random"))
+        costs = in_nats(self.mean("hidden"), self.mean("hidden_random"))
         lowered = f"lowers the log-probability of the predicted label by {costs[0]} nats on average"
         return f"hiding the {hidden} {lowered}; {others} by {costs[1]}"
 
     def __str__(self) -> str:
-        count = f" ({len(self.texts):,} text{'s' * (len(self.texts) != 1)})" if self.texts else ""
-        return f"{self.summary()}{count}"
+        if not self.texts:
+            return self.summary()
+        count = f"{len(self.texts):,} text{'s' * (len(self.texts) != 1)}"
+        if self.pairs:
+            count += f" of {self.pairs:,} pair{'s' * (self.pairs != 1)}"
+        return f"{self.summary()} ({count})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings and the means as a dict for JSON; a mean that is undefined is None."""

@@ -136,13 +136,18 @@ def check_counts(call: str, k: int, samples: int) -> None:
         raise ArgumentError(message(call, problem, expected="at least 1 for both"))
 
 
-def in_nats(mean: float) -> str:
-    """Format a number with one decimal, or with two if its absolute value is between 0.005 and 0.95.
+def in_nats(*means: float) -> tuple[str, ...]:
+    """Format numbers with one decimal. Numbers below 0.95 have two decimals if one of them is 0.005 or more.
 
-    So a small number is not shown as 0.0. The result is never "-0.0".
+    So a small number is not shown as 0.0, and a number near 0 beside it is shown as 0.00. The comparisons
+    ignore signs. No result is "-0.0".
+
+    >>> in_nats(3.41, 0.0), in_nats(3.41, 0.25), in_nats(-0.001, 0.25)
+    (('3.4', '0.0'), ('3.4', '0.25'), ('0.00', '0.25'))
     """
-    digits = 2 if 0.005 <= abs(mean) < 0.95 else 1
-    return f"{round(mean, digits) + 0.0:.{digits}f}"
+    fine = any(0.005 <= abs(mean) < 0.95 for mean in means)
+    digits = [2 if fine and abs(mean) < 0.95 else 1 for mean in means]
+    return tuple(f"{round(mean, own) + 0.0:.{own}f}" for mean, own in zip(means, digits, strict=True))
 
 
 class HideKeys:

@@ -134,7 +134,7 @@ class Faithfulness:
         """Return one sentence for the caption of a picture."""
         if not self.words:
             return f"the source has too few {self.unit}s to measure the faithfulness of the attention"
-        attended, random = (in_nats(self.mean(name)) for name in ("hidden", "hidden_random"))
+        attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))
         one, several = self.unit, f"{self.unit}s"
         hidden = f"most attended source {one}" if self.k == 1 else f"{self.k} most attended source {several}"
         others = f"a random {one}" if self.k == 1 else f"{self.k} random {several}"

@@ -26,6 +26,9 @@ MEASURED = 400
 ROWS = 12
 """Maximum number of words in the printed table. The words that change the probability the most are shown."""
 
+SMALLEST = 0.0005
+"""If no word changes the probability by more than this, sentence() names no word."""
+
 
 @dataclass(frozen=True)
 class WordEffect:
@@ -73,9 +76,18 @@ class WordEffects:
         return [max(self.probability - each, 0.0) for each in probabilities]
 
     def sentence(self) -> str:
-        """Return a sentence about the word whose removal gives the lowest probability, for a caption."""
+        """Return a sentence about the word whose removal gives the lowest probability, for a caption.
+
+        If no word changes the probability by more than 0.0005 (SMALLEST), the sentence says so.
+        """
         if not self.words:
             return ""
+        if all(abs(self.probability - self._without(each)) <= SMALLEST for each in self.words):
+            masked = any(each.hidden is not None for each in self.words)
+            removed = "hiding" if masked else "replacing"
+            end = "" if masked else " by <unk>"
+            chance = f"the probability of {printable(self.label)} ({self.probability:.3f})"
+            return f"{removed} any one word{end} changes {chance} by at most {SMALLEST}"
         strongest = min(self.words, key=self._without)
         word, after = repr(printable(strongest.word)), self._without(strongest)
         removed = f"hiding {word}" if strongest.hidden is not None else f"replacing {word} by <unk>"

@@ -139,7 +139,10 @@ class Shapes:
         return self._draw(index)[0]
 
     def images(self, indices: Iterable[int]) -> Tensor:
-        """Draw the pictures at these indices as one tensor of shape (B, 3, 64, 64), dtype uint8."""
+        """Draw the pictures at these indices as one tensor of shape (B, 3, 64, 64), dtype uint8.
+
+        If the scenes were generated before, render(scenes) is faster.
+        """
         return torch.from_numpy(render([self.scene(index) for index in indices]))
 
     def _draw(self, index: int) -> tuple[Scene, numpy.random.PCG64]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy
+
 from regard.data.class_labels import ClassBalance, Labels
 from regard.data.labelled_batching import EncodedTexts, encode_texts
 from regard.data.labelled_formats import checked_columns
-from regard.data.labelled_text import LabelledTexts, format_of, read_labelled
+from regard.data.labelled_text import MANY, LabelledTexts, format_of, read_labelled
 from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from regard.data.tokenizers.lowercased import Lowercased
 from regard.errors import ArgumentError, DataError, RegardError, message, printable
@@ -25,6 +28,7 @@ __all__ = [
     "LabelledCorpus",
     "LabelledSplit",
     "check_files",
+    "check_header_lines",
     "load_labels",
     "load_text_tokenizer",
     "read_labelled_split",
@@ -32,6 +36,9 @@ __all__ = [
 
 TOKENIZER, LABELS = "text.tokenizer", "labels.json"
 """Files in a run folder: the tokenizer, and the list of classes, in the order of the outputs of the model."""
+
+LISTED = 5
+"""Maximum number of classes with a single training text that a note lists."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +74,7 @@ class LabelledSplit:
             *left_out,
             f"{len(self.train):,} training texts, {len(self.valid):,} validation texts{held}; {majority}",
             train,
+            *_single_texts(self.train),
         )
 
 
@@ -93,6 +101,50 @@ def _read(data: ClassificationData, files: Sequence[str]) -> LabelledTexts:
     )
 
 
+def check_header_lines(data: ClassificationData, split: LabelledSplit) -> None:
+    """Raise DataError if the first line of a TSV file whose columns are numbers is certainly a header line.
+
+    It is certain if there are at least 10 texts (MANY), the label of the line occurs only in first lines,
+    every other label occurs more than once, and no column of the line contains a space.
+
+    split: the training files that `data` names, read by read_labelled_split().
+    """
+    train = split.train
+    parts = (train, split.valid) if split.is_held_out else (train,)
+    counts = Counter(label for part in parts for label in part.labels)
+    first_lines = Counter(
+        label for part in parts for label, line in zip(part.labels, part.lines, strict=True) if line == 1
+    )
+    headers = {label for label, count in first_lines.items() if counts[label] == count}
+    others = [count for label, count in counts.items() if label not in headers]
+    if isinstance(data.label, str) or counts.total() < MANY or len(headers) != 1 or min(others) == 1:
+        return
+    for row in numpy.flatnonzero(train.lines == 1).tolist():
+        text = train[row]
+        names = [text.label, text.first, *(() if text.second is None else (text.second,))]
+        kind = format_of(Path(data.train_file[train.files[row]]), data.format)
+        if kind == "tsv" and text.label in headers and all(len(name.split()) == 1 for name in names):
+            listed = ",".join(printable(name)[:80] for name in names)
+            label = printable(text.label)[:80]
+            problem = f"the line looks like a header: no other line has the label {label!r}"
+            hint = f"name the columns, --columns {listed}, or remove the line"
+            raise DataError(message(train.place(row), problem, hint=hint))
+
+
+def _single_texts(train: LabelledTexts) -> tuple[str, ...]:
+    """Return a note that lists the classes with only one training text; () if there are none."""
+    counts = Counter(train.labels)
+    rows = [row for row, label in enumerate(train.labels) if counts[label] == 1]
+    if not rows:
+        return ()
+    listed = "; ".join(f"{printable(train.labels[row])[:80]!r} ({train.place(row)})" for row in rows[:LISTED])
+    more = f"; and {len(rows) - LISTED:,} more" if len(rows) > LISTED else ""
+    if len(rows) == 1:
+        header = "; is this line a header?" if train.lines[rows[0]] == 1 else ""
+        return (f"1 class has only one training text: {listed}{header}",)
+    return (f"{len(rows):,} classes have only one training text: {listed}{more}",)
+
+
 def check_files(data: ClassificationData) -> None:
     """Raise ArgumentError if a file format is unknown or does not suit the columns. Reads no file."""
     for path in (*data.train_file, *(data.valid_file or ())):
@@ -100,7 +152,7 @@ def check_files(data: ClassificationData) -> None:
             kind = format_of(Path(path), data.format)
         except ArgumentError as error:
             problem, expected = error.message.problem, error.message.expected
-            hint = "data.format = tsv, jsonl or label-first"
+            hint = "--set data.format=label-first, or tsv, or jsonl"
             raise ArgumentError(message(error.message.call, problem, expected=expected, hint=hint)) from None
         checked_columns("data.label, data.text, data.second", kind, data.label, data.text, data.second)
 

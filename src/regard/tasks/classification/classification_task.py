@@ -32,6 +32,7 @@ from regard.tasks.classification.classification_data import (
     LabelledCorpus,
     LabelledSplit,
     check_files,
+    check_header_lines,
     load_labels,
     load_text_tokenizer,
     read_labelled_split,
@@ -141,7 +142,10 @@ class ClassificationTask(RunTask):
     def read_data(
         cls, settings: ClassificationSettings, fingerprints: Mapping[str, str] | None = None
     ) -> LabelledSplit:
-        return read_labelled_split(settings.data)
+        split = read_labelled_split(settings.data)
+        if fingerprints is None:  # a new run; a resumed run keeps the classes that it began with
+            check_header_lines(settings.data, split)
+        return split
 
     @classmethod
     def encode_data(

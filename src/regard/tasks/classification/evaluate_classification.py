@@ -41,7 +41,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 """The options of `regard evaluate` for classification."""
 
 MOST_TEXTS = 1000
-"""Maximum number of texts to measure faithfulness on, which is slow: each text is classified 9 times."""
+"""Maximum number of texts, or pairs, to measure faithfulness on: each text is classified 9 times."""
 
 MOST_ENTRIES = 300
 """Maximum number of texts on an HTML page."""
@@ -181,5 +181,6 @@ def _write_page(
 
 def _erasure(classifier: ClassificationRun, lines: Sequence[Any]) -> ClassifierErasure:
     first = "the first " * (len(lines) > MOST_TEXTS)
-    say(f"measuring faithfulness on {first}{min(len(lines), MOST_TEXTS):,} texts")
+    unit = "pairs" if classifier.model.pairs else "texts"
+    say(f"measuring faithfulness on {first}{min(len(lines), MOST_TEXTS):,} {unit}")
     return erase_words(classifier, lines[:MOST_TEXTS])

@@ -23,6 +23,9 @@ from regard.viewing.picture import noted
 __all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "ClassificationView", "view_classification"]
 
 ERASURE = "erasure"
+LEAST_SCALE = 0.01
+"""In the view "erasure", the decrease of the probability that is drawn darkest is this large at least."""
+
 OWN_VIEWS = MappingProxyType({ERASURE: "the words, shaded by the effect of hiding each on the probability"})
 """Name -> help text of the view that only classification has, because it has to run the classifier."""
 
@@ -67,7 +70,8 @@ class ClassificationView(RunView):
             values = read.weights if view != ERASURE else self.effects.decreases(side, len(words))
             if values is not None and words:
                 name = side if len(self.result.texts) > 1 else label
-                parts.append(shaded([values[:DRAWN]], [name], words))
+                most = max(LEAST_SCALE, *values[:DRAWN]) if view == ERASURE else None
+                parts.append(shaded([values[:DRAWN]], [name], words, most=most))
         drawn = parts[0]
         bottom = drawn.frames[0].bounds[3]
         for part in parts[1:]:

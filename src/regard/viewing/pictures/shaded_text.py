@@ -37,19 +37,21 @@ def shaded(
     about: str = "",
     *,
     word: Word | None = None,
+    most: float | None = None,
 ) -> Picture:
     """Draw the sentence of the keys once for each query, each word shaded by its weight.
 
     weights: (T, S). rows, columns: T words for the queries, S words for the keys.
     about: a line below the title.
     word: the only query to draw, as an index or as text. Default: all queries.
+    most: the weight that is drawn darkest. Default: the largest weight.
 
     >>> from regard.viewing import shaded
     >>> print(shaded([[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"]))
       a  나는 .90  고양이 .10
     cat  나는  고양이 1.00
     """
-    array, most = checked_weights("shaded()", weights, "TS", None)
+    array, darkest = checked_weights("shaded()", weights, "TS", most)
     check_words("shaded()", "rows", rows, array, axis=0)
     check_words("shaded()", "columns", columns, array, axis=1)
     places = range(len(rows)) if word is None else [place_of(word, list(map(str, rows)), "shaded()")]
@@ -59,14 +61,14 @@ def shaded(
     top = 0.0
     for query, place in zip(queries, places, strict=True):
         canvas.words(side, top + HEIGHT / 2, query, anchor="end", color=DARK if word is None else QUIET)
-        top += shaded_line(canvas, side + 14, top, keys, array[place] / most) + 4
-    canvas.scale(side + 14, top + 10, most)
+        top += shaded_line(canvas, side + 14, top, keys, array[place] / darkest) + 4
+    canvas.scale(side + 14, top + 10, darkest)
     canvas.head(label(title, 90), label(about, 110))
     canvas.about = (
         f"the same {len(keys)} words for each of {len(queries)} queries; darker words have larger weights"
     )
     chosen = array[list(places)]
-    return Picture([canvas], Lines(chosen, tuple(queries), tuple(keys), label(title, 90), most))
+    return Picture([canvas], Lines(chosen, tuple(queries), tuple(keys), label(title, 90), darkest))
 
 
 def shaded_line(
