@@ -236,7 +236,7 @@ def _scores(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    """Convert a JSON value to a number, also the strings "NaN" and "Infinity"; None if it is no number."""
+    """Convert a JSON value, or a string such as "NaN", to a float; return None for other values."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

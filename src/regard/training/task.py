@@ -68,9 +68,9 @@ class Task(ABC):
     """Maximum number of batch shapes. With torch.compile, more shapes are an error; it is also the maximum
     number of CUDA graphs."""
     small_steps: bool = False
-    """Whether the loss runs so many small kernels that launching them takes longer than running them.
+    """Whether the speed of a step on a GPU is bound by kernel launches.
 
-    If so, steps on a GPU are captured in CUDA graphs by default."""
+    If so, steps are captured in CUDA graphs by default."""
     metrics: Mapping[str, Direction] = MappingProxyType({"loss": "lower"})
     """The scores that evaluate() returns, and whether higher or lower is better."""
     counted: str = "examples"
