@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.attention import attention
-from regard.dimensions import autocast_on
+from regard.dimensions import autocast_on, in_transform
 from regard.errors import UnknownName, positive
+from regard.layers.lstmn_steps import lstmn_steps
 from regard.layers.recurrent import Hidden
 from regard.masks.constructors import window
 from regard.masks.mask import Mask
@@ -95,6 +96,8 @@ class LSTMNLayer(nn.Module):
         Returns the outputs h_t (B, T, width), the cells c_t (B, T, width), the tapes after the last step, and
         its summary h~.
         """
+        if self._can_fuse():
+            return self._all_steps(x, past, summary, added, tape)
         gates_BTG = self.input(x)
         of_summary, recorded = self.summary.weight.T, bool(scopes_at(self.site, self.role))
         if recorded and tape is not None:
@@ -117,6 +120,35 @@ class LSTMNLayer(nn.Module):
             hidden.append(state)
             cells.append(cell)
         return torch.stack(hidden, 1), torch.stack(cells, 1), last_steps(past, tape), summary
+
+    def _can_fuse(self) -> bool:
+        """Return whether lstmn_steps(), which is faster than attention() calls, can compute these steps.
+
+        It cannot inside record() and intervene() at this site, in torch.func transforms and in torch.compile.
+        """
+        return not (scopes_at(self.site, self.role) or in_transform() or torch.compiler.is_compiling())
+
+    def _all_steps(
+        self, x: Tensor, past: Memory, summary: Tensor, added: Tensor | None, tape: int | None
+    ) -> tuple[Tensor, Tensor, Memory, Tensor]:
+        """Compute the result of forward() with lstmn_steps(): the input parts of all steps first."""
+        of_input, of_summary = self.score.query_weight.tensor_split((x.shape[-1],))
+        queries_BTA = x @ of_input
+        query_BA = torch.addmm(queries_BTA[:, 0], summary, of_summary)
+        joint_MN = torch.cat((self.summary.weight.T, of_summary), 1)
+        keys_BSA, values_BSE, summary = lstmn_steps(
+            self.input(x),
+            query_BA,
+            queries_BTA[:, 1:],
+            past.key[:, 0],
+            past.value[:, 0],
+            added,
+            (joint_MN, self.score.key_weight, self.score.vector),
+            tape,
+        )
+        states_BTM, cells_BTM = values_BSE[:, past.length :].chunk(2, -1)
+        past = replace(past, key=keys_BSA[:, None], value=values_BSE[:, None])
+        return states_BTM, cells_BTM, last_steps(past, tape), summary
 
     @staticmethod
     def _positions(past: Memory, tape: int | None) -> dict[str, Any]:
