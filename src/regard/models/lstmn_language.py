@@ -17,7 +17,8 @@ from regard.roles import READING_SELF
 __all__ = ["LSTMNLanguageModel"]
 
 WINDOW = "window"
-"""The value of `tape` for tapes that cover the whole window."""
+"""The value of `tape` with which a token can attend to all earlier tokens of its window. A window is the part
+of a continuous text that one batch contains."""
 
 
 class LSTMNLanguageModel(LanguageModel):
