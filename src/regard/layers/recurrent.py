@@ -144,7 +144,7 @@ class Recurrent(nn.Module):
         Returns the states (B, S, E), which are 0 on padding, and the last state of each sequence. E is width,
         or 2 width for bidirectional layers.
         """
-        if x.device.type != "cpu" or in_transform():  # packing would wait for the GPU
+        if x.device.type != "cpu" or in_transform():  # packing would synchronise the GPU
             return self.read_on(x, lengths)
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         states, last = self.layers(packed)
@@ -152,7 +152,7 @@ class Recurrent(nn.Module):
         return states_BSE, self._batch_first(last)
 
     def read_on(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-        """Do the same as encode() without packing. On a GPU, packing would wait for the device.
+        """Do the same as encode() without packing, because on a GPU packing would synchronise the device.
 
         The layers also run over the padding; the states there are then set to 0. For the backward direction,
         each sequence is reversed, but its padding stays at the end.
