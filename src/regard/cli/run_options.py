@@ -31,7 +31,7 @@ __all__ = [
 SEARCHING, MACHINE = "Decoding", "Checkpoint and device"
 
 MAX_SOURCE_LENGTH, BATCH_TOKENS = 512, 4096
-"""Defaults of --max-source-length and --batch-tokens. The class Sample has the defaults for --sample."""
+"""Defaults of --max-source-length and --batch-tokens. The defaults of --temperature etc. are in Sample."""
 
 
 def _option(name: str, metavar: str, text: str, panel: str = SEARCHING, **more: Any) -> Any:
