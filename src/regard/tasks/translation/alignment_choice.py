@@ -1,4 +1,4 @@
-"""Choose the attention (site, head, step) that a run aligns words by, and save it; combine two directions."""
+"""Choose the attention (see Choice) that a run aligns words by, and save it; combine two directions."""
 
 from __future__ import annotations
 
