@@ -351,9 +351,11 @@ class Reinforce(nn.Module):
 
 
 def likelihood_bound(log_likelihoods: Tensor, samples: int) -> Tensor:
-    """Return sum_n log 1/K sum_k p(y_n | s_nk), a lower bound of sum_n log p(y_n) in expectation.
+    """Return a lower bound (in expectation) of the log-likelihood of N targets y_n, from K samples of each.
 
-    It lies between L_s and log p(y), and is closer to log p(y) with more samples (Burda et al. 2016, eq. 8).
+    bound = sum_n log 1/K sum_k p(y_n | s_nk),  E[bound] <= sum_n log p(y_n)
+
+    Its mean lies between L_s and log p(y), and is closer to log p(y) with more samples (Burda et al. 2016, eq. 8).
 
     log_likelihoods: log p(y_n | s_nk), (N K,), the K samples of an example next to each other. samples: K.
 

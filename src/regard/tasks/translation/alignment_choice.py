@@ -91,7 +91,7 @@ def _all_alignments(
 def aligned_at(
     pair: Scored, site: str | None = None, head: int | None = None, shifted: bool | None = None
 ) -> Scored:
-    """Return a copy of the pair that is aligned by this site, head and step (shifted).
+    """Return a copy of a scored pair whose alignment uses this site, head and step (`shifted`, see Choice).
 
     An argument that is None leaves the present value unchanged.
 
