@@ -355,7 +355,7 @@ def likelihood_bound(log_likelihoods: Tensor, samples: int) -> Tensor:
 
     bound = sum_n log 1/K sum_k p(y_n | s_nk),  E[bound] <= sum_n log p(y_n)
 
-    Its mean lies between L_s and log p(y), and is closer to log p(y) with more samples (Burda et al. 2016, eq. 8).
+    Its mean lies between L_s and log p(y), closer to log p(y) with more samples (Burda et al. 2016, eq. 8).
 
     log_likelihoods: log p(y_n | s_nk), (N K,), the K samples of an example next to each other. samples: K.
 
