@@ -31,7 +31,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "luong affine fed": ("luong", {"width": 6, "readout": "affine", "cell": "rnn"}),
     "luong both ways dot": ("luong", {"width": 6, "score": "dot", "both_ways": True, "depth": 2}),
     "luong both ways general": ("luong", {"width": 6, "both_ways": True, "embedding": 5}),
-    "lstmn shallow": ("lstmn", {"width": 6, "embedding": 5, "hidden": 7, "fusion": "shallow"}),
+    "lstmn shallow": ("lstmn", {"width": 6, "embedding": 5, "fusion": "shallow"}),
     "lstmn deep": ("lstmn", {"width": 6, "embedding": 5, "depth": 2}),
     "lstmn gated dot": ("lstmn", {"width": 6, "depth": 2, "connections": "gated", "score": "dot"}),
     **{f"transformer {position}": ("transformer", {**SMALL, "position": position}) for position in POSITIONS},

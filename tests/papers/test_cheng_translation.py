@@ -23,7 +23,7 @@ FUSIONS = pytest.mark.parametrize("fusion", ["shallow", "deep"])
 
 def make(fusion: str, **options: Any) -> LSTMNTranslationModel:
     torch.manual_seed(0)
-    model = build_model("lstmn", SIZE, SIZE, width=6, embedding=5, hidden=7, fusion=fusion, **options)
+    model = build_model("lstmn", SIZE, SIZE, width=6, embedding=5, fusion=fusion, **options)
     assert isinstance(model, LSTMNTranslationModel)
     with torch.no_grad():
         for weight in model.cross.score.parameters():

@@ -183,8 +183,6 @@ def view(
 
     * `regard view runs/language --text "the cat sat on the mat" --view heads --site decoder.0.self`
 
-    * `regard view runs/language --text "the cat sat on the mat" --view reading`
-
     * `regard view runs/classifier --text "a stirring , funny film"`
 
     * `regard view runs/pairs --text "A man sleeps" --second "Nobody sleeps"`
@@ -233,7 +231,7 @@ def _check_self_attention(seen: Seen, view: str | None) -> None:
         sites = ", ".join(each.name for each in seen.sites) or "none"
         problem = f"the model has no self-attention; its attention sites: {sites}"
         raise ArgumentError(
-            message(f"--view {view}", problem, hint="transformer and lstmn have self-attention")
+            message(f"--view {view}", problem, hint="a transformer or an lstmn has self-attention")
         )
 
 

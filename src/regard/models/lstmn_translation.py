@@ -53,7 +53,6 @@ class LSTMNTranslationModel(Model):
     fusion: "shallow" or "deep", see FUSIONS.
     width: size of the states and cells of both networks.
     embedding: size of the word embeddings. Default: width.
-    hidden: size of the tanh layer of all additive score functions. Default: width.
     depth: number of layers of the encoder and of the decoder. The first layer of the decoder reads the tapes
         of the last layer of the encoder.
     connections: how the layers are connected: "plain", "skip" or "gated", see LSTMN.
@@ -84,7 +83,6 @@ class LSTMNTranslationModel(Model):
         *,
         fusion: str = "deep",
         embedding: int | None = None,
-        hidden: int | None = None,
         depth: int = 1,
         connections: str = "skip",
         dropout: float = 0.0,
@@ -96,19 +94,13 @@ class LSTMNTranslationModel(Model):
             raise UnknownName("fusion", fusion, FUSIONS)
         inputs = width if embedding is None else embedding
         sizes = {"source_size": source_size, "target_size": target_size, "embedding": inputs}
-        tanh_size = width if hidden is None else hidden
-        positive("LSTMNTranslationModel()", dropout, **sizes, width=width, hidden=tanh_size, depth=depth)
+        positive("LSTMNTranslationModel()", dropout, **sizes, width=width, depth=depth)
         self.source_size, self.target_size, self.width, self.fusion = source_size, target_size, width, fusion
         self.source, self.target = words(source_size, inputs), words(target_size, inputs)
-        shared: dict[str, Any] = {
-            "hidden": tanh_size,
-            "depth": depth,
-            "connections": connections,
-            "dropout": dropout,
-        }
+        shared: dict[str, Any] = {"depth": depth, "connections": connections, "dropout": dropout}
         read = width if fusion == "shallow" else 0
         self.encoder = LSTMN(inputs, width, **shared, site="encoder")
-        self.cross = SourceAttention(inputs + width, width, tanh_size, score, select)
+        self.cross = SourceAttention(inputs + width, width, score, select)
         self.longest_source = self.cross.longest
         self.decoder = LSTMN(inputs + read, width, **shared, site="decoder", role=DECODER_SELF)
         self.gate = nn.Linear(width + inputs, width) if fusion == "deep" else None
@@ -182,17 +174,17 @@ class SourceAttention(nn.Module):
     """Attention of the decoder to the source (inter-attention), one call per step.
 
     query_size, key_size: sizes of the query [x_t; g~_t-1] or [x_t; h_t-1], and of the states of the encoder.
-    hidden: size of the tanh layer of "additive" and "concat", unless `score` is a table that sets it.
-    score, select: see LSTMNTranslationModel.
+    score, select: see LSTMNTranslationModel. The tanh layer of "additive" and "concat" has the size key_size,
+        unless `score` is a table that sets `hidden`.
     """
 
     site, role = "decoder.cross", CROSS_ATTENTION
 
-    def __init__(self, query_size: int, key_size: int, hidden: int, score: ScoreOption, select: SelectOption):
+    def __init__(self, query_size: int, key_size: int, score: ScoreOption, select: SelectOption):
         super().__init__()
         if isinstance(score, str | Mapping):
             table = {"name": score} if isinstance(score, str) else dict(score)
-            score = {"hidden": hidden, **table} if table.get("name") in ("additive", "concat") else table
+            score = {"hidden": key_size, **table} if table.get("name") in ("additive", "concat") else table
         built = build_layer_score(score, query_size, key_size)
         # Some score functions, such as dot, need queries and keys of the same size. Then project the keys.
         narrows = built.mismatch(query_size, key_size, 1) is not None
