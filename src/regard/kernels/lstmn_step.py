@@ -23,8 +23,9 @@ __all__ = ["cell", "cell_backward", "read", "read_backward"]
 BLOCK = 256
 """Number of columns per program of the cell kernels."""
 
-TILE = 8192
-"""Maximum number of elements of a tile of the tapes in the read kernels."""
+TILE = 16384
+"""Maximum number of elements of a tile of the tapes in read(). In read_backward(), which also loads gradients
+of the tapes, it is half of this number."""
 
 
 @triton.jit
@@ -193,7 +194,7 @@ def read(
     """Compute layers.lstmn_steps.read() with one kernel; the arguments are explained there."""
     tensors = query, keys, values, vector, scores, totals, reads
     steps = _strides(query, keys, values, scores, totals, reads)
-    _launch(read_forward_kernel, tensors, first, last, steps)
+    _launch(read_forward_kernel, tensors, first, last, steps, TILE)
 
 
 def read_backward(
@@ -205,7 +206,7 @@ def read_backward(
     assert dkeys.stride() == keys.stride() and dvalues.stride() == values.stride()
     tensors = query, keys, values, vector, scores, totals, reads, dreads, dkeys, dvalues, dquery, dvector
     steps = _strides(query, keys, values, scores, totals, reads, dreads, dquery, dvector)
-    _launch(read_backward_kernel, tensors, first, last, steps)
+    _launch(read_backward_kernel, tensors, first, last, steps, TILE // 2)
 
 
 def cell(gates: Tensor, reads: Tensor, added: Tensor | None, values: Tensor) -> None:
@@ -241,13 +242,15 @@ def _strides(*tensors: Tensor) -> list[int]:
     return [stride for each in tensors for stride in each.stride()[: max(each.dim() - 1, 1)]]
 
 
-def _launch(kernel, tensors: tuple[Tensor, ...], first: int, last: int, strides: list[int]) -> None:
-    """Launch a read kernel with one program for each sequence."""
+def _launch(
+    kernel, tensors: tuple[Tensor, ...], first: int, last: int, strides: list[int], most: int
+) -> None:
+    """Launch a read kernel with one program for each sequence. most: maximum size of a tile."""
     query, _, values, *_ = tensors
     hidden, size = query.shape[1], values.shape[2]
     tile = max(triton.next_power_of_2(hidden), triton.next_power_of_2(size))
     kernel[(len(query),)](
         *tensors, first, last, hidden, size, *strides,
-        STEPS=min(max(TILE // tile, 1), 16), HIDDEN=triton.next_power_of_2(hidden),
+        STEPS=min(max(most // tile, 1), 16), HIDDEN=triton.next_power_of_2(hidden),
         SIZE=triton.next_power_of_2(size), num_warps=8,
     )  # fmt: skip
