@@ -79,6 +79,23 @@ def test_perplexity_of_files_equals_the_library(command, runs, tmp_path):
     assert "bits per character" in command("evaluate", runs["layered"], "--test-file", path).out
 
 
+def test_windows_of_documents_are_reported_only_where_they_are_used(command, runs, tmp_path):
+    text = {"train_file": [str(runs["folder"] / "text.txt")], "tokenizer": "word", "layout": "documents"}
+    model = {"name": "transformer", "width": 8, "heads": 2, "layers": 1, "inner": 8}
+    run = _train(LanguageTask, tmp_path, "lines", data=text, model=model)
+    whole = json.loads(command("evaluate", run, "--json").out)  # each line has 7 tokens with </s>
+    assert (whole["window"], whole["stride"]) == (None, None)
+    assert "windows of" not in command("evaluate", run).out
+    for options in (("--stride", 3), ("--window", 7, "--stride", 3)):
+        result = command("evaluate", run, *options)
+        assert result.status == 2 and "--stride 3" in result.err and "--window" in result.err
+    near, far = (
+        json.loads(command("evaluate", run, "--window", 4, "--stride", each, "--json").out) for each in (1, 4)
+    )
+    assert (near["window"], near["stride"]) == (4, 1) and near["perplexity"] != far["perplexity"]
+    assert "windows of 4 tokens" in command("evaluate", run, "--window", 4).out
+
+
 def test_validation_text_without_files(command, runs):
     for name in ("layered", "lstm"):
         scores = json.loads(command("evaluate", runs[name], "--checkpoint", "latest", "--json").out)
