@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from regard.cli import bounds
 from regard.cli.run_options import (
     BATCH_TOKENS,
     LENGTH_PENALTY,
-    MACHINE,
     SEARCHING,
     CheckpointName,
     Device,
@@ -30,14 +28,16 @@ from regard.cli.run_options import (
     Threads,
     TopK,
     TopP,
+    batch_tokens_option,
+    beam_size_option,
     build_search,
+    length_option,
+    n_best_option,
     open_task,
 )
 from regard.data.line_io import Lines, Notes, place_name, say, tell, writing
 from regard.data.tokenizers.normalize import clean
 from regard.decoding import Beam, Sample, Search
-from regard.decoding.beam import MOST_BEAMS
-from regard.decoding.rules import MOST_TOKENS
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, shown
 from regard.sites import declared_sites
@@ -91,14 +91,7 @@ Page = Annotated[
 ]
 MaxNewTokens = Annotated[
     int,
-    typer.Option(
-        "--max-new-tokens",
-        metavar="INT",
-        help="Maximum number of tokens to generate per text.",
-        rich_help_panel=SEARCHING,
-        min=1,
-        max=MOST_TOKENS,
-    ),
+    length_option("--max-new-tokens", "Maximum number of tokens to generate per text."),
 ]
 Stop = Annotated[
     list[str] | None,
@@ -111,37 +104,13 @@ Stop = Annotated[
 ]
 BeamSearch = Annotated[
     int | None,
-    typer.Option(
-        "--beam-size",
-        metavar="INT",
-        help="Use beam search with this beam size, instead of greedy search.",
-        rich_help_panel=SEARCHING,
-        min=1,
-        max=MOST_BEAMS,
-    ),
+    beam_size_option("Use beam search with this beam size, instead of greedy search."),
 ]
 NBest = Annotated[
     int,
-    typer.Option(
-        "--n-best",
-        metavar="INT",
-        help="Number of texts per prompt: the best ones of beam search, or samples.",
-        rich_help_panel=SEARCHING,
-        min=1,
-        max=MOST_BEAMS,
-    ),
+    n_best_option("Number of texts per prompt: the best ones of beam search, or samples."),
 ]
-BatchTokens = Annotated[
-    int,
-    typer.Option(
-        "--batch-tokens",
-        metavar="INT",
-        help="Batch size in tokens, including the tokens to generate.",
-        rich_help_panel=MACHINE,
-        min=1,
-        max=bounds.TOKENS,
-    ),
-]
+BatchTokens = Annotated[int, batch_tokens_option("Batch size in tokens, including the tokens to generate.")]
 
 
 def generate(
