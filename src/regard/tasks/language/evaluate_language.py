@@ -44,7 +44,8 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     ),
     CommandOption(
         "--stride",
-        "Distance of the sliding windows: each token is predicted from at least window - stride + 1 tokens.",
+        "Number of tokens by which the window moves. Each token is predicted from at least "
+        "window - stride + 1 tokens.",
         "INT",
         int,
         shown_default="half of the window",
@@ -62,9 +63,10 @@ class LanguageReport:
 
     data: where the text comes from, for the title. run: the run folder and the step of the checkpoint.
     loss: the loss on the text. unknown: number of unknown tokens. window: number of tokens of a sliding
-    window. stride: distance between two windows. Both are None if the text was read without windows: a
-    recurrent model read it from its beginning to its end, or each line (document) was read at once.
-    carried: whether a recurrent model carried its state through the text.
+    window. stride: number of tokens from the start of a window to the start of the next. window and stride
+    are None if the text was read without windows: a recurrent model read it from its beginning to its end, or
+    each line (document) was read at once. carried: whether a recurrent model carried its state through the
+    text.
     """
 
     data: str
@@ -175,7 +177,7 @@ def _useless_stride(stride: int, windows: Any) -> ArgumentError:
 
 
 def _with_windows(run: LanguageRun, window: int | None, stride: int | None) -> LanguageSettings:
-    """Return the settings with this window and stride (None: unchanged).
+    """Return the settings of the run with this window and this stride; None keeps the value of the run.
 
     Raise ArgumentError if the model has too few positions for the window, or if it reads without windows.
     """
