@@ -21,6 +21,7 @@ from regard.cli.run_options import (
     OutputFile,
     RunFolder,
     Threads,
+    batch_tokens_option,
     open_task,
 )
 from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell, writing
@@ -78,17 +79,7 @@ AtOnce = Annotated[
         max=bounds.LINES,
     ),
 ]
-BatchTokens = Annotated[
-    int,
-    typer.Option(
-        "--batch-tokens",
-        metavar="INT",
-        help="Batch size in tokens.",
-        rich_help_panel="Checkpoint and device",
-        min=1,
-        max=bounds.TOKENS,
-    ),
-]
+BatchTokens = Annotated[int, batch_tokens_option("Batch size in tokens.")]
 
 
 def classify(

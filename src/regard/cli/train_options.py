@@ -218,7 +218,9 @@ Tokenizer = Annotated[
 ]
 VocabSize = Annotated[
     int | None,
-    _option("--vocab-size", "INT", "Vocabulary size; for translation, of each side.", show_default=CHOSEN),
+    _option(
+        "--vocab-size", "INT", "Vocabulary size; for translation, of each side.", show_default=CHOSEN, min=5
+    ),
 ]
 TaskName = Annotated[
     str | None,
@@ -244,11 +246,13 @@ ModelName = Annotated[
 ]
 Width = Annotated[
     int | None,
-    _option("--width", "INT", "Width of the model (hidden size).", MODEL, show_default=CHOSEN),
+    _option("--width", "INT", "Width of the model (hidden size).", MODEL, show_default=CHOSEN, min=1),
 ]
 Dropout = Annotated[
     float | None,
-    _option("--dropout", "FLOAT", "Dropout probability.", MODEL, show_default=CHOSEN, callback=bounds.finite),
+    _option(
+        "--dropout", "FLOAT", "Dropout probability.", MODEL, show_default=CHOSEN, callback=bounds.dropout
+    ),
 ]
 AttentionScore = Annotated[
     str | None,

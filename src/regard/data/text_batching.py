@@ -254,6 +254,9 @@ class SlidingWindows:
         more context and takes longer. With stride = window, the windows do not overlap.
     tokens: token budget of a batch; the number of rows is tokens // window, but at least 1.
 
+    longest: number of tokens of the longest document (with EOS), or of the continuous text. If it is at most
+        `window`, each document is read at once, and `stride` has no effect.
+
     In the example, the targets that an earlier window has counted are 0 (PAD).
 
     >>> from regard.data.tokenizers import train_tokenizer
@@ -277,6 +280,7 @@ class SlidingWindows:
             lengths = numpy.diff(text.lines.offsets) + 1
         else:
             first, lengths = numpy.zeros(1, numpy.int64), numpy.array([text.token_count])
+        self.longest = int(lengths.max(initial=0))
         windows = 1 + -(-numpy.maximum(lengths - window, 0) // stride)
         document = numpy.repeat(numpy.arange(len(windows)), windows)
         number = numpy.arange(len(document)) - (numpy.cumsum(windows) - windows)[document]

@@ -51,6 +51,9 @@ class Size:
         depth = self.layers if self.decoder_layers is None else self.decoder_layers
         sizes = {"width": self.width, "heads": self.heads, "inner": self.inner}
         positive("Size()", **sizes, layers=self.layers, decoder_layers=depth)
+        if self.width % self.heads:
+            problem = f"width is {self.width} and heads is {self.heads}"
+            raise ArgumentError(message("Size()", problem, expected="width = a multiple of heads"))
 
 
 SIZES = {

@@ -125,7 +125,7 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         folder,
         settings.task,
         {"name": settings.model.name, **settings.model.options},
-        {key: value for key, value in _changed(settings.data).items() if key != "max_length"},
+        _shown_data(settings.data, task.always_shown),
         _changed(settings, skipped=("data", "model")),
         fingerprints=_fingerprints(folder, notes),
         parameters=parameters,
@@ -278,6 +278,13 @@ def _damage(checkpoint: Checkpoint, tensors: Sequence[str] | None = None) -> str
     except DataError as error:
         return error.message.problem
     return ""
+
+
+def _shown_data(data: Section, always: tuple[str, ...]) -> dict[str, Any]:
+    """Return the data settings to show: those in `always`, and those that differ from their default."""
+    changed = _changed(data)
+    names = [name for name in (*type(data).model_fields, *changed) if name in changed or name in always]
+    return {name: changed.get(name, getattr(data, name, None)) for name in names if name != "max_length"}
 
 
 def _changed(section: Section, skipped: tuple[str, ...] = (), above: str = "") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import torch
 from torch import nn
 
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, message, naming_place
 from regard.runs.command_options import CommandOption
 from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.training.checkpoints.checkpoints import Checkpoint
@@ -88,6 +88,8 @@ class RunTask(Task):
     for_outputs: ClassVar[tuple[str, ...]] = ("task", "model")
     next_command: ClassVar[str] = "regard show {run}"
     """The command that `regard train` suggests after training; {run} is the run folder."""
+    always_shown: ClassVar[tuple[str, ...]] = ()
+    """The data settings that `regard show` prints even if they have their default value."""
     size_names: ClassVar[tuple[str, ...]] = ()
     """The name of each size that sizes() returns, such as source and target."""
     smallest_sizes: ClassVar[tuple[int, ...]] = ()
@@ -207,10 +209,19 @@ class RunTask(Task):
     @classmethod
     def check_model(cls, settings: Any) -> None:
         """Check the model options of a new run before the data are read: build it with smallest_sizes."""
-        with torch.device("meta"):
+        cls.outlined(settings)
+
+    @classmethod
+    def outlined(cls, settings: Any) -> Any:
+        """Return the model with smallest_sizes on the meta device, where its tensors use no memory.
+
+        Raise ArgumentError if an option of the model is invalid. The error names the section [model].
+        """
+        with torch.device("meta"), naming_place("[model]"):
             model = cls.build_model(settings.model, cls.smallest_sizes)
         check_memory(model)
         check_estimator(model, settings.training)
+        return model
 
     @classmethod
     def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -230,11 +241,6 @@ class RunTask(Task):
     ) -> Plan:
         """Choose the settings that are not set yet. timed: always measure the speed, not only if needed."""
         return Plan(dict(settings))
-
-    @classmethod
-    def summary(cls, data: Any) -> str:
-        """Return a line about the amount of data, printed before the data are prepared; "" for no line."""
-        return ""
 
     def described(self) -> str:
         """Return the sizes of the data for the log, such as "8,000 tokens"."""

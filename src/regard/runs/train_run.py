@@ -69,8 +69,6 @@ def train_run(
                 raise ArgumentError(message(str(folder), "another training has just started in this folder"))
             say = _progress_lines(console, processes)
             if run.is_new:
-                if text := task.summary(run.data):
-                    say(text)
                 say(f"preparing {'tokenizers and ' if task.files else ''}batches ...")
             corpus = prepare_corpus(task, run, folder, processes)
             set_threads(machine, folder, device, processes)
