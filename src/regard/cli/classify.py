@@ -148,8 +148,9 @@ def _seconds(text: Sequence[str] | None, second: Sequence[str] | None, pairs: bo
 class Inputs:
     """Iterate over the texts, or pairs of texts, of all lines. Errors name the file and the line.
 
-    seconds: the second text of each line, from --second; None if each line has both texts. pairs: whether the
-    run classifies pairs. repaired: number of lines so far that had invalid UTF-8.
+    seconds: the second text of each line, from --second; None if each line has both texts.
+    pairs: whether the run classifies pairs.
+    repaired: number of lines so far that had invalid UTF-8.
     tabs: if the run classifies single texts, the number of lines so far that contain a tab.
     first_tab: file and line number of the first line that contains a tab.
 

@@ -222,7 +222,8 @@ class Prompts:
     lines: the prompts as bytes, or the files with prompts.
     skip_invalid: whether a prompt that the model cannot read is reported, instead of raising an error.
     repaired: number of lines so far that had invalid UTF-8.
-    skipped: number of prompts so far that the model cannot read. first_error: the error of the first of them.
+    skipped: number of prompts so far that the model cannot read.
+    first_error: the error of the first of them.
     """
 
     lines: Lines

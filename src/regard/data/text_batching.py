@@ -155,7 +155,8 @@ class WindowBatches:
     window: number of tokens of each row.
     tokens: token budget of a batch, per process; the number of rows is tokens // window, but at least 1.
     shuffle: if False, every epoch has the same windows, in the order of the text.
-    seed: random seed of the order. rank, world: index of this process, and number of processes.
+    seed: random seed of the order.
+    rank, world: index of this process, and number of processes.
 
     In the example, 3 is EOS and 0 is PAD.
 
@@ -305,6 +306,7 @@ def _gathered(
     """Return windows of a flat array of tokens as a batch.
 
     The inputs of row r are flat[begins[r]:ends[r]]. The target of each position is the next token in `flat`.
+
     counted: for each row, the position in `flat` of the first input whose target is counted in the loss.
     index: the field `index` of the batch.
     width: number of positions to which the rows are padded, if they are shorter.

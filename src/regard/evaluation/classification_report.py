@@ -164,8 +164,9 @@ class ClassificationReport:
     def _table(self, first: str, predicted: Sequence[str], scores: bool = True) -> Table:
         """Return a table with a row for each true class.
 
-        first: the title of the first column. predicted: the titles of the columns of the confusion matrix;
-        without them, the matrix is left out. scores: whether there are columns for the scores.
+        first: the title of the first column.
+        predicted: the titles of the columns of the confusion matrix; without them, the matrix is left out.
+        scores: whether there are columns for the scores.
         """
         table = _table(first, [*predicted, *(SCORES if scores else ())])
         for each, counts in zip(self.classes, self.confusion.tolist(), strict=True):

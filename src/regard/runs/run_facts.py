@@ -28,8 +28,9 @@ __all__ = ["Kept", "RunFacts", "facts_of"]
 class Kept:
     """Facts about one checkpoint.
 
-    size: in bytes. marks: contains "best" for the best checkpoint, and "latest" for the latest. damage: what
-    is damaged, or "".
+    size: in bytes.
+    marks: contains "best" for the best checkpoint, and "latest" for the latest.
+    damage: what is damaged, or "".
     """
 
     step: int
@@ -42,11 +43,16 @@ class Kept:
 class RunFacts:
     """The facts about a run.
 
-    model: its name and options. vocabulary: the sizes that the model depends on, such as the source and
-    target vocabulary sizes. changed: settings that differ from the default. losses: training losses, as
-    (step, loss). evaluations: the scores of each evaluation. notes: what could not be read, and why.
-    damaged: whether the run cannot be loaded. best_metric: the score that selects the best checkpoint. lower:
-    whether lower values of it are better. next_command: the command that the task suggests after training.
+    model: its name and options.
+    vocabulary: the sizes that the model depends on, such as the source and target vocabulary sizes.
+    changed: settings that differ from the default.
+    losses: training losses, as (step, loss).
+    evaluations: the scores of each evaluation.
+    notes: what could not be read, and why.
+    damaged: whether the run cannot be loaded.
+    best_metric: the score that selects the best checkpoint.
+    lower: whether lower values of it are better.
+    next_command: the command that the task suggests after training.
     counted: the units, such as target tokens, over which the loss is a mean and which progress.tokens counts.
     usual_metric: the default of best_metric.
     """

@@ -47,8 +47,10 @@ class ReadData(Protocol):
 class Plan:
     """The complete settings of a run, after the task has chosen those that the user has not set.
 
-    settings: nested as in config.toml. text: a sentence that says what was chosen. epochs: number of epochs
-    that the run will take. seconds: duration of the run; None if the speed was not measured.
+    settings: nested as in config.toml.
+    text: a sentence that says what was chosen.
+    epochs: number of epochs that the run will take.
+    seconds: duration of the run; None if the speed was not measured.
     """
 
     settings: dict[str, Any]
@@ -126,8 +128,8 @@ class RunTask(Task):
     ) -> Any:
         """Return the corpus: the encoded data for the constructor. Write `files` to the folder if missing.
 
-        cache: folder for encoded data; None for the default folder. lines: maximum number of lines to train a
-        tokenizer on, for an estimate; None for all lines.
+        cache: folder for encoded data; None for the default folder.
+        lines: maximum number of lines to train a tokenizer on, for an estimate; None for all lines.
         """
         return data
 
@@ -170,7 +172,8 @@ class RunTask(Task):
     def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> RunView:
         """Record the attention of a trained run for one input, for `regard view`.
 
-        options: the values of view_options. drawing: what will be drawn.
+        options: the values of view_options.
+        drawing: what will be drawn.
         """
         problem = f"the task {cls.task_name()} does not show attention"
         hint = f"implement {cls.__name__}.view_run()"
@@ -227,7 +230,8 @@ class RunTask(Task):
     def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         """Raise if the new settings of a resumed run contradict those that it was started with.
 
-        before: the settings that it was started with. settings: the new settings.
+        before: the settings that it was started with.
+        settings: the new settings.
         """
 
     @classmethod

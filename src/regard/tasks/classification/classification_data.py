@@ -138,7 +138,9 @@ def check_header_lines(data: ClassificationData, split: LabelledSplit) -> None:
 def check_unknown_header(texts: LabelledTexts, labels: Labels, format: str | None) -> None:
     """Raise DataError if the first line of a TSV file has an unknown label and looks like a header line.
 
-    It looks like a header if no column of the line contains a space. format: as in read_labelled().
+    It looks like a header if no column of the line contains a space.
+
+    format: as in read_labelled().
     """
     for row in numpy.flatnonzero(texts.lines == 1).tolist():
         text = texts[row]

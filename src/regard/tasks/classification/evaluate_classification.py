@@ -51,7 +51,8 @@ MOST_ENTRIES = 300
 class ClassificationEvaluation:
     """The comparison of predicted and true classes, and the faithfulness of the attention if it was measured.
 
-    data: where the texts come from, for the title. run: the run folder and the step of the checkpoint.
+    data: where the texts come from, for the title.
+    run: the run folder and the step of the checkpoint.
     balance: the number of texts of each class.
     """
 

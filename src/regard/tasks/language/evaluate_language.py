@@ -61,12 +61,15 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 class LanguageReport:
     """The perplexity of a text.
 
-    data: where the text comes from, for the title. run: the run folder and the step of the checkpoint.
-    loss: the loss on the text. unknown: number of unknown tokens. window: number of tokens of a sliding
-    window. stride: number of tokens from the start of a window to the start of the next. window and stride
-    are None if the text was read without windows: a recurrent model read it from its beginning to its end, or
-    each line (document) was read at once. carried: whether a recurrent model carried its state through the
-    text.
+    data: where the text comes from, for the title.
+    run: the run folder and the step of the checkpoint.
+    loss: the loss on the text.
+    unknown: number of unknown tokens.
+    window: number of tokens of a sliding window.
+    stride: number of tokens from the start of a window to the start of the next. window and stride are None
+        if the text was read without windows: a recurrent model read it from its beginning to its end, or each
+        line (document) was read at once.
+    carried: whether a recurrent model carried its state through the text.
     """
 
     data: str
@@ -145,8 +148,9 @@ def evaluate_text(
 ) -> LanguageReport:
     """Compute the perplexity of a text.
 
-    name: the name of the text in the report. window: number of tokens of a sliding window. stride: distance
-    between two windows. By default, both are as in the evaluations during training.
+    name: the name of the text in the report.
+    window: number of tokens of a sliding window.
+    stride: distance between two windows. By default, both are as in the evaluations during training.
     """
     settings = _with_windows(run, window, stride)
     with advancing("reading the text", text.token_count) as report:

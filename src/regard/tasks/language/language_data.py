@@ -33,8 +33,8 @@ Blank lines are not counted."""
 class TextLines:
     """The lines of text files, from line `start` up to `stop` (exclusive), read again in each iteration.
 
-    files: read one after the other; the line number, from 0, continues over all files. stop: None for the
-    last line of the last file.
+    files: read one after the other; the line number, from 0, continues over all files.
+    stop: None for the last line of the last file.
     """
 
     files: tuple[str, ...]
@@ -82,7 +82,8 @@ def scan(lines: TextLines) -> TextScan:
 class TextSplit:
     """The training text and the validation text.
 
-    held_out: whether the validation text was held out from the training files. scans: the facts about both.
+    held_out: whether the validation text was held out from the training files.
+    scans: the facts about both.
     """
 
     train: TextLines

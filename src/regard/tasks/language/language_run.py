@@ -56,7 +56,8 @@ def evaluation_batches(text: EncodedText, settings: LanguageSettings) -> Iterabl
 class LanguageRun(LoadedRun):
     """A trained language model with the run that it comes from (see LoadedRun).
 
-    model: the model, in eval mode. tokenizer: the tokenizer of the run.
+    model: the model, in eval mode.
+    tokenizer: the tokenizer of the run.
     """
 
     settings: LanguageSettings

@@ -213,8 +213,9 @@ class TextGenerator:
     ) -> dict[str, Any]:
         """Return the fields of a TextResult that follow from its tokens and its attention.
 
-        row: the first token, the prompt, and the tokens of the result. text: the text of the user; its
-        unknown words are listed. prompt: number of tokens of the prompt.
+        row: the first token, the prompt, and the tokens of the result.
+        text: the text of the user; its unknown words are listed.
+        prompt: number of tokens of the prompt.
         """
         first, tokens = row[0], list(row[1:])
         pieces = self.tokenizer.pieces(tokens)
