@@ -44,7 +44,9 @@ class EncodedCaptions:
 
     def of_image(self, row: int) -> list[list[int]]:
         """Return the captions of an image."""
-        return [self.captions.at(each).tolist() for each in numpy.flatnonzero(self.image_rows == row)]
+        return [
+            self.captions.at(each).tolist() for each in numpy.flatnonzero(self.image_rows == row).tolist()
+        ]
 
 
 def encode_captions(
@@ -69,7 +71,7 @@ class CaptionBatches:
     images: False for batches without images, to be filled with cached feature vectors. ImageBatch.source is
         then the index of each image, (B,).
     workers: number of threads that prepare the next batches; 0: none.
-    tokens, options: the arguments of Batches: token budget, sentences, rounded, shuffle, seed, rank and world.
+    tokens, options: the arguments of Batches, such as sentences, rounded, shuffle, seed, rank and world.
 
     The order and the augmentation depend only on the data, these arguments and (seed, epoch).
 

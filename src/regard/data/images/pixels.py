@@ -125,6 +125,7 @@ def decode_files(
                 errors.append(error)
             report(row + 1)
     if in_memory:
-        return Pixels(size, array if not errors else array[torch.tensor(kept, dtype=torch.long)]), kept, errors
+        whole = Pixels(size, array)
+        return whole.select(kept) if errors else whole, kept, errors
     chosen = [paths[row] for row in kept]
     return Pixels(size, read=lambda row: read_image(chosen[row], size), count=len(chosen)), kept, errors

@@ -34,13 +34,13 @@ class ImageData(Section):
     default, train and val, valid or dev. held_out: number of training images to hold out if there is no
     validation set. built_in: "shapes", a generated corpus, instead of files. pictures: number of training
     pictures of the built-in corpus (default: 10,000).
-    empty, missing, damaged: what to do with a caption without words, an image file that does not exist, and an
-    image file that cannot be decoded: "error", or "skip" to leave it out.
+    empty, missing, damaged: what to do with a caption without words, an image file that does not exist, and
+    an image file that cannot be decoded: "error", or "skip" to leave it out.
     image_size: width and height in pixels of the images that the model reads. crop_margin: images are decoded
-    with so many more pixels, and a random part of them is read in training. flip: mirror half of the images in
-    training; do not use it if captions contain "left" or "right". workers: number of threads that prepare
-    batches. lowercase: convert captions to lower case. tokenizer: word, unigram, bpe or character. vocab_size:
-    vocabulary size. max_length: maximum number of tokens of a caption; longer captions are truncated.
+    with so many more pixels, and a random part of them is read in training. flip: mirror half of the images
+    in training; do not use it if captions contain "left" or "right". workers: number of threads that prepare
+    batches. lowercase: convert captions to lower case. tokenizer: word, unigram, bpe or character.
+    vocab_size: vocabulary size. max_length: maximum number of tokens of a caption; longer ones are truncated.
     """
 
     train_file: list[str] | None = None
@@ -75,10 +75,10 @@ class ImageData(Section):
             if wrong := [name for name in named if getattr(self, name)]:
                 raise Clash(f"built_in is set, and {wrong[0]} too", "only one of them")
             if self.crop_margin or self.flip:
-                problem = "the pictures of shapes cannot be cropped or flipped: captions contain left and right"
+                problem = "pictures of shapes cannot be cropped or flipped: captions contain left and right"
                 raise Clash(problem, "flip = false and crop_margin = 0")
             if self.image_size not in (None, PIXELS):
-                raise Clash(f"image_size is {self.image_size}", f"{PIXELS}, the size of the pictures of shapes")
+                raise Clash(f"image_size is {self.image_size}", f"{PIXELS}, the size of these pictures")
         elif self.pictures is not None:
             raise Clash("pictures is set without built_in", 'built_in = "shapes"')
         if self.held_out is not None and (self.valid_file or self.valid_split):
@@ -110,14 +110,17 @@ class CaptioningModel(ModelSettings):
     name: str = "captioner"
 
 
+Metric = Literal["loss", "perplexity", "cider", "bleu", "bleu1", "bleu2", "bleu3", "bleu4", "exact"]
+
+
 class CaptioningTraining(Training):
     """Training settings that only captioning has, besides the training settings of all tasks.
 
-    doubly_stochastic: lambda, the weight of the doubly stochastic penalty (Xu et al. 2015, eq. 14); 0 disables
-    it. The penalty of a caption is divided by the number of locations of the feature map.
+    doubly_stochastic: lambda, the weight of the doubly stochastic penalty (Xu et al. 2015, eq. 14), which is
+    for soft attention; 0 disables it.
     """
 
-    best: Literal["loss", "perplexity", "cider", "bleu", "bleu1", "bleu2", "bleu3", "bleu4", "exact"] = "cider"
+    best: Metric = "cider"
     label_smoothing: Part = 0.0
     doubly_stochastic: Weight = 0.0
 
