@@ -33,8 +33,9 @@ __all__ = [
 TOKENIZER = "text.tokenizer"
 """The tokenizer file of a run folder."""
 
-PICTURES, VALID_PICTURES = 10_000, 1000
-"""Default number of training pictures of the built-in corpus, and its number of validation pictures."""
+PICTURES, VALID_PICTURES, VALID_PART = 10_000, 1000, 10
+"""The built-in corpus: default number of training pictures; maximum number of validation pictures; there is
+one validation picture for VALID_PART training pictures."""
 
 HELD_OUT, HELD_OUT_PART = 1000, 20
 """By default, HELD_OUT images are held out for validation, but at most one in HELD_OUT_PART."""
@@ -118,9 +119,9 @@ def read_caption_split(data: ImageData) -> CaptionSplit:
     cannot be decoded, unless the settings say to skip them.
     """
     if data.built_in:
-        return CaptionSplit(
-            read_shapes("train", data.pictures or PICTURES), read_shapes("valid", VALID_PICTURES)
-        )
+        count = data.pictures or PICTURES
+        valid = min(VALID_PICTURES, max(count // VALID_PART, 1))
+        return CaptionSplit(read_shapes("train", count), read_shapes("valid", valid))
     assert data.train_file
     split, valid_split = _splits(data)
     train = read_images(data, data.train_file, data.images, split)
