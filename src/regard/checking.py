@@ -199,8 +199,8 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, shown: dict[str, tu
         if key_heads == 0 or heads % key_heads:
             refuse(
                 "the number of query heads is not a multiple of the number of key heads",
-                "H of query a multiple of H of key",
-                "with grouped heads, for example 8 query heads share 2 key heads",
+                "H of query is a multiple of H of key",
+                "for example, 8 query heads can share 2 key heads (grouped-query attention)",
             )
 
 
@@ -296,7 +296,7 @@ def _check_score(
             f"this {name} has parameters for {score.heads} heads, "
             f"but query has {heads[0]} heads and key has {heads[1]}",
             f"query (B, {score.heads}, T, D) and key (B, {score.heads}, S, D)",
-            "a score created without heads=... shares its parameters among all heads",
+            "a score function created without heads=... shares its parameters among all heads",
         )
     parameter = next(score.parameters(), None) if isinstance(score, nn.Module) else None
     if parameter is not None and parameter.device != query.device:

@@ -100,7 +100,7 @@ Hint = str | tuple[str | Setting, ...]
 class Message(str):
     """The text of an error and the fields that it was built from; returned by message().
 
-    call: the call, the option, or the file and line.
+    call: where the problem is: the call, the option, or the file and line.
     problem: what is wrong.
     rows: one line per tensor.
     expected: what is valid.

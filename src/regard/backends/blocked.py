@@ -167,7 +167,11 @@ class _Totals:
         ]
 
     def shaped_like(self, tensors: list[Tensor | None], groups: int) -> list[Tensor | None]:
-        """Return the gradients in the shapes and dtypes of query, key, value, vector and the bias tensors."""
+        """Return the gradients in the shapes and dtypes of query, key, value, vector and the bias tensors.
+
+        tensors: these tensors; None for a tensor that the call does not have.
+        groups: number of query heads that share a key head.
+        """
         if self.factor is not None:  # add_additive_gradients() does not multiply by v
             self.query *= self.factor
             self.key *= self.factor

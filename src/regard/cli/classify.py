@@ -34,7 +34,7 @@ AT_ONCE = 4096
 """Number of lines classified at once. They are sorted by length, so that batches need less padding."""
 
 ONE_TEXT = "one text per line, because this run classifies single texts"
-"""What a file must contain if the run does not classify pairs, for messages."""
+"""The expected content of a file, for messages, if the run classifies single texts instead of pairs."""
 
 DRAWN_WIDTH = 100
 """The width, in characters, of drawings that are written to a file."""
@@ -72,7 +72,7 @@ AtOnce = Annotated[
     typer.Option(
         "--at-once",
         metavar="INT",
-        help="Number of lines to read before they are classified.",
+        help="Number of lines that are read and classified together, before the results are written.",
         show_default=f"{AT_ONCE}, or 1 for a terminal",
         min=1,
         max=bounds.LINES,
@@ -105,7 +105,7 @@ def classify(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Classify texts: a label, a tab and its probability for each line of input.
+    """Classify texts: print a label, a tab and the probability of the label for each line of input.
 
     Files are UTF-8, plain or gzip. A blank line has an empty label and no probability. Invalid bytes (which
     are replaced), truncated texts, unknown words and blank lines are reported on standard error. If the run

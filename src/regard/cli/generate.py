@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["generate"]
 
 AT_ONCE, MAX_NEW_TOKENS = 256, 100
-"""Number of prompts that are continued together, and the default of --max-new-tokens."""
+"""AT_ONCE: number of prompts that are continued together. MAX_NEW_TOKENS: default of --max-new-tokens."""
 
 ON_PAGE = 100
 """Maximum number of texts on a page. It is small because each text has a picture for every layer."""
@@ -217,7 +217,7 @@ def generate(
 def _search(
     beam_size: int | None, length_penalty: str | None, n_best: int, sample: bool, sampling: dict[str, Any]
 ) -> Search:
-    """Return the search: sampling with --sample, beam search with one of its options, otherwise greedy."""
+    """Return the search method: sampling with --sample, beam search with one of its options, else greedy."""
     unused = [name for name, value in sampling.items() if value is not None and not sample]
     if unused:
         option = f"--{unused[0].replace('_', '-')}"
@@ -227,7 +227,7 @@ def _search(
 
 
 def _given_prompts(prompt: Sequence[str] | None, files: Sequence[str] | None) -> Lines:
-    """Return the prompts of --prompt or --prompt-file; without these options, those of standard input."""
+    """Return the prompts of --prompt or --prompt-file; without these options, the lines of standard input."""
     if prompt and files:
         raise ArgumentError(message("--prompt", "it cannot be combined with --prompt-file"))
     if list(files or ()).count("-") > 1:
@@ -244,7 +244,8 @@ def _given_prompts(prompt: Sequence[str] | None, files: Sequence[str] | None) ->
 class Prompts:
     """Iterate over all prompts. Errors name the file and the line.
 
-    lines: where the prompts are. repaired: number of lines so far that had invalid UTF-8.
+    lines: the prompts as bytes, or the files with prompts.
+    repaired: number of lines so far that had invalid UTF-8.
     """
 
     lines: Lines

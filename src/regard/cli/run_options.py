@@ -31,7 +31,7 @@ __all__ = [
 SEARCHING, MACHINE = "Decoding", "Checkpoint and device"
 
 MAX_SOURCE_LENGTH, BATCH_TOKENS = 512, 4096
-"""Default values of options. The defaults of --temperature, --top-k, --top-p and --seed are in Sample."""
+"""Defaults of --max-source-length and --batch-tokens. The defaults of --temperature etc. are in Sample."""
 
 
 def _option(name: str, metavar: str, text: str, panel: str = SEARCHING, **more: Any) -> Any:

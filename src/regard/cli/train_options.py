@@ -124,9 +124,9 @@ def _seeds(text: str) -> int | list[int]:
 
 
 def _has_setting(kind: Any, name: str) -> bool:
-    """Return whether a task has a setting of this name; True if the section accepts any name.
+    """Return whether a task has a setting of this name, such as "training.steps".
 
-    kind: the class of the settings.
+    It is also True if the section, such as "training", accepts any name. kind: the class of all settings.
     """
     *sections, last = name.split(".")
     for section in sections:

@@ -149,7 +149,7 @@ def _check(pairs: Pairs, count: int | None, fraction: float | None, disjoint: st
             if count is not None
             else "neither count nor fraction is given"
         )
-        raise ArgumentError(message("hold_out()", problem, expected="one of the two"))
+        raise ArgumentError(message("hold_out()", problem, expected="either count or fraction"))
     if not isinstance(pairs, Pairs):
         problem = f"pairs is of type {type(pairs).__name__}"
         hint = "use read_pairs(...) for files, pairs_from_lists(sources, targets) for lists"

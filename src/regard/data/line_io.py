@@ -223,9 +223,9 @@ def tell(notes: Notes, *sides: Repaired) -> None:
 
 
 def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Lines:
-    """Return the lines of the FILE arguments or of --text; if both are missing, those of standard input."""
+    """Return the lines of the FILE arguments or of --text; if both are missing, of standard input."""
     if files and text:
-        raise ArgumentError(message("--text", "conflicts with FILE arguments", expected="one of the two"))
+        raise ArgumentError(message("--text", "conflicts with FILE arguments", expected="--text or files"))
     if list(files or ()).count(STANDARD) > 1:
         raise ArgumentError(message("-", "standard input is named twice, but can be read only once"))
     if text:

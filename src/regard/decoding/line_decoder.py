@@ -78,7 +78,7 @@ class LineDecoder:
 
     @property
     def bytewise(self) -> tuple[bool, bool]:
-        """Whether the source and the target tokenizer encode unknown characters as bytes."""
+        """For the source and for the target: whether the tokenizer encodes unknown characters as bytes."""
         return self.source.bytewise, self.target.bytewise
 
     def search(

@@ -56,7 +56,7 @@ class ReadText:
         "pool" is the pooling, with T = 1.
     unit: "word" or "character".
     unknown: the words or characters that the vocabulary does not cover.
-    bytewise: whether the tokenizer encodes these as bytes, instead of UNK.
+    bytewise: whether the tokenizer encodes the unknown words or characters as bytes, instead of UNK.
 
     >>> weights = {"pool": numpy.array([[0.25, 0.5, 0.25, 0.0]])}
     >>> read = ReadText("bad film", (8, 9, 5, 3), ("▁b", "ad", "▁film", "</s>"), (0, 0, 1, -1), weights)

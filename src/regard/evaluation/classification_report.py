@@ -23,10 +23,10 @@ SHOWN = 20
 """The confusion matrix is printed only for up to this many classes."""
 
 WIDEST = 12
-"""If the confusion matrix does not fit, labels above its columns are folded to this many characters."""
+"""If the confusion matrix is too wide for the terminal, its column labels are wrapped at this width."""
 
 FOLDED = 4
-"""Maximum number of lines of a folded label. The rest of the label is cut."""
+"""Maximum number of lines of a wrapped label. The rest of the label is left out."""
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ class TextClassifier:
         return classification_report(true.tolist(), predicted, self.labels)
 
     def _checked(self, lines: Iterable[Line], first: int = 0) -> list[tuple[str, ...]]:
-        """Return each line as a tuple of one or two texts. first: the index of the first line in the data."""
+        """Return each line as a tuple of one or two texts. first: the number of lines before these lines."""
         if isinstance(lines, str) or not isinstance(lines, Iterable):
             problem = f"the argument is of type {type(lines).__name__}"
             raise ArgumentError(message("classify()", problem, expected="a line, or a list of lines"))
@@ -277,10 +277,13 @@ def _valid(text: str) -> str:
 
 
 def _by_text(calls: list[Attended], widths: list[int]) -> list[NDArray[Any]]:
-    """Return the recorded weights of a site, (B, [H,] T, S), on the CPU, for each text of a pair.
+    """Return the recorded weights of a site on the CPU: one array (B, [H,] T, S), or two for pairs of texts.
 
-    widths: the number of tokens of each text, including padding. An LSTMN calls its site once per token; the
-    weights of these calls are concatenated. The other layers call their sites once for each text.
+    calls: the recorded calls of the site.
+    widths: the number of tokens of the texts, and of the second texts of pairs, including padding.
+
+    An LSTMN calls its site once per token; the weights of these calls are concatenated. The other layers call
+    their sites once for each text.
     """
     weights = [call.weights.float().cpu().numpy() for call in calls if call.weights is not None]
     if len(weights) == len(widths):

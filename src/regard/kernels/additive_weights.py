@@ -53,7 +53,7 @@ def additive_weigh_kernel(
     """Compute dp = dO . V, the gradient of the weights p, and partial sums of delta = sum over keys of p dp.
 
     scores, norm, value, doutput: read, to recompute p and to compute dp.
-    dscores: writes dp in whole tiles, (B H, rows, keys).
+    dscores: writes dp, (B H, rows, keys), where rows and keys are rounded up to whole tiles.
     deltas: writes one partial sum per key tile, (B H, key tiles, rows).
     SERIES: also write bounds for g, which scaling() in additive_series needs. Elements that are NaN or
         infinite are ignored.

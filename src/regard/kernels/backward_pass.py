@@ -86,7 +86,7 @@ class Backward:
         self.key_sequences = self.shape.batch * self.shape.key_heads
 
     def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the gradients of query, key, value and vector; the last three are empty unless `others`."""
+        """Return the gradients of query, key, value and vector; the last three are empty without `others`."""
         forward, shape = self.forward, self.shape
         chunks = range(0, shape.queries, shape.chunk)
         several = len(chunks) > 1

@@ -50,7 +50,7 @@ def reciprocal(x, APPROXIMATE: tl.constexpr):
 
 @triton.jit
 def exponential(x):
-    """Return e^2x, clamped to the range of float32; NaN for NaN."""
+    """Return e^2x, clamped to the range of float32; NaN if x is NaN."""
     held = tl.maximum(x * TWICE_LOG2E, -126.0, propagate_nan=tl.PropagateNan.ALL)
     return tl.exp2(tl.minimum(held, 126.0, propagate_nan=tl.PropagateNan.ALL))
 

@@ -1,4 +1,4 @@
-"""Pooling: reduce the states of a sequence to one vector (the mean, the first, the last, or by attention)."""
+"""Pooling: reduce the states of a sequence to one vector (mean, first state, last state, or attention)."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class PoolingOptions:
 
 
 ATTENTION = ("score", "select")
-"""The options of the attention that pools the states."""
+"""The names of the options of AttentionPooling that PoolingOptions accepts."""
 
 
 class MeanPooling(nn.Module):

@@ -118,7 +118,7 @@ class Mask:
 
     @property
     def sides(self) -> Window:
-        """How many keys to the left and to the right of a query are visible by `causal` and `window`.
+        """(left, right): how many keys to the left and right of a query its parts causal and window allow.
 
         None means no limit on this side.
         """
@@ -175,7 +175,7 @@ class Mask:
         return self._moved(lambda tensor: tensor.to(device), lambda mask: mask.to(device), None)
 
     def reordered(self, index: Tensor) -> Mask:
-        """Return the mask of a new batch that consists of the sequences `index`, (B',), of this batch."""
+        """Return the mask of a new batch. index: (B',), the indices of its sequences in this batch."""
 
         def take(tensor: Tensor) -> Tensor:
             return tensor if tensor.shape[0] == 1 else tensor.index_select(0, index)

@@ -30,7 +30,8 @@ class Classifier(nn.Module):
     layer with ReLU.
 
     Arguments:
-    vocabulary_size, classes: number of tokens, number of classes.
+    vocabulary_size: number of tokens.
+    classes: number of classes.
     features: size of u and v.
     hidden: size of the hidden layer for pairs.
     dropout: dropout probability of u, v and the hidden layer.

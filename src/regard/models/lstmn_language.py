@@ -17,7 +17,8 @@ from regard.roles import READING_SELF
 __all__ = ["LSTMNLanguageModel"]
 
 WINDOW = "window"
-"""The value of `tape` for tapes that cover the whole window."""
+"""The value of `tape` with which a token can attend to all earlier tokens of its window. A window is the part
+of a continuous text that one batch contains."""
 
 
 class LSTMNLanguageModel(LanguageModel):
@@ -35,11 +36,11 @@ class LSTMNLanguageModel(LanguageModel):
     depth: number of layers.
     connections: "plain", "skip" or "gated", see LSTMN.
     tape: number of past tokens that a token can attend to, or "window". The tapes are empty at the start of a
-        document, of a text to score and of a prompt. In continuous text they are carried from window to
-        window, so a token can attend to tokens of earlier windows, and they are empty only at the start of an
-        epoch or evaluation. With "window" the number of tokens is not limited, but at the start of each
-        window of continuous text all steps except the last one are removed from the tapes. The evaluation
-        then needs windows as in training: evaluation.window = data.window.
+        document, of a text to score and of a prompt. Continuous text is read in windows, one after the other.
+        The tapes are carried from window to window, so a token can attend to tokens of earlier windows; the
+        tapes are empty only at the start of an epoch or evaluation. With "window" the number of tokens is not
+        limited, but at the start of each window of continuous text all steps except the last one are removed
+        from the tapes. The evaluation then needs windows as in training: evaluation.window = data.window.
     dropout: probability of D.
     tie: whether embedding and output layer share their weights. Then embedding must equal width.
     uniform: if set, all initial weights and biases are drawn from [-uniform, uniform].

@@ -156,7 +156,7 @@ def copy_files(task: type[RunTask], source: Path, target: Path) -> None:
 
 
 def set_threads(machine: Machine, folder: Path, device: str, processes: Processes) -> None:
-    """Set the number of CPU threads: the requested number, or that of the resumed run, or the fastest.
+    """Set the number of CPU threads: as requested, or as in the resumed run, or the fastest number.
 
     A resumed run keeps its number of threads, because another number would change the order of summation, and
     so the rounding of the results.

@@ -105,7 +105,7 @@ def check_seeds(settings: RunSettings) -> None:
     if "seed" in settings.model_fields_set:
         problem, hint = "seed and seeds are both set", "set only one of them"
     elif training.minutes is not None:
-        problem = "minutes cannot be combined with several seeds: the steps would depend on the speed"
+        problem = "minutes cannot be combined with several seeds: the step count would depend on the speed"
         hint = "set the length by --steps or --epochs"
     elif training.compile:
         problem = "training.compile cannot be combined with several seeds"

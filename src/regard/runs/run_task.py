@@ -124,7 +124,7 @@ class RunTask(Task):
     ) -> Any:
         """Return the corpus: the encoded data for the constructor. Write `files` to the folder if missing.
 
-        cache: folder for encoded data; None for the usual one. lines: maximum number of lines to train a
+        cache: folder for encoded data; None for the default folder. lines: maximum number of lines to train a
         tokenizer on, for an estimate; None for all lines.
         """
         return data
@@ -182,11 +182,11 @@ class RunTask(Task):
 
     @classmethod
     def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Return the options of `regard train` that this task reads in its own way, and their settings.
+        """Convert the options of `regard train` for the data files, if this task has its own rules for them.
 
         options: the value of each option by its name, with _ instead of -; None if it is not used.
 
-        Returns the names of these options, and the settings of [data] that they set.
+        Returns the names of the options that were converted, and the settings of [data] that they set.
         """
         return (), {}
 
@@ -221,19 +221,19 @@ class RunTask(Task):
 
     @classmethod
     def fit_settings(cls, settings: Mapping[str, Any], data: Any) -> tuple[dict[str, Any], str]:
-        """Return the settings completed to suit the data, and a note for the log, or ""."""
+        """Fill in settings that suit the data. Return all settings, and a note for the log ("" for none)."""
         return dict(settings), ""
 
     @classmethod
     def plan(
         cls, settings: Mapping[str, Any], corpus: Any, device: str, processes: Processes, timed: bool = False
     ) -> Plan:
-        """Choose the settings that are not set yet. timed: measure the speed even if no choice needs it."""
+        """Choose the settings that are not set yet. timed: always measure the speed, not only if needed."""
         return Plan(dict(settings))
 
     @classmethod
     def summary(cls, data: Any) -> str:
-        """Return the amount of data in one line, printed before they are prepared; "" prints nothing."""
+        """Return a line about the amount of data, printed before the data are prepared; "" for no line."""
         return ""
 
     def described(self) -> str:

@@ -134,7 +134,7 @@ def _trained(
             introduce(log, run, task)
         progress = trainer.run(interrupt)
         if processes.first and progress.ended:
-            checked_settings(kind, folder)  # again: files may have changed during training
+            checked_settings(kind, folder)  # check again: files may have changed during training
         log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {interrupt.cause}")
     warning = ""
     if settings.training.minutes is not None:

@@ -59,9 +59,9 @@ class Select:
         return visible_BHTS
 
     def problem(self, rows: tuple[int, ...]) -> str | None:
-        """Return an error text if the shapes of this selection do not fit queries of shape (*rows, D).
+        """Return an error text if a tensor of this selection does not match the query, else None.
 
-        Return None if they fit.
+        rows: shape of the query without its last dimension, (..., T).
         """
         return None
 

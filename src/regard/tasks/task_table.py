@@ -22,10 +22,10 @@ TASKS = {
 """Name of a task -> its module and class. The module is imported when the task is used."""
 
 DEFAULT = "translation"
-"""The task if `regard train` has no --task, or if a config.toml does not name one."""
+"""The task that is used if neither --task of `regard train` nor config.toml names one."""
 
 OWN = "package.module:Class"
-"""What to write for a task that is not in TASKS."""
+"""The form in which a user names a task that is not in TASKS: its module and its class."""
 
 
 def find_task(name: str) -> type[RunTask]:

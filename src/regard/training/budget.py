@@ -36,14 +36,14 @@ REPLAN = tuple(part / 20 for part in range(1, 20))
 """The fractions of a wall-clock budget after which the number of steps is estimated again."""
 
 TOLERANCE = 0.2
-"""A new estimate of the number of steps is logged if it differs from the last by more than this fraction."""
+"""If a new estimate of the number of steps differs by more than this fraction from the last, it is logged."""
 
 FEW_STEPS = 200
-"""A run with fewer steps, or with less than a quarter of an epoch, gets a warning."""
+"""A run with fewer steps than this, or with less than a quarter of an epoch, gets a warning."""
 
 EVALUATION_PART, RESERVED = 0.1, 0.04
-"""The fractions of a wall-clock budget: at most EVALUATION_PART for evaluations, and RESERVED for the last
-checkpoint."""
+"""How a wall-clock budget is divided: evaluations take at most the fraction EVALUATION_PART of it, and the
+fraction RESERVED is kept to write the last checkpoint. Training steps take the rest."""
 
 RECENT = 60
 """Number of recent steps whose median duration is used as the pace of a run (seconds per step)."""
@@ -95,7 +95,7 @@ class WallClock:
         return plan_steps(self.budget, elapsed, step, pace, self.evaluation, self._every)
 
     def settle(self, progress: Progress, elapsed: float, processes: Processes) -> str:
-        """Set the number of steps of a run once the pace is known. All processes get the same number.
+        """Set the number of steps once the pace (seconds per step) is known, the same in all processes.
 
         Returns a message for the log; "" while the pace is unknown.
         """

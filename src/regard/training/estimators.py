@@ -3,6 +3,9 @@
     L_s = sum_s p(s) log p(y | s) <= log p(y)                            (Xu et al. 2015, eq. 10)
     dL_s = sum_s p(s) (d log p(y | s) + (log p(y | s) - b) d log p(s))   (eq. 11, for any baseline b)
 
+y is the target. A selection s consists of the keys that the attention selects, one key for each query. L_s is
+a lower bound of the log-likelihood log p(y).
+
 REINFORCE (Williams 1992) replaces the sum over all selections s by samples. hard_selections() collects
 log p(s) of a forward pass; Reinforce turns it and the rewards log p(y | s) into the term of the loss whose
 gradient is the second part of dL_s. The first part is the gradient of the usual loss. sampled_loss.py adds
@@ -52,7 +55,7 @@ Lengths = Tensor | Mapping[str, Tensor | Sequence[Tensor]] | None
 class _Drawn(NamedTuple):
     """The keys that one attention call sampled: their log-probabilities and the entropy of the softmax.
 
-    position_T: the step of each query. beams: number of decoder rows per encoded source.
+    position_T: the decoding step of each query. beams: number of decoder rows per encoded source.
     """
 
     site: str
@@ -133,9 +136,10 @@ class HardSelections(Scope):
 
         lengths: number of steps of each row, (rows,) or (B,). Later steps are padding and do not count.
             Default: all steps count. If the encoder samples keys too, pass a mapping such as {"source":
-            source_lengths, "target": target_lengths}. Its keys are the sequences of the queries (Role.rows)
-            or patterns for the names of sites. A value may be a list of tensors, one for each call of the
-            site, if the calls read different texts.
+            source_lengths, "target": target_lengths}. A key of the mapping is the sequence that the queries
+            of a site come from ("source" or "target", see Role.rows), or a pattern for the names of sites.
+            A value may be a list of tensors, one for each call of the site, if the calls read different
+            texts.
         """
         if not self._drawn:
             raise ArgumentError(
@@ -233,7 +237,7 @@ def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
 class Estimate(NamedTuple):
     """The result of Reinforce: terms of the loss, summed over examples, and values for the log.
 
-    loss: the term for log p(s), weighted by the advantage, and the entropy bonus.
+    loss: the term for log p(s), weighted by the advantage (reward - baseline), and the entropy bonus.
     baseline_loss: trains a learned baseline; 0 for other baselines.
     shown: detached values, averaged over the samples of an example and summed over examples: "reward" (an
         estimate of L_s if the reward is log p(y | s)), "bound" (see likelihood_bound()), "baseline" and
@@ -250,6 +254,7 @@ class Reinforce(nn.Module):
 
     loss = -1/K sum_k [scale (r_k - b) log p(s_k) + entropy H(s_k)], summed over examples, r and b constant
 
+    s_k: the keys selected in sample k of K. H: entropy of the attention. r_k: the reward. b: the baseline.
     The gradient of this term plus that of -1/K sum_k log p(y | s_k) is an unbiased estimate of -dL_s if scale
     is 1. r_k = log p(y | s_k), the log-likelihood of the target. b does not depend on the samples s_k.
 
@@ -346,9 +351,11 @@ class Reinforce(nn.Module):
 
 
 def likelihood_bound(log_likelihoods: Tensor, samples: int) -> Tensor:
-    """Return sum_n log 1/K sum_k p(y_n | s_nk), a lower bound of sum_n log p(y_n) in expectation.
+    """Return a lower bound (in expectation) of the log-likelihood of N targets y_n, from K samples of each.
 
-    It lies between L_s and log p(y), and is closer to log p(y) with more samples (Burda et al. 2016, eq. 8).
+    bound = sum_n log 1/K sum_k p(y_n | s_nk),  E[bound] <= sum_n log p(y_n)
+
+    Its mean lies between L_s and log p(y), closer to log p(y) with more samples (Burda et al. 2016, eq. 8).
 
     log_likelihoods: log p(y_n | s_nk), (N K,), the K samples of an example next to each other. samples: K.
 
@@ -389,8 +396,8 @@ def build_estimator(estimator: str | Mapping[str, Any], processes: Processes | N
 def check_selections(model: nn.Module, estimator: Reinforce | None) -> None:
     """Raise ArgumentError if the selections of a model and the estimator do not fit together.
 
-    Hard needs an estimator. Best has no gradient at all. Other selections need no estimator, so it would have
-    no effect. The selection of a module is its attribute `select`.
+    Hard needs an estimator. Best has no gradient at all. For other selections, an estimator would
+    have no effect, so it is an error too. The selection of a module is its attribute `select`.
 
     >>> from regard.models import build_model
     >>> check_selections(build_model("bahdanau", 9, 9, width=4), None)

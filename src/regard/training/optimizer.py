@@ -76,7 +76,7 @@ def load_optimizer(
         shape = parameter.shape if kind != "step" else torch.Size(())
         if value.shape != shape or not value.is_floating_point():
             problem = f"{key} has shape {tuple(value.shape)} and dtype {value.dtype}"
-            raise DataError(message(place, problem, expected=f"floating point of shape {tuple(shape)}"))
+            raise DataError(message(place, problem, expected=f"a float tensor of shape {tuple(shape)}"))
         # The fused optimizer expects all of its state on the device of the parameter.
         optimizer.state[parameter][kind] = value.to(parameter.device)
     expected = _states(optimizer)

@@ -68,8 +68,8 @@ class BaselineSettings(Section):
     """The name of the baseline of an estimator, and its options; see training/baselines.py.
 
     name: "moving-average" (of the rewards), "learned" (a network that predicts the reward from the input), or
-    "none". decay: decay of the moving averages. hidden, weight: the size of the hidden layer and the weight
-    of the loss, both for "learned".
+    "none". decay: decay of the moving averages. For "learned" only: hidden is the size of the hidden layer,
+    and weight is the weight of the loss.
     """
 
     name: Literal["moving-average", "learned", "none"] = "moving-average"
@@ -266,11 +266,11 @@ def override(assignments: Iterable[str]) -> dict[str, Any]:
         name, equals, text = assignment.partition("=")
         keys = [key.strip() for key in name.split(".")]
         if not equals or not all(keys):
-            problem, hint = "this is not a setting", "--set training.learning_rate=0.001"
+            problem, hint = "this is not a setting with a value", "--set training.learning_rate=0.001"
             raise ArgumentError(message(f"--set {assignment}", problem, expected="a.b=value", hint=hint))
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except (ValueError, RecursionError):  # also for integers of thousands of digits
+        except (ValueError, RecursionError):  # ValueError also for integers of thousands of digits
             value = text
         place = settings
         for key in keys[:-1]:

@@ -16,7 +16,7 @@ _RAMP = ((20, 23, 31), (33, 60, 96), (38, 122, 142), (122, 196, 152), (253, 246,
 
 
 class Shades:
-    """Draws cells and bars for one console. If it has fewer than 256 colours, block characters are used."""
+    """Draws cells and bars for one console. With fewer than 256 colours, it uses block characters."""
 
     def __init__(self, console: Console, options: ConsoleOptions):
         self.colour = console.color_system in ("256", "truecolor") and not console.no_color

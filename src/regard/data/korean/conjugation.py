@@ -37,7 +37,7 @@ CONTRACTIONS = {
 """How the last vowel of a stem contracts with 아 or 어: 가 + 아 is 가, 보 + 아 is 봐, 마시 + 어 is 마셔."""
 
 WITH_A = {"ㅐ": "ㅐ", "ㅏ": "ㅐ", "ㅑ": "ㅒ", "ㅓ": "ㅔ", "ㅕ": "ㅖ"}
-"""How the last vowel of a stem in ㅎ contracts with 아 or 어: 빨갛 + 아 is 빨개, 하얗 + 아 is 하얘."""
+"""How the last vowel of a stem that ends in ㅎ contracts with 아 or 어: 빨갛 + 아 is 빨개."""
 
 
 class Stem(NamedTuple):

@@ -69,7 +69,7 @@ class LabelledSplit:
         left_out += (
             [f"{ignored:,} texts are left out because of their label (data.ignore)"] if ignored else []
         )
-        majority = f"always predicting one class has accuracy {valid.majority:.3f} at most"
+        majority = f"predicting the same class for all texts has accuracy {valid.majority:.3f} at most"
         return (
             *left_out,
             f"{len(self.train):,} training texts, {len(self.valid):,} validation texts{held}; {majority}",

@@ -143,7 +143,7 @@ class ClassificationTask(RunTask):
         cls, settings: ClassificationSettings, fingerprints: Mapping[str, str] | None = None
     ) -> LabelledSplit:
         split = read_labelled_split(settings.data)
-        if fingerprints is None:  # a new run; a resumed run keeps the classes that it began with
+        if fingerprints is None:  # only for a new run: a resumed run keeps its classes
             check_header_lines(settings.data, split)
         return split
 

@@ -41,7 +41,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 """The options of `regard evaluate` for classification."""
 
 MOST_TEXTS = 1000
-"""Maximum number of texts, or pairs, to measure faithfulness on: each text is classified 9 times."""
+"""Maximum number of texts, or pairs, to measure faithfulness on, because each is classified 9 times."""
 
 MOST_ENTRIES = 300
 """Maximum number of texts on an HTML page."""

@@ -44,7 +44,8 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     ),
     CommandOption(
         "--stride",
-        "Distance of the sliding windows: each token is predicted from at least window - stride + 1 tokens.",
+        "Number of tokens by which the window moves. Each token is predicted from at least "
+        "window - stride + 1 tokens.",
         "INT",
         int,
         shown_default="half of the window",
@@ -62,8 +63,8 @@ class LanguageReport:
 
     data: where the text comes from, for the title. run: the run folder and the step of the checkpoint.
     loss: the loss on the text. unknown: number of unknown tokens. window: number of tokens of a sliding
-    window. stride: distance between two windows. Both are None if a recurrent model read the text from its
-    beginning to its end, without windows.
+    window. stride: number of tokens from the start of a window to the start of the next. window and stride
+    are None if a recurrent model read the text from its beginning to its end, without windows.
     """
 
     data: str
@@ -153,7 +154,7 @@ def evaluate_text(
 
 
 def _with_windows(run: LanguageRun, window: int | None, stride: int | None) -> LanguageSettings:
-    """Return the settings with this window and stride (None: unchanged).
+    """Return the settings of the run with this window and this stride; None keeps the value of the run.
 
     Raise ArgumentError if the model has too few positions for the window, or if it reads without windows.
     """

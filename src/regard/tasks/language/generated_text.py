@@ -27,10 +27,11 @@ class GeneratedText(TextResult):
     """A prompt and its continuation by a language model.
 
     text: the continuation, with the space between prompt and continuation; it ends before a stop string.
-    token_ids, pieces, token_scores: the generated tokens, with EOS and the tokens of a stop string.
+    token_ids, pieces, token_scores: the id, the text and the log-probability of each generated token. EOS and
+        the tokens of a stop string are included.
     attention, long: as in TextResult, but for the prompt and the continuation together.
     unknown: the words of the prompt that the vocabulary does not cover.
-    prompt, prompt_token_ids, prompt_pieces: the prompt.
+    prompt: the prompt. prompt_token_ids, prompt_pieces: the id and the text of each of its tokens.
     stop_reason: why generation ended: "end", "stop", "length", "positions" or "interrupted" (STOP_REASONS).
     ranking: the score that hypotheses are sorted by, with length penalty.
     others: the other continuations of the n-best list, or the other samples. For more fields, see TextResult.

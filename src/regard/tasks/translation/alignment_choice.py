@@ -1,4 +1,4 @@
-"""Choose the attention (site, head, step) that a run aligns words by, and save it; combine two directions."""
+"""Choose the attention (see Choice) that a run aligns words by, and save it; combine two directions."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _all_alignments(
 def aligned_at(
     pair: Scored, site: str | None = None, head: int | None = None, shifted: bool | None = None
 ) -> Scored:
-    """Return a copy of the pair that is aligned by this site, head and step (shifted).
+    """Return a copy of a scored pair whose alignment uses this site, head and step (`shifted`, see Choice).
 
     An argument that is None leaves the present value unchanged.
 

@@ -106,7 +106,10 @@ class Signature:
 class EvaluationReport:
     """Scores of translations.
 
-    run: the folder of the run that translated, its search and its time; None if a file was scored.
+    data: where the references come from, and the file of translations if one was scored.
+    sentences: number of translations.
+    run: "folder", "step" and "search" of the run that translated, and the "seconds" that it took; None if the
+        translations were read from a file.
     """
 
     data: str

@@ -35,7 +35,7 @@ FILLED = 0.9
 """The fraction of a batch that is not padding, on the side (source or target) that has more tokens."""
 
 STEPS = 800
-"""The plan chooses the largest batch size that leaves this many steps; with fewer, runs do not converge."""
+"""The plan chooses the largest batch size that leaves this many steps: shorter runs do not converge."""
 
 BATCHES = {"cpu": (512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 8192)}
 """Kind of device -> the batch sizes to choose from, in tokens."""
@@ -144,7 +144,7 @@ def with_grammar(given: Mapping[str, Any], other: Mapping[str, Any] | None = Non
 
 
 def fill_data(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill in the defaults that can be chosen before the data are read: for built_in, and for evaluation.
+    """Fill in defaults before the data are read: those for the built-in corpus, and those for evaluation.
 
     >>> fill_data({"data": {"built_in": "korean"}})["data"]
     {'tokenizer': 'word', 'pairs': 20000, 'built_in': 'korean'}

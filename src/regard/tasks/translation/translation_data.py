@@ -144,9 +144,9 @@ class _Lowered:
 def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
     """Read and check the files of the settings; hold out training pairs if there are no validation files.
 
-    before: the fingerprints of the data of the run to resume. In older versions, training and validation
-    never had a target in common, even if many pairs were dropped for it. A run that was started with such a
-    version keeps its split.
+    before: the fingerprints of the data of the run to resume; None for a new run. In older versions, no
+    target occurred in both training and validation pairs, even if many pairs had to be dropped. A run that
+    was started with such a version keeps its split.
     """
     if data.built_in is not None:
         return _built_in(data)

@@ -275,7 +275,7 @@ class Checkpoints:
         self._tidy()
 
     def _old(self, newest: int) -> list[Checkpoint]:
-        """Return the checkpoints to delete: older than the last `keep` undamaged ones, and not the best."""
+        """Return the checkpoints to delete: all before the last `keep` undamaged ones, except the best."""
         try:
             best = self._pointed("best")
         except DataError as error:

@@ -203,9 +203,9 @@ def _wide(columns: int) -> bool:
 
 
 def _pooled_site(site: Site) -> Pooled:
-    """Convert a site that is too large for a matrix to a Pooled.
+    """Return a summary (Pooled) of a site whose matrix is too large to be stored.
 
-    If it has several heads, the first head of the Pooled is the mean over heads.
+    If the site has several heads, the first head of the Pooled is the mean over them.
     """
     mean = site.weights.mean(0, keepdims=True)
     weights = site.weights if site.heads == 1 else numpy.concatenate([mean, site.weights])

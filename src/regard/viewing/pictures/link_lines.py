@@ -71,7 +71,7 @@ def lines(
 
 @dataclass(frozen=True, eq=False)
 class Joined(Drawing):
-    """The same picture for the terminal: one line of text for each query, with its largest weights."""
+    """The picture of lines() in the terminal: one line of text for each query, with its largest weights."""
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]

@@ -93,7 +93,7 @@ def shaded_line(
 
 @dataclass(frozen=True, eq=False)
 class Lines(Drawing):
-    """Shaded sentences for the terminal. If it has no colours, a number after a word shows its weight."""
+    """Shaded sentences for the terminal. Without colours, a number after each word shows its weight."""
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]
