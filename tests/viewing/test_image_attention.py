@@ -16,7 +16,7 @@ from rich.console import Console
 from regard.errors import ArgumentError
 from regard.viewing import ImageAttention, caption_page, save_caption_page
 from regard.viewing.html_document import safe
-from regard.viewing.image_attention import CELLS, SIDE, WORDS, resized
+from regard.viewing.image_attention import CELLS, SIDE, UNIFORM, WORDS, resized
 from regard.viewing.image_cells import CellGrid
 from regard.viewing.pictures.canvas import Raster, Words
 from regard.viewing.pictures.caption_panels import PIXELS, SMALLEST, caption_panels, panel_size, shaded_image
@@ -94,10 +94,21 @@ def test_dict_is_json_and_weights_of_zero_are_drawn():
     seen = ImageAttention(numpy.zeros((2, 2, 3), numpy.uint8), ["a"], numpy.zeros((1, 3, 3)), [-1.0])
     assert json.loads(json.dumps(seen.to_dict()))["strongest"] == [[0, 0]]
     assert seen.levels(0).sum() == 0 and seen.summary() == "all weights are 0"
-    assert "[]:" in printed(seen) and printed(seen).count("[]") == 1
+    assert "[]:" in printed(seen) and printed(seen).count("[]") == 1 and seen.is_uniform(0)
     assert "<svg" in seen.picture().svg() and "<img" in seen._repr_html_()
     with pytest.raises(ArgumentError):
         seen.grid  # noqa: B018  # the image has fewer pixels than the map has cells
+
+
+def test_nearly_uniform_maps_are_not_marked():
+    image = numpy.zeros((8, 8, 3), numpy.uint8)
+    flat, peak = numpy.full((2, 2), 0.25), numpy.array([[0.7, 0.1], [0.1, 0.1]])
+    seen = ImageAttention(image, ["a", "cat"], [flat, peak])
+    assert [seen.is_uniform(word) for word in (0, 1)] == [True, False]
+    assert UNIFORM in seen.uniform_note() and printed(seen, 120).count("[]") == 2  # one word and the legend
+    assert seen.picture().svg().count("<path") == 4 and UNIFORM not in printed(attention(("a",)), 120)
+    page = caption_page([seen])
+    assert page.count("data-cell=") == 1 and page.count("data-map=") == 2
 
 
 def test_resizing_keeps_the_mean():

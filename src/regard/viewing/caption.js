@@ -94,9 +94,14 @@ function caption(article) {
       line.textContent = `${isolated(word)} has only weights of 0${chance}`;
       return;
     }
+    const weight = Number(Number(most).toPrecision(2));
+    if (cell === undefined) {
+      line.textContent = `${isolated(word)} attended almost uniformly (largest weight ${weight})${chance}`;
+      return;
+    }
     outline(Number(cell));
     const place = `row ${Math.floor(cell / columns) + 1}, column ${(cell % columns) + 1} of ${rows} x ${columns}`;
-    line.textContent = `${isolated(word)} attended most to ${place} (weight ${Number(Number(most).toPrecision(2))})${chance}`;
+    line.textContent = `${isolated(word)} attended most to ${place} (weight ${weight})${chance}`;
   }
 
   function showCell(cell) {

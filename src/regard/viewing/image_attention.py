@@ -26,6 +26,13 @@ SIDE, CELLS = 8192, 64
 """SIDE: maximum number of pixels along a side of an image. CELLS: maximum number of cells along a side of a
 map."""
 
+UNIFORM_CELLS, UNIFORM_RATIO = 4, 1.5
+"""The map of a word is called nearly uniform if no weight exceeds UNIFORM_RATIO times their mean; a map of
+fewer than UNIFORM_CELLS cells, if all weights are equal."""
+
+UNIFORM = "a word without a mark attends almost uniformly: no weight exceeds 1.5 times the mean weight"
+"""A note for pictures in which some maps are nearly uniform; their strongest cells are not marked."""
+
 LONGEST = 40
 """Maximum width of a word in the summary, in terminal cells. Longer words are truncated."""
 
@@ -96,6 +103,19 @@ class ImageAttention:
         word: index of the word. Cells are numbered in row-major order.
         """
         return int(self.weights[word].argmax())
+
+    def is_uniform(self, word: int) -> bool:
+        """Return whether the map of a word is nearly uniform (see UNIFORM_RATIO) or has only weights of 0.
+
+        The strongest cell of such a map says little, and pictures do not mark it.
+        """
+        weights_hw = self.weights[word]
+        ratio = UNIFORM_RATIO if weights_hw.size >= UNIFORM_CELLS else 1.0
+        return bool(weights_hw.max() <= ratio * weights_hw.mean() * (1 + 1e-9)) and weights_hw.size > 1
+
+    def uniform_note(self) -> tuple[str, ...]:
+        """Return a note about nearly uniform maps, or () if there are none."""
+        return (UNIFORM,) if any(map(self.is_uniform, range(len(self.words)))) else ()
 
     def probability(self, word: int) -> float | None:
         """Return the probability of a word, or None if there are no log-probabilities."""

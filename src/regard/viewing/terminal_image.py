@@ -122,7 +122,7 @@ def terminal_caption(seen: ImageAttention) -> RenderableType:
     """
     drawn: list[RenderableType] = [Text(clean(seen.heading), "bold"), TerminalImage(seen.image), Text()]
     drawn.append(beside(*(_map(seen, word) for word in range(min(len(seen.words), WORDS)))))
-    notes = [LEGEND]
+    notes = [LEGEND, *seen.uniform_note()]
     if len(seen.words) > WORDS:
         notes.append(f"shown: the first {WORDS} of {len(seen.words)} words")
     drawn += [Text(clean(note), "dim") for note in (*notes, *seen.notes)]
@@ -140,4 +140,4 @@ def _map(seen: ImageAttention, word: int) -> WordMap:
             levels = numpy.maximum.reduceat(levels, starts, axis=axis)
             place = int(numpy.searchsorted(starts, at, side="right")) - 1
             row, column = (place, column) if axis == 0 else (row, place)
-    return WordMap(name, levels, (row, column) if levels.any() else None)
+    return WordMap(name, levels, None if seen.is_uniform(word) else (row, column))
