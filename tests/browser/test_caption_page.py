@@ -23,7 +23,7 @@ PIXELS = """() => {
 
 def attention(words: tuple[str, ...] = ("a", "red", "circle"), side: int = 4) -> ImageAttention:
     generator = numpy.random.default_rng(0)
-    image = generator.integers(0, 256, (64, 96, 3), dtype=numpy.uint8)
+    image = generator.integers(0, 256, (128, 256, 3), dtype=numpy.uint8)
     weights = generator.random((len(words), side, side))
     weights /= weights.sum((1, 2), keepdims=True)
     return ImageAttention(image, words, weights, logprobs=[-0.1] * len(words))

@@ -8,6 +8,7 @@ const PLATEAU = 0.1;
 const MARK = "#f28e2b";
 const LEVELS = 16;
 const MOST = 5;
+const SHARP = 256;
 
 // The cells below and above each pixel along one axis, and the fraction of the upper one: as in image_cells.py.
 function steps(cells, pixels) {
@@ -32,7 +33,9 @@ function caption(article) {
   const rows = Number(figure.dataset.rows);
   const columns = Number(figure.dataset.columns);
   const maps = words.map((word) => Uint8Array.from(atob(word.dataset.map), (letter) => letter.charCodeAt(0)));
-  const [height, width] = [image.naturalHeight, image.naturalWidth];
+  // A small image is enlarged by a whole number, so that the outline of a cell is sharp.
+  const enlarged = Math.ceil(SHARP / Math.max(image.naturalHeight, image.naturalWidth));
+  const [height, width] = [image.naturalHeight * enlarged, image.naturalWidth * enlarged];
   const canvas = document.createElement("canvas");
   canvas.hidden = true;
   [canvas.height, canvas.width] = [height, width];
@@ -44,7 +47,7 @@ function caption(article) {
   article.querySelector("p.caption").after(line);
   article.querySelector("details.panels").open = false;
   const context = canvas.getContext("2d", { willReadFrequently: true });
-  context.drawImage(image, 0, 0);
+  context.drawImage(image, 0, 0, width, height);
   const photo = context.getImageData(0, 0, width, height).data;
   const [down, across] = [steps(rows, height), steps(columns, width)];
 
@@ -91,9 +94,14 @@ function caption(article) {
       line.textContent = `${isolated(word)} has only weights of 0${chance}`;
       return;
     }
+    const weight = Number(Number(most).toPrecision(2));
+    if (cell === undefined) {
+      line.textContent = `${isolated(word)} attended almost uniformly (largest weight ${weight})${chance}`;
+      return;
+    }
     outline(Number(cell));
     const place = `row ${Math.floor(cell / columns) + 1}, column ${(cell % columns) + 1} of ${rows} x ${columns}`;
-    line.textContent = `${isolated(word)} attended most to ${place} (weight ${Number(Number(most).toPrecision(2))})${chance}`;
+    line.textContent = `${isolated(word)} attended most to ${place} (weight ${weight})${chance}`;
   }
 
   function showCell(cell) {

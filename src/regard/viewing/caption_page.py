@@ -124,7 +124,9 @@ def _word(seen: ImageAttention, word: int) -> str:
     levels = (255 * seen.levels(word)).round().astype(numpy.uint8)
     chance = seen.probability(word)
     probability = "" if chance is None else f' data-probability="{chance:.3g}"'
-    most = f'data-most="{seen.weights[word].max():.6g}" data-cell="{seen.strongest(word)}"'
+    most = f'data-most="{seen.weights[word].max():.6g}"'
+    if not seen.is_uniform(word):
+        most += f' data-cell="{seen.strongest(word)}"'
     data = base64.b64encode(levels.tobytes()).decode()
     return f'<span {most}{probability} data-map="{data}">{safe(seen.words[word])}</span>'
 

@@ -26,6 +26,13 @@ SIDE, CELLS = 8192, 64
 """SIDE: maximum number of pixels along a side of an image. CELLS: maximum number of cells along a side of a
 map."""
 
+UNIFORM_CELLS, UNIFORM_RATIO = 4, 1.5
+"""The map of a word is called nearly uniform if no weight exceeds UNIFORM_RATIO times their mean; a map of
+fewer than UNIFORM_CELLS cells, if all weights are equal."""
+
+UNIFORM = "a word without a mark attends almost uniformly: no weight exceeds 1.5 times the mean weight"
+"""A note for pictures in which some maps are nearly uniform; their strongest cells are not marked."""
+
 LONGEST = 40
 """Maximum width of a word in the summary, in terminal cells. Longer words are truncated."""
 
@@ -45,8 +52,8 @@ class ImageAttention:
     >>> image = numpy.zeros((8, 8, 3), numpy.uint8)
     >>> seen = ImageAttention(image, ["a", "cat"], [[[0.25, 0.25], [0.25, 0.25]], [[0.1, 0.7], [0.1, 0.1]]])
     >>> print(seen.summary())
-    “cat” has the largest weight of all words: 0.70, in row 1, column 2 of 2 x 2 cells; the largest weight of
-    “a” is the smallest: 0.25
+    “cat” is the most focused word: its largest weight is 0.70, in row 1, column 2 of 2 x 2 cells; “a” is the
+    least focused word: its largest weight is 0.25
     >>> seen.grid.box(seen.strongest(1))
     PixelBox(top=0, left=4, bottom=4, right=8)
     """
@@ -97,6 +104,19 @@ class ImageAttention:
         """
         return int(self.weights[word].argmax())
 
+    def is_uniform(self, word: int) -> bool:
+        """Return whether the map of a word is nearly uniform (see UNIFORM_RATIO) or has only weights of 0.
+
+        The strongest cell of such a map says little, and pictures do not mark it.
+        """
+        weights_hw = self.weights[word]
+        ratio = UNIFORM_RATIO if weights_hw.size >= UNIFORM_CELLS else 1.0
+        return bool(weights_hw.max() <= ratio * weights_hw.mean() * (1 + 1e-9)) and weights_hw.size > 1
+
+    def uniform_note(self) -> tuple[str, ...]:
+        """Return a note about nearly uniform maps, or () if there are none."""
+        return (UNIFORM,) if any(map(self.is_uniform, range(len(self.words)))) else ()
+
     def probability(self, word: int) -> float | None:
         """Return the probability of a word, or None if there are no log-probabilities."""
         return None if self.logprobs is None else min(float(numpy.exp(self.logprobs[word])), 1.0)
@@ -107,7 +127,7 @@ class ImageAttention:
         return weights_hw / (weights_hw.max() or 1.0)
 
     def summary(self) -> str:
-        """Return a sentence that says which words attend to a small region and which to the whole image."""
+        """Return a sentence about the words with the largest and with the smallest maximum weight."""
         largest = self.weights.max((1, 2))
         first, last = int(largest.argmax()), int(largest.argmin())
         rows, columns = self.weights.shape[1:]
@@ -115,14 +135,14 @@ class ImageAttention:
             return "all weights are 0"
         row, column = divmod(self.strongest(first), columns)
         place = f"in row {row + 1}, column {column + 1} of {rows} x {columns} cells"
-        one = len(self.words) == 1
-        text = f"{_quoted(self.words[first])} has {'its' if one else 'the'} largest weight"
-        text += f"{'' if one else ' of all words'}: {largest[first]:.2f}, {place}"
+        if len(self.words) == 1:
+            return f"the largest weight of {_quoted(self.words[0])} is {largest[0]:.2f}, {place}"
+        most = f"{_quoted(self.words[first])} is the most focused word"
+        text = f"{most}: its largest weight is {largest[first]:.2f}, {place}"
         if largest[last] == largest[first]:
             return text
-        return (
-            f"{text}; the largest weight of {_quoted(self.words[last])} is the smallest: {largest[last]:.2f}"
-        )
+        least = f"{_quoted(self.words[last])} is the least focused word: its largest weight"
+        return f"{text}; {least} is {largest[last]:.2f}"
 
     def noted(self, *notes: object) -> ImageAttention:
         """Return a copy with more notes, which are printed below pictures."""

@@ -32,6 +32,8 @@ WORDS, LONGEST = 40, 22
 STRONGEST = "[]"
 """The mark of the cell with the largest weight."""
 
+LEGEND = "number: largest weight of the word; []: cell with this weight; shades: from 0 to this weight"
+
 
 @dataclass(frozen=True, eq=False)
 class TerminalImage(Drawing):
@@ -116,11 +118,11 @@ def terminal_caption(seen: ImageAttention) -> RenderableType:
     cat 0.75
     ░░[]
     <BLANKLINE>
-    shade: from weight 0 to the largest weight of the word, printed beside the word and marked []
+    number: largest weight of the word; []: cell with this weight; shades: from 0 to this weight
     """
     drawn: list[RenderableType] = [Text(clean(seen.heading), "bold"), TerminalImage(seen.image), Text()]
     drawn.append(beside(*(_map(seen, word) for word in range(min(len(seen.words), WORDS)))))
-    notes = ["shade: from weight 0 to the largest weight of the word, printed beside the word and marked []"]
+    notes = [LEGEND, *seen.uniform_note()]
     if len(seen.words) > WORDS:
         notes.append(f"shown: the first {WORDS} of {len(seen.words)} words")
     drawn += [Text(clean(note), "dim") for note in (*notes, *seen.notes)]
@@ -138,4 +140,4 @@ def _map(seen: ImageAttention, word: int) -> WordMap:
             levels = numpy.maximum.reduceat(levels, starts, axis=axis)
             place = int(numpy.searchsorted(starts, at, side="right")) - 1
             row, column = (place, column) if axis == 0 else (row, place)
-    return WordMap(name, levels, (row, column) if levels.any() else None)
+    return WordMap(name, levels, None if seen.is_uniform(word) else (row, column))

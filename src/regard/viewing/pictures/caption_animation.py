@@ -56,7 +56,7 @@ def caption_animation(seen: ImageAttention, seconds: float = 0.8) -> Picture:
                 canvas.line(x, below, x + width_of(word, TEXT), below, color=MARK, width=1.5)
         _reserve(canvas, max(wide, SIDE), high + 30 + (places[-1][1] + 1) * LINE)
         note = SCALE_NOTE.replace("beside the word", "below the image")
-        canvas.foot(note, *(label(each, 400) for each in seen.notes))
+        canvas.foot(note, *(label(each, 400) for each in (*seen.uniform_note(), *seen.notes)))
         frames.append(canvas)
     return Picture(frames, terminal_caption(seen), seconds)
 

@@ -68,7 +68,7 @@ def caption_panels(seen: ImageAttention, *, pixels: int = PIXELS) -> Picture:
         canvas.words(x + step_x - GAP, y + 6, most, 8, color=QUIET, anchor="end")
     bottom = (len(seen.words) // ACROSS + 1) * step_y
     _scale(canvas, 0, bottom)
-    canvas.foot(*(label(note, 400) for note in (SCALE_NOTE, *seen.notes)))
+    canvas.foot(*(label(note, 400) for note in (SCALE_NOTE, *seen.uniform_note(), *seen.notes)))
     canvas.head(label(seen.heading, 200))
     (rows, columns), (height, width) = seen.weights.shape[1:], seen.image.shape[:2]
     words = f"{len(seen.words)} word{'s' * (len(seen.words) != 1)}"
@@ -104,8 +104,11 @@ def shaded_image(image: NDArray[numpy.uint8], levels: NDArray[numpy.float64]) ->
 def outline(
     canvas: Canvas, seen: ImageAttention, word: int, x: float, y: float, width: float, height: float
 ) -> None:
-    """Outline the cell with the largest weight of a word, on an image drawn at (x, y) with this size."""
-    if not seen.weights[word].any():
+    """Outline the cell with the largest weight of a word, on an image drawn at (x, y) with this size.
+
+    Nothing is drawn if the map is nearly uniform.
+    """
+    if seen.is_uniform(word):
         return
     rows, columns = seen.weights.shape[1:]
     # A grid of whole numbers of units in each cell gives the exact edges of the cell.
