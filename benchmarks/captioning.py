@@ -1,13 +1,13 @@
 """Benchmark of captioners: none, soft, soft with the doubly stochastic penalty, and hard, over several seeds.
 
-python -m benchmarks.captioning --data data --only shapes-soft --variants soft     the built-in pictures
-python -m benchmarks.captioning --data data --only flickr8k-soft --at-once 4       Flickr8k, 12 runs
-python -m benchmarks.captioning --data data --encoders convolutional efficientnet-lite0
-python -m benchmarks.captioning --data data --measured                             the table of all finished runs
+python -m benchmarks.captioning --data data --only shapes-soft --variants soft    the built-in pictures
+python -m benchmarks.captioning --data data --only flickr8k-soft --at-once 4      Flickr8k, 12 runs
+python -m benchmarks.captioning --data data --encoders convolutional NAME         also with a frozen encoder
+python -m benchmarks.captioning --data data --measured                            a table of finished runs
 
-DATA/flickr8k has captions.tsv.gz (image, split, five captions) and images128.tar, a tar file of JPEG files, which
-is extracted to the folder of the runs. A run with a measured.json in its folder is not measured again; an
-interrupted run is resumed.
+DATA/flickr8k has captions.tsv.gz (image, split, five captions) and images128.tar, a tar file of JPEG files,
+which is extracted to the folder of the runs. A run with a measured.json in its folder is not measured again;
+an interrupted run is resumed.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "penalty": {"model": {"select": "softmax"}, "training": {"doubly_stochastic": 1.0}},
     "hard": {"model": {"select": "hard"}, "training": {"doubly_stochastic": 0.0, "estimator": HARD}},
 }
-"""The changes of a recipe for each variant. "penalty" is soft attention with the doubly stochastic penalty."""
+"""The changes of a recipe for each variant. "penalty": soft attention with the doubly stochastic penalty."""
 
 SCRATCH = "convolutional"
 METRICS = ("cider", "bleu1", "bleu2", "bleu3", "bleu4", "bleu", "exact", "pointing", "pointing_chance")
 ABOUT = """\
-Test split, beam size 5, checkpoint with the highest CIDEr-D on the validation images; mean over seeds ± standard
-deviation (n - 1). BLEU-1 to BLEU-4 have no brevity penalty, as in Xu et al. (2015); BLEU is that of sacreBLEU.
-exact: fraction of captions that are true of the picture. pointing: fraction of content words whose cell with the
-largest weight contains a pixel of the object; chance: the same for a random cell.
+Test split, beam size 5, checkpoint with the highest CIDEr-D on the validation images; mean over seeds ±
+standard deviation (n - 1). BLEU-1 to BLEU-4 have no brevity penalty, as in Xu et al. (2015); BLEU is that of
+sacreBLEU. exact: fraction of captions that are true of the picture. pointing: fraction of content words whose
+cell with the largest weight contains a pixel of the object; pointing_chance: the same for a random cell.
 """
 PUBLISHED = """\
 | published, Flickr8k | BLEU-1 | BLEU-2 | BLEU-3 | BLEU-4 | what it uses and we do not |
@@ -72,7 +72,7 @@ def changes_of(recipe: str, variant: str, encoder: str) -> dict[str, Any]:
     changes = VARIANTS[variant]
     if encoder != SCRATCH:
         # Features of a frozen encoder are computed once, which needs images without augmentation.
-        frozen = {"model": {"image_encoder": encoder, "encoder_options": {}}, "data": {"flip": False}}
+        frozen = {"model": {"image_encoder": encoder}, "data": {"flip": False}}
         changes = merged(changes, frozen)
     return changes
 
