@@ -144,10 +144,11 @@ class Captioner(Model):
     def forward(self, batch: CaptionInputs) -> Tensor:  # type: ignore[override]
         """Return the logits (B, T, V) of all words.
 
-        batch.image: see encode(). batch.inputs: (B, T), the tokens to read, beginning with BOS.
+        batch.image: see encode(). batch.inputs: (B, T), the tokens to read, beginning with BOS. There may be
+        K captions for each image, (B K, T): row r of the inputs is a caption of image r // K.
         """
         encoded = self.encode(batch.image)
-        return self.step(self.start(encoded), batch.inputs, encoded)[1]
+        return self.step(self._first_state(encoded, batch.inputs), batch.inputs, encoded)[1]
 
     def logits_and_weights(self, batch: CaptionInputs) -> tuple[Tensor, Tensor]:
         """Return the logits (B, T, V) of all words and the attention weights (B, T, L), with gradients.
@@ -157,10 +158,20 @@ class Captioner(Model):
         """
         encoded = self.encode(batch.image)
         _, logits_BTV, weights_BTL = self._run(
-            self.start(encoded), batch.inputs, encoded, Look(weights=True, gradient=True)
+            self._first_state(encoded, batch.inputs), batch.inputs, encoded, Look(weights=True, gradient=True)
         )
         assert weights_BTL is not None
         return logits_BTV, weights_BTL
+
+    def _first_state(self, encoded: Encoded, inputs: Tensor) -> State:
+        """Return the state before the first token, with one row for each caption."""
+        images, captions = len(encoded), len(inputs)
+        if captions % max(images, 1):
+            problem = f"there are {captions} captions of {images} images"
+            expected = "the same number of captions for each image"
+            raise ArgumentError(message("Captioner()", problem, expected=expected))
+        state = self.start(encoded)
+        return state.repeat(captions // images) if captions > images else state
 
     def _features(self, source: Tensor) -> Tensor:
         features = self.image_encoder.features
