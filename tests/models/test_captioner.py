@@ -59,6 +59,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "hard": {"select": "hard"},
     "none": {"select": "none"},
     "no gate": {"gate": False},
+    "state": {"query": "state"},
 }
 
 
@@ -133,8 +134,9 @@ def test_readings_of_hard_attention():
     many = batch(image=pictures(1).expand(60, -1, -1, -1), inputs=INPUTS[:1, :1].expand(60, -1))
     _, sampled = model.logits_and_weights(many)
     assert len(sampled[:, 0].argmax(-1).unique()) > 1 and sampled.max(-1).values.eq(1).all()
+    model.read = "mode"
     with pytest.raises(UnknownName, match="expectation"):
-        make(select="hard", read="mode")
+        model(batch())
 
 
 def test_without_attention_the_context_is_the_mean_feature():
@@ -187,7 +189,7 @@ def test_wrong_arguments_are_errors():
     for options in ({"width": 0}, {"dropout": 1.0}, {"embedding": True}):
         with pytest.raises(ArgumentError):
             Captioner(WORDS, **options)
-    for options in ({"select": "soft"}, {"image_encoder": "vgg"}, {"score": "none"}):
+    for options in ({"select": "soft"}, {"image_encoder": "vgg"}, {"score": "none"}, {"query": "h"}):
         with pytest.raises(UnknownName):
             Captioner(WORDS, **options)
     with pytest.raises(ArgumentError):

@@ -91,6 +91,7 @@ INPUTS = [[2, 4, 5, 6], [2, 6, 4, 0]]
 def make(**options: Any) -> Captioner:
     torch.manual_seed(3)
     size = {"features": FEATURES, "channels": 2}
+    options = {"query": "state", **options}
     return Captioner(WORDS, width=WIDTH, embedding=EMBEDDING, encoder_options=size, **options).double()
 
 
