@@ -125,9 +125,10 @@ def read(
 
     output_t = sum_s weight_ts value_s
 
-    weights: (B, H, T, S). value: (B, H, S, E). Both may lack the head dimension, or head and batch
-    dimensions. record() and intervene() apply to read() as they do to attention(). A neural Turing machine
-    uses read() to read from its memory with shifted and sharpened weights.
+    weights: (B, H, T, S).
+    value: (B, H, S, E). Both may lack the head dimension, or head and batch dimensions. record() and
+        intervene() apply to read() as they do to attention(). A neural Turing machine uses read() to read
+        from its memory with shifted and sharpened weights.
 
     >>> import regard, torch
     >>> regard.read(torch.tensor([[0.25, 0.75]]), torch.tensor([[0.0], [4.0]])).output

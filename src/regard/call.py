@@ -38,7 +38,8 @@ class Call:
 
     Keys and values that no query can see are set to 0.
 
-    query: (B, H, T, D). key: (B, K, S, D), value: (B, K, S, E), where H is a multiple of K.
+    query: (B, H, T, D).
+    key: (B, K, S, D), value: (B, K, S, E), where H is a multiple of K.
     combine: "inner" or "additive", see scores.py.
     scale: factor of the inner product.
     vector: the vector v of an additive score function, (H or 1, D); None for an inner product.

@@ -286,7 +286,8 @@ def _check_score(
 ) -> None:
     """Raise ArgumentError if `score` cannot compare query and key.
 
-    key_size: width of the keys before projection. tensors: the tensors to list in the error message.
+    key_size: width of the keys before projection.
+    tensors: the tensors to list in the error message.
     """
     wrong = score.mismatch(query.shape[-1], key_size, key.shape[-2])
     heads = (query.shape[1], key.shape[1]) if query.dim() == 4 else (1, 1)

@@ -53,7 +53,8 @@ class Memory:
     def append(self, key: Tensor, value: Tensor | None = None) -> Memory:
         """Return a new memory with more keys and values at the end, like the key-value cache of a decoder.
 
-        key: (..., n, Dk), before projection. value: (..., n, E). Default: the key.
+        key: (..., n, Dk), before projection.
+        value: (..., n, E). Default: the key.
         """
         value = key if value is None else value
         if key.shape[-1] != self.key_size or key.shape[:-2] != self.key.shape[:-2]:
@@ -153,7 +154,9 @@ def cleaned(
     """Return keys and values, with 0 for those that no query can see, so that NaN in them has no effect.
 
     No query can see a key if the mask hides it from every query, or if the bias is -inf for every query.
-    queries, heads: T and H of the call. start: position of the first query.
+
+    queries, heads: T and H of the call.
+    start: position of the first query.
     """
     batch, key_heads, keys = lift(key).shape[:3]
     seen = None

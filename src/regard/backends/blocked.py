@@ -258,7 +258,9 @@ def _through_read(bias: Bias, weights: Tensor, tile: Tile, doutput: Tensor, tota
 
     Returns the gradient of the weights through this term only.
 
-    weights: the weights of the tile, after dropout. doutput: gradient of the output.
+    weights: the weights of the tile, after dropout.
+    doutput: gradient of the output.
+
     The gradients of the parameters of the bias are added to `totals`.
     """
     with torch.enable_grad():
@@ -277,7 +279,9 @@ def _collect(
 ) -> None:
     """Add the gradients of `inputs` through the bias of one tile to `totals`.
 
-    added: the bias of the tile. dadded: its gradient. inputs: the query, then the parameters of the bias.
+    added: the bias of the tile.
+    dadded: its gradient.
+    inputs: the query, then the parameters of the bias.
     """
     learned = [each for each in inputs if each.requires_grad]
     gradients = dict(

@@ -185,7 +185,9 @@ def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | Non
     """Return two tensors: mask and bias as numbers to add to the scores, and whether each query sees a key.
 
     The first tensor broadcasts to (B, H, T, S), the second (bool) to (B, H, T). Both are None if there is no
-    mask and no bias. without_causal: leave out the causal mask, because the kernel applies it (is_causal).
+    mask and no bias.
+
+    without_causal: leave out the causal mask, because the kernel applies it (is_causal).
     """
     mask = replace(call.mask, causal=False) if without_causal else call.mask
     if not mask.parts and call.bias is None:

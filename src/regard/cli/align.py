@@ -269,7 +269,8 @@ class AlignOptions:
     def weighted(self, ours: Scored, theirs: Scored | None) -> list[tuple[int, int, float]]:
         """Return the links of a pair as (source word, target word, weight).
 
-        ours: the pair, scored by the run. theirs: the pair, scored by the --backward run; None without it.
+        ours: the pair, scored by the run.
+        theirs: the pair, scored by the --backward run; None without it.
         """
         if theirs is None:
             return ours.align().weighted(self.threshold)

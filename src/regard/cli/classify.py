@@ -21,6 +21,7 @@ from regard.cli.run_options import (
     OutputFile,
     RunFolder,
     Threads,
+    batch_tokens_option,
     open_task,
 )
 from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell, writing
@@ -78,17 +79,7 @@ AtOnce = Annotated[
         max=bounds.LINES,
     ),
 ]
-BatchTokens = Annotated[
-    int,
-    typer.Option(
-        "--batch-tokens",
-        metavar="INT",
-        help="Batch size in tokens.",
-        rich_help_panel="Checkpoint and device",
-        min=1,
-        max=bounds.TOKENS,
-    ),
-]
+BatchTokens = Annotated[int, batch_tokens_option("Batch size in tokens.")]
 
 
 def classify(
@@ -157,8 +148,9 @@ def _seconds(text: Sequence[str] | None, second: Sequence[str] | None, pairs: bo
 class Inputs:
     """Iterate over the texts, or pairs of texts, of all lines. Errors name the file and the line.
 
-    seconds: the second text of each line, from --second; None if each line has both texts. pairs: whether the
-    run classifies pairs. repaired: number of lines so far that had invalid UTF-8.
+    seconds: the second text of each line, from --second; None if each line has both texts.
+    pairs: whether the run classifies pairs.
+    repaired: number of lines so far that had invalid UTF-8.
     tabs: if the run classifies single texts, the number of lines so far that contain a tab.
     first_tab: file and line number of the first line that contains a tab.
 

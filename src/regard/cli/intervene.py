@@ -260,8 +260,9 @@ def _read(path: Path) -> list[Intervention]:
 def _token_scores(before: Scored, rescored: Scored) -> list[tuple[str, float, float]]:
     """Return the tokens of the unchanged translation, with log-probabilities before and after the change.
 
-    before: the unchanged translation. rescored: the same translation, scored with the changed attention. The
-    list is empty if their tokens differ.
+    before: the unchanged translation.
+    rescored: the same translation, scored with the changed attention. The list is empty if their tokens
+        differ.
     """
     if before.pieces[: len(rescored.pieces)] != rescored.pieces:
         return []

@@ -34,7 +34,8 @@ training and held-out pairs are disjoint."""
 class HeldOut:
     """The result of hold_out(): training pairs and held-out pairs. `train, valid = hold_out(...)` unpacks it.
 
-    train: the training pairs. valid: the held-out pairs.
+    train: the training pairs.
+    valid: the held-out pairs.
     duplicates: number of pairs dropped because they equal an earlier pair.
     shared: number of pairs dropped from `train` because their target also occurs in `valid`.
     dropped: number of pairs that the data check dropped before the split; pairs.inspect() lists them.

@@ -33,7 +33,8 @@ class Lines:
     A line ends at "\\n" only. A "\\r" before "\\n" and a byte order mark are removed. Invalid UTF-8 is
     replaced by U+FFFD.
 
-    read: number of lines read so far. repaired: number of lines read so far that had invalid UTF-8.
+    read: number of lines read so far.
+    repaired: number of lines read so far that had invalid UTF-8.
 
     >>> lines = Lines([b"one\\r\\ntwo\\xff \\xe2\\x80\\xa8still two"])
     >>> list(lines), lines.read, lines.repaired

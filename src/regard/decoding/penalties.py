@@ -88,6 +88,7 @@ def coverage(attended: Tensor, lengths: Tensor) -> Tensor:
 
     attended: (..., S), for each source token, the sum of the attention weights of all target tokens on it.
     lengths: (...), the number of source tokens.
+
     Return: (...).
 
     Differs from the paper: attended_s is at least 1e-6, so that a token without attention does not give -inf.

@@ -118,7 +118,8 @@ def ranked_and_random(
     A draw contains k of the words that are not among the k words with the largest weights, or all of these
     words if there are fewer than k.
 
-    samples: number of draws. seed: random seed of the draws.
+    samples: number of draws.
+    seed: random seed of the draws.
 
     >>> ranked_and_random([0.1, 0.7, 0.2], k=1, samples=2, seed=[0])
     ([1, 2, 0], [[0], [0]])

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from regard.attended import Attended
-from regard.data.batch import EOS, UNK
+from regard.data.batch import EOS
 from regard.data.class_labels import Labels
 from regard.data.labelled_batch import LabelledBatch
 from regard.data.labelled_text import LabelledTexts
@@ -197,7 +197,7 @@ class TextClassifier:
                         (*self.tokenizer.units(tokens), -1),
                         unit=self.tokenizer.unit,
                         unknown=self.tokenizer.unknown(side[row]) if uncovered else (),
-                        bytewise=bool(self.tokenizer.uncovered - {UNK}),
+                        bytewise=self.tokenizer.bytewise,
                     )
                 )
             sides.append(texts)

@@ -26,9 +26,10 @@ __all__ = ["additive_key_backward_kernel", "additive_query_backward_kernel"]
 def _four(at, step, number, bound, there, otherwise):
     """Load four consecutive rows as float32, (LANES, 4 channels, 4 rows).
 
-    at: pointers to the first of these rows, (LANES, 4 channels). number: index of this row.
+    at: pointers to the first of these rows, (LANES, 4 channels).
+    number: index of this row.
     step: row stride. Rows with an index of `bound` or more, and channels where `there` is False, are not
-    loaded; their elements are set to `otherwise`.
+        loaded; their elements are set to `otherwise`.
     """
     a = tl.load(at, mask=there & (number < bound), other=otherwise).to(tl.float32)
     b = tl.load(at + step, mask=there & (number + 1 < bound), other=otherwise).to(tl.float32)
@@ -101,8 +102,10 @@ def _added(
 ):  # fmt: skip
     """Add the terms of two rows of the other side to the accumulators `shares` and `slopes`.
 
-    slopes: g * (r - r^2) is added to it. shares: if SHARES is True, g * _share(r) is added to it.
-    mine: exponentials of the own rows. first, second: exponentials of the two rows of the other side.
+    slopes: g * (r - r^2) is added to it.
+    shares: if SHARES is True, g * _share(r) is added to it.
+    mine: exponentials of the own rows.
+    first, second: exponentials of the two rows of the other side.
     g, g2: gradients of the scores of these two rows. Both values of r are computed with one reciprocal.
     """
     x, y = 1.0 + mine * first[:, :, None], 1.0 + mine * second[:, :, None]
@@ -239,8 +242,10 @@ def additive_key_backward_kernel(
     dk = sum over query rows, and over the query heads that share the key head, of 4 v g (r - r^2)
 
     dscores: reads g, (B H, rows, keys). exponentials_of_query, ..._key: in row-major order.
-    dkey: writes (B, K, S, D). ADD: add to dkey instead of overwriting it.
+    dkey: writes (B, K, S, D).
+    ADD: add to dkey instead of overwriting it.
     EXACT, SERIES: see additive_query_backward_kernel.
+
     Launch grid: (groups of 4 * FOURS keys, blocks of channels, B K).
     """
     local = tl.program_id(0) * 4 * FOURS

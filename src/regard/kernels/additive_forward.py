@@ -23,7 +23,8 @@ __all__ = ["additive_combine_kernel", "additive_read_kernel"]
 def _joined(best, total, output, scores, value, PRECISION: tl.constexpr):
     """One step of the online softmax: return row maximum, row sum and output after one more tile of keys.
 
-    best: row maximum of the tiles so far, (ROWS,). total: row sum of exp(score - maximum) so far, (ROWS,).
+    best: row maximum of the tiles so far, (ROWS,).
+    total: row sum of exp(score - maximum) so far, (ROWS,).
     output: sum of exp(score - maximum) value so far, (ROWS, DEPTH).
     scores: the scores of the new tile, -inf where masked, (ROWS, COLUMNS).
     value: the values of the new tile, (COLUMNS, DEPTH).

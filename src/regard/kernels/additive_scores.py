@@ -80,6 +80,7 @@ def additive_prepare_kernel(
 
     Reads query, key and vector. Writes the following tensors; `padded` is D rounded up. If TURNED is True,
     the exponentials are in transposed tiles, otherwise in row-major order.
+
     exponentials_of_query: (B H, query tiles, padded, ROWS), or (B H, up_to_four(T), padded).
     exponentials_of_key: (B K, key tiles, padded, COLUMNS), or (B K, up_to_four(S), padded).
     vector_padded: (1 or H, padded).

@@ -134,9 +134,9 @@ def _exponent(x):
 def scaling(bounds, peak, scale):
     """Return powers of 2 that scale g to at most 2^LARGEST, and their inverses.
 
-    bounds, peak: upper bounds, such that |g| <= 2 * bounds * peak * |scale|. scale: the factor by which the
-    scores are multiplied. The powers are computed from the exponent bits with integer arithmetic, so two
-    kernels that call this function get exactly the same powers."""
+    bounds, peak: upper bounds, such that |g| <= 2 * bounds * peak * |scale|.
+    scale: the factor by which the scores are multiplied. The powers are computed from the exponent bits with
+        integer arithmetic, so two kernels that call this function get exactly the same powers."""
     power = LARGEST + 251 - _exponent(bounds) - _exponent(peak * tl.abs(scale))
     power = tl.maximum(tl.minimum(power, 126), -126)
     up, down = (power + 127) << 23, (127 - power) << 23

@@ -273,7 +273,8 @@ class Forward:
     def read(self, scores: Tensor, first: int, rows: int, held: Tensor | None) -> None:
         """Compute softmax and output of a chunk of rows.
 
-        scores: (parts, B H, rows, S). held: if not None, the sum of the parts is written to it."""
+        scores: (parts, B H, rows, S).
+        held: if not None, the sum of the parts is written to it."""
         shape, launch = self.shape, self.launch
         sequences, tiles = shape.batch * shape.heads, -(-shape.keys // launch.read_columns)
         grid = -(-rows // launch.read_rows), -(-shape.depth // launch.depth)

@@ -137,7 +137,9 @@ CHANGES: dict[tuple[str, str], dict[str, int]] = {
 class Shape(NamedTuple):
     """The sizes and dtype of a call, and what follows from them: kind, tiles, parts, chunks.
 
-    batch, heads, key_heads, queries, keys: B, H, K, T, S. width: D. depth: E.
+    batch, heads, key_heads, queries, keys: B, H, K, T, S.
+    width: D.
+    depth: E.
     back: whether the launch parameters are for the backward pass.
     """
 

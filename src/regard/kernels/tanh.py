@@ -78,8 +78,8 @@ def exact_share(x, APPROXIMATE: tl.constexpr):
 def _denominator(query, key, query_step: tl.constexpr, key_step: tl.constexpr):
     """Return 1 + e^2q e^2k, (4, 4, threads).
 
-    query, key: pointers to e^2q and e^2k in the first channel, (4, threads). query_step, key_step: offsets of
-    the channel to load.
+    query, key: pointers to e^2q and e^2k in the first channel, (4, threads).
+    query_step, key_step: offsets of the channel to load.
     """
     return 1.0 + tl.load(query + query_step)[:, None, :] * tl.load(key + key_step)[None, :, :]
 

@@ -67,6 +67,7 @@ class AttentionOptions:
         """Create the options of a model from the keyword arguments of its class.
 
         The score location is not allowed: it ignores the keys, so the key projections would not be trained.
+
         call: the call that an error message names, such as "Transformer()".
         known: the other arguments of the class, which an error message lists.
         """
@@ -178,7 +179,9 @@ def _named(
 ) -> tuple[str, dict[str, Any]]:
     """Return the name and the other options in `value`, which is a name or a mapping with a name.
 
-    kind: what is named, for error messages. known: the known names. extra: names to list in the error too.
+    kind: what is named, for error messages.
+    known: the known names.
+    extra: names to list in the error too.
     """
     if not isinstance(value, str | Mapping):
         raise ArgumentError(message(kind, f"got {value!r}", expected="a name, or a table with a name"))

@@ -103,7 +103,8 @@ class PoolingOptions:
     ) -> PoolingOptions:
         """Create the options from a name, or a mapping with the name, score and select.
 
-        call: the call that an error message names, such as "LSTMClassifier()". names: the known names.
+        call: the call that an error message names, such as "LSTMClassifier()".
+        names: the known names.
         attention: score and select, if they are not in the mapping; those in the mapping have priority.
         known: other arguments, which an error message lists.
         """

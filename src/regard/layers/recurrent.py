@@ -178,7 +178,10 @@ class Recurrent(nn.Module):
         """Run all directions of one layer, from a zero state.
 
         In training, the directions of a GRU run at the same time; otherwise, one runs after the other.
-        inputs: the input of each direction. inside_BS1: True for positions that are not padding.
+
+        inputs: the input of each direction.
+        inside_BS1: True for positions that are not padding.
+
         Returns for each direction the outputs, and the state after the padding. For GRUs in training, this
         state is empty, because read_on() takes from it only the cell state c of an LSTM.
         """
@@ -292,7 +295,8 @@ def _to_float32(x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden, AbstractCont
 def flip(sequences: Tensor, lengths: Tensor) -> Tensor:
     """Reverse the first lengths[b] elements of each sequence b, and leave the padding in place.
 
-    sequences: (B, S, ...). lengths: (B,).
+    sequences: (B, S, ...).
+    lengths: (B,).
 
     >>> flip(torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([3, 2]))
     tensor([[3, 2, 1],

@@ -78,7 +78,8 @@ class Classifier(nn.Module):
     def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Encode each text as one vector. Return (B, features).
 
-        tokens: (B, S), padded texts that end with EOS. lengths: (B,), including EOS.
+        tokens: (B, S), padded texts that end with EOS.
+        lengths: (B,), including EOS.
         """
         raise TypeError(f"{type(self).__name__} does not implement encode()")
 

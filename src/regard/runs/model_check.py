@@ -37,9 +37,9 @@ def outline(
 ) -> nn.Module:
     """Build the model of a run on the meta device: its tensors have names and shapes, but use no memory.
 
-    sizes: the result of RunTask.sizes(), such as vocabulary sizes. weights: the tensors of a checkpoint.
-    DataError is raised before the model is built if an option is too large for these weights, because
-    building a billion layers would take long on any device.
+    sizes: the result of RunTask.sizes(), such as vocabulary sizes.
+    weights: the tensors of a checkpoint. DataError is raised before the model is built if an option is too
+        large for these weights, because building a billion layers would take long on any device.
     """
     layers, most = MOST_LAYERS, MOST
     if weights is not None:

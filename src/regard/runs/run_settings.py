@@ -72,10 +72,11 @@ def _listed_seeds(value: Any) -> Any:
 class RunSettings(Section):
     """All settings of a run; a task declares its own sections in a subclass.
 
-    task: the name of the task, or package.module:Class. seeds: the seeds to train, each in a folder of its
-    own; a list, or a number n for the seeds 0 to n - 1. stack: whether these seeds are computed together as
-    one stacked model. "auto" stacks them on a GPU only; on a CPU, training one seed after the other is
-    faster. init_from: the folder of another run, whose weights this run starts from.
+    task: the name of the task, or package.module:Class.
+    seeds: the seeds to train, each in a folder of its own; a list, or a number n for the seeds 0 to n - 1.
+    stack: whether these seeds are computed together as one stacked model. "auto" stacks them on a GPU only;
+        on a CPU, training one seed after the other is faster.
+    init_from: the folder of another run, whose weights this run starts from.
     """
 
     task: str

@@ -28,7 +28,8 @@ because each seed would overwrite the file."""
 class SeedsReport:
     """The evaluation of a run of several seeds.
 
-    folder: the run folder. reports: the report of each seed.
+    folder: the run folder.
+    reports: the report of each seed.
     """
 
     folder: Path

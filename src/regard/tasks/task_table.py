@@ -93,11 +93,13 @@ def load(
 ) -> Any:
     """Load a trained run: a translator, a language model, a text classifier or an image captioner.
 
-    folder: the run folder, --output of `regard train`. checkpoint: "best", "latest", or the number of a step.
-    device: cpu, cuda (or gpu), mps, or auto for the fastest available. task: only for a task of your own: its
-    class, or package.module:Class. seed: one of the seeds of a run that was trained with --seeds;
-    load(folder, seed=2) loads the run folder folder/seed-2. options: the options of the returned object; for
-    translation, see regard.decoding.Translator.
+    folder: the run folder, --output of `regard train`.
+    checkpoint: "best", "latest", or the number of a step.
+    device: cpu, cuda (or gpu), mps, or auto for the fastest available.
+    task: only for a task of your own: its class, or package.module:Class.
+    seed: one of the seeds of a run that was trained with --seeds; load(folder, seed=2) loads the run folder
+        folder/seed-2.
+    options: the options of the returned object; for translation, see regard.decoding.Translator.
 
     >>> import regard, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -119,6 +121,7 @@ def load_task(folder: str | Path, device: str = "cpu", task: str | None = None) 
     """Build the task of a run folder with untrained weights, for regard.training.nonfinite_steps.replay().
 
     device: the kind of device that the run was trained on, because on a GPU batches are padded differently
-    (for CUDA graphs). task: as in load().
+        (for CUDA graphs).
+    task: as in load().
     """
     return importlib.import_module("regard.runs.train_run").build_task(task_of(folder, task), folder, device)

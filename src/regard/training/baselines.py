@@ -103,9 +103,11 @@ class LearnedBaseline(MovingAverage):
     m and d are the moving averages of the mean and the standard deviation of the rewards. The loss does not
     depend on the scale of the rewards, so its gradient is not larger than that of the model.
 
-    features: the size F of x. hidden: size of the tanh layer. weight: weight of the loss. decay: decay of the
-    moving averages m and d. x is detached, so the loss trains this network only. x must not depend on the
-    keys that the attention sampled.
+    features: the size F of x.
+    hidden: size of the tanh layer.
+    weight: weight of the loss.
+    decay: decay of the moving averages m and d. x is detached, so the loss trains this network only. x must
+        not depend on the keys that the attention sampled.
 
     >>> baseline = LearnedBaseline(features=8)
     >>> value, loss = baseline(torch.tensor([-4.0, -8.0]), torch.randn(2, 8))

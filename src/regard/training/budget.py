@@ -89,7 +89,8 @@ class WallClock:
     def plan(self, elapsed: float, step: int) -> Plan:
         """Estimate how many steps fit into the budget in total, and the steps between two evaluations.
 
-        elapsed: seconds of the budget that are used. step: number of steps that are done.
+        elapsed: seconds of the budget that are used.
+        step: number of steps that are done.
         """
         pace = median(self._recent) if self._recent else elapsed / max(step, 1)
         return plan_steps(self.budget, elapsed, step, pace, self.evaluation, self._every)
@@ -151,9 +152,10 @@ def plan_steps(
 ) -> Plan:
     """Return how many steps fit into a budget of seconds, and the number of steps between two evaluations.
 
-    elapsed: seconds that the first `step` steps and their evaluations took. pace: seconds per step from now
-    on. evaluation: seconds of one evaluation; None if unknown. every: the number of steps between two
-    evaluations, if the settings set it.
+    elapsed: seconds that the first `step` steps and their evaluations took.
+    pace: seconds per step from now on.
+    evaluation: seconds of one evaluation; None if unknown.
+    every: the number of steps between two evaluations, if the settings set it.
 
     In the second example, an evaluation takes longer, so there are fewer evaluations: one in 500 steps
     instead of one in 50.
@@ -221,7 +223,9 @@ def end_reason(settings: Training, progress: Progress, out_of_time: bool, best: 
     """Return the reason why a run ends after this step; "" if it continues.
 
     A run ends if its steps or minutes are used up, or if the score has not improved for settings.patience
-    evaluations. best: the name of that score, which selects the best checkpoint.
+    evaluations.
+
+    best: the name of that score, which selects the best checkpoint.
     """
     completed = progress.total is not None and progress.step >= progress.total
     if settings.minutes is not None and (completed or out_of_time):

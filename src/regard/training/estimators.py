@@ -55,7 +55,8 @@ Lengths = Tensor | Mapping[str, Tensor | Sequence[Tensor]] | None
 class _Drawn(NamedTuple):
     """The keys that one attention call sampled: their log-probabilities and the entropy of the softmax.
 
-    position_T: the decoding step of each query. beams: number of decoder rows per encoded source.
+    position_T: the decoding step of each query.
+    beams: number of decoder rows per encoded source.
     """
 
     site: str
@@ -95,6 +96,7 @@ class HardSelections(Scope):
     """The result of hard_selections(): the log-probabilities and entropies of all keys that were sampled.
 
     A row is a sequence of the decoder: with K beams for each of B encoded sources there are B K rows.
+
     expected, examples: see hard_selections().
     """
 
@@ -223,7 +225,8 @@ def _lengths_at(site: str, role: Role, number: int, lengths: Lengths) -> Tensor 
 def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
     """Return log p(y) of each sequence, (B,), summed over the labels that are not PAD. It is the reward.
 
-    logits: (B, T, V). labels: (B, T). The sum is computed in float32, or in float64 for float64 logits.
+    logits: (B, T, V).
+    labels: (B, T). The sum is computed in float32, or in float64 for float64 logits.
 
     >>> log_likelihood(torch.zeros(1, 2, 4), torch.tensor([[2, PAD]])).exp()
     tensor([0.2500])
@@ -259,11 +262,13 @@ class Reinforce(nn.Module):
     is 1. r_k = log p(y | s_k), the log-likelihood of the target. b does not depend on the samples s_k.
 
     baseline: "moving-average", "learned", "none", a mapping with the name and its options, or a Baseline.
-    scale: weight of the term (lambda_r). entropy: weight of the entropy (lambda_e). The gradient of the
-    entropy of a step does not include the effect of earlier samples on this entropy. samples: K, the number
-    of samples per example; row r of the model's batch is a sample of example r // K. expected: probability
-    that an example reads the expected context instead of samples, see hard_selections(); collect() applies
-    it. processes: the processes of distributed training; they share the moving averages.
+    scale: weight of the term (lambda_r).
+    entropy: weight of the entropy (lambda_e). The gradient of the entropy of a step does not include the
+        effect of earlier samples on this entropy.
+    samples: K, the number of samples per example; row r of the model's batch is a sample of example r // K.
+    expected: probability that an example reads the expected context instead of samples, see
+        hard_selections(); collect() applies it.
+    processes: the processes of distributed training; they share the moving averages.
 
     It is a module: add it to the model (model.estimator = Reinforce()), so that checkpoints keep the moving
     average, and the optimizer trains a learned baseline.
@@ -323,10 +328,12 @@ class Reinforce(nn.Module):
     ) -> Estimate:
         """Return the terms of the loss for the selections and rewards of one forward pass.
 
-        drawn: the result of collect() or hard_selections(). reward: (rows,), detached here. lengths: see
-        HardSelections.sums(). features: (rows, F), the input of a learned baseline, detached here. It must be
-        known before the first key is sampled, such as the mean of the embeddings. counted: (rows,), False for
-        rows that are padding. In training mode, the moving averages are updated.
+        drawn: the result of collect() or hard_selections().
+        reward: (rows,), detached here.
+        lengths: see HardSelections.sums().
+        features: (rows, F), the input of a learned baseline, detached here. It must be known before the first
+            key is sampled, such as the mean of the embeddings.
+        counted: (rows,), False for rows that are padding. In training mode, the moving averages are updated.
         """
         reward, sums = reward.detach(), drawn.sums(lengths)
         if reward.shape != sums.entropy.shape or len(reward) % self.samples:
@@ -357,7 +364,8 @@ def likelihood_bound(log_likelihoods: Tensor, samples: int) -> Tensor:
 
     Its mean lies between L_s and log p(y), closer to log p(y) with more samples (Burda et al. 2016, eq. 8).
 
-    log_likelihoods: log p(y_n | s_nk), (N K,), the K samples of an example next to each other. samples: K.
+    log_likelihoods: log p(y_n | s_nk), (N K,), the K samples of an example next to each other.
+    samples: K.
 
     >>> likelihood_bound(torch.tensor([0.1, 0.3]).log(), samples=2).exp()
     tensor(0.2000)

@@ -48,10 +48,13 @@ class StepRequest(NamedTuple):
 class Trainer:
     """Train a task and save checkpoints to a run folder, from the start or from the last checkpoint.
 
-    settings: the learning rate, the number of steps and so on. device: the model is moved to this device.
-    processes: the processes of distributed training. log: reports the progress; by default, nothing is
-    reported. clock: a function that returns the time in seconds. lock: the lock of the run folder. It is
-    checked after each step and before each save, to detect that the folder was moved or deleted.
+    settings: the learning rate, the number of steps and so on.
+    device: the model is moved to this device.
+    processes: the processes of distributed training.
+    log: reports the progress; by default, nothing is reported.
+    clock: a function that returns the time in seconds.
+    lock: the lock of the run folder. It is checked after each step and before each save, to detect that the
+        folder was moved or deleted.
 
     A run that was killed at any moment resumes from its last checkpoint, and its weights are the same, bit
     for bit, as without the interruption: the order of the data depends only on (seed, epoch), the random

@@ -20,8 +20,8 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
 
     y_t is the label of position t, and v is any token of the vocabulary.
 
-    logits: (B, T, V). labels: (B, T). The sums are float32 for any dtype of the logits. The plain loss is
-    detached.
+    logits: (B, T, V).
+    labels: (B, T). The sums are float32 for any dtype of the logits. The plain loss is detached.
 
     >>> logits, labels = torch.zeros(1, 2, 4), torch.tensor([[2, PAD]])
     >>> smoothed, plain = cross_entropy(logits, labels, 0.1)
@@ -47,7 +47,8 @@ def sequence_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> t
 
     They are the losses of cross_entropy(), but not summed over sequences. The plain loss is detached.
 
-    logits: (B, T, V). labels: (B, T).
+    logits: (B, T, V).
+    labels: (B, T).
 
     >>> smoothed, plain = sequence_losses(torch.zeros(2, 2, 4), torch.tensor([[2, PAD], [2, 3]]))
     >>> (plain / plain[0]).tolist()

@@ -30,7 +30,9 @@ def build_optimizer(
 
     The learning rate is 0 here; the trainer sets it before each step.
 
-    name: "adamw" or "sgd". beta2: second beta of AdamW. momentum: momentum of SGD; with 0, SGD has no state.
+    name: "adamw" or "sgd".
+    beta2: second beta of AdamW.
+    momentum: momentum of SGD; with 0, SGD has no state.
 
     >>> optimizer = build_optimizer(nn.Linear(2, 3), beta2=0.98, weight_decay=0.1)
     >>> [(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups]

@@ -78,7 +78,8 @@ def add_estimator(
     Return None if the settings have no estimator. As the estimator is a part of the model, the optimizer
     trains its baseline, and checkpoints save it.
 
-    features: the size F of the input of a learned baseline. processes: the processes of distributed training.
+    features: the size F of the input of a learned baseline.
+    processes: the processes of distributed training.
 
     >>> from regard.models import build_model
     >>> model = build_model("bahdanau", 9, 9, width=4, select="hard")

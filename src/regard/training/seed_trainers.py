@@ -145,8 +145,9 @@ class SeedTrainers:
     def _advance(self, seed: int, losses: Mapping[str, Any] | None) -> None:
         """Send the losses of a step to the trainer of a seed, which continues until it needs gradients again.
 
-        A trainer that has ended or failed is not called again. losses: None starts the trainer, or
-        stops it if it has started.
+        A trainer that has ended or failed is not called again.
+
+        losses: None starts the trainer, or stops it if it has started.
         """
         self._pending.pop(seed, None)
         try:

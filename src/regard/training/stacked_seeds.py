@@ -34,7 +34,8 @@ class StackedSeeds:
     """Train n models of one architecture at once, each as if it were trained alone, up to rounding.
 
     models: n models with parameters of the same names and shapes, on one device, such as models that were
-    initialised with different seeds. beta2, weight_decay: options of AdamW, see build_optimizer().
+        initialised with different seeds.
+    beta2, weight_decay: options of AdamW, see build_optimizer().
 
     Supported are models whose forward pass vmap can run: all models of this library. Recurrent layers then
     run step by step with plain matrix products, because vmap does not support torch's recurrent layers.

@@ -106,7 +106,8 @@ def save_page(
 def _article(entry: Entry, number: int | None, unfolded: bool) -> Iterator[str]:
     """Yield the HTML of one translation.
 
-    number: its number on a page of several translations, or None. unfolded: whether its table is expanded.
+    number: its number on a page of several translations, or None.
+    unfolded: whether its table is expanded.
     """
     yield "<article>" if number is None else f'<article id="t{number}">'
     if number is not None:

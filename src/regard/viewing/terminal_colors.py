@@ -27,7 +27,8 @@ class Shades:
     def cell(self, level: float, width: int, number: str = "") -> tuple[str, Style]:
         """Return text and style of a matrix cell.
 
-        level: from 0 to 1, or NaN. number: the weight as text, to write in the cell; "" for none.
+        level: from 0 to 1, or NaN.
+        number: the weight as text, to write in the cell; "" for none.
         """
         if level != level:
             return "?".center(width), Style()

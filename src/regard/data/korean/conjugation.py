@@ -44,7 +44,8 @@ class Stem(NamedTuple):
     """The stem of a verb or an adjective.
 
     text: the dictionary form without 다.
-    kind: its type of irregularity, a key of KINDS. describes: True for an adjective, False for a verb.
+    kind: its type of irregularity, a key of KINDS.
+    describes: True for an adjective, False for a verb.
 
     >>> conjugate(Stem("아름답", "ㅂ", True), "ㄴ")
     '아름다운'

@@ -58,7 +58,8 @@ def sides(pair: Any) -> tuple[str, str]:
 class Sample(NamedTuple):
     """A random sample of lines to train on.
 
-    lines: the lines, cleaned and not empty. scale: number of all lines divided by the number in the sample.
+    lines: the lines, cleaned and not empty.
+    scale: number of all lines divided by the number in the sample.
     """
 
     lines: list[str]

@@ -53,8 +53,9 @@ def plan_classification(
 ) -> Plan:
     """Return the plan of a run, the same in all processes.
 
-    given: the settings that are known so far. timed: measure the speed even if the budget is in steps or
-    epochs. If it is in minutes, the speed is always measured.
+    given: the settings that are known so far.
+    timed: measure the speed even if the budget is in steps or epochs. If it is in minutes, the speed is
+        always measured.
     """
     training, texts = given.get("training", {}), len(corpus.train)
     group = processes.world * training.get("accumulation_steps", 1)

@@ -18,6 +18,7 @@ STOP_REASONS = {
     "length": "the maximum number of new tokens was reached",
     "positions": "all positions of the model are used",
     "interrupted": "generation was interrupted",
+    "prompt": "the model cannot read the prompt: all its words are unknown, or it is too long",
 }
 """Value of GeneratedText.stop_reason -> its explanation."""
 
@@ -32,7 +33,8 @@ class GeneratedText(TextResult):
     attention, long: as in TextResult, but for the prompt and the continuation together.
     unknown: the words of the prompt that the vocabulary does not cover.
     prompt: the prompt. prompt_token_ids, prompt_pieces: the id and the text of each of its tokens.
-    stop_reason: why generation ended: "end", "stop", "length", "positions" or "interrupted" (STOP_REASONS).
+    stop_reason: why generation ended, a key of STOP_REASONS: "end", "stop", "length", "positions",
+        "interrupted" or "prompt". With "prompt", there is no continuation.
     ranking: the score that hypotheses are sorted by, with length penalty.
     others: the other continuations of the n-best list, or the other samples. For more fields, see TextResult.
 

@@ -120,8 +120,10 @@ def choose(
 ) -> Plan:
     """Choose the size of the model, the dropout and the learning rate.
 
-    settings: the settings of the user. tokens: number of tokens of an epoch. speed: a function that measures
-    the training speed; it is called if the budget is in minutes, or if timed is true.
+    settings: the settings of the user.
+    tokens: number of tokens of an epoch.
+    speed: a function that measures the training speed; it is called if the budget is in minutes, or if timed
+        is true.
 
     >>> plan = choose({"data": {}, "training": {"epochs": 10}}, 900_000, "cpu", 1, lambda settings: 1e4)
     >>> plan.settings["model"]
@@ -170,8 +172,8 @@ def choose(
 def smaller_batches(settings: Mapping[str, Any], total: float) -> Options:
     """Return the batch settings, with smaller batches for a short run, so that it still has STEPS steps.
 
-    settings: the result of with_batches(). total: number of tokens to train on, divided by the number of
-    batches per step.
+    settings: the result of with_batches().
+    total: number of tokens to train on, divided by the number of batches per step.
 
     >>> known = with_batches({"data": {}}, tokens=900_000)
     >>> smaller_batches(known, 210_000), smaller_batches(known, 10**7)["data"]
@@ -204,7 +206,8 @@ def _batch(settings: Mapping[str, Any]) -> int:
 def _tokens_of(training: Mapping[str, Any], tokens: int, batch: int) -> float:
     """Return how many tokens a run trains on in total, if its budget is not in minutes.
 
-    tokens: number of tokens of an epoch. batch: number of tokens of a step.
+    tokens: number of tokens of an epoch.
+    batch: number of tokens of a step.
     """
     if training.get("steps") is not None:
         return training["steps"] * batch

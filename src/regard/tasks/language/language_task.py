@@ -72,6 +72,7 @@ class LanguageTask(RunTask):
         {"loss": "lower", "perplexity": "lower", "word_perplexity": "lower", "bits_per_character": "lower"}
     )
     best = "perplexity"
+    always_shown = ("layout",)
     files = (TOKENIZER,)
     paths = ("train_file", "valid_file")
     fixed = FIXED

@@ -57,8 +57,8 @@ def choose_by_agreement(
 ) -> list[tuple[Choice, Choice, float]]:
     """Rank sites, heads and steps of two models by the agreement (F1) of their alignments, highest first.
 
-    forward: translates sources to targets. backward: translates targets to sources. No gold alignments are
-    needed.
+    forward: translates sources to targets.
+    backward: translates targets to sources. No gold alignments are needed.
     """
     ours = _all_alignments(forward, sources, targets)
     theirs = _all_alignments(backward, targets, sources)
@@ -109,8 +109,10 @@ def join_directions(
 ) -> list[tuple[int, int, float]]:
     """Combine two alignments of a pair, from models of opposite directions, into weighted links.
 
-    A link is (source word, target word, weight). The weight is the mean over both directions. how: as in
-    symmetrise(). threshold: as in Alignment.weighted().
+    A link is (source word, target word, weight). The weight is the mean over both directions.
+
+    how: as in symmetrise().
+    threshold: as in Alignment.weighted().
 
     >>> import torch
     >>> from regard.decoding import align

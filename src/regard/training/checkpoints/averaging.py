@@ -33,7 +33,8 @@ class Averaged:
 def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
     """Return which checkpoints were averaged to get a run; None if the run was trained.
 
-    state: the content of state.json of the run. place: the path of state.json, for error messages.
+    state: the content of state.json of the run.
+    place: the path of state.json, for error messages.
     """
     about = state.get("averaged")
     if about is None:

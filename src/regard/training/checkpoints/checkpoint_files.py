@@ -65,7 +65,9 @@ class Checkpoint:
     def verify_sizes(self, tensors: Sequence[str] | None = None) -> dict[str, Written]:
         """Return the files of the manifest with their sizes and hashes; raise DataError if a size is wrong.
 
-        A missing file is an error too. The contents are not read. tensors: as for verify().
+        A missing file is an error too. The contents are not read.
+
+        tensors: as for verify().
         """
         files = self._manifest()
         if tensors is not None:

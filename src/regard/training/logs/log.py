@@ -107,8 +107,11 @@ class Log:
     ) -> None:
         """Log an optimizer step; call this after every step. If nothing is written, it takes microseconds.
 
-        loss: mean over the target tokens of the step. tokens: number of target tokens, in all processes.
-        rate: learning rate. norm: gradient norm. parts: other losses by name.
+        loss: mean over the target tokens of the step.
+        tokens: number of target tokens, in all processes.
+        rate: learning rate.
+        norm: gradient norm.
+        parts: other losses by name.
         """
         now = self.clock()
         seconds = now - self._mark

@@ -46,7 +46,8 @@ LONGEST = 200
 def quantised(weights: NDArray[Any], most: NDArray[Any], bits: int) -> NDArray[Any]:
     """Return weights (planes, ...) as integers on the square-root scale.
 
-    most: (planes,), the largest weight of each plane. bits: 8 or 16.
+    most: (planes,), the largest weight of each plane.
+    bits: 8 or 16.
 
     >>> quantised(numpy.array([[0.0, 0.25, 1.0, numpy.nan]]), numpy.array([1.0]), 8).tolist()
     [[0, 127, 254, 255]]
@@ -75,7 +76,8 @@ class Packed:
     def side(self, pieces: Sequence[str], numbers: Sequence[int]) -> int:
         """Return the index of a sequence of subwords in `sides`; append the sequence if it is new.
 
-        pieces: the subwords. numbers: the word index of each subword.
+        pieces: the subwords.
+        numbers: the word index of each subword.
         """
         key = (tuple(pieces), tuple(numbers))
         if key not in self._indices:

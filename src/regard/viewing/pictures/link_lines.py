@@ -36,7 +36,8 @@ def lines(
 ) -> Picture:
     """Draw keys on the left and queries on the right, joined by lines whose width shows the weight.
 
-    weights: (T, S). rows, columns: T words for the queries, S words for the keys.
+    weights: (T, S).
+    rows, columns: T words for the queries, S words for the keys.
     about: a line below the title.
 
     >>> from regard.viewing import lines
