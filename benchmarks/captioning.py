@@ -19,14 +19,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import regard
 from benchmarks.recipe_runs import (
     Job,
     add_options,
     finish,
     job_options,
+    job_record,
     jobs_at_once,
     measured_on,
-    run_environment,
     train_job,
 )
 from regard.runs.command_options import CommandOption
@@ -95,17 +96,12 @@ def measure(job: Job) -> dict[str, Any]:
     shared = {"beam_size": None, "length_penalty": None, "greedy": False, "max_length": None}
     chosen = ChosenRun(job.folder, device=job.device)
     report = CaptioningTask.evaluate_run(chosen, {**options, **shared, "split": "test"}).to_dict()
+    run = regard.load(job.folder, device="cpu")
     return {
-        "recipe": job.recipe,
+        **job_record(job, run.model, progress),
         "variant": job.variant,
-        "changes": dict(job.changes),
-        "seed": job.seed,
-        "steps": progress.step,
-        "best_step": progress.best_step,
-        "seconds": round(progress.seconds, 1),
         **{name: round(report[name], 4) for name in METRICS if name in report},
         "signatures": report["signatures"],
-        "machine": run_environment(job),
     }
 
 

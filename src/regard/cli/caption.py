@@ -30,7 +30,7 @@ from regard.data.line_io import say, writing
 from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.rules import MOST_TOKENS
 from regard.errors import ArgumentError, DataError, message, printable, shown
-from regard.pictures.atomic_io import write_whole
+from regard.files.atomic_io import write_whole
 from regard.tasks.captioning.caption_pictures import CaptionPictures, is_picture
 
 __all__ = ["caption"]
