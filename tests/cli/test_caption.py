@@ -56,6 +56,18 @@ def test_n_best_and_drawing(command, run: Path):
     assert drawn.status == 0 and "picture_000001.png" in drawn.out
 
 
+def test_pictures_and_page(command, run: Path, tmp_path: Path):
+    image = run / "picture_000000.png"
+    files = tmp_path / "x.svg", tmp_path / "x.html"
+    said = command("caption", run / "run", image, "--greedy", "--output", files[0], "--page", files[1])
+    assert said.status == 0 and len(said.lines) == 1 and "x.svg" in said.err and "x.html" in said.err
+    words = said.lines[0].split("\t")[1].split()
+    assert files[0].read_text().count("<image ") == len(words) + 2  # the image, the words, the scale
+    assert files[1].read_text().count("data-map=") == len(words) and image.name in files[1].read_text()
+    both = command("caption", run / "run", run, "--greedy", "--page", files[1])
+    assert both.status == 0 and files[1].read_text().count("<article") == 2
+
+
 def test_unreadable_images_are_counted(command, run: Path, tmp_path: Path):
     (tmp_path / "bad.jpg").write_bytes(b"no image")
     said = command("caption", run / "run", tmp_path / "bad.jpg", run / "picture_000000.png")
@@ -71,6 +83,9 @@ def test_unreadable_images_are_counted(command, run: Path, tmp_path: Path):
         (("picture_000000.png", "--draw", "--json"), "--draw"),
         (("picture_000000.png", "--read", "often"), "often"),
         (("picture_000000.png", "--coco", "no/folder/x.json"), "x.json"),
+        (("picture_000000.png", "picture_000001.png", "--output", "x.png"), "--output"),
+        (("picture_000000.png", "--page", "x.txt"), "--page"),
+        (("picture_000000.png", "--page", "no/folder/x.html"), "x.html"),
     ],
 )
 def test_bad_arguments(command, run: Path, monkeypatch, arguments, fact: str):

@@ -20,7 +20,6 @@ from regard.cli.run_options import (
     Device,
     GreedySearch,
     LengthPenalty,
-    OutputFile,
     RunFolder,
     Threads,
     build_search,
@@ -32,6 +31,7 @@ from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.rules import MOST_TOKENS
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import write_whole
+from regard.tasks.captioning.caption_pictures import CaptionPictures, is_picture
 
 __all__ = ["caption"]
 
@@ -44,6 +44,23 @@ NAMED = 5
 Images = Annotated[
     list[str],
     typer.Argument(metavar="IMAGES", help="Image files, folders of images, or patterns e.g. 'photos/*.jpg'."),
+]
+OutputFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        metavar="FILE",
+        help="Write to this file instead of standard output. For one image, it can be a picture of the "
+        "attention of each word: .png, .svg, .pdf or .gif (animation).",
+    ),
+]
+PageFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--page",
+        metavar="FILE.html",
+        help="Also write an HTML page with the images, their captions and the attention of each word.",
+    ),
 ]
 NBest = Annotated[
     int,
@@ -101,6 +118,7 @@ def caption(
     json: Json = False,
     coco: Coco = None,
     draw: Draw = False,
+    page: PageFile = None,
     beam_size: BeamSize = BEAM_SIZE,
     length_penalty: LengthPenalty = LENGTH_PENALTY,
     greedy: GreedySearch = False,
@@ -119,7 +137,9 @@ def caption(
 
     * `regard caption runs/x photo.jpg --draw`
 
-    * `regard caption runs/x photos --json --output captions.jsonl`
+    * `regard caption runs/x photo.jpg --output photo.png`
+
+    * `regard caption runs/x photos --json --output captions.jsonl --page captions.html`
 
     * `regard caption runs/x 'val2014/*.jpg' --coco results.json`
 
@@ -131,19 +151,25 @@ def caption(
         raise DataError(message(shown(coco), "its folder does not exist", hint="create the folder first"))
     search = build_search(beam_size, length_penalty, n_best, greedy, max_length)
     paths = list_images(images)
+    picture = output if is_picture(output) else None
+    output = None if picture else output
+    pictures = CaptionPictures(picture, page, len(paths))
     captioner = open_task("captioning", run, checkpoint, device, threads, search=search, read=read)
     if draw and captioner.model.select is None:
         raise ArgumentError(message("--draw", "this captioner has no attention to draw"))
+    pictures.check_attention(captioner.model.select is not None)
     inputs = Inputs(captioner, paths)
-    results = captioner.stream(inputs, look="cross" if draw or json else None)
+    results = captioner.stream(inputs, look="cross" if draw or json or pictures.enabled else None)
     records = list[dict[str, Any]]()
     with writing(output) as write:
         for result in results:
+            pictures.add(result)
             records.append({"image_id": coco_image_id(result.image), "caption": result.text})
             if draw and output is None:
                 Console(highlight=False).print(result, "")
             else:
                 write(_format(result, json, draw, n_best))
+    pictures.save()
     if coco is not None:
         write_whole(coco, (_dumps(records) + "\n").encode())
         say(f"Wrote {shown(coco)}")

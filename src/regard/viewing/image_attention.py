@@ -162,7 +162,10 @@ class ImageAttention:
         }
 
     def picture(self) -> Any:
-        """Return a Picture: the image, then the image once for each word, bright where the word attends."""
+        """Return a Picture: the image, then the image once for each word, bright where the word attends.
+
+        If it is saved as .gif, the file contains the animation.
+        """
         return importlib.import_module("regard.viewing.pictures.caption_panels").caption_panels(self)
 
     def animation(self, seconds: float = 0.8) -> Any:
@@ -175,12 +178,10 @@ class ImageAttention:
 
         Returns hints about characters that no installed font has.
         """
-        suffix = Path(path).suffix.lower()
-        if suffix == ".html":
+        if Path(path).suffix.lower() == ".html":
             importlib.import_module("regard.viewing.caption_page").save_caption_page(path, [self])
             return ()
-        drawn = self.animation() if suffix == ".gif" else self.picture()
-        hints: tuple[str, ...] = drawn.save(path)
+        hints: tuple[str, ...] = self.picture().save(path)
         return hints
 
     def __repr__(self) -> str:

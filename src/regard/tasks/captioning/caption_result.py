@@ -64,15 +64,16 @@ class Caption:
     def image_attention(self, title: str = "") -> ImageAttention:
         """Return the attention of every word over the image, to draw it or save it as a picture.
 
+        title: text above the picture. Default: the caption.
+
         Raise ArgumentError if no attention was recorded, for example because the model has none.
         """
         if self.weights is None or self.pixels is None or not self.words:
             problem = "no attention was recorded for this caption"
             hint = "use a captioner with attention and at least one word, and do not set look=None"
             raise ArgumentError(message("Caption.image_attention()", problem, hint=hint))
-        heading = title or self.text
         weights = self.weights.astype(numpy.float64)
-        return ImageAttention(self.pixels, self.words, weights, self.word_scores, heading, self.notes)
+        return ImageAttention(self.pixels, self.words, weights, self.word_scores, title, self.notes)
 
     def seen(self, title: str = "") -> Seen:
         """Return the recorded attention as a matrix: a row for each word, a column for each cell of the map.
@@ -123,9 +124,11 @@ class Caption:
         return f"Caption({self.text[:80]!r}, log_probability={self.log_probability:.4g})"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        yield Text(printable(f"{self.image}  {self.text}" if self.image else self.text))
+        heading = printable(f"{self.image}  {self.text}" if self.image else self.text)
         if self.weights is not None and self.words and self.pixels is not None:
-            yield self.image_attention()
+            yield self.image_attention(heading)
+        else:
+            yield Text(heading)
 
     def _repr_html_(self) -> str:
         if self.weights is None or self.pixels is None or not self.words:

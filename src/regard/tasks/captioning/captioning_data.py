@@ -120,8 +120,8 @@ def read_caption_split(data: ImageData) -> CaptionSplit:
     """
     if data.built_in:
         count = data.pictures or PICTURES
-        valid = min(VALID_PICTURES, max(count // VALID_PART, 1))
-        return CaptionSplit(read_shapes("train", count), read_shapes("valid", valid))
+        valid_count = min(VALID_PICTURES, max(count // VALID_PART, 1))
+        return CaptionSplit(read_shapes("train", count), read_shapes("valid", valid_count))
     assert data.train_file
     split, valid_split = _splits(data)
     train = read_images(data, data.train_file, data.images, split)

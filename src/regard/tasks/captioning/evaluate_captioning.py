@@ -162,7 +162,7 @@ def evaluate_captioning(
     texts = [each.text for each in captions]
     erasure = None
     if page is not None:
-        seen = [each.image_attention() for each in captions[:MOST_CAPTIONS] if each.words]
+        seen = [each.image_attention(each.image) for each in captions[:MOST_CAPTIONS] if each.words]
         save_caption_page(page, seen)
         say(f"Wrote {shown(page)}")
     if options["faithfulness"]:

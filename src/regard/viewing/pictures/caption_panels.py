@@ -6,8 +6,11 @@ image. Here the image is dimmed where the weight is 0, and the cell with the lar
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy
 from numpy.typing import NDArray
+from rich.console import RenderableType
 
 from regard.viewing.image_attention import ImageAttention, resized
 from regard.viewing.image_cells import CellGrid, upsampled
@@ -73,7 +76,23 @@ def caption_panels(seen: ImageAttention, *, pixels: int = PIXELS) -> Picture:
     (rows, columns), (height, width) = seen.weights.shape[1:], seen.image.shape[:2]
     words = f"{len(seen.words)} word{'s' * (len(seen.words) != 1)}"
     canvas.about = f"{words} over an image of {height} x {width} pixels; {rows} x {columns} cells"
-    return Picture([canvas], terminal_caption(seen))
+    return CaptionPicture(canvas, terminal_caption(seen), seen.animation)
+
+
+class CaptionPicture(Picture):
+    """The panels of a caption. A GIF file contains the animation instead.
+
+    canvas: the panels. terminal: an object that rich can print. animation: a function that draws the
+        animation.
+    """
+
+    def __init__(self, canvas: Canvas, terminal: RenderableType, animation: Callable[[], Picture]):
+        super().__init__([canvas], terminal)
+        self._animation = animation
+
+    def gif(self) -> bytes:
+        """Return the animation of the caption, with a frame for each word, as the bytes of a GIF file."""
+        return self._animation().gif()
 
 
 def panel_size(seen: ImageAttention, pixels: float) -> tuple[int, int]:
