@@ -75,8 +75,7 @@ def train(
 ) -> int:
     """Train a translator, language model, classifier or captioner (--task), and write it to a run folder.
 
-    Model size, batch size, learning rate, dropout and tokenizer are chosen from the data, the length of the
-    training (e.g. --minutes) and the speed of this machine, if you do not set them.
+    Settings that you do not set are chosen from the data, --minutes and the speed of this machine.
 
     Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop; --resume continues. With --steps or --epochs, a
     resumed run gives exactly the same weights, bit for bit, as a run without interruption.
@@ -84,8 +83,6 @@ def train(
     Examples:
 
     * `regard train --source a.ko --target a.en --model bahdanau --output runs/x`
-
-    * `regard train --tsv pairs.tsv --model transformer --minutes 30 --output runs/y`
 
     * `regard train --tsv pairs.tsv --columns 2,1 --select hard --estimator reinforce --output runs/w`
 

@@ -187,18 +187,14 @@ Columns = Annotated[str | None, train_option("--columns", DATA, show_default="1,
 Fields = Annotated[str | None, train_option("--fields", DATA, show_default=FIELDS_DEFAULT)]
 BuiltIn = Annotated[
     str | None,
-    _option(
-        "--built-in",
-        "NAME",
-        "Train on a built-in corpus (korean; for captioning, shapes), instead of on files.",
-    ),
+    _option("--built-in", "NAME", "Train on a built-in corpus (korean, or shapes for captioning)."),
 ]
 Images = Annotated[
     Path | None,
     _option(
         "--images",
         "FOLDER",
-        "Captioning: folder of the images that the caption files name.",
+        "Captioning: folder of images.",
         show_default="the folder of --train-file",
     ),
 ]

@@ -155,8 +155,7 @@ def view(
 
     Translation: the sentence is translated. Language models: the self-attention over the text so far.
     Classification: the words of the text, shaded by their attention weights, and how much the probability of
-    the class changes if each word is hidden. Captioning: the image of --image once for each word of its
-    caption, bright where the word attends.
+    the class changes if each word is hidden. Captioning: the image, bright where each word attends.
 
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.
@@ -187,8 +186,6 @@ def view(
     * `regard view runs/language --text "the cat sat on the mat" --view heads --site decoder.0.self`
 
     * `regard view runs/classifier --text "a stirring , funny film"`
-
-    * `regard view runs/pairs --text "A man sleeps" --second "Nobody sleeps"`
 
     * `regard view runs/captioner --image dog.jpg --output dog.png`
     """

@@ -32,6 +32,9 @@ IMAGE_ATTENTION = Role("cross", "target", "image")
 NO_ATTENTION = "none"
 """The value of `select` for a captioner that reads the mean feature vector at every step."""
 
+QUERIES = ("word", "state")
+"""The values of `query`."""
+
 READINGS: dict[str, Select] = {"argmax": Best(), "sample": Hard(), "expectation": Soft()}
 """How a captioner with hard attention reads the image in eval mode."""
 
@@ -59,16 +62,22 @@ class Captioner(Model):
     vocabulary_size: number of tokens V.
     image_encoder, encoder_options: name and options of the image encoder, see build_image_encoder().
     width: size of the LSTM state. embedding: size of the word embeddings (m in the paper).
+    query: "state" is the query of the paper, h_{t-1}, which depends on the words up to y_{t-2} only. "word"
+        adds the last word: the query is [h_{t-1}; E y_{t-1}].
     score: the score function: a name, {"name": "additive", "hidden": 64}, or a Score. If it needs queries and
-        keys of the same size, as dot does, the feature vectors are projected to keys of size `width`.
+        keys of the same size, as dot does, the feature vectors are projected to keys of that size.
     select: how scores become weights, as in the other models: "softmax" is the soft attention of the paper,
         "hard" its hard attention, which samples one location and needs training.estimator, and others such as
         "straight-through". "none" is a baseline without attention, which reads the mean feature vector.
-    read: how hard attention reads the image in eval mode: "argmax" (the location with the highest score),
-        "sample" (a random location), or "expectation" (the mean weighted by the softmax, as in soft
-        attention). The attribute can be set to another value after training.
     gate: whether the context is multiplied with the gate beta, one number for each step.
     dropout: dropout probability of the word embeddings, the feature vectors and the input of L_o.
+
+    Differs from the paper: the default of `query` is "word". Otherwise the model would choose a location for
+    the word after "a small red" without having read "red".
+
+    The attribute `read`, which can be set at any time, says how hard attention reads the image in eval mode:
+    "argmax" (the location with the highest score), "sample" (a random location), or "expectation" (the mean
+    weighted by the softmax, as in soft attention).
 
     The attention has the site "decoder.cross" and the role IMAGE_ATTENTION. The weights of row t, over the L
     locations from left to right and top to bottom, are those for predicting word y_t.
@@ -82,6 +91,7 @@ class Captioner(Model):
 
     small_steps = True
     site, role = "decoder.cross", IMAGE_ATTENTION
+    read: str = "argmax"
 
     def __init__(
         self,
@@ -91,27 +101,30 @@ class Captioner(Model):
         encoder_options: Mapping[str, Any] | None = None,
         width: int = 256,
         embedding: int = 128,
+        query: str = "word",
         score: ScoreOption = "additive",
         select: SelectOption = "softmax",
-        read: str = "argmax",
         gate: bool = True,
         dropout: float = 0.0,
     ):
         super().__init__()
         sizes = {"vocabulary_size": vocabulary_size, "width": width, "embedding": embedding}
         positive("Captioner()", dropout, **sizes)
-        self.target_size, self.width, self.read = vocabulary_size, width, read
-        self._reading()  # raises if `read` is unknown
+        self.target_size, self.width = vocabulary_size, width
+        if query not in QUERIES:
+            raise UnknownName("query", query, QUERIES)
+        self.query = query
+        query_size = width + embedding if query == "word" else width
         self.image_encoder = build_image_encoder(image_encoder, **(encoder_options or {}))
         features = self.image_encoder.features
         self.select = None if select == NO_ATTENTION else build_select(select)
         self.score: Score | None = None
         self.narrow: nn.Linear | None = None
         if self.select is not None:
-            self.score = build_layer_score(score, width, features)
-            if self.score.mismatch(width, features, 1) is not None:
-                self.score = build_layer_score(score, width, width)
-                self.narrow = nn.Linear(features, width, bias=False)
+            self.score = build_layer_score(score, query_size, features)
+            if self.score.mismatch(query_size, features, 1) is not None:
+                self.score = build_layer_score(score, query_size, query_size)
+                self.narrow = nn.Linear(features, query_size, bias=False)
         self.target = words(vocabulary_size, embedding, embedding**-0.5)
         self.first_hidden, self.first_cell = nn.Linear(features, width), nn.Linear(features, width)
         self.gate = nn.Linear(width, 1) if gate else None
@@ -144,10 +157,11 @@ class Captioner(Model):
     def forward(self, batch: CaptionInputs) -> Tensor:  # type: ignore[override]
         """Return the logits (B, T, V) of all words.
 
-        batch.image: see encode(). batch.inputs: (B, T), the tokens to read, beginning with BOS.
+        batch.image: see encode(). batch.inputs: (B, T), the tokens to read, beginning with BOS. There may be
+        K captions for each image, (B K, T): row r of the inputs is a caption of image r // K.
         """
         encoded = self.encode(batch.image)
-        return self.step(self.start(encoded), batch.inputs, encoded)[1]
+        return self.step(self._first_state(encoded, batch.inputs), batch.inputs, encoded)[1]
 
     def logits_and_weights(self, batch: CaptionInputs) -> tuple[Tensor, Tensor]:
         """Return the logits (B, T, V) of all words and the attention weights (B, T, L), with gradients.
@@ -157,10 +171,20 @@ class Captioner(Model):
         """
         encoded = self.encode(batch.image)
         _, logits_BTV, weights_BTL = self._run(
-            self.start(encoded), batch.inputs, encoded, Look(weights=True, gradient=True)
+            self._first_state(encoded, batch.inputs), batch.inputs, encoded, Look(weights=True, gradient=True)
         )
         assert weights_BTL is not None
         return logits_BTV, weights_BTL
+
+    def _first_state(self, encoded: Encoded, inputs: Tensor) -> State:
+        """Return the state before the first token, with one row for each caption."""
+        images, captions = len(encoded), len(inputs)
+        if captions % max(images, 1):
+            problem = f"there are {captions} captions of {images} images"
+            expected = "the same number of captions for each image"
+            raise ArgumentError(message("Captioner()", problem, expected=expected))
+        state = self.start(encoded)
+        return state.repeat(captions // images) if captions > images else state
 
     def _features(self, source: Tensor) -> Tensor:
         features = self.image_encoder.features
@@ -182,8 +206,11 @@ class Captioner(Model):
         gates_RTG = self.decoder.gates(embedded_RTM)
         h, c = state.hidden
         hidden, contexts, weights = [], [], []
-        for at, gates_RG in enumerate(gates_RTG.unbind(1), state.position):
-            context_RF, weights_RL = self._read(h, memory, at, look)
+        for at, (gates_RG, word_RM) in enumerate(
+            zip(gates_RTG.unbind(1), embedded_RTM.unbind(1), strict=True), state.position
+        ):
+            query_RD = torch.cat((h, word_RM), 1) if self.query == "word" else h
+            context_RF, weights_RL = self._read(query_RD, memory, at, look)
             if self.gate is not None:
                 context_RF = torch.sigmoid(self.gate(h)) * context_RF
             after, h = self.decoder.advance(gates_RG, context_RF, (h[:, None], c[:, None]))
@@ -197,14 +224,22 @@ class Captioner(Model):
         weights_RTL = None if look is None else torch.stack(weights, 1)  # type: ignore[arg-type]
         return State(state.position + tokens.shape[1], (h, c)), logits_RTV, weights_RTL
 
-    def _read(self, h_RM: Tensor, memory: Memory, at: int, look: Look | None) -> tuple[Tensor, Tensor | None]:
+    def _read(
+        self, query_RD: Tensor, memory: Memory, at: int, look: Look | None
+    ) -> tuple[Tensor, Tensor | None]:
         """Return the context (R, F) of one step before the gate, and the weights (R, L) if requested."""
-        rows, locations = len(h_RM), memory.length
+        rows, locations = len(query_RD), memory.length
         if self.select is None:
             mean_RF = memory.value.mean(1).repeat_interleave(rows // len(memory.value), 0)
             return mean_RF, None if look is None else mean_RF.new_full((rows, locations), 1 / locations)
         attended = attend(
-            h_RM[:, None], memory, start=at, look=look, site=self.site, role=self.role, **self._selection()
+            query_RD[:, None],
+            memory,
+            start=at,
+            look=look,
+            site=self.site,
+            role=self.role,
+            **self._selection(),
         )
         weights = attended.weights
         return attended.output[:, 0], None if weights is None else weights.reshape(rows, locations)

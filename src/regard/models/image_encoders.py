@@ -4,12 +4,13 @@
     features_BLF = encoder(images)                  # (B, L, F)
     height, width = encoder.map_size(64, 64)        # L = height * width, row by row from the top left
 
-To add an encoder: write its class, and add one line to IMAGE_ENCODERS.
+To add an encoder: write its class in a file of its own, and add one line to IMAGE_ENCODERS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
@@ -83,43 +84,55 @@ class ImageEncoder(nn.Module):
 class ConvolutionalEncoder(ImageEncoder):
     """A small convolutional network, trained together with the captioner.
 
-    Each stage halves height and width: a 3 x 3 convolution with stride 2, group normalisation and ReLU. The
-    last layer is a 1 x 1 convolution. The coordinates of each pixel, from -1 to 1, are two more channels of
-    its input, so that a feature vector knows its place in the image (Liu et al. 2018).
+    Each stage halves height and width: a 3 x 3 convolution with stride 2, group normalisation and ReLU. Then
+    residual 3 x 3 convolutions follow, x + relu(norm(convolution(x))), so that a feature vector sees the
+    neighbourhood of its place. The coordinates of a place, from -1 to 1, are two more input channels of the
+    first convolution after the stages, so that a feature vector knows its place (Liu et al. 2018).
 
     features: F, the size of a feature vector.
     channels: number of channels of the first stage; each later stage has twice as many, at most `features`.
     stages: number of stages. 3 stages turn 64 x 64 pixels into an 8 x 8 map, and 128 x 128 pixels into a
         16 x 16 map; with 4 stages, 128 x 128 pixels give an 8 x 8 map.
+    blocks: number of residual convolutions.
 
     >>> encoder = ConvolutionalEncoder(features=16, channels=4)
     >>> encoder(torch.zeros(2, 3, 64, 64, dtype=torch.uint8)).shape, encoder.map_size(64, 64)
     (torch.Size([2, 64, 16]), (8, 8))
     """
 
-    def __init__(self, features: int = 128, channels: int = 32, stages: int = 3):
+    def __init__(self, features: int = 128, channels: int = 32, stages: int = 3, blocks: int = 2):
         super().__init__()
-        positive("ConvolutionalEncoder()", features=features, channels=channels, stages=stages)
-        self.features, self.stages = features, stages
-        layers: list[nn.Module] = []
-        inputs = 3
-        for stage in range(stages):
-            outputs = min(channels * 2**stage, features)
-            convolution = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1)
-            layers += [convolution, nn.GroupNorm(1, outputs), nn.ReLU()]
-            inputs = outputs
-        self.layers = nn.Sequential(*layers)
-        self.last = nn.Conv2d(inputs + 2, features, 1)
+        sizes = {"features": features, "channels": channels, "stages": stages, "blocks": blocks}
+        positive("ConvolutionalEncoder()", **sizes)
+        self.features = features
+        outputs = [min(channels * 2**stage, features) for stage in range(stages)]
+        inputs = [3, *outputs]
+        self.stages = nn.ModuleList(
+            _layer(before, after, stride=2) for before, after in zip(inputs, outputs, strict=False)
+        )
+        self.first = _layer(inputs[-1] + 2, features)
+        self.blocks = nn.ModuleList(_layer(features, features) for _ in range(blocks))
 
     def map_size(self, height: int, width: int) -> tuple[int, int]:
-        for _ in range(self.stages):
+        for _ in self.stages:
             height, width = (height + 1) // 2, (width + 1) // 2
         return height, width
 
     def feature_map(self, images_BCHW: Tensor) -> Tensor:
-        map_BChw = self.layers(images_BCHW)
+        map_BChw = images_BCHW
+        for stage in self.stages:
+            map_BChw = stage(map_BChw)
         coordinates_B2hw = _coordinates(map_BChw).expand(len(map_BChw), -1, -1, -1)
-        return torch.relu(self.last(torch.cat((map_BChw, coordinates_B2hw), 1)))
+        map_BFhw: Tensor = self.first(torch.cat((map_BChw, coordinates_B2hw), 1))
+        for block in self.blocks:
+            map_BFhw = map_BFhw + block(map_BFhw)
+        return map_BFhw
+
+
+def _layer(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
+    """A 3 x 3 convolution, normalisation over all channels and places of an image, and ReLU."""
+    convolution = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+    return nn.Sequential(convolution, nn.GroupNorm(1, outputs), nn.ReLU())
 
 
 def _coordinates(map_BChw: Tensor) -> Tensor:
@@ -131,24 +144,39 @@ def _coordinates(map_BChw: Tensor) -> Tensor:
     return torch.stack(torch.meshgrid(rows_h, columns_w, indexing="ij"))[None]
 
 
-IMAGE_ENCODERS: dict[str, type[ImageEncoder]] = {"convolutional": ConvolutionalEncoder}
+IMAGE_ENCODERS: dict[str, Callable[[], type[ImageEncoder]]] = {
+    "convolutional": lambda: ConvolutionalEncoder,
+    "efficientnet-lite0": lambda: _imported("efficientnet", "EfficientNetLite0"),
+}
+"""All image encoders except those of timm; for each name, a function that returns the class."""
+
+TIMM = "timm:"
+"""The names of image encoders that begin with this are models of timm."""
 
 
 def build_image_encoder(name: str, **options: Any) -> ImageEncoder:
     """Build an image encoder from its name and plain options, such as those of a configuration file.
 
-    name: a name in IMAGE_ENCODERS. options: the arguments of the encoder's class.
+    name: a name in IMAGE_ENCODERS, or "timm:" and the name of a model of timm, such as "timm:resnet50".
+    options: the arguments of the encoder's class: ConvolutionalEncoder, EfficientNetLite0 or TimmEncoder.
 
     >>> build_image_encoder("convolutional", stages=4).map_size(128, 128)
     (8, 8)
     """
-    if name not in IMAGE_ENCODERS:
-        raise UnknownName("image encoder", name, IMAGE_ENCODERS)
-    _check_options(name, options, signature(IMAGE_ENCODERS[name]).parameters)
-    return IMAGE_ENCODERS[name](**options)
-
-
-def _check_options(name: str, options: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    if name.startswith(TIMM):
+        kind = _imported("timm_encoder", "TimmEncoder")
+        options["model"] = name.removeprefix(TIMM)
+    elif name in IMAGE_ENCODERS:
+        kind = IMAGE_ENCODERS[name]()
+    else:
+        raise UnknownName("image encoder", name, (*IMAGE_ENCODERS, "timm:NAME"))
+    known = list(signature(kind).parameters)
     for option in options:
         if option not in known:
             raise UnknownName(f"option of the image encoder {name}", option, known)
+    return kind(**options)
+
+
+def _imported(module: str, name: str) -> type[ImageEncoder]:
+    kind: type[ImageEncoder] = getattr(importlib.import_module(f"regard.models.{module}"), name)
+    return kind
