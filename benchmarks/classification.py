@@ -22,9 +22,9 @@ from benchmarks.recipe_runs import (
     add_options,
     finish,
     job_options,
+    job_record,
     jobs_at_once,
     measured_on,
-    run_environment,
     train_job,
 )
 from regard.data.labelled_text import read_labelled
@@ -82,18 +82,11 @@ def measure(job: Job) -> dict[str, Any]:
 
     valid, test = evaluated(data.valid_file[0]), evaluated(job.data / TESTS[job.recipe])
     return {
-        "recipe": job.recipe,
+        **job_record(job, run.model, progress),
         "model": job.variant,
-        "changes": dict(job.changes),
-        "seed": job.seed,
-        "parameters": sum(each.numel() for each in run.model.parameters()),
-        "steps": progress.step,
-        "best_step": progress.best_step,
-        "seconds": round(progress.seconds, 1),
         "valid": round(100 * valid.accuracy, 2),
         "test": round(100 * test.accuracy, 2),
         "test_macro_f1": round(100 * test.macro_f1, 2),
-        "machine": run_environment(job),
     }
 
 

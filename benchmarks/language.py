@@ -24,9 +24,9 @@ from benchmarks.recipe_runs import (
     add_options,
     finish,
     job_options,
+    job_record,
     jobs_at_once,
     measured_on,
-    run_environment,
     train_job,
 )
 
@@ -55,20 +55,13 @@ def measure(job: Job) -> dict[str, Any]:
     records = [json.loads(line) for line in (job.folder / "log.jsonl").read_text().splitlines()]
     speeds = [each["tokens_per_second"] for each in records if each["kind"] == "training"]
     return {
-        "recipe": job.recipe,
+        **job_record(job, run.model, progress),
         "variant": job.variant,
-        "changes": dict(job.changes),
-        "seed": job.seed,
-        "parameters": sum(each.numel() for each in run.model.parameters()),
-        "steps": progress.step,
-        "best_step": progress.best_step,
-        "seconds": round(progress.seconds, 1),
         "tokens_per_second": round(statistics.median(speeds)),
         "valid": round(losses["valid"].word_perplexity, 2),
         "test": round(losses["test"].word_perplexity, 2),
         "test_tokens": losses["test"].tokens,
         "messages": [each["text"] for each in records if each["kind"] == "capture"],
-        "machine": run_environment(job),
     }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from torch import nn
 
 from benchmarks.measure import RESULTS, environment
 from regard.runs.prepare_run import Machine
@@ -23,7 +24,7 @@ from regard.tasks.task_table import find_task
 from regard.training.progress import Progress
 from regard.training.settings import merged, override, read_toml
 
-__all__ = ["Job", "add_options", "finish", "jobs_at_once", "recipe_settings", "run_environment", "train_job"]
+__all__ = ["Job", "add_options", "finish", "job_record", "jobs_at_once", "recipe_settings", "train_job"]
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 MEASURED = "measured.json"
@@ -86,10 +87,19 @@ def train_job(job: Job) -> Progress:
     return outcome.progress
 
 
-def run_environment(job: Job) -> dict[str, str]:
-    """Return a description of the machine that a job was trained on."""
+def job_record(job: Job, model: nn.Module, progress: Progress) -> dict[str, Any]:
+    """Return what the result of every job contains: the job, its model, its training and the machine."""
     gpu = torch.cuda.is_available() and job.device != "cpu"
-    return {**environment(), **({"gpu": torch.cuda.get_device_name()} if gpu else {})}
+    return {
+        "recipe": job.recipe,
+        "changes": dict(job.changes),
+        "seed": job.seed,
+        "parameters": sum(each.numel() for each in model.parameters()),
+        "steps": progress.step,
+        "best_step": progress.best_step,
+        "seconds": round(progress.seconds, 1),
+        "machine": {**environment(), **({"gpu": torch.cuda.get_device_name()} if gpu else {})},
+    }
 
 
 def _kept(measure: Callable[[Job], dict[str, Any]], job: Job) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""The generated parts of docs/performance.md, from the newest result file of each kind."""
+"""The generated tables of results in the documentation, from the newest result file of each kind."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ PLACES = {
     "korean": "[Data and decoding](translation.md)",
     "multi30k": "[Training](training.md)",
     "tatoeba": "[Training](training.md)",
+    "classification": "[Text classification](classification.md)",
 }
 """The page that reports each kind of result."""
 
@@ -109,9 +111,9 @@ def lost() -> str:
     return markdown(["case", "pass", "peer", "peer ms", "Regard's peer", "Regard ms", "Regard / peer"], rows)
 
 
-def recurrent() -> str:
-    """Return the newest report of the training benchmark for recurrent models."""
-    path = newest("recurrent", "md")
+def report(kind: str) -> str:
+    """Return the newest Markdown report of this kind."""
+    path = newest(kind, "md")
     return path.read_text(encoding="utf-8").strip() + "\n" if path else NOTHING
 
 
@@ -143,7 +145,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "dot": dot,
     "cpu": cpu,
     "lost": lost,
-    "recurrent": recurrent,
+    "recurrent": partial(report, "recurrent"),
+    "classification": partial(report, "classification"),
     "results": others,
 }
 

@@ -64,10 +64,10 @@ def attention(
     key: (B, H, S, Dk), or a Memory from prepare(). Key and value may have fewer heads than the query if their
         number divides H (grouped-query attention).
     value: (B, H, S, E). Default: the key.
-    score: how to compare query and key.
+    score: the score function, which compares query and key, such as Additive(...). Default: ScaledDot().
     mask: a Mask, or a bool tensor that is True where a query may attend to a key.
     bias: a tensor added to the scores, broadcastable to (B, H, T, S), or a position scheme such as ALiBi.
-    select: how to turn scores into weights.
+    select: how to turn scores into weights, such as Sparse(). Default: Soft(), the softmax.
     start: position of the first query, for decoding with a cache; used by masks and position schemes.
     beams: number of sequences (beams of a beam search) that are concatenated along T, with T / beams queries
         each. intervene(), for example, needs it to find the position of each query in its sequence.
@@ -92,7 +92,7 @@ def attention(
         raise ArgumentError(
             message(
                 "attention()",
-                "a Memory already contains values and a score",
+                "a Memory already contains values and a score function",
                 hint="pass them to prepare(key, value, score=...) instead",
             )
         )
@@ -125,9 +125,10 @@ def read(
 
     output_t = sum_s weight_ts value_s
 
-    weights: (B, H, T, S). value: (B, H, S, E). Both may lack the head dimension, or head and batch
-    dimensions. record() and intervene() apply to read() as they do to attention(). A neural Turing machine
-    uses read() to read from its memory with shifted and sharpened weights.
+    weights: (B, H, T, S).
+    value: (B, H, S, E). Both may lack the head dimension, or head and batch dimensions. record() and
+        intervene() apply to read() as they do to attention(). A neural Turing machine uses read() to read
+        from its memory with shifted and sharpened weights.
 
     >>> import regard, torch
     >>> regard.read(torch.tensor([[0.25, 0.75]]), torch.tensor([[0.0], [4.0]])).output

@@ -34,14 +34,15 @@ class Forward(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """The arguments of one attention() call, after the projections of the score.
+    """The arguments of one attention() call, with query and key projected by the score function.
 
     Keys and values that no query can see are set to 0.
 
-    query: (B, H, T, D). key: (B, K, S, D), value: (B, K, S, E), where H is a multiple of K.
+    query: (B, H, T, D).
+    key: (B, K, S, D), value: (B, K, S, E), where H is a multiple of K.
     combine: "inner" or "additive", see scores.py.
     scale: factor of the inner product.
-    vector: v of an additive score, (H or 1, D); None for an inner product.
+    vector: the vector v of an additive score function, (H or 1, D); None for an inner product.
     bias: a tensor broadcastable to (B, H, T, S), a position scheme that acts on scores, or None.
     beams: number of sequences that are concatenated along T, as in beam search.
     """

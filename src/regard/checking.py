@@ -199,8 +199,8 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, shown: dict[str, tu
         if key_heads == 0 or heads % key_heads:
             refuse(
                 "the number of query heads is not a multiple of the number of key heads",
-                "H of query a multiple of H of key",
-                "with grouped heads, for example 8 query heads share 2 key heads",
+                "H of query is a multiple of H of key",
+                "for example, 8 query heads can share 2 key heads (grouped-query attention)",
             )
 
 
@@ -286,7 +286,8 @@ def _check_score(
 ) -> None:
     """Raise ArgumentError if `score` cannot compare query and key.
 
-    key_size: width of the keys before projection. tensors: the tensors to list in the error message.
+    key_size: width of the keys before projection.
+    tensors: the tensors to list in the error message.
     """
     wrong = score.mismatch(query.shape[-1], key_size, key.shape[-2])
     heads = (query.shape[1], key.shape[1]) if query.dim() == 4 else (1, 1)
@@ -296,7 +297,7 @@ def _check_score(
             f"this {name} has parameters for {score.heads} heads, "
             f"but query has {heads[0]} heads and key has {heads[1]}",
             f"query (B, {score.heads}, T, D) and key (B, {score.heads}, S, D)",
-            "a score created without heads=... shares its parameters among all heads",
+            "a score function created without heads=... shares its parameters among all heads",
         )
     parameter = next(score.parameters(), None) if isinstance(score, nn.Module) else None
     if parameter is not None and parameter.device != query.device:

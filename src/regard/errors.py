@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -32,6 +33,7 @@ __all__ = [
     "install_command",
     "lettered",
     "message",
+    "naming_place",
     "positive",
     "printable",
     "shown",
@@ -100,7 +102,7 @@ Hint = str | tuple[str | Setting, ...]
 class Message(str):
     """The text of an error and the fields that it was built from; returned by message().
 
-    call: the call, the option, or the file and line.
+    call: where the problem is: the call, the option, or the file and line.
     problem: what is wrong.
     rows: one line per tensor.
     expected: what is valid.
@@ -324,6 +326,26 @@ def printable(text: str, kept: str = "") -> str:
 def shown(path: str | os.PathLike[str]) -> str:
     """Return a path as text, with control characters and invalid UTF-8 replaced."""
     return printable(os.fsencode(path).decode("utf-8", "replace"))
+
+
+@contextmanager
+def naming_place(place: str) -> Iterator[None]:
+    """Replace the name of the call in an ArgumentError by `place`, such as the settings that a user has set.
+
+    >>> with naming_place("[model]"):
+    ...     positive("Model()", width=0)
+    Traceback (most recent call last):
+    regard.errors.ArgumentError: [model]: width is 0
+    expected: an integer, 1 or more
+    """
+    try:
+        yield
+    except ArgumentError as error:
+        text = error.message
+        if isinstance(error, UnknownName) or not text.call:
+            raise
+        renamed = _formatted(place, text.problem, text.rows, text.expected, text.hint)
+        raise ArgumentError(renamed) from None
 
 
 def positive(call: str, dropout: float = 0.0, **sizes: object) -> None:

@@ -203,7 +203,8 @@ def intervene(
 
     cut: (row, key), or a list of such pairs. Hides the key from this row; row None means every row.
     force: (row, key) or (row, key, weight), or a list of these. Sets the weight of the key; default: 1.
-    uniform: True for every row, or some rows. Gives all keys that such a row may see the same weight.
+    uniform: True for every row, or a row, or a list of rows. Gives all keys that such a row may see the same
+        weight.
     scale: a factor. Multiplies the weights by it; 0 removes a head.
     at: pattern for the names of the sites to which the four options above apply. Default: all sites.
     head: index of the head to which the four options above apply. Default: all heads.

@@ -20,9 +20,9 @@ __all__ = ["Memory", "cleaned", "prepare", "projected"]
 class Memory:
     """Projected keys, values, and a mask: the result of prepare(), passed to attention() in place of key.
 
-    key: (B, H, S, D), the keys after the projection of `score`.
+    key: (B, H, S, D), the keys, projected by `score`.
     value: (B, H, S, E).
-    score: the score that compares queries with these keys.
+    score: the score function that compares queries with these keys.
     mask: a mask for every query; attention() combines it with its own mask.
     key_size: width of the keys before projection.
 
@@ -53,7 +53,8 @@ class Memory:
     def append(self, key: Tensor, value: Tensor | None = None) -> Memory:
         """Return a new memory with more keys and values at the end, like the key-value cache of a decoder.
 
-        key: (..., n, Dk), before projection. value: (..., n, E). Default: the key.
+        key: (..., n, Dk), before projection.
+        value: (..., n, E). Default: the key.
         """
         value = key if value is None else value
         if key.shape[-1] != self.key_size or key.shape[:-2] != self.key.shape[:-2]:
@@ -82,7 +83,7 @@ class Memory:
         )
 
     def to(self, device: torch.device | str) -> Memory:
-        """Return the memory on another device; the parameters of its score are not moved."""
+        """Return the memory on another device; the parameters of its score function are not moved."""
         device = torch.device(device)
         return replace(self, key=self.key.to(device), value=self.value.to(device), mask=self.mask.to(device))
 
@@ -91,7 +92,7 @@ class Memory:
         return replace(self, key=self.key.detach(), value=self.value.detach())
 
     def reorder(self, index: Tensor) -> Memory:
-        """Return a new memory with the sequences `index`, (B',), of this one, for example in beam search."""
+        """Return a new memory, as for beam search. index: (B',), the indices of its sequences in this one."""
         return replace(
             self,
             key=self.key.index_select(0, index),
@@ -107,7 +108,7 @@ def prepare(
 
     key: (B, H, S, Dk), or (B, S, Dk) or (S, Dk).
     value: (B, H, S, E), with the same leading dimensions as key. Default: the key.
-    score: the score that compares queries with these keys. Default: ScaledDot().
+    score: the score function that compares queries with these keys. Default: ScaledDot().
     mask: a mask for every query, such as padding(lengths); attention() combines it with its `mask` argument.
 
     Returns a Memory. Keys that padding(lengths) hides have no effect on results, even if they are NaN or inf.
@@ -128,11 +129,12 @@ def prepare(
 
 
 def projected(score: Score, key: Tensor, start: int = 0) -> Tensor:
-    """Return the keys after the projection of the score; start: position of the first key.
+    """Return the keys, projected by the score function; start: position of the first key.
 
     If a key contains NaN or inf, its projection is NaN, because a query that sees this key must get NaN. But
     the key may be masked. Then its gradient is 0, and 0 * NaN in the backward pass would make the gradients
-    of the score's parameters NaN. So 0 is projected instead of the key, and the result is replaced by NaN.
+    of the parameters of the score function NaN. So 0 is projected instead of the key, and the result is
+    replaced by NaN.
     """
     if type(score).project_key is Score.project_key:
         return key
@@ -152,7 +154,9 @@ def cleaned(
     """Return keys and values, with 0 for those that no query can see, so that NaN in them has no effect.
 
     No query can see a key if the mask hides it from every query, or if the bias is -inf for every query.
-    queries, heads: T and H of the call. start: position of the first query.
+
+    queries, heads: T and H of the call.
+    start: position of the first query.
     """
     batch, key_heads, keys = lift(key).shape[:3]
     seen = None

@@ -1,12 +1,12 @@
-"""Scores: how a query is compared with a key.
+"""Score functions: how a query is compared with a key.
 
-Every score in the literature projects query and key and combines them in one of two ways:
+Every score function in the literature projects query and key and combines them in one of two ways:
 
     inner      score_ts = scale * sum_d q_td k_sd        dot, scaled dot, general, cosine, location
     additive   score_ts = sum_a v_a tanh(q_ta + k_sa)    Bahdanau, Luong's concat, LSTMN, image captioning
 
-A score defines its projections, and `combine` names one of the two functions, which kernels implement too.
-To add a score, write its class and add a line to SCORES at the end of this file.
+A Score defines its projections, and `combine` names one of the two functions, which kernels implement too.
+To add a score function, write its class and add a line to SCORES at the end of this file.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def additive(query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor) -> Tensor:
 
 
 class Score:
-    """Base class of scores: score(q, k) = combine(project_query(q), project_key(k)).
+    """Base class of score functions: score(q, k) = combine(project_query(q), project_key(k)).
 
-    To define a new score, subclass it and override what differs; the default is the inner product q . k.
+    To define a score function, subclass it and override what differs; the default is the inner product q . k.
 
     >>> import regard, torch
     >>> class Negative(regard.Score):
@@ -77,7 +77,7 @@ class Score:
         return 1.0
 
     def mixing_vector(self) -> Tensor | None:
-        """Return the vector v of an additive score, (heads or 1, A); None for an inner product."""
+        """Return the vector v of an additive score function, (heads or 1, A); None for an inner product."""
         return None
 
     def narrowed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,7 +85,7 @@ class Score:
         return query, key
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
-        """Return (problem, expected, hint) of an error if the score cannot compare these sizes, else None."""
+        """Return (problem, expected, hint) for an error if these sizes cannot be compared, else None."""
         if query_size == key_size:
             return None
         name = type(self).__name__
@@ -97,13 +97,13 @@ class Score:
 
     @classmethod
     def build(cls, query_size: int, key_size: int, heads: int | None = None) -> Score:
-        """Create a score for these widths; called by build_score()."""
+        """Create a score function for these widths; called by build_score()."""
         return cls()
 
 
 @dataclass(frozen=True)
 class Dot(Score):
-    """Inner product score.
+    """Inner product as score function.
 
     score(q, k) = q . k   (Luong et al. 2015, section 3.1, "dot")
     Computed by inner(), without projections and with scale 1.
@@ -120,7 +120,7 @@ class Dot(Score):
 
 @dataclass(frozen=True)
 class ScaledDot(Score):
-    """Scaled inner product score: the factor 1/sqrt(D) makes the variance of the scores independent of D.
+    """Scaled inner product: the factor 1/sqrt(D) makes the variance of the scores independent of D.
 
     score(q, k) = q . k / sqrt(D)   (Vaswani et al. 2017, eq. 1)
     Computed by inner(), without projections and with scale 1/sqrt(D).
@@ -140,7 +140,7 @@ class ScaledDot(Score):
 
 @dataclass(frozen=True)
 class Cosine(Score):
-    """Cosine similarity score: the content addressing of the neural Turing machine.
+    """Cosine similarity as score function: the content addressing of the neural Turing machine.
 
     score(q, k) = beta * q . k / (|q| |k|)   (Graves et al. 2014, eq. 5 and 6)
     Computed by inner(): query and key are divided by their lengths, and the query is multiplied by beta.
@@ -177,7 +177,7 @@ class Cosine(Score):
 
 
 class General(nn.Module, Score):
-    """Bilinear score with a learned matrix; query and key may have different widths.
+    """Bilinear score function with a learned matrix; query and key may have different widths.
 
     score(q, k) = q W k   (Luong et al. 2015, section 3.1, "general")
     Computed by inner(), with the query projected by W.
@@ -212,7 +212,7 @@ class General(nn.Module, Score):
 
 
 class Additive(nn.Module, Score):
-    """Additive score of Bahdanau et al.: a small network with a tanh layer.
+    """Additive score function of Bahdanau et al.: a small network with a tanh layer.
 
     score(q, k) = v . tanh(W q + U k)   (Bahdanau et al. 2014, appendix A.1.2)
     Computed by additive(). U k does not depend on the query, so prepare() computes it once.
@@ -261,7 +261,7 @@ class Additive(nn.Module, Score):
 
 
 class Concat(nn.Module, Score):
-    """Concat score of Luong et al.: a tanh layer over the concatenation of query and key.
+    """Concat score function of Luong et al.: a tanh layer over the concatenation of query and key.
 
     score(q, k) = v . tanh(W [q; k])   (Luong et al. 2015, section 3.1, "concat")
     Computed by additive(): W [q; k] = W_q q + W_k k, where W_q and W_k are the two parts of W.
@@ -306,7 +306,7 @@ class Concat(nn.Module, Score):
 
 
 class Location(nn.Module, Score):
-    """Location score of Luong et al.: depends on the query and the position of the key, not on its content.
+    """Location score function of Luong et al.: depends on the query and on the position of the key only.
 
     score(q, s) = (W q)_s   (Luong et al. 2015, eq. 8, "location")
     Computed by inner(), with the query projected by W and the s-th unit vector as the key of position s.
@@ -372,7 +372,7 @@ SCORES: dict[str, type[Score]] = {
 
 
 def build_score(score: str | Score, query_size: int, key_size: int, heads: int | None = None) -> Score:
-    """Create a score by name for these widths; a Score is returned unchanged.
+    """Create a score function by name for these widths; a Score is returned unchanged.
 
     score: a key of SCORES, or a Score. heads: number of heads if each should have its own parameters.
 

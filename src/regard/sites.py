@@ -308,9 +308,10 @@ def _recording(look: Look, at: str, all_threads: bool) -> Iterator[Record]:
 
 
 def nothing_matched(call: str, done: str, at: Iterable[str], called: Iterable[str]) -> str:
-    """Return the message if no site matched the patterns `at`.
+    """Return the error message for the case that no site matched the patterns `at`.
 
-    call: the function that the user called. done: what was to be done, "recorded" or "changed".
+    call: the function that the user called.
+    done: what it does with calls, "recorded" or "changed".
     called: the names of the sites that were called.
     """
     names = list(called)

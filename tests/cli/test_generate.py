@@ -135,7 +135,8 @@ def test_ctrl_c_ends_with_the_text_generated_so_far(command, run, monkeypatch):
     ("arguments", "facts"),
     [
         (("--prompt", "zebra yak"), ["--prompt: no word", "'zebra', 'yak'"]),
-        (("--prompt-file", "bad.txt"), ["bad.txt, line 2", "'zebra'"]),
+        (("--prompt", "I", "--prompt", "zebra"), ["--prompt: no word", "'zebra'"]),
+        (("--prompt-file", "bad.txt"), ["bad.txt, line 1", "'zebra'"]),
         (("--prompt-file", "nowhere.txt"), ["nowhere.txt"]),
         (("--prompt", "I", "--prompt-file", "bad.txt"), ["--prompt", "--prompt-file"]),
         (("--prompt-file", "-", "--prompt-file", "-"), ["--prompt-file"]),
@@ -152,7 +153,7 @@ def test_ctrl_c_ends_with_the_text_generated_so_far(command, run, monkeypatch):
     ],
 )
 def test_invalid_input_exits_with_2(command, run, tmp_path, monkeypatch, arguments, facts):
-    (tmp_path / "bad.txt").write_text("I\nzebra\n")
+    (tmp_path / "bad.txt").write_text("zebra\nyak\n")
     monkeypatch.chdir(tmp_path)
     said = command("generate", run, *arguments)
     assert said.status == 2 and all(fact in said.err for fact in facts), said.err
@@ -177,10 +178,40 @@ def test_partly_unknown_prompt_is_reported(command, run):
 
 
 def test_every_prompt_is_continued_or_named(command, run, hostile):
-    """Prompts that contain anything give one line each; the first that has only unknown words is an error."""
+    """Prompts that contain anything give one line each."""
     lines = [b"you " + line for line in hostile.read_bytes().split(b"\n")]
     said = command("generate", run, "--max-new-tokens", 3, stdin=b"\n".join(lines) + b"\n")
     assert said.status == 0 and len(said.lines) == len(lines) and "\x1b" not in said.out
+
+
+def test_prompt_of_unknown_words_in_a_file_is_named_and_the_others_are_continued(command, run, tmp_path):
+    (tmp_path / "a.txt").write_text("I learned\nzebra yak\n")
+    (tmp_path / "b.txt").write_text("zebra\n\nyou saw zebra\n")
+    options = ("generate", run, "--prompt-file", tmp_path / "a.txt", "--prompt-file", tmp_path / "b.txt")
+    said = command(*options)
+    assert said.status == 0 and len(said.lines) == 5 and said.lines[1:3] == ["zebra yak", "zebra"]
+    assert said.lines[0].startswith("I learned CS")
+    assert "a.txt, line 2" in said.err and "b.txt, line 1" in said.err and "b.txt, line 2" not in said.err
+    assert "'zebra' (line 5)" in said.err
+    records = [json.loads(line) for line in command(*options, "--json").lines]
+    assert [each["stop_reason"] == "prompt" for each in records] == [False, True, True, False, False]
+    best = command(*options, "--beam-size", 2, "--n-best", 2)
+    assert {line.split("\t")[0] for line in best.lines} == {"1", "4", "5"}
+    (tmp_path / "many.txt").write_text("I\n" + "zebra\n" * 20)
+    said = command("generate", run, "--prompt-file", tmp_path / "many.txt", "--max-new-tokens", 2)
+    assert said.status == 0 and said.err.count("many.txt, line") == 8 and "20 of 21 prompts" in said.err
+    with pytest.raises(regard.ArgumentError):
+        regard.load(run, device="cpu").generate(["I", "zebra"])
+
+
+def test_unknown_words_are_summarised(command, run, tmp_path):
+    lines = [f"I saw word{number}\n" for number in range(30)]
+    (tmp_path / "lines.txt").write_text("".join(lines))
+    for arguments in (("score", run, tmp_path / "lines.txt"), ("generate", run, "--max-new-tokens", 1)):
+        said = command(*arguments, stdin="".join(lines).encode())
+        assert said.status == 0 and len(said.lines) == 30
+        (line,) = (line for line in said.err.splitlines() if "word0" in line)
+        assert "30 words" in line and "30 lines" in line and "word29" not in said.err
 
 
 def test_other_runs_are_answered_with_their_command(command, run, trained):

@@ -29,7 +29,9 @@ def arguments(tmp_path):
 
 
 def test_train_show_and_classify(command, arguments, tmp_path):
-    assert command(*arguments, "--seeds", "7,2").status == 0
+    trained = command(*arguments, "--seeds", "7,2")
+    assert trained.status == 0 and trained.err.count("training texts") == 1
+    assert trained.err.index("\nstep 2/2") < trained.err.index("all seeds have ended")
     assert "seeds = [" in (tmp_path / "run" / "config.toml").read_text(encoding="utf-8")
     flat = " ".join(command("show", tmp_path / "run").out.split())
     assert "±" in flat and "2 of 2 seeds" in flat

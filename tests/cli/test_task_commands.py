@@ -79,6 +79,50 @@ def test_perplexity_of_files_equals_the_library(command, runs, tmp_path):
     assert "bits per character" in command("evaluate", runs["layered"], "--test-file", path).out
 
 
+def test_windows_of_documents_are_reported_only_where_they_are_used(command, runs, tmp_path):
+    text = {"train_file": [str(runs["folder"] / "text.txt")], "tokenizer": "word", "layout": "documents"}
+    model = {"name": "transformer", "width": 8, "heads": 2, "layers": 1, "inner": 8}
+    run = _train(LanguageTask, tmp_path, "lines", data=text, model=model)
+    whole = json.loads(command("evaluate", run, "--json").out)  # each line has 7 tokens with </s>
+    assert (whole["window"], whole["stride"]) == (None, None)
+    assert "windows of" not in command("evaluate", run).out
+    for options in (("--stride", 3), ("--window", 7, "--stride", 3)):
+        result = command("evaluate", run, *options)
+        assert result.status == 2 and "--stride 3" in result.err and "--window" in result.err
+    near, far = (
+        json.loads(command("evaluate", run, "--window", 4, "--stride", each, "--json").out) for each in (1, 4)
+    )
+    assert (near["window"], near["stride"]) == (4, 1) and near["perplexity"] != far["perplexity"]
+    assert "windows of 4 tokens" in command("evaluate", run, "--window", 4).out
+
+
+def test_show_prints_the_layout_of_language_runs(command, runs):
+    for name in ("layered", "lstm"):
+        assert "layout continuous" in " ".join(command("show", runs[name], width=200).out.split())
+
+
+def test_invalid_model_and_vocabulary_options_are_named(command, runs, tmp_path):
+    text, rows = runs["folder"] / "text.txt", runs["folder"] / "rows.tsv"
+    language = ("--task", "language", "--train-file", text)
+    classification = ("--task", "classification", "--train-file", rows, "--valid-file", rows)
+    built_in = ("--built-in", "korean", "--set", "data.pairs=100")
+    for arguments, fact in (
+        ((*language, "--width", 0), "--width 0"),
+        ((*language, "--dropout", 1.5), "--dropout 1.5"),
+        ((*language, "--dropout", "nan"), "--dropout nan"),
+        ((*language, "--vocab-size", 1), "--vocab-size 1"),
+        ((*language, "--vocab-size", 20, "--tokenizer", "bpe"), "--vocab-size"),
+        ((*classification, "--vocab-size", 20, "--tokenizer", "bpe"), "--vocab-size"),
+        ((*built_in, "--vocab-size", 20, "--tokenizer", "bpe"), "--vocab-size"),
+        ((*language, "--set", "model.width=0", "--model", "lstm"), "[model]: width"),
+        ((*classification, "--set", "model.dropout=2"), "[model]: dropout"),
+        ((*language, "--model", "transformer", "--width", 7), "[model]: width is 7 and heads"),
+        ((*built_in, "--model", "seq2seq", "--select", "hard"), "[model]: select"),
+    ):
+        said = command("train", *arguments, "--output", tmp_path / "run", "--dry-run")
+        assert said.status == 2 and fact in said.err and "()" not in said.err, said.err
+
+
 def test_validation_text_without_files(command, runs):
     for name in ("layered", "lstm"):
         scores = json.loads(command("evaluate", runs[name], "--checkpoint", "latest", "--json").out)
@@ -94,6 +138,7 @@ def test_validation_text_without_files(command, runs):
         ("layered", ("--stride", 99), ("--stride 99", "12")),
         ("layered", ("--source", "x"), ("--source", "language", "translation")),
         ("layered", ("--test-file", "missing.txt"), ("missing.txt",)),
+        ("classifier", ("--tsv", "header.tsv"), ("header.tsv, line 1", "header", "--columns class,text")),
         ("classifier", ("--beam-size", 5), ("--beam-size", "classification")),
         ("classifier", ("--columns", "1,2"), ("--columns", "--tsv")),
         ("classifier", ("--tsv", "a.tsv", "--jsonl", "a.jsonl"), ("--tsv", "--jsonl")),
@@ -103,7 +148,9 @@ def test_validation_text_without_files(command, runs):
         ("own", ("--task", OWN, "--test-file", "x"), ("--test-file", OWN.rpartition(":")[2])),
     ],
 )
-def test_evaluate_names_wrong_options(command, runs, name, options, facts):
+def test_evaluate_names_wrong_options(command, runs, name, options, facts, tmp_path, monkeypatch):
+    (tmp_path / "header.tsv").write_text("class\ttext\npos\ta good film\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     result = command("evaluate", runs[name], *options)
     assert result.status == 2 and all(fact in result.err for fact in facts)
 

@@ -14,6 +14,7 @@ from regard.cli.train import train
 from regard.cli.train_options import SETTINGS
 from regard.runs.run_folder import config_of
 from regard.tasks.translation import TranslationTask, plan
+from regard.tasks.translation.translation_data import check_header_lines
 from regard.tasks.translation.translation_settings import Data, TranslationSettings
 from tests.cli.conftest import HOSTILE
 from tests.tasks.small import written
@@ -41,6 +42,19 @@ def trained(command, *more: object, out: str = "runs/x"):
         *QUICK,
         *more,
     )
+
+
+@pytest.mark.parametrize(("header", "columns"), [("ko\ten", "ko,en"), ("Source\tTarget", "Source,Target")])
+def test_header_line_of_a_tsv_file_is_an_error_unless_the_columns_are_named(command, here, header, columns):
+    sides = ((here / name).read_text(encoding="utf-8").splitlines() for name in ("a.ko", "a.en"))
+    rows = ["\t".join(pair) for pair in zip(*sides, strict=True)]
+    (here / "a.tsv").write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    options = ("train", "--tsv", "a.tsv", "--output", "runs/t", "--width", 8, "--dry-run")
+    refused = command(*options)
+    assert refused.status == 2 and "a.tsv, line 1" in refused.err and f"--columns {columns}" in refused.err
+    check_header_lines(Data(tsv=["a.tsv"], columns=columns.split(",")))
+    (here / "a.tsv").write_text("\n".join(["en route\tunterwegs", *rows]) + "\n", encoding="utf-8")
+    check_header_lines(Data(tsv=["a.tsv"]))
 
 
 def test_train_translate_and_resume(command, here: Path):
@@ -114,7 +128,7 @@ def test_options_override_a_recipe(command, here: Path):
         (("--label-smoothing", "1"), "training.label_smoothing is 1"),
         (("--dropout", "2"), "dropout"),
         (("--patience", "0"), "training.patience is 0"),
-        (("--vocab-size", "0"), "data.source_vocab_size is 0"),
+        (("--vocab-size", "0"), "--vocab-size 0"),
         (("--valid-tsv", "b.tsv"), "b.tsv: there is no such file"),
         (("--valid-jsonl", "b.jsonl"), "b.jsonl: there is no such file"),
         (("--set", "model.widht=9"), "unknown option of bahdanau 'widht'; did you mean 'width'?"),

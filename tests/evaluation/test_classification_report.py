@@ -68,7 +68,12 @@ def test_written_and_printed():
     assert written["accuracy"] == 0.7 and written["labels"] == ["cat", "dog", "owl"]
     lines = [line.split() for line in str(report).splitlines()]
     assert lines[0][:5] == ["accuracy", "0.700", "macro", "F1", "0.679"]
-    assert ["dog", "0.667", "0.500", "0.571", "4"] in lines and ["dog", "1", "2", "1"] in lines
+    scores = ["0.667", "0.500", "0.571", "4", "40.0%"]
+    assert ["dog", "1", "2", "1", *scores] in lines and len(lines) == 2 + 3
+    narrow = io.StringIO()
+    Console(file=narrow, width=50).print(report)
+    lines = [line.split() for line in narrow.getvalue().splitlines()]
+    assert ["dog", *scores] in lines and ["dog", "1", "2", "1"] in lines  # two tables
     many = classification_report([0], [1], [f"class {number}" for number in range(21)])
     assert "21 classes is not printed" in str(many)
     odd = classification_report([0], [1], ["[red]", "a\x1bb"])
@@ -79,7 +84,7 @@ def test_long_labels_are_widened_or_folded_but_not_cut():
     labels = ["CONTRADICTION", "ENTAILMENT", "NEUTRAL"]
     report = classification_report([0, 1, 2], [0, 1, 1], labels)
     (heading,) = [line for line in str(report).splitlines() if "predicted" in line]
-    assert heading.split()[3:] == labels
+    assert heading.split()[3:6] == labels
     narrow = io.StringIO()
     Console(file=narrow, width=51).print(report)
     folded = narrow.getvalue().split("\n\n")[1].replace("true \\ predicted", "").splitlines()[:2]

@@ -35,7 +35,7 @@ from tests.tasks.small import settings, train, written
 LOOK = "look.seen"
 """A .seen file; not part of a run, but stored in its folder here so that it is mutated too."""
 
-SECONDS = 10.0
+SECONDS = 30.0
 """Time limit of one use of a mutated run; typical uses take less than 0.1 seconds."""
 
 ROOM = 1 << 30
@@ -120,6 +120,11 @@ def environment(place: Path) -> Iterator[None]:
             del os.environ["REGARD_CACHE"]
         else:
             os.environ["REGARD_CACHE"] = before
+
+
+def warm_up(original: Original) -> None:
+    """Use the original run once without a time limit: the first use imports modules, which may take long."""
+    original.translated(load_translator(original.place / "run", device="cpu"))
 
 
 def fault(original: Original, mutation: Mutation, work: Path, resumed: bool = False) -> str:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.conftest import seed
-from tests.reliability.damaged_runs import KINDS, Original, fault, limit_memory
+from tests.reliability.damaged_runs import KINDS, Original, fault, limit_memory, warm_up
 from tests.reliability.mutations import Mutation, mutations
 
 QUICK, QUICK_RESUMED = 140, 10
@@ -76,6 +76,7 @@ def _start() -> None:
 def _faults(part: tuple[Original, int, int, int, bool]) -> tuple[list[str], int]:
     """Return the faults of the mutations first, first + step, ..., and the number of these mutations."""
     original, number, first, step, resumed = part
+    warm_up(original)
     folder = original.place / ("killed" if resumed else "run")
     work = original.place / f"work-{first}-{resumed}"
     every = mutations(folder, number, (MANY_RESUMED if resumed else MANY) // len(KINDS))

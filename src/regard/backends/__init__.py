@@ -33,7 +33,7 @@ def _not_requested(call: Call) -> list[str]:
     if call.query.device.type != "cuda" or not call.mask.parts or queries * keys < LARGE_TABLE:
         return []
     alone = call.mask.parts == ("causal",) and call.bias is None and call.start == 0 and queries == keys
-    return [] if alone or flex.reasons(call) else ["needs a T x S mask tensor; flex skips masked blocks"]
+    return [] if alone or flex.reasons(call) else ["needs a T x S mask tensor, but flex needs none"]
 
 
 BACKENDS: dict[str, Backend] = {

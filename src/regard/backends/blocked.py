@@ -167,7 +167,11 @@ class _Totals:
         ]
 
     def shaped_like(self, tensors: list[Tensor | None], groups: int) -> list[Tensor | None]:
-        """Return the gradients in the shapes and dtypes of query, key, value, vector and the bias tensors."""
+        """Return the gradients in the shapes and dtypes of query, key, value, vector and the bias tensors.
+
+        tensors: these tensors; None for a tensor that the call does not have.
+        groups: number of query heads that share a key head.
+        """
         if self.factor is not None:  # add_additive_gradients() does not multiply by v
             self.query *= self.factor
             self.key *= self.factor
@@ -254,7 +258,9 @@ def _through_read(bias: Bias, weights: Tensor, tile: Tile, doutput: Tensor, tota
 
     Returns the gradient of the weights through this term only.
 
-    weights: the weights of the tile, after dropout. doutput: gradient of the output.
+    weights: the weights of the tile, after dropout.
+    doutput: gradient of the output.
+
     The gradients of the parameters of the bias are added to `totals`.
     """
     with torch.enable_grad():
@@ -273,7 +279,9 @@ def _collect(
 ) -> None:
     """Add the gradients of `inputs` through the bias of one tile to `totals`.
 
-    added: the bias of the tile. dadded: its gradient. inputs: the query, then the parameters of the bias.
+    added: the bias of the tile.
+    dadded: its gradient.
+    inputs: the query, then the parameters of the bias.
     """
     learned = [each for each in inputs if each.requires_grad]
     gradients = dict(

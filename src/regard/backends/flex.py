@@ -55,7 +55,8 @@ def reasons(call: Call) -> list[str]:
         reasons.append("has no dropout")
     if isinstance(call.bias, Bias) and (call.bias.asks_query or call.bias.reads):
         reasons.append(
-            f"supports only biases of positions; {type(call.bias).__name__} depends on query or weights"
+            "supports only a bias that is a function of the positions; "
+            f"{type(call.bias).__name__} also depends on the query or on learned weights"
         )
     learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call.bias_tensors)
     if learns and max(call.query.shape[-1], call.value.shape[-1]) > 64:

@@ -182,10 +182,12 @@ def _loses_precision(call: Call) -> bool:
 
 
 def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | None]:
-    """Return mask and bias as one tensor to add to the scores, and a bool tensor: which queries see a key.
+    """Return two tensors: mask and bias as numbers to add to the scores, and whether each query sees a key.
 
-    The first tensor broadcasts to (B, H, T, S), the second to (B, H, T). Both are None if there is no mask
-    and no bias. without_causal: leave out the causal mask, because the kernel applies it (is_causal).
+    The first tensor broadcasts to (B, H, T, S), the second (bool) to (B, H, T). Both are None if there is no
+    mask and no bias.
+
+    without_causal: leave out the causal mask, because the kernel applies it (is_causal).
     """
     mask = replace(call.mask, causal=False) if without_causal else call.mask
     if not mask.parts and call.bias is None:

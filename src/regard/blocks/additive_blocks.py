@@ -70,7 +70,7 @@ def _by_vector(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Iterate over query, key, vector and scores of each head, as views (N, ...) with N = B.
 
-    If all heads share one vector, yield them together, with N = B * H.
+    If all heads share one vector, all heads are yielded at once, with N = B * H.
     """
     if vector_HA.shape[0] == 1:
         query_NTA, key_NSA, scores_NTS = (_joined(each) for each in (query_BHTA, key_BHSA, scores_BHTS))

@@ -14,10 +14,10 @@ from regard.masks.tile import Tile
 __all__ = ["column_blocks", "row_blocks", "tile_scores"]
 
 AT_ONCE = 1 << 21
-"""Maximum number of scores in a block on a CPU: 8 MiB of float32. GPUs: see at_once()."""
+"""Maximum number of scores in a block on a CPU, 8 MiB of float32. For a GPU, at_once() increases it."""
 
 ROWS = 128
-"""Number of query rows in a block on a CPU. GPUs: see at_once()."""
+"""Number of query rows in a block on a CPU. For a GPU, at_once() increases it."""
 
 
 def row_blocks(call: Call) -> Iterator[slice]:
@@ -31,7 +31,8 @@ def row_blocks(call: Call) -> Iterator[slice]:
 def column_blocks(call: Call, rows: slice) -> Iterator[tuple[slice, Tile]]:
     """Iterate over the keys, as slices of one block each, with the Tile of these rows and keys.
 
-    Keys at the beginning or the end that causal or window mask for all of the rows are left out.
+    Keys at the beginning and at the end are left out if the causal or window part of the mask hides them from
+    all of these rows.
     """
     batch, heads, _, keys = call.sizes
     low, high = call.mask.span(rows.start + call.start, rows.stop - 1 + call.start, keys)

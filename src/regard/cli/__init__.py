@@ -39,7 +39,7 @@ COMMANDS = (
     "doctor",
     "data",
 )
-"""The commands, in the order of the help. To add one, write a function NAME in NAME.py, and add NAME here."""
+"""The commands, in the order of the help. To add a command, write NAME() in NAME.py, and add NAME here."""
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -47,7 +47,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _Commands(CommandGroup):
-    """The group of all commands; each is imported when it is used."""
+    """The group of all commands; a command is imported when it is used."""
 
     def __init__(self, **options: Any):
         super().__init__(**options)
@@ -130,7 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _flushed(status: int) -> int:
-    """Flush standard output. Return the status, or 1 if standard output cannot be written.
+    """Flush standard output. Return `status`, the exit status, or 1 if standard output cannot be written.
 
     Python flushes at exit too, but an error at exit would be printed as a traceback.
     """

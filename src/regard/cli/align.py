@@ -48,12 +48,12 @@ from regard.tasks.translation.translation_page import TranslationPage
 __all__ = ["align"]
 
 AT_ONCE = 1024
-"""Number of pairs that are aligned together. It is limited because all their attention is in memory."""
+"""Number of sentence pairs that are aligned together: their attention weights are in memory together."""
 
 SYMMETRISE = "grow-diag-final-and"
 
 AGREEMENT = "agreement"
-"""With this value instead of a file, --choose maximises the agreement with the run of --backward."""
+"""If --choose has this value, not the name of a file, it maximises the agreement with the --backward run."""
 
 COMPARED, WHERE, BOTH = "Gold alignments", "Attention weights to align with", "Two directions"
 
@@ -105,8 +105,8 @@ Shifted = Annotated[
     bool | None,
     typer.Option(
         "--shifted/--not-shifted",
-        help="Take the weights of a target word from the decoder step after it, whose input is that word, "
-        "or from the step that predicts the word.",
+        help="Which decoder step gives the weights of a target word: the step after it, whose input is the "
+        "word (--shifted), or the step that predicts the word (--not-shifted).",
         show_default="as saved by --choose; else --not-shifted",
         rich_help_panel=WHERE,
     ),
@@ -133,9 +133,9 @@ Choose = Annotated[
     str | None,
     typer.Option(
         metavar=f"FILE|{AGREEMENT}",
-        help="Try every site and head, with and without --shifted, and save the best in the run. FILE: the "
-        f"lowest AER on the gold alignments in this file. {AGREEMENT}: the best agreement with the "
-        "alignments of --backward.",
+        help="Try every site and head, with and without --shifted, and save the best choice in the run. With "
+        f"FILE, the best has the lowest AER on the gold alignments in this file. With {AGREEMENT}, it agrees "
+        "best with the alignments of --backward.",
         rich_help_panel=WHERE,
     ),
 ]
@@ -269,7 +269,8 @@ class AlignOptions:
     def weighted(self, ours: Scored, theirs: Scored | None) -> list[tuple[int, int, float]]:
         """Return the links of a pair as (source word, target word, weight).
 
-        ours: the pair, scored by the run. theirs: the pair, scored by the --backward run; None without it.
+        ours: the pair, scored by the run.
+        theirs: the pair, scored by the --backward run; None without it.
         """
         if theirs is None:
             return ours.align().weighted(self.threshold)

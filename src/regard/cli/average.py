@@ -33,7 +33,7 @@ from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkp
 __all__ = ["average", "average_run"]
 
 LEFT = ("log.jsonl", LOCK, *POINTERS)
-"""Files of the old run that are not copied to the new run, because they describe the training."""
+"""Files of the old run that are not copied to the new run: they describe the training of the old run."""
 
 Last = Annotated[
     int | None,

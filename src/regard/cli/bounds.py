@@ -97,6 +97,14 @@ def probability_unless_default(
     return value
 
 
+def dropout(parameter: typer.CallbackParam, value: float | None) -> float | None:
+    """Option callback: reject a probability of dropout that is not in [0, 1)."""
+    if value is not None and not 0 <= value < 1:
+        place = f"{parameter.opts[0]} {value:g}"
+        raise ArgumentError(message(place, "invalid value", expected="a number from 0 to below 1"))
+    return value
+
+
 def threads(count: int | None) -> int | None:
     """Option callback: warn if there are more threads than CPU cores.
 

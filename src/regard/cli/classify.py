@@ -21,6 +21,7 @@ from regard.cli.run_options import (
     OutputFile,
     RunFolder,
     Threads,
+    batch_tokens_option,
     open_task,
 )
 from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell, writing
@@ -34,7 +35,7 @@ AT_ONCE = 4096
 """Number of lines classified at once. They are sorted by length, so that batches need less padding."""
 
 ONE_TEXT = "one text per line, because this run classifies single texts"
-"""What a file must contain if the run does not classify pairs, for messages."""
+"""The expected content of a file, for messages, if the run classifies single texts instead of pairs."""
 
 DRAWN_WIDTH = 100
 """The width, in characters, of drawings that are written to a file."""
@@ -72,23 +73,13 @@ AtOnce = Annotated[
     typer.Option(
         "--at-once",
         metavar="INT",
-        help="Number of lines to read before they are classified.",
+        help="Number of lines that are read and classified together, before the results are written.",
         show_default=f"{AT_ONCE}, or 1 for a terminal",
         min=1,
         max=bounds.LINES,
     ),
 ]
-BatchTokens = Annotated[
-    int,
-    typer.Option(
-        "--batch-tokens",
-        metavar="INT",
-        help="Batch size in tokens.",
-        rich_help_panel="Checkpoint and device",
-        min=1,
-        max=bounds.TOKENS,
-    ),
-]
+BatchTokens = Annotated[int, batch_tokens_option("Batch size in tokens.")]
 
 
 def classify(
@@ -105,7 +96,7 @@ def classify(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Classify texts: a label, a tab and its probability for each line of input.
+    """Classify texts: print a label, a tab and the probability of the label for each line of input.
 
     Files are UTF-8, plain or gzip. A blank line has an empty label and no probability. Invalid bytes (which
     are replaced), truncated texts, unknown words and blank lines are reported on standard error. If the run
@@ -157,8 +148,9 @@ def _seconds(text: Sequence[str] | None, second: Sequence[str] | None, pairs: bo
 class Inputs:
     """Iterate over the texts, or pairs of texts, of all lines. Errors name the file and the line.
 
-    seconds: the second text of each line, from --second; None if each line has both texts. pairs: whether the
-    run classifies pairs. repaired: number of lines so far that had invalid UTF-8.
+    seconds: the second text of each line, from --second; None if each line has both texts.
+    pairs: whether the run classifies pairs.
+    repaired: number of lines so far that had invalid UTF-8.
     tabs: if the run classifies single texts, the number of lines so far that contain a tab.
     first_tab: file and line number of the first line that contains a tab.
 

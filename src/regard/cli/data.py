@@ -144,7 +144,7 @@ def fetch(
         bool,
         typer.Option(
             "--any-edition",
-            help="Accept files with an unknown hash. For Tatoeba, which is updated from time to time.",
+            help="Accept files with an unknown hash, e.g. of Tatoeba, which is updated from time to time.",
         ),
     ] = False,
 ) -> None:

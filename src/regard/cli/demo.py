@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
 }
 """The settings of the demo: a model small enough for two CPU cores. benchmarks/korean.py uses them too.
 
-The checkpoint with the lowest loss is the best, because BLEU on 50 sentences is too noisy to select one.
+The best checkpoint is the one with the lowest validation loss, because BLEU on 50 sentences is too noisy.
 """
 
 MINUTES = 1.7

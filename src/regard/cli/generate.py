@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from regard.cli import bounds
 from regard.cli.run_options import (
     BATCH_TOKENS,
     LENGTH_PENALTY,
-    MACHINE,
     SEARCHING,
     CheckpointName,
     Device,
@@ -30,14 +28,17 @@ from regard.cli.run_options import (
     Threads,
     TopK,
     TopP,
+    batch_tokens_option,
+    beam_size_option,
     build_search,
+    length_option,
+    n_best_option,
     open_task,
 )
 from regard.data.line_io import Lines, Notes, place_name, say, tell, writing
 from regard.data.tokenizers.normalize import clean
 from regard.decoding import Beam, Sample, Search
-from regard.decoding.beam import MOST_BEAMS
-from regard.decoding.rules import MOST_TOKENS
+from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, shown
 from regard.sites import declared_sites
 from regard.tasks.language.text_stream import check_stop
@@ -50,10 +51,13 @@ if TYPE_CHECKING:
 __all__ = ["generate"]
 
 AT_ONCE, MAX_NEW_TOKENS = 256, 100
-"""Number of prompts that are continued together, and the default of --max-new-tokens."""
+"""AT_ONCE: number of prompts that are continued together. MAX_NEW_TOKENS: default of --max-new-tokens."""
 
 ON_PAGE = 100
 """Maximum number of texts on a page. It is small because each text has a picture for every layer."""
+
+REPORTED = 8
+"""Number of prompts that the model cannot read that are reported one by one. The others are only counted."""
 
 DRAWN_WIDTH = 100
 """The width, in characters, of drawings that are written to a file."""
@@ -87,14 +91,7 @@ Page = Annotated[
 ]
 MaxNewTokens = Annotated[
     int,
-    typer.Option(
-        "--max-new-tokens",
-        metavar="INT",
-        help="Maximum number of tokens to generate per text.",
-        rich_help_panel=SEARCHING,
-        min=1,
-        max=MOST_TOKENS,
-    ),
+    length_option("--max-new-tokens", "Maximum number of tokens to generate per text."),
 ]
 Stop = Annotated[
     list[str] | None,
@@ -107,37 +104,13 @@ Stop = Annotated[
 ]
 BeamSearch = Annotated[
     int | None,
-    typer.Option(
-        "--beam-size",
-        metavar="INT",
-        help="Use beam search with this beam size, instead of greedy search.",
-        rich_help_panel=SEARCHING,
-        min=1,
-        max=MOST_BEAMS,
-    ),
+    beam_size_option("Use beam search with this beam size, instead of greedy search."),
 ]
 NBest = Annotated[
     int,
-    typer.Option(
-        "--n-best",
-        metavar="INT",
-        help="Number of texts per prompt: the best ones of beam search, or samples.",
-        rich_help_panel=SEARCHING,
-        min=1,
-        max=MOST_BEAMS,
-    ),
+    n_best_option("Number of texts per prompt: the best ones of beam search, or samples."),
 ]
-BatchTokens = Annotated[
-    int,
-    typer.Option(
-        "--batch-tokens",
-        metavar="INT",
-        help="Batch size in tokens, including the tokens to generate.",
-        rich_help_panel=MACHINE,
-        min=1,
-        max=bounds.TOKENS,
-    ),
-]
+BatchTokens = Annotated[int, batch_tokens_option("Batch size in tokens, including the tokens to generate.")]
 
 
 def generate(
@@ -168,8 +141,9 @@ def generate(
     A text ends at the end of a line (the token `</s>`), before a stop string, or at the maximum length.
     The output is one line per prompt: the prompt and its continuation. With --n-best N, each prompt gives N
     lines with five fields, separated by tabs: number of the prompt, rank, score with length penalty,
-    log-probability, text. A single text that is printed in a terminal appears token by token. Ctrl-C ends the
-    generation; the text generated so far is printed.
+    log-probability, text. A prompt in a file that the model cannot read (all its words are unknown, or it is
+    too long) is reported on standard error and not continued. A single text that is printed in a terminal
+    appears token by token. Ctrl-C ends the generation; the text generated so far is printed.
 
     Examples:
 
@@ -195,13 +169,14 @@ def generate(
     form = OutputForm(output, json, draw, n_best)
     options: dict[str, Any] = {"search": search, "max_new_tokens": max_new_tokens, "stop": stop or ()}
     options |= {"look": "*" if draw or page else None, "tokens_per_batch": batch_tokens}
-    inputs = Prompts(prompts, language)
+    inputs = Prompts(prompts, language, skip_invalid=not prompt)
     with interruptible("stopping: press Ctrl-C again to exit without output") as interruption:
         if form.can_stream(search, prompt):
             form = replace(form, shown=True)
             texts = iter([_show(language, inputs, stopping=interruption, **options)])
         else:
             at_once = 1 if prompts.keyboard else AT_ONCE
+            options["skip_invalid"] = inputs.skip_invalid
             texts = language.stream(inputs, at_once, stopping=interruption, **options)
         results = write_texts(texts, form, inputs, keep=ON_PAGE if page is not None else 0)
     if page is not None:
@@ -217,7 +192,7 @@ def generate(
 def _search(
     beam_size: int | None, length_penalty: str | None, n_best: int, sample: bool, sampling: dict[str, Any]
 ) -> Search:
-    """Return the search: sampling with --sample, beam search with one of its options, otherwise greedy."""
+    """Return the search method: sampling with --sample, beam search with one of its options, else greedy."""
     unused = [name for name, value in sampling.items() if value is not None and not sample]
     if unused:
         option = f"--{unused[0].replace('_', '-')}"
@@ -227,7 +202,7 @@ def _search(
 
 
 def _given_prompts(prompt: Sequence[str] | None, files: Sequence[str] | None) -> Lines:
-    """Return the prompts of --prompt or --prompt-file; without these options, those of standard input."""
+    """Return the prompts of --prompt or --prompt-file; without these options, the lines of standard input."""
     if prompt and files:
         raise ArgumentError(message("--prompt", "it cannot be combined with --prompt-file"))
     if list(files or ()).count("-") > 1:
@@ -244,12 +219,19 @@ def _given_prompts(prompt: Sequence[str] | None, files: Sequence[str] | None) ->
 class Prompts:
     """Iterate over all prompts. Errors name the file and the line.
 
-    lines: where the prompts are. repaired: number of lines so far that had invalid UTF-8.
+    lines: the prompts as bytes, or the files with prompts.
+    skip_invalid: whether a prompt that the model cannot read is reported, instead of raising an error.
+    repaired: number of lines so far that had invalid UTF-8.
+    skipped: number of prompts so far that the model cannot read.
+    first_error: the error of the first of them.
     """
 
     lines: Lines
     language: LanguageRun
+    skip_invalid: bool = False
     repaired: int = 0
+    skipped: int = 0
+    first_error: ArgumentError | None = None
 
     def __iter__(self) -> Iterator[str]:
         for place in self.lines.places:
@@ -260,8 +242,30 @@ class Prompts:
                 name = "--prompt" if isinstance(place, bytes) else f"{place_name(place)}, line {part.read}"
                 self.repaired += part.repaired
                 part.repaired = 0
-                self.language.generator.encode_prompt(text, name)  # raises if the prompt is invalid
+                self._check(text, name)
                 yield text
+
+    def _check(self, text: str, name: str) -> None:
+        """Check that the model can read a prompt. name: its file and line, or --prompt."""
+        try:
+            self.language.generator.encode_prompt(text, name)
+        except ArgumentError as error:
+            if not self.skip_invalid:
+                raise
+            self.first_error = self.first_error or error
+            self.skipped += 1
+            if self.skipped <= REPORTED:
+                say(f"{str(error).splitlines()[0]}; the prompt is not continued")
+
+    def report_skipped(self, count: int) -> None:
+        """Report how many prompts were not continued; raise an error if all of them were not.
+
+        count: number of prompts that were read.
+        """
+        if self.first_error is not None and self.skipped == count:
+            raise self.first_error
+        if self.skipped > REPORTED:
+            say(f"{self.skipped:,} of {count:,} prompts are not continued; the first {REPORTED} are listed")
 
 
 def _show(language: LanguageRun, prompts: Prompts, **options: Any) -> GeneratedText:
@@ -303,6 +307,7 @@ class OutputForm:
         """Yield the lines of output for a prompt: n_best lines if n_best > 1, otherwise one."""
         if self.shown:
             return
+        continued = result.stop_reason != "prompt"
         if self.json:
             yield json.dumps(result.to_dict(), ensure_ascii=False)
         elif self.draw:
@@ -311,7 +316,7 @@ class OutputForm:
                 console.print(result)
             yield capture.get()
         elif self.n_best > 1:
-            for rank, each in enumerate((result, *result.others), 1):
+            for rank, each in enumerate((result, *result.others) if continued else (), 1):
                 scores = f"{each.ranking:.4f}\t{each.log_probability:.4f}"
                 yield f"{number}\t{rank}\t{scores}\t{each.whole_text}"
         else:
@@ -326,10 +331,12 @@ def write_texts(
     At the end, report problems of the prompts on standard error.
     """
     results: list[GeneratedText] = []
-    notes = Notes()
+    notes, unknown, tokenizer = Notes(), UnknownWords(), inputs.language.tokenizer
+    number = 0
     with writing(form.output) as write:
         for number, result in enumerate(texts, 1):
-            notes.add(number, result.all_notes)
+            notes.add(number, result.notes)
+            unknown.add_words(number, tokenizer.unit, result.unknown, tokenizer.bytewise)
             if number <= keep:
                 results.append(result)
             elif number == keep + 1 and keep:
@@ -339,5 +346,7 @@ def write_texts(
             else:
                 for line in form.format(result, number):
                     write(line)
+        inputs.report_skipped(number)
     tell(notes, inputs)
+    unknown.say()
     return results

@@ -224,7 +224,7 @@ def _source(option: str, word: int, before: Translation) -> list[int]:
 
 
 def _tokens(option: str, side: str, word: int, words: Sequence[int]) -> list[int]:
-    """Return the positions of the tokens that make up a word. words: the word of each token."""
+    """Return the positions of the tokens that make up a word. words: for each token, its word index."""
     places = [place for place, each in enumerate(words) if each == word]
     if not places:
         count = max(words, default=-1) + 1
@@ -238,7 +238,7 @@ def _place(option: str, text: str) -> dict[str, Any]:
     match = PLACE.fullmatch(text)
     if match is None:
         raise ArgumentError(
-            message(option, "no site is given", expected="decoder.1.cross, or decoder.1.cross:0")
+            message(option, "the name of a site is missing", expected="decoder.1.cross, or decoder.1.cross:0")
         )
     return {"at": match[1], "head": None if match[2] is None else int(match[2])}
 
@@ -260,8 +260,9 @@ def _read(path: Path) -> list[Intervention]:
 def _token_scores(before: Scored, rescored: Scored) -> list[tuple[str, float, float]]:
     """Return the tokens of the unchanged translation, with log-probabilities before and after the change.
 
-    before: the unchanged translation. rescored: the same translation, scored with the changed attention. The
-    list is empty if their tokens differ.
+    before: the unchanged translation.
+    rescored: the same translation, scored with the changed attention. The list is empty if their tokens
+        differ.
     """
     if before.pieces[: len(rescored.pieces)] != rescored.pieces:
         return []

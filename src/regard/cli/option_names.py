@@ -38,7 +38,7 @@ OLD_NAMES_OF = {
 }
 """Command -> old names that are replaced in this command only, in the form of OLD_NAMES.
 
-Other commands use some of them as current names, such as translate --alignments."""
+In other commands, some of them are current names: translate has --alignments."""
 
 PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     # data

@@ -51,7 +51,7 @@ Chosen = Annotated[
 
 @dataclass(frozen=True)
 class PairFiles:
-    """The files of sentence pairs on the command line. Each field has the value of the option of its name."""
+    """The files of sentence pairs on the command line. Each field is the value of the option of this name."""
 
     source: list[str] | None
     target: list[str] | None
@@ -70,7 +70,7 @@ class PairFiles:
         ways = (self.source or self.target, self.tsv, self.jsonl)
         if sum(map(bool, ways)) != 1 or bool(self.source) != bool(self.target):
             problem = "more than one kind of files is named, or one side is missing"
-            problem = problem if self.all else "no pairs are named"
+            problem = problem if self.all else "no files of pairs are named"
             expected = "--source and --target, or --tsv, or --jsonl"
             raise ArgumentError(message(command, problem, expected=expected))
 

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 __all__ = [
     "BEAM_SIZE",
     "LENGTH_PENALTY",
+    "batch_tokens_option",
+    "beam_size_option",
     "build_search",
     "check_task",
+    "length_option",
+    "n_best_option",
     "one_sentence",
     "open_run",
     "open_task",
@@ -31,11 +35,31 @@ __all__ = [
 SEARCHING, MACHINE = "Decoding", "Checkpoint and device"
 
 MAX_SOURCE_LENGTH, BATCH_TOKENS = 512, 4096
-"""Default values of options. The defaults of --temperature, --top-k, --top-p and --seed are in Sample."""
+"""Defaults of --max-source-length and --batch-tokens. The defaults of --temperature etc. are in Sample."""
 
 
 def _option(name: str, metavar: str, text: str, panel: str = SEARCHING, **more: Any) -> Any:
     return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, **more)
+
+
+def beam_size_option(text: str, **more: Any) -> Any:
+    """Return the option --beam-size. text: its help. more: other arguments of typer.Option()."""
+    return _option("--beam-size", "INT", text, min=1, max=MOST_BEAMS, **more)
+
+
+def n_best_option(text: str) -> Any:
+    """Return the option --n-best. text: its help."""
+    return _option("--n-best", "INT", text, min=1, max=MOST_BEAMS)
+
+
+def batch_tokens_option(text: str) -> Any:
+    """Return the option --batch-tokens. text: its help."""
+    return _option("--batch-tokens", "INT", text, MACHINE, min=1, max=bounds.TOKENS)
+
+
+def length_option(name: str, text: str, **more: Any) -> Any:
+    """Return an option for a maximum number of tokens. text: its help."""
+    return _option(name, "INT", text, min=1, max=MOST_TOKENS, **more)
 
 
 OutputFile = Annotated[
@@ -66,7 +90,7 @@ RunFolder = Annotated[
 ]
 BeamSize = Annotated[
     int | None,
-    _option("--beam-size", "INT", "Beam size.", min=1, max=MOST_BEAMS, callback=bounds.none_if_default),
+    beam_size_option("Beam size.", callback=bounds.none_if_default),
 ]
 LengthPenalty = Annotated[
     str | None,
@@ -78,16 +102,7 @@ LengthPenalty = Annotated[
         callback=bounds.none_if_default,
     ),
 ]
-NBest = Annotated[
-    int,
-    _option(
-        "--n-best",
-        "INT",
-        "Number of translations to return per line, best first (n-best).",
-        min=1,
-        max=MOST_BEAMS,
-    ),
-]
+NBest = Annotated[int, n_best_option("Number of translations to return per line, best first (n-best).")]
 GreedySearch = Annotated[
     bool,
     typer.Option("--greedy", help="Use greedy search instead of beam search.", rich_help_panel=SEARCHING),
@@ -143,12 +158,9 @@ SamplingSeed = Annotated[
 ]
 MaxLength = Annotated[
     int | None,
-    _option(
+    length_option(
         "--max-length",
-        "INT",
         "Maximum number of target tokens per sentence.",
-        min=1,
-        max=MOST_TOKENS,
         show_default="2 x source tokens + 10",
     ),
 ]
@@ -167,10 +179,7 @@ Overlong = Annotated[
         "(only the beginning).",
     ),
 ]
-BatchTokens = Annotated[
-    int,
-    _option("--batch-tokens", "INT", "Batch size in source tokens.", MACHINE, min=1, max=bounds.TOKENS),
-]
+BatchTokens = Annotated[int, batch_tokens_option("Batch size in source tokens.")]
 CheckpointName = Annotated[
     str, _option("--checkpoint", "NAME", "Checkpoint: best, latest, or the number of its step.", MACHINE)
 ]

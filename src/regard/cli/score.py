@@ -166,16 +166,19 @@ def _score_lines(lines: Lines, language: Any, output: Path | None, form: str) ->
     """Score lines with a language model. form: "json", "tokens", or "" for three numbers per line."""
     checked = _checked_lines(lines, language)
     at_once = 1 if lines.keyboard else AT_ONCE
-    notes, total, tokens, words, number = Notes(), 0.0, 0, 0, 0
+    notes, unknown, tokenizer = Notes(), UnknownWords(), language.tokenizer
+    total, tokens, words, number = 0.0, 0, 0, 0
     with writing(output) as write:
         while chunk := list(islice(checked, at_once)):
             for result in language.score(chunk):
                 number += 1
-                notes.add(number, result.all_notes)
+                notes.add(number, result.notes)
+                unknown.add_words(number, tokenizer.unit, result.unknown, tokenizer.bytewise)
                 total += result.log_probability
                 tokens, words = tokens + len(result.token_scores), words + result.words + 1
                 write(_line(result, form))
     tell(notes, lines)
+    unknown.say()
     if tokens:
         per_token, per_word = (perplexity(-total / count) for count in (tokens, words))
         counts = f"{tokens:,} tokens and {words:,} words (each line end is one) in {_lines(number)}"

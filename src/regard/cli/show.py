@@ -188,7 +188,7 @@ def _next(facts: RunFacts) -> str:
 
 
 def _resume(facts: RunFacts, folder: Path | None = None) -> str:
-    """Return the command that resumes a run. folder: default, the folder of the run."""
+    """Return the command that resumes a run. folder: the value of --output; default: the run folder."""
     return f"regard train --output {shown(folder or facts.folder)} --resume{_own_task(facts)}"
 
 
@@ -273,7 +273,7 @@ def _briefly(count: int) -> str:
 
 
 def compared(facts: Sequence[RunFacts | SeedFacts]) -> Table:
-    """Return a table that compares runs: one row for each. It says which score selects the best checkpoint.
+    """Return a table with one row for each run. It also says which score selects the best checkpoint.
 
     For a run of several seeds, the mean and the standard deviation of each score are shown.
     """

@@ -41,7 +41,7 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "max_source_length": (MaxSourceLength, MAX_SOURCE_LENGTH),
     "batch_tokens": (BatchTokens, BATCH_TOKENS),
 }
-"""Key of an option that other commands have too -> the annotation of its parameter, and its default."""
+"""Option that other commands have too -> the annotation of its function parameter, and its default."""
 
 
 def with_task_options(attribute: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -73,7 +73,8 @@ def with_task_options(attribute: str) -> Callable[[Callable[..., None]], Callabl
 def _parameter(option: CommandOption | str) -> inspect.Parameter:
     """Return the function parameter for an option that a task declares.
 
-    option: a str is a key of SHARED, or the name of a parameter that the command itself has, such as text.
+    option: the declaration in the task. If it is a str, it is a key of SHARED, or the name of a parameter
+        that the command itself has, such as text.
     """
     if isinstance(option, str):
         annotation, default = SHARED.get(option, (Any, None))

@@ -232,7 +232,7 @@ def _stopped_early(folder: Path) -> Iterator[None]:
 
 
 def _advice(settings: Mapping[str, Any]) -> str:
-    """Return advice for a run that was too short: more minutes, or not to set the model size if it is set."""
+    """Return advice for a run that was too short: train longer or, if its size is set, do not set it."""
     model = settings.get("model", {})
     size = next((f"model.{name}" for name in ("width", "size", "layers") if model.get(name) is not None), "")
     return f"train for more minutes, or do not set {size}" if size else "train for more minutes"

@@ -122,9 +122,11 @@ def _seeds(text: str) -> int | list[int]:
 
 
 def _has_setting(kind: Any, name: str) -> bool:
-    """Return whether a task has a setting of this name; True if the section accepts any name.
+    """Return whether a task has a setting of this name, such as "training.steps".
 
-    kind: the class of the settings.
+    It is also True if the section, such as "training", accepts any name.
+
+    kind: the class of all settings.
     """
     *sections, last = name.split(".")
     for section in sections:
@@ -218,7 +220,9 @@ Tokenizer = Annotated[
 ]
 VocabSize = Annotated[
     int | None,
-    _option("--vocab-size", "INT", "Vocabulary size; for translation, of each side.", show_default=CHOSEN),
+    _option(
+        "--vocab-size", "INT", "Vocabulary size; for translation, of each side.", show_default=CHOSEN, min=5
+    ),
 ]
 TaskName = Annotated[
     str | None,
@@ -244,11 +248,13 @@ ModelName = Annotated[
 ]
 Width = Annotated[
     int | None,
-    _option("--width", "INT", "Width of the model (hidden size).", MODEL, show_default=CHOSEN),
+    _option("--width", "INT", "Width of the model (hidden size).", MODEL, show_default=CHOSEN, min=1),
 ]
 Dropout = Annotated[
     float | None,
-    _option("--dropout", "FLOAT", "Dropout probability.", MODEL, show_default=CHOSEN, callback=bounds.finite),
+    _option(
+        "--dropout", "FLOAT", "Dropout probability.", MODEL, show_default=CHOSEN, callback=bounds.dropout
+    ),
 ]
 AttentionScore = Annotated[
     str | None,

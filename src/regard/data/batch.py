@@ -25,8 +25,10 @@ and end of sentence."""
 class Batch(BatchRows):
     """Source sentences with EOS and target sentences with BOS and EOS, padded with PAD.
 
-    source: (B, S). source_lengths: (B,), including EOS.
-    target: (B, 1 + T), starting with BOS. target_lengths: (B,), including EOS but not BOS.
+    source: (B, S).
+    source_lengths: (B,), including EOS.
+    target: (B, 1 + T), starting with BOS.
+    target_lengths: (B,), including EOS but not BOS.
     index: (B,), position of each sample in its dataset.
 
     >>> from regard.data.batch import Batch

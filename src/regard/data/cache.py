@@ -39,7 +39,7 @@ CHUNK = 20_000
 """Number of pairs that are encoded at a time, to limit the memory use."""
 
 LEFT_OVER = 24 * 60 * 60.0
-"""Age in seconds after which an unfinished cache is deleted. A process that was killed may leave one."""
+"""Age in seconds after which an unfinished cache, e.g. of a process that was killed, is deleted."""
 
 OVER = ("skip", "truncate")
 

@@ -121,7 +121,8 @@ def class_weights(kind: str, counts: Sequence[int]) -> Tensor:
     balanced:  w_c = n / (k n_c), with n texts, k classes and n_c texts of class c, as in scikit-learn
     none:      w_c = 1
 
-    kind: "balanced" or "none". counts: the number of texts of each class.
+    kind: "balanced" or "none".
+    counts: the number of texts of each class.
 
     With "balanced", the texts of every class have the same total weight. A class without texts has weight 0.
 
@@ -137,7 +138,8 @@ def class_weights(kind: str, counts: Sequence[int]) -> Tensor:
 class ClassBalance:
     """The number of texts of each class; prints as a table.
 
-    labels: the classes. counts: the number of texts of each class.
+    labels: the classes.
+    counts: the number of texts of each class.
 
     >>> balance = ClassBalance.of(["a", "b", "a"], Labels(("a", "b", "c")))
     >>> balance.counts, balance.shares[0].__round__(3), balance.majority.__round__(3)

@@ -49,7 +49,9 @@ ACTIONS = {"error": REFUSED, "skip": "dropped", "replace": "repaired", "keep": "
 class Example:
     """One pair with a problem.
 
-    number: position of the pair in the data, from 1. place: file and line. text: the beginning of the line.
+    number: position of the pair in the data, from 1.
+    place: file and line.
+    text: the beginning of the line.
 
     >>> Example(3, "a.ko, line 3", "안녕").place
     'a.ko, line 3'
@@ -89,7 +91,8 @@ class Finding:
 class Report:
     """The result of Pairs.inspect(): how many pairs were read and kept, and the problems found.
 
-    read: number of pairs read. kept: number of pairs kept.
+    read: number of pairs read.
+    kept: number of pairs kept.
     findings: one Finding for each kind of problem; report["empty"] returns the Finding of kind "empty".
     refused: if the data cannot be used, the error that check() raises; otherwise None.
     fingerprint: a hash of the text of all pairs and of the choices that decide which pairs are kept.
@@ -206,7 +209,8 @@ def _deciding(choices: Choices) -> list[tuple[str, object]]:
 def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable: bool = True) -> DataError:
     """Return the error for a pair with a problem whose action is "error".
 
-    index: position of the pair in the chunk. marks: the bits of its problems; see Kind.bit.
+    index: position of the pair in the chunk.
+    marks: the bits of its problems; see Kind.bit.
     choosable: whether the user can set Choices. If True, the hint of the error recommends other actions.
     """
     refused = choices.bits("error") & marks
@@ -414,7 +418,9 @@ def _joined_keys(source: NDArray[numpy.int64], target: NDArray[numpy.int64]) -> 
 def _odd_side(chunk: Chunk, index: int, bit: int) -> tuple[Block, int]:
     """Return which line of a pair has a problem, as its block and the index of the line in the block.
 
-    index: position of the pair in the chunk. bit: the kind of problem; see Kind.bit.
+    index: position of the pair in the chunk.
+    bit: the kind of problem; see Kind.bit.
+
     If the problem belongs to both sides together (uneven lengths), return the source line.
     """
     sides = (chunk.source, chunk.source_from + index), (chunk.target, chunk.target_from + index)

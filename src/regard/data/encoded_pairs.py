@@ -40,7 +40,8 @@ class Side(NamedTuple):
 
     tokens: all tokens, concatenated.
     offsets: (N + 1,), index in `tokens` at which each sentence starts, then the end of the last sentence.
-    reader: reads the tokens of a large file, instead of its memory map; otherwise None.
+    reader: if the tokens are in a large file, the object that reads them instead of the memory map; otherwise
+        None.
     """
 
     tokens: NDArray[Any]

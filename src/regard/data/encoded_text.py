@@ -33,7 +33,8 @@ Path = str | os.PathLike[str]
 class TextCounts(NamedTuple):
     """The size of a text, independent of its tokenizer.
 
-    lines: number of lines. words: number of words, separated by spaces.
+    lines: number of lines.
+    words: number of words, separated by spaces.
     characters: number of characters, including the spaces between words but not the line ends.
 
     Words and characters are counted after clean(), which every tokenizer applies to its input.

@@ -34,7 +34,8 @@ training and held-out pairs are disjoint."""
 class HeldOut:
     """The result of hold_out(): training pairs and held-out pairs. `train, valid = hold_out(...)` unpacks it.
 
-    train: the training pairs. valid: the held-out pairs.
+    train: the training pairs.
+    valid: the held-out pairs.
     duplicates: number of pairs dropped because they equal an earlier pair.
     shared: number of pairs dropped from `train` because their target also occurs in `valid`.
     dropped: number of pairs that the data check dropped before the split; pairs.inspect() lists them.
@@ -149,7 +150,7 @@ def _check(pairs: Pairs, count: int | None, fraction: float | None, disjoint: st
             if count is not None
             else "neither count nor fraction is given"
         )
-        raise ArgumentError(message("hold_out()", problem, expected="one of the two"))
+        raise ArgumentError(message("hold_out()", problem, expected="either count or fraction"))
     if not isinstance(pairs, Pairs):
         problem = f"pairs is of type {type(pairs).__name__}"
         hint = "use read_pairs(...) for files, pairs_from_lists(sources, targets) for lists"

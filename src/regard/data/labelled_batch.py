@@ -58,7 +58,8 @@ class LabelledBatch(BatchRows):
     ) -> LabelledBatch:
         """Add EOS to lists of token ids, and pad them to a batch.
 
-        seconds: the second text of each pair, or None. labels: class indices, or None for inference.
+        seconds: the second text of each pair, or None.
+        labels: class indices, or None for inference.
         index: position of each text in its dataset; the default is 0, 1, ...
         """
         for name, rows in (("seconds", seconds), ("labels", labels), ("index", index)):

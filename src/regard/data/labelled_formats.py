@@ -22,7 +22,9 @@ class Row(NamedTuple):
     """One line of a file.
 
     number: its line number, from 1.
-    label: the label as text. texts: one text, or the two texts of a pair.
+    label: the label as text.
+    texts: one text, or the two texts of a pair.
+
     A blank line has an empty label and empty texts.
     """
 
@@ -103,7 +105,8 @@ def label_first(path: Path, columns: Columns) -> Iterator[Row]:
 class Format:
     """A file format.
 
-    rows: function that yields the rows of a file. suffixes: file name extensions that imply this format.
+    rows: function that yields the rows of a file.
+    suffixes: file name extensions that imply this format.
     label, text: the default columns; None if the format has no columns.
     """
 

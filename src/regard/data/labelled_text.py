@@ -50,9 +50,11 @@ class LabelledText(NamedTuple):
 class LabelledTexts:
     """Texts, or pairs of texts, with a label each.
 
-    firsts: the texts, or the first text of each pair. labels: the label of each text.
+    firsts: the texts, or the first text of each pair.
+    labels: the label of each text.
     seconds: the second text of each pair; None if the data are not pairs.
-    name: a name for all files together, for error messages. file_names: the name of each file.
+    name: a name for all files together, for error messages.
+    file_names: the name of each file.
     lines: the line number of each text in its file.
     files: for each text, the index of its file in `file_names`.
     empty: number of texts that were left out because they were empty.

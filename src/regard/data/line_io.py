@@ -33,7 +33,8 @@ class Lines:
     A line ends at "\\n" only. A "\\r" before "\\n" and a byte order mark are removed. Invalid UTF-8 is
     replaced by U+FFFD.
 
-    read: number of lines read so far. repaired: number of lines read so far that had invalid UTF-8.
+    read: number of lines read so far.
+    repaired: number of lines read so far that had invalid UTF-8.
 
     >>> lines = Lines([b"one\\r\\ntwo\\xff \\xe2\\x80\\xa8still two"])
     >>> list(lines), lines.read, lines.repaired
@@ -223,9 +224,9 @@ def tell(notes: Notes, *sides: Repaired) -> None:
 
 
 def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Lines:
-    """Return the lines of the FILE arguments or of --text; if both are missing, those of standard input."""
+    """Return the lines of the FILE arguments or of --text; if both are missing, of standard input."""
     if files and text:
-        raise ArgumentError(message("--text", "conflicts with FILE arguments", expected="one of the two"))
+        raise ArgumentError(message("--text", "conflicts with FILE arguments", expected="--text or files"))
     if list(files or ()).count(STANDARD) > 1:
         raise ArgumentError(message("-", "standard input is named twice, but can be read only once"))
     if text:

@@ -36,7 +36,8 @@ class Block:
 
     raw: the block as it was read, before repair.
     first: line number of the first line of the block in its file.
-    data: the lines in valid UTF-8, each ended by "\\n". ends: positions of these "\\n" in `data`.
+    data: the lines in valid UTF-8, each ended by "\\n".
+    ends: positions of these "\\n" in `data`.
     lengths: length of each line in characters.
     marks: one integer for each line, with a bit set for each problem of the line; see Kind.bit.
     keys: a hash of each line, or None if not computed. The hashes differ between processes.

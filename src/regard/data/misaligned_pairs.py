@@ -64,10 +64,10 @@ class Missing(NamedTuple):
     """A line of the longer file that probably has no counterpart in the shorter file.
 
     line: its index, from 0.
-    gains: one number for each line i of the shorter file. It shows whether the line without a counterpart
-        comes after i (positive) or before i (negative). In the second case, the partner of i in the longer
-        file is one line later. The number is the score of the pair (see likeness()) in the first case, minus
-        the score in the second case.
+    gains: one number for each line i of the shorter file: a difference of two scores (see likeness()). The
+        first is the score of line i and its partner if the line without a counterpart comes after them. The
+        second is the score if it comes before them, so that the partner of line i is a later line. So a
+        positive number means that the line without a counterpart probably comes after line i.
     """
 
     line: int

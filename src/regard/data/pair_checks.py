@@ -14,7 +14,8 @@ __all__ = ["KINDS", "Choices", "Kind"]
 class Kind:
     """One kind of problem.
 
-    bit: the bit that is set in the marks of a line with this problem. says: description of the problem.
+    bit: the bit that is set in the marks of a line with this problem.
+    says: description of the problem.
     may: the allowed actions; the first one is the default.
     """
 

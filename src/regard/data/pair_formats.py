@@ -33,7 +33,8 @@ class Chunk(NamedTuple):
 
     source, target: the blocks.
     source_from, target_from: index in each block of the first line that belongs to this chunk.
-    pairs: number of pairs in this chunk. position: number of pairs before this chunk.
+    pairs: number of pairs in this chunk.
+    position: number of pairs before this chunk.
     reached: how many bytes or rows have been read so far, of Origin.size() in total.
     """
 
@@ -234,7 +235,9 @@ def _aligned(source: Iterator[Block], target: Iterator[Block], paths: tuple[Path
 def _rest(first: Features, blocks: Iterator[Block]) -> tuple[Features, int]:
     """Return the features of the remaining lines of a file, and the number of these lines.
 
-    first: the features of the first remaining lines. blocks: the blocks after them.
+    first: the features of the first remaining lines.
+    blocks: the blocks after them.
+
     After about MOST_FEATURES lines, the lines are counted without computing features.
     """
     parts, count = [first], len(first)

@@ -155,7 +155,8 @@ class WindowBatches:
     window: number of tokens of each row.
     tokens: token budget of a batch, per process; the number of rows is tokens // window, but at least 1.
     shuffle: if False, every epoch has the same windows, in the order of the text.
-    seed: random seed of the order. rank, world: index of this process, and number of processes.
+    seed: random seed of the order.
+    rank, world: index of this process, and number of processes.
 
     In the example, 3 is EOS and 0 is PAD.
 
@@ -254,6 +255,9 @@ class SlidingWindows:
         more context and takes longer. With stride = window, the windows do not overlap.
     tokens: token budget of a batch; the number of rows is tokens // window, but at least 1.
 
+    longest: number of tokens of the longest document (with EOS), or of the continuous text. If it is at most
+        `window`, each document is read at once, and `stride` has no effect.
+
     In the example, the targets that an earlier window has counted are 0 (PAD).
 
     >>> from regard.data.tokenizers import train_tokenizer
@@ -277,6 +281,7 @@ class SlidingWindows:
             lengths = numpy.diff(text.lines.offsets) + 1
         else:
             first, lengths = numpy.zeros(1, numpy.int64), numpy.array([text.token_count])
+        self.longest = int(lengths.max(initial=0))
         windows = 1 + -(-numpy.maximum(lengths - window, 0) // stride)
         document = numpy.repeat(numpy.arange(len(windows)), windows)
         number = numpy.arange(len(document)) - (numpy.cumsum(windows) - windows)[document]
@@ -301,6 +306,7 @@ def _gathered(
     """Return windows of a flat array of tokens as a batch.
 
     The inputs of row r are flat[begins[r]:ends[r]]. The target of each position is the next token in `flat`.
+
     counted: for each row, the position in `flat` of the first input whose target is counted in the loss.
     index: the field `index` of the batch.
     width: number of positions to which the rows are padded, if they are shorter.

@@ -43,12 +43,15 @@ of its characters begin, for example "HIRAGANA LETTER A"."""
 class _Side:
     """Statistics of one side of the sampled pairs.
 
-    words: mean number of words per line. length: median number of characters per line.
-    alphabet: number of distinct characters. distinct: fraction of distinct lines.
+    words: mean number of words per line.
+    length: median number of characters per line.
+    alphabet: number of distinct characters.
+    distinct: fraction of distinct lines.
     unseen: fraction of the words in one half of the distinct lines that do not occur in the other half.
     symbols: fraction of characters that are digits or punctuation.
     spaceless: fraction of characters that belong to scripts without spaces (WITHOUT_SPACES).
-    ended: fraction of lines that end with final punctuation. ascii: whether all characters are ASCII.
+    ended: fraction of lines that end with final punctuation.
+    ascii: whether all characters are ASCII.
     """
 
     words: float

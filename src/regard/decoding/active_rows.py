@@ -46,7 +46,9 @@ class ActiveRows(BatchRows):
     def forced_tokens(self, step: int, per_sentence: int) -> Tensor | None:
         """Return the prefix token of each row at this step, (b K,), or PAD for a row whose prefix has ended.
 
-        Return None if all prefixes have ended. per_sentence: the number of rows for each sentence, K.
+        Return None if all prefixes have ended.
+
+        per_sentence: the number of rows for each sentence, K.
         """
         return self.prefix[:, step].repeat_interleave(per_sentence) if step < self.prefix.shape[1] else None
 

@@ -45,7 +45,9 @@ class Beam:
     """Beam search. Hypotheses are ranked with a length penalty and a coverage penalty:
 
     ranking(Y) = log P(Y | X) / length(|Y|) + coverage * sum_s log min(sum_t a_ts, 1)
-    (Wu et al. 2016, equation 14; a_ts: the attention weight of target token t on source token s)
+    (Wu et al. 2016, equation 14)
+
+    X is the source, Y the hypothesis, and a_ts the attention weight of target token t on source token s.
 
     size: the beam size.
     best: the number of hypotheses to return, those with the highest ranking (n-best).

@@ -99,7 +99,8 @@ class SearchResult(BatchRows):
     def write(self, rows: Tensor, other: SearchResult) -> None:
         """Copy the hypotheses of some sentences into this result, in place.
 
-        rows: (b,), the indices of these sentences in this result. other: the result of the b sentences.
+        rows: (b,), the indices of these sentences in this result.
+        other: the result of the b sentences.
         """
         length = other.tokens.shape[-1]
         self.tokens[rows, :, :length] = other.tokens

@@ -97,7 +97,8 @@ def check_keywords(
 def answer_keywords(call: str, where: str = "use {}") -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator. The decorated function raises UnknownName for an unknown keyword argument.
 
-    UnknownName lists the known names. Without the decorator, Python would raise TypeError, which does not.
+    UnknownName lists the known names. Without the decorator, Python would raise a TypeError without
+    such a list.
 
     call, where: as in check_keywords().
     """
@@ -152,7 +153,7 @@ def check_tokenizers(model: Model, source: Tokenizer, target: Tokenizer) -> None
     sides = (("source", source.size, model.source_size), ("target", target.size, model.target_size))
     for side, tokens, size in sides:
         if tokens != size:
-            problem = f"the {side} tokenizer has {tokens} tokens, but the model has {size}"
+            problem = f"the {side} tokenizer has {tokens} tokens, but the model expects {size}"
             hint = "use the tokenizers that the model was trained with"
             raise ArgumentError(message("Translator()", problem, hint=hint))
 

@@ -78,7 +78,7 @@ class LineDecoder:
 
     @property
     def bytewise(self) -> tuple[bool, bool]:
-        """Whether the source and the target tokenizer encode unknown characters as bytes."""
+        """For the source and for the target: whether the tokenizer encodes unknown characters as bytes."""
         return self.source.bytewise, self.target.bytewise
 
     def search(
@@ -90,7 +90,8 @@ class LineDecoder:
     ) -> list[list[list[Hypothesis]]]:
         """Return the hypotheses of each part of each line. Parts of similar length are in the same batch.
 
-        parts: the parts of each line. prefixes: the tokens that the translation of each line must begin with.
+        parts: the parts of each line.
+        prefixes: the tokens that the translation of each line must begin with.
         first: the index of the first line in the data.
         """
         places = [(line, place) for line, own in enumerate(parts) for place in range(len(own))]
@@ -213,7 +214,8 @@ def tokens_per_batch(tokens: int, how: Search) -> int:
 def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
     """Yield the row indices of each batch, longest rows first.
 
-    lengths: the number of tokens of each row. tokens: the maximum number of tokens per batch, with padding.
+    lengths: the number of tokens of each row.
+    tokens: the maximum number of tokens per batch, with padding.
     """
     rows: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):

@@ -124,8 +124,8 @@ def _split_between_words(
 ) -> list[Part]:
     """Split tokens into parts of at most `room` tokens. Words are split only if they are longer than a part.
 
-    words: for each token, the index of its word. numbers: for each token, the index of its unit (word or
-    character), which is stored in Part.words.
+    words: for each token, the index of its word.
+    numbers: for each token, the index of its unit (word or character), which is stored in Part.words.
     """
     parts, first = [], 0
     while first < len(tokens):

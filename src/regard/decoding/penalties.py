@@ -2,6 +2,8 @@
 
     ranking(Y) = log P(Y | X) / length(|Y|) + coverage(X, Y)        (Wu et al. 2016, equation 14)
 
+X is the source, Y the hypothesis, and |Y| its number of tokens.
+
 The sum of log-probabilities is higher for short sentences, so it is divided by a length penalty. The coverage
 penalty lowers the ranking of a hypothesis that attends little to some source tokens.
 """
@@ -56,7 +58,7 @@ class GNMT(Length):
     alpha: float = 0.6
 
     def base(self, length: int) -> float:
-        """(5 + |Y|) / 6."""
+        """Return (5 + length) / 6."""
         return (5 + length) / 6
 
 
@@ -70,7 +72,7 @@ class Average(Length):
     """
 
     def base(self, length: int) -> float:
-        """|Y|."""
+        """Return the length."""
         return float(length)
 
 
@@ -86,6 +88,7 @@ def coverage(attended: Tensor, lengths: Tensor) -> Tensor:
 
     attended: (..., S), for each source token, the sum of the attention weights of all target tokens on it.
     lengths: (...), the number of source tokens.
+
     Return: (...).
 
     Differs from the paper: attended_s is at least 1e-6, so that a token without attention does not give -inf.

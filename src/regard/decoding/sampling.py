@@ -81,6 +81,7 @@ class Sample:
 
         left: (rows, V), the log-probabilities of the tokens by the model, -inf for tokens that rules forbid.
         chance: (rows,), uniform random numbers in [0, 1).
+
         Return: (rows,), the tokens.
         """
         sorted_RV, token_RV = (left / self.temperature).sort(dim=-1, descending=True, stable=True)

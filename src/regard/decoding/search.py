@@ -96,7 +96,7 @@ def search(
 
 
 Recorded = tuple[BySite[Tensor], dict[str, Tensor]]
-"""The attention weights and the value norms of a hypothesis, at each site."""
+"""Two dicts for one hypothesis: site -> attention weights, and site -> norms of the value vectors."""
 
 
 def _recorded_attention(

@@ -69,14 +69,14 @@ class Passage:
 class Scored:
     """A source and a target with their scores, attention and alignment, computed by a model.
 
-    source, text: the source and the target.
+    source: the source text. text: the target text.
     passages: usually one; several if the source was too long for one forward pass. The properties join them.
     notes: messages for the user, e.g. that the line was split or truncated.
     aligned_at: the attention that the alignment is computed from (site, head and step).
     units: the alignment units of source and target, "word" or "character".
-    unknown, unknown_target: the words or characters that are not in the vocabulary. They are encoded as UNK,
-        or as bytes by a subword tokenizer.
-    bytewise: whether the source and the target tokenizer encode unknown characters as bytes.
+    unknown, unknown_target: the source words and the target words (or characters) that are not in the
+        vocabulary. They are encoded as UNK, or as bytes by a subword tokenizer.
+    bytewise: for the source and for the target, whether the tokenizer encodes unknown characters as bytes.
 
     >>> import torch
     >>> from regard.decoding import Passage, Scored

@@ -50,7 +50,8 @@ class UnknownWords:
     def add_words(self, line: int, name: str, words: Sequence[str], bytewise: bool = False) -> None:
         """Add the unknown words of a line.
 
-        line: its line number, from 1. name: what the words are, for example "word" or "source word".
+        line: its line number, from 1.
+        name: what the words are, for example "word" or "source word".
         bytewise: whether the tokenizer encodes them as bytes.
         """
         if words:

@@ -84,10 +84,10 @@ def rank_by_agreement(
 
 
 def _incidence(first: list[frozenset[Link]], second: list[frozenset[Link]]) -> tuple[Any, Any]:
-    """Return a 0/1 matrix (sets, links) for each argument.
+    """Return two lists of sets of links as two matrices, with a row for each set and a column for each link.
 
-    An element is 1 if the set (row) contains the link (column). The columns are the same in both matrices, so
-    the dot product of two rows is the number of links that two sets share.
+    An element is 1 if the set contains the link, otherwise 0. Both matrices have the same columns, so the dot
+    product of two rows is the number of links that two sets share.
     """
     columns = {link: place for place, link in enumerate(frozenset().union(*first, *second))}
     matrices = []

@@ -26,15 +26,16 @@ def caption_bleu(
     """Compute BLEU-1, 2, 3 and 4 of captions without brevity penalty, each 0 to 100, higher is better.
 
     BLEU-N = (p_1 ... p_N)^(1/N), with p_n the n-gram precision over all captions (Papineni et al. 2002,
-    section 2.1.1): each n-gram of a caption counts at most as often as in the reference of its image where it
-    is most frequent. Xu et al. 2015 (section 5) report BLEU without brevity penalty, so a short caption is
-    not penalised; compare these scores only with such scores. For BLEU with the penalty, use bleu().
+    section 2.1.1). An n-gram that occurs several times in a caption counts at most as often as it occurs in a
+    single reference of the image. Xu et al. 2015 (section 5) report BLEU without brevity penalty, so a short
+    caption is not penalised; compare these scores only with such scores. For BLEU with the penalty, use
+    bleu().
 
     captions: one caption for each image.
     references: for each image, one or more references; this differs from bleu(), where each list has one
         reference for each translation.
 
-    There is no smoothing: if no n-gram of length N matches, BLEU-N is 0. For words, see caption_words().
+    There is no smoothing: if no n-gram of length N matches, BLEU-N is 0. caption_words() splits captions.
 
     >>> for score in caption_bleu(["a dog runs fast"], [["a dog is running fast", "the dog runs"]]):
     ...     print(f"{score.name} {score.value:.2f}")

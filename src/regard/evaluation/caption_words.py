@@ -20,7 +20,7 @@ __all__ = [
 Ngram = tuple[str, ...]
 
 CAPTION_TOKENS = "case:lc|tok:words|punct:no"
-"""The part of a signature that describes caption_words()."""
+"""The part of the signature of a score (see Score) that describes caption_words()."""
 
 WORD = re.compile(r"[^\W_]+(?:-[^\W_]+)*|'(?:d|ll|m|re|s|t|ve)(?!\w)")
 """A word, possibly with hyphens, or an English suffix with its apostrophe."""

@@ -47,15 +47,17 @@ def cider_d(captions: Iterable[str], references: Iterable[Iterable[str]]) -> Sco
         CIDEr-D = mean of CIDEr-D_n over n = 1, 2, 3, 4, then mean over the images
 
     captions: one caption for each image.
-    references: for each image, its m references. They are also the corpus of the image counts above. An
-        n-gram that is in no reference counts as in one image.
+    references: for each image, its m references. The numbers of images in the formula are counted
+        in these references. An n-gram that is in no reference counts as if it were in the references of one
+        image.
 
     Papers usually print this value times 100: a COCO model with "CIDEr 113.2" has 1.132 here. With one
     image, all logarithms are 0 and so is the score.
 
     Differs from the paper: equation 1 divides the count of an n-gram by the number of n-grams of the
-    sentence. The authors' code, coco-caption, does not, and published scores come from that code. Without
-    min(), the norms cancel this factor. For words, see caption_words().
+    sentence. The authors' code, coco-caption, does not, and published scores come from that code. Only
+    because of min() does the division change the score: otherwise, the norms would cancel it. caption_words()
+    splits captions into words.
 
     >>> references = [["a dog runs", "a dog is running"], ["two red birds"]]
     >>> round(cider_d(["a dog runs", "two birds"], references).value, 2)

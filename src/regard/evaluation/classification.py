@@ -56,7 +56,7 @@ class ReadText:
         "pool" is the pooling, with T = 1.
     unit: "word" or "character".
     unknown: the words or characters that the vocabulary does not cover.
-    bytewise: whether the tokenizer encodes these as bytes, instead of UNK.
+    bytewise: whether the tokenizer encodes the unknown words or characters as bytes, instead of UNK.
 
     >>> weights = {"pool": numpy.array([[0.25, 0.5, 0.25, 0.0]])}
     >>> read = ReadText("bad film", (8, 9, 5, 3), ("▁b", "ad", "▁film", "</s>"), (0, 0, 1, -1), weights)
@@ -210,7 +210,11 @@ class Classification:
         return f"Classification({self.label!r},{chance} {texts})"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        yield Text(self._summary(), "bold")
+        yield Text(self.summary(), "bold")
+        yield from self.body()
+
+    def body(self) -> Iterator[RenderableType]:
+        """Yield what is printed below the label: the texts, drawn with their attention, and the notes."""
         for read in self.texts:
             drawn = read.picture(str(self.label))
             yield Text(printable(read.text)) if drawn is None else drawn
@@ -229,7 +233,7 @@ class Classification:
         words = f"not in the vocabulary: {', '.join(map(repr, unknown[:5]))}{more}"
         return (*self.notes, words) if unknown else self.notes
 
-    def _summary(self) -> str:
+    def summary(self) -> str:
         """Return the label and the probabilities as one line of text."""
         if self.label is None:
             return "not classified"

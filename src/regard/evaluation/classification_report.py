@@ -23,10 +23,16 @@ SHOWN = 20
 """The confusion matrix is printed only for up to this many classes."""
 
 WIDEST = 12
-"""If the confusion matrix does not fit, labels above its columns are folded to this many characters."""
+"""If the confusion matrix is too wide for the terminal, its column labels are wrapped at this width."""
+
+SCORES = ("precision", "recall", "F1", "support", "share")
+"""The titles of the columns of the scores. The share is the support divided by the number of texts."""
+
+UNLIMITED = 10_000
+"""The width of a console in which no table of at most SHOWN classes is folded."""
 
 FOLDED = 4
-"""Maximum number of lines of a folded label. The rest of the label is cut."""
+"""Maximum number of lines of a wrapped label. The rest of the label is left out."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +71,9 @@ class ClassificationReport:
     (0.75, 0.7333, [[2, 1], [0, 1]])
     >>> print(report)
     accuracy 0.750   macro F1 0.733   texts 4
-    class  precision  recall     F1  support
-    a          1.000   0.667  0.800        3
-    b          0.500   1.000  0.667        1
-    <BLANKLINE>
-    true \\ predicted  a  b
-    a                 2  1
-    b                 0  1
+    true \\ predicted  a  b  precision  recall     F1  support  share
+    a                 2  1      1.000   0.667  0.800        3  75.0%
+    b                 0  1      0.500   1.000  0.667        1  25.0%
     """
 
     labels: Labels
@@ -139,24 +141,41 @@ class ClassificationReport:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield Text(f"accuracy {self.accuracy:.3f}   macro F1 {self.macro_f1:.3f}   texts {self.count:,}")
-        table = _table("class", ["precision", "recall", "F1", "support"])
-        for each in self.classes:
-            scores = (f"{score:.3f}" for score in (each.precision, each.recall, each.f1))
-            table.add_row(Text(printable(each.label)), *scores, f"{each.support:,}")
-        yield table
-        if len(self.labels) > SHOWN:
-            yield Text(f"the confusion matrix of {len(self.labels)} classes is not printed", "dim")
+        yield from self.tables(options.max_width)
+
+    def tables(self, width: int) -> Iterator[RenderableType]:
+        """Yield the confusion matrix and the scores of each class: in one table if it fits into `width`."""
+        corner, names = "true \\ predicted", [printable(label) for label in self.labels]
+        if len(names) <= SHOWN:
+            both = self._table(corner, names)
+            if Console(width=UNLIMITED).measure(both).maximum <= width:
+                yield both
+                return
+        yield self._table("class", ())
+        if len(names) > SHOWN:
+            yield Text(f"the confusion matrix of {len(names)} classes is not printed", "dim")
             return
         yield Text()
-        corner = "true \\ predicted"
-        names = [printable(label) for label in self.labels]
-        width = max(map(cell_len, (corner, *names))) + sum(cell_len(name) + 2 for name in names)
-        if width > options.max_width:
+        needed = max(map(cell_len, (corner, *names))) + sum(cell_len(name) + 2 for name in names)
+        if needed > width:
             names = ["\n".join(chop_cells(name, WIDEST)[:FOLDED]) for name in names]
-        matrix = _table(corner, names)
-        for label, row in zip(self.labels, self.confusion, strict=True):
-            matrix.add_row(Text(printable(label)), *(f"{count:,}" for count in row.tolist()))
-        yield matrix
+        yield self._table(corner, names, scores=False)
+
+    def _table(self, first: str, predicted: Sequence[str], scores: bool = True) -> Table:
+        """Return a table with a row for each true class.
+
+        first: the title of the first column.
+        predicted: the titles of the columns of the confusion matrix; without them, the matrix is left out.
+        scores: whether there are columns for the scores.
+        """
+        table = _table(first, [*predicted, *(SCORES if scores else ())])
+        for each, counts in zip(self.classes, self.confusion.tolist(), strict=True):
+            cells = [f"{count:,}" for count in counts] if predicted else []
+            if scores:
+                cells += [f"{score:.3f}" for score in (each.precision, each.recall, each.f1)]
+                cells += [f"{each.support:,}", f"{each.support / self.count:.1%}"]
+            table.add_row(Text(printable(each.label)), *cells)
+        return table
 
     def __str__(self) -> str:
         file = io.StringIO()

@@ -166,7 +166,8 @@ def erase_words(
 class ClassifierTrial:
     """One forward pass for a line from which some tokens of one text are removed.
 
-    line: the index of the line. side: the text from which tokens are removed, 0 or 1 (second text of a pair).
+    line: the index of the line.
+    side: the text from which tokens are removed, 0 or 1 (second text of a pair).
     hidden: the positions of the tokens that are masked in the pooling.
     unknown: the positions of the tokens that are replaced by UNK.
     """
@@ -181,7 +182,8 @@ class ClassifierTrial:
 class _Text:
     """One text and the indices of its trials. A trial is one forward pass without some words.
 
-    looked: the indices of the most attended words. plain: the index of the trial with all words.
+    looked: the indices of the most attended words.
+    plain: the index of the trial with all words.
     trials: maps a field of TextErasure, for example "hidden_random", to the indices of its trials.
     """
 

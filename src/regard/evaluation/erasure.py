@@ -118,7 +118,8 @@ def ranked_and_random(
     A draw contains k of the words that are not among the k words with the largest weights, or all of these
     words if there are fewer than k.
 
-    samples: number of draws. seed: random seed of the draws.
+    samples: number of draws.
+    seed: random seed of the draws.
 
     >>> ranked_and_random([0.1, 0.7, 0.2], k=1, samples=2, seed=[0])
     ([1, 2, 0], [[0], [0]])
@@ -137,10 +138,10 @@ def check_counts(call: str, k: int, samples: int) -> None:
 
 
 def in_nats(*means: float) -> tuple[str, ...]:
-    """Format numbers with one decimal. Numbers below 0.95 have two decimals if one of them is 0.005 or more.
+    """Format numbers with one decimal, or with two decimals if some are small but not 0.
 
-    So a small number is not shown as 0.0, and a number near 0 beside it is shown as 0.00. The comparisons
-    ignore signs. No result is "-0.0".
+    If at least one number is from 0.005 to 0.95, ignoring its sign, all numbers below 0.95 have two decimals.
+    So 0.02 is shown as 0.02 instead of 0.0, and 0.001 beside it as 0.00. No result is "-0.0".
 
     >>> in_nats(3.41, 0.0), in_nats(3.41, 0.25), in_nats(-0.001, 0.25)
     (('3.4', '0.0'), ('3.4', '0.25'), ('0.00', '0.25'))

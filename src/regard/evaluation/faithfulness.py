@@ -213,7 +213,8 @@ def faithfulness(
 class _Word:
     """A target word, its attention weights on the source words, and the indices of its trials.
 
-    tokens: for each source word, the positions of its tokens. looked: the most attended source words.
+    tokens: for each source word, the positions of its tokens.
+    looked: the most attended source words.
     trials: maps a name, for example "hidden_random", to the indices of trials (see _Plan._planned).
     """
 

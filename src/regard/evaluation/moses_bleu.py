@@ -53,8 +53,10 @@ VERSIONS = {"sacremoses": "sacremoses", "version": "sacrebleu"}
 def moses_words(language: str = "en") -> Callable[[str], str]:
     """Return a function that lower-cases, normalises and tokenizes a sentence like the Moses scripts.
 
-    The function returns the words joined by spaces. language: a language code; it decides which abbreviations
-    keep their full stop, and how apostrophes are split.
+    The function returns the words joined by spaces.
+
+    language: a language code; it decides which abbreviations keep their full stop, and how apostrophes are
+        split.
 
     >>> moses_words("en")("The dog's well-known “trick”, isn’t it?")
     'the dog \\'s well-known " trick , " isn \\'t it ?'

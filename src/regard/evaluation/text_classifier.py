@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from regard.attended import Attended
-from regard.data.batch import EOS, UNK
+from regard.data.batch import EOS
 from regard.data.class_labels import Labels
 from regard.data.labelled_batch import LabelledBatch
 from regard.data.labelled_text import LabelledTexts
@@ -142,7 +142,7 @@ class TextClassifier:
         return classification_report(true.tolist(), predicted, self.labels)
 
     def _checked(self, lines: Iterable[Line], first: int = 0) -> list[tuple[str, ...]]:
-        """Return each line as a tuple of one or two texts. first: the index of the first line in the data."""
+        """Return each line as a tuple of one or two texts. first: the number of lines before these lines."""
         if isinstance(lines, str) or not isinstance(lines, Iterable):
             problem = f"the argument is of type {type(lines).__name__}"
             raise ArgumentError(message("classify()", problem, expected="a line, or a list of lines"))
@@ -197,7 +197,7 @@ class TextClassifier:
                         (*self.tokenizer.units(tokens), -1),
                         unit=self.tokenizer.unit,
                         unknown=self.tokenizer.unknown(side[row]) if uncovered else (),
-                        bytewise=bool(self.tokenizer.uncovered - {UNK}),
+                        bytewise=self.tokenizer.bytewise,
                     )
                 )
             sides.append(texts)
@@ -277,10 +277,13 @@ def _valid(text: str) -> str:
 
 
 def _by_text(calls: list[Attended], widths: list[int]) -> list[NDArray[Any]]:
-    """Return the recorded weights of a site, (B, [H,] T, S), on the CPU, for each text of a pair.
+    """Return the recorded weights of a site on the CPU: one array (B, [H,] T, S), or two for pairs of texts.
 
-    widths: the number of tokens of each text, including padding. An LSTMN calls its site once per token; the
-    weights of these calls are concatenated. The other layers call their sites once for each text.
+    calls: the recorded calls of the site.
+    widths: the number of tokens of the texts, and of the second texts of pairs, including padding.
+
+    An LSTMN calls its site once per token; the weights of these calls are concatenated. The other layers call
+    their sites once for each text.
     """
     weights = [call.weights.float().cpu().numpy() for call in calls if call.weights is not None]
     if len(weights) == len(widths):

@@ -53,7 +53,8 @@ class WordEffect:
 class WordEffects:
     """The effects of all words of a text or of a pair of texts; prints as a table.
 
-    label: the predicted class. probability: its probability with all words.
+    label: the predicted class.
+    probability: its probability with all words.
 
     >>> effect = WordEffect("first", 1, "good", 0.9, 0.5, 0.25)
     >>> print(WordEffects("pos", 0.75, (effect,)))

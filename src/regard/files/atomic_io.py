@@ -220,7 +220,8 @@ def remove(path: Path) -> None:
 def failed(call: str, problem: str, error: OSError, size: int = 0, kept: str = "") -> DataError:
     """Return a DataError for a failed write.
 
-    call: what the message begins with, such as the path. problem: what failed.
+    call: what the message begins with, such as the path.
+    problem: what failed.
     error: the error of the operating system. It determines the reason and the hint.
     size: the number of bytes to write. If the disk is full, the hint says that they must be freed.
     kept: text that is appended to the hint.

@@ -61,7 +61,7 @@ def check_tensors(call: str, tensors: Mapping[str, Tensor]) -> None:
             )
         if not isinstance(tensor, Tensor):
             problem = f"{name!r} has type {type(tensor).__name__}"
-            hint = "pass numbers and text in the state"
+            hint = "pass numbers and text in `state` instead"
             raise ArgumentError(message(call, problem, expected="a tensor", hint=hint))
         if tensor.layout != torch.strided or tensor.is_meta:
             kind = "a tensor without content (meta)" if tensor.is_meta else f"of layout {tensor.layout}"

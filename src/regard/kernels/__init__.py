@@ -31,10 +31,11 @@ queries, keys, width, depth   T, S, D, E
 lengths, start, left, right,
 document_of_query, ..._key    the mask; see Sight in forward_pass
 LENGTHS, LEFT, RIGHT,
-DOCUMENTS                     whether the mask has this part
-first_row, row_count          the chunk of query rows that one launch processes
+DOCUMENTS                     whether the mask has lengths, a left or right limit, or documents
+first_row, row_count          first row and number of rows of the chunk that one launch processes
 x_batch, x_head, x_row        strides of the tensor x, in elements, along batch, heads and rows
-x_step, x_part                strides of x along its first dimension and along its parts
+x_step                        stride of x along the batch
+x_part                        stride of x along its parts: the distance between two partial results
 ROWS, COLUMNS, WIDTH, DEPTH   tile sizes along T, S, D and E
 spans                         number of spans; a span is a range of SPAN channels (see launch)
 reach_of_query, reach_of_key  largest |q| or |k| of each tile and span

@@ -26,7 +26,7 @@ _PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
 
 
 def _on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Return a context in which the tensor's device is the current one, because Triton launches there."""
+    """Return a context manager that makes the tensor's device the current one: Triton launches there."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
@@ -54,12 +54,14 @@ def additive_forward(
 
     query: (B, H, T, D). key: (B, K, S, D), with K key heads. value: (B, K, S, E). vector: (1 or H, D).
     lengths, document_of_query, document_of_key, start, left, right: the mask; see Sight.
-    hold: whether to keep the scores for the backward pass, if there are few enough (Shape.held).
+    hold: whether to return the scores, so that the backward pass need not recompute them. If there are too
+        many scores (see Shape.held), they are not returned.
 
     Returns:
     output: (B, H, T, E).
-    lse: (B, H, T), the log-sum-exp of the scores of each row.
-    norm: (2, B, H, T), row maximum and 1 / row sum, from which the backward pass recomputes the weights.
+    lse: (B, H, T), the log-sum-exp of the scores of each query.
+    norm: (2, B, H, T), two numbers for each query: the maximum of its scores, and 1 / sum of
+        exp(score - maximum). The backward pass recomputes the weights from them.
     scores: (B H, T, S) if they are kept, otherwise an empty tensor.
     """
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)

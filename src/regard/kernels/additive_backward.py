@@ -26,9 +26,10 @@ __all__ = ["additive_key_backward_kernel", "additive_query_backward_kernel"]
 def _four(at, step, number, bound, there, otherwise):
     """Load four consecutive rows as float32, (LANES, 4 channels, 4 rows).
 
-    at: pointers to the first of these rows, (LANES, 4 channels). number: index of this row.
+    at: pointers to the first of these rows, (LANES, 4 channels).
+    number: index of this row.
     step: row stride. Rows with an index of `bound` or more, and channels where `there` is False, are not
-    loaded; their elements are set to `otherwise`.
+        loaded; their elements are set to `otherwise`.
     """
     a = tl.load(at, mask=there & (number < bound), other=otherwise).to(tl.float32)
     b = tl.load(at + step, mask=there & (number + 1 < bound), other=otherwise).to(tl.float32)
@@ -44,7 +45,8 @@ def _lanes(pitch, zero, LANES: tl.constexpr, FOURS: tl.constexpr):
     The lanes are divided into FOURS groups with four own rows each. All groups load the same rows of the
     other side. Returns:
     the channels, (LANES, 4);
-    the same channels, limited to the last four below `pitch`, so that loads stay inside a row, (LANES, 4);
+    the same channels, or the last four below `pitch` (the row stride) if they lie beyond it, (LANES, 4), so
+        that loads stay inside a row;
     the first of the four rows, (LANES, 1);
     all four rows, (LANES, 4).
 
@@ -63,7 +65,8 @@ def _lanes(pitch, zero, LANES: tl.constexpr, FOURS: tl.constexpr):
 def _is_near(reach, SERIES: tl.constexpr):
     """Whether additive_series_kernel computes this tile, so that the kernels of this file skip it.
 
-    It does if SERIES is True and `reach`, the largest |q| plus the largest |k| of the tile, is at most REACH.
+    The result is True if SERIES is True and `reach`, the largest |q| plus the largest |k| of the tile, is at
+    most REACH.
     """
     return (reach <= REACH) & SERIES
 
@@ -84,10 +87,10 @@ def _pair(others, gradients, wide, step):
 
 @triton.jit
 def _share(r, SERIES: tl.constexpr):
-    """Return the factor of g in the sum for the gradient of the vector, dv = -2 * sum of g (r - 0.5).
+    """Return r - 0.5 if SERIES is True, otherwise r.
 
-    Without SERIES, the factor is r instead of r - 0.5. The result is the same, because the sum then runs over
-    all keys, and g sums to 0 over all keys of a row.
+    The gradient of the vector is dv = -2 * sum of g (r - 0.5). Without SERIES, the sum runs over all keys. g
+    sums to 0 over all keys of a row, so r instead of r - 0.5 gives the same dv.
     """
     return r - 0.5 if SERIES else r
 
@@ -99,8 +102,10 @@ def _added(
 ):  # fmt: skip
     """Add the terms of two rows of the other side to the accumulators `shares` and `slopes`.
 
-    slopes: g (r - r^2) is added to it. shares: if SHARES is True, g _share(r) is added to it.
-    mine: exponentials of the own rows. first, second: exponentials of the two rows of the other side.
+    slopes: g * (r - r^2) is added to it.
+    shares: if SHARES is True, g * _share(r) is added to it.
+    mine: exponentials of the own rows.
+    first, second: exponentials of the two rows of the other side.
     g, g2: gradients of the scores of these two rows. Both values of r are computed with one reciprocal.
     """
     x, y = 1.0 + mine * first[:, :, None], 1.0 + mine * second[:, :, None]
@@ -237,8 +242,10 @@ def additive_key_backward_kernel(
     dk = sum over query rows, and over the query heads that share the key head, of 4 v g (r - r^2)
 
     dscores: reads g, (B H, rows, keys). exponentials_of_query, ..._key: in row-major order.
-    dkey: writes (B, K, S, D). ADD: add to dkey instead of overwriting it.
+    dkey: writes (B, K, S, D).
+    ADD: add to dkey instead of overwriting it.
     EXACT, SERIES: see additive_query_backward_kernel.
+
     Launch grid: (groups of 4 * FOURS keys, blocks of channels, B K).
     """
     local = tl.program_id(0) * 4 * FOURS

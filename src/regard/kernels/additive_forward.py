@@ -23,7 +23,8 @@ __all__ = ["additive_combine_kernel", "additive_read_kernel"]
 def _joined(best, total, output, scores, value, PRECISION: tl.constexpr):
     """One step of the online softmax: return row maximum, row sum and output after one more tile of keys.
 
-    best: row maximum of the tiles so far, (ROWS,). total: row sum of exp(score - maximum) so far, (ROWS,).
+    best: row maximum of the tiles so far, (ROWS,).
+    total: row sum of exp(score - maximum) so far, (ROWS,).
     output: sum of exp(score - maximum) value so far, (ROWS, DEPTH).
     scores: the scores of the new tile, -inf where masked, (ROWS, COLUMNS).
     value: the values of the new tile, (COLUMNS, DEPTH).
@@ -49,9 +50,10 @@ def _finish(
     norm: row maximum and 1 / total, (2, rows); from it the backward pass recomputes the weights.
     place: index of each row. at: index of each output element. size: number of rows.
     first: whether this program computes the first output channels. Only this program writes lse and norm.
-    PARTED: the keys are split, and the results are those of part `part`, for additive_combine_kernel. Write
-        to `output` the output without division by total, (parts, rows, E); to `norm` the row maximum and
-        total, (parts, 2, rows); and no lse.
+    PARTED: whether the keys are split into parts. If True, this program has processed part `part` only, and
+        additive_combine_kernel computes the results from all parts. For this kernel, write to `output` the
+        output without division by total, (parts, rows, E), and to `norm` the row maximum and total,
+        (parts, 2, rows). Write no lse.
     """
     level = tl.where(best == float("-inf"), 0.0, best)
     if PARTED:

@@ -25,7 +25,8 @@ __all__ = ["additive_prepare_kernel", "additive_scores_kernel", "up_to_four"]
 def up_to_four(size):
     """Round `size` up to a multiple of 4.
 
-    Exponentials in row-major order have up_to_four(T) or up_to_four(S) rows, because threads load four rows.
+    Exponentials in row-major order have up_to_four(T) or up_to_four(S) rows, because each thread loads four
+    rows at a time.
     """
     return (size + 3) // 4 * 4
 
@@ -37,7 +38,8 @@ def _exponentials(
 ):  # fmt: skip
     """Write e^2x for the rows of one tile and the channels from `low` to `high`, where x is query or key.
 
-    source: pointer to x of the sequence, (size, D). Rows from `end` on are padding; 1 is written for them.
+    source: pointer to the query or key of one sequence and head, (size, D). Rows from `end` on are padding; 1
+        is written for them.
     place: pointer to the result. If TURNED is True, it holds the exponentials of this tile, transposed,
         (padded, ROWS). Otherwise it holds those of the whole sequence in row-major order,
         (up_to_four(size), padded).
@@ -78,6 +80,7 @@ def additive_prepare_kernel(
 
     Reads query, key and vector. Writes the following tensors; `padded` is D rounded up. If TURNED is True,
     the exponentials are in transposed tiles, otherwise in row-major order.
+
     exponentials_of_query: (B H, query tiles, padded, ROWS), or (B H, up_to_four(T), padded).
     exponentials_of_key: (B K, key tiles, padded, COLUMNS), or (B K, up_to_four(S), padded).
     vector_padded: (1 or H, padded).
@@ -138,6 +141,7 @@ def _summed(
     query, key: pointers to the sequences, (T, D) and (S, D).
     exponentials_of_query, exponentials_of_key: pointers to the transposed tiles of e^2q and e^2k.
     vector: pointer to -2 v in float32, padded with zeros.
+    GROUP: number of channels that share one reciprocal; see shared_sum() in tanh.
     reach: largest |q| plus largest |k| of the tile. If the product of GROUP denominators could overflow, r
         is computed by exact_share().
     row, column: first row and first key of the tile.
@@ -221,8 +225,8 @@ def additive_scores_kernel(
     scores: writes (parts, B H, rows, S). Each part is the sum over `part_width` channels.
 
     Launch grid: (query tiles * pieces, key tiles, B H * parts).
-    PIECES: compute only the existing rows and keys of a tile, with up to `pieces` programs of LANES threads.
-        Otherwise one program computes the whole tile.
+    PIECES: whether to leave out the rows and keys of a tile that lie beyond the end of the sequence. If True,
+        up to `pieces` programs of LANES threads compute a tile. Otherwise one program computes all of it.
     Tiles that the mask hides completely are skipped. In the other tiles, all scores up to the length of the
     sequence are written; additive_read_kernel applies the mask.
     """

@@ -73,32 +73,33 @@ SATURATED = tl.constexpr(3.4657)
 """atanh(1 - 2^-9): from this x on, bfloat16 rounds tanh(x) to 1."""
 
 BASIS = tl.constexpr(32)
-"""Number of basis functions of a channel, in this order: 15 sines, 64 e^-2x, 15 cosines, 64 e^2x."""
+"""Number of basis functions of a channel. Their order: 15 sines, one exponential (64 e^-2x), 15 cosines, one
+exponential (64 e^2x)."""
 
 BASIS_ROWS = tl.constexpr(16)
 """Number of rows in a block. Each program of additive_basis_kernel computes the basis functions of one block,
 and the maximum of x and of -x over its rows."""
 
 FIRST = math.pi / 14.6
-"""The lowest frequency, w_0. The others are its odd multiples: w_n = (2 n + 1) w_0."""
+"""The lowest frequency, w_0. The other frequencies are its odd multiples: w_n = (2 n + 1) w_0."""
 
 SINES = (
     1.24932719, 0.359549779, 0.164409051, 0.0815131114, 0.0411802715, 0.0209106126, 0.0106468021,
     0.00540587336, 0.00275267508, 0.00141960697, 0.000709355216, 0.000381053997, 0.000188791784,
     0.00017958751, 4.36422403e-05, 0.0,
 )  # fmt: skip
-"""c_n, from a minimax fit (iteratively reweighted least squares). The last is 0, because the
-last basis function is not a sine but an exponential."""
+"""The coefficients c_n of the sines in the series of tanh, from a minimax fit (iteratively reweighted least
+squares). The last coefficient is 0, because the last basis function is not a sine but an exponential."""
 
 COSINES = (
     0.268814698, 0.232124595, 0.176875886, 0.122758259, 0.0797723304, 0.0494817589, 0.0297450635,
     0.0174675162, 0.0100430817, 0.00572534182, 0.00322881466, 0.00176869968, 0.0010029975,
     0.000553199797, 0.000404571272, 0.0,
 )  # fmt: skip
-"""d_n: fitted in the same way."""
+"""The coefficients d_n of the cosines in the series of tanh', fitted in the same way as SINES."""
 
 QUARTER = tl.constexpr(math.pi / 2)
-"""sin(x + QUARTER) = cos x."""
+"""A quarter of a period: sin(x + QUARTER) = cos x."""
 
 LARGEST = tl.constexpr(14)
 """g is scaled to at most 2^LARGEST before it is stored as float16, whose largest number is almost 2^16."""
@@ -133,9 +134,9 @@ def _exponent(x):
 def scaling(bounds, peak, scale):
     """Return powers of 2 that scale g to at most 2^LARGEST, and their inverses.
 
-    bounds, peak: numbers with |g| <= 2 * bounds * peak * |scale|; the caller guarantees this. scale: the
-    factor of the scores. The powers are computed from the exponent bits with integer arithmetic, so two
-    kernels that call this function get exactly the same powers."""
+    bounds, peak: upper bounds, such that |g| <= 2 * bounds * peak * |scale|.
+    scale: the factor by which the scores are multiplied. The powers are computed from the exponent bits with
+        integer arithmetic, so two kernels that call this function get exactly the same powers."""
     power = LARGEST + 251 - _exponent(bounds) - _exponent(peak * tl.abs(scale))
     power = tl.maximum(tl.minimum(power, 126), -126)
     up, down = (power + 127) << 23, (127 - power) << 23

@@ -28,9 +28,10 @@ __all__ = ["additive_balance_kernel", "additive_value_backward_kernel", "additiv
 def _weights(scores, norm, place, size, there, seen):
     """Recompute the weights of a tile, exp(score - maximum) / total; 0 where masked (`seen` is False).
 
-    norm: maximum and 1 / total of each row, (2, size), from the forward pass. place: index of each row.
+    norm: maximum and 1 / total of each row, (2, size), from the forward pass.
+    place: index of each row.
     there: whether the row exists. The formula exp(score - lse) would be less precise, because the lse has
-    been rounded.
+        been rounded.
     """
     level = tl.load(norm + place, mask=there, other=0.0)
     inverse = tl.load(norm + size + place, mask=there, other=0.0)
@@ -53,7 +54,7 @@ def additive_weigh_kernel(
     """Compute dp = dO . V, the gradient of the weights p, and partial sums of delta = sum over keys of p dp.
 
     scores, norm, value, doutput: read, to recompute p and to compute dp.
-    dscores: writes dp in whole tiles, (B H, rows, keys).
+    dscores: writes dp, (B H, rows, keys), where rows and keys are rounded up to whole tiles.
     deltas: writes one partial sum per key tile, (B H, key tiles, rows).
     SERIES: also write bounds for g, which scaling() in additive_series needs. Elements that are NaN or
         infinite are ignored.
@@ -206,8 +207,11 @@ def additive_value_backward_kernel(
 ):  # fmt: skip
     """Compute dV = p^T dO for COLUMNS keys and DEPTH channels, from `row_count` query rows.
 
-    scores, norm: read, to recompute the weights p. doutput: reads dO, (B, H, T, E).
-    dvalue: writes (B, K, S, E). ADD: add to dvalue instead of overwriting it.
+    scores, norm: read, to recompute the weights p.
+    doutput: reads dO, (B, H, T, E).
+    dvalue: writes (B, K, S, E).
+    ADD: add to dvalue instead of overwriting it.
+
     Launch grid: (key tiles, blocks of DEPTH channels, B K).
     """
     if EIGHTS:

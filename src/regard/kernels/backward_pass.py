@@ -71,7 +71,8 @@ class Basis(NamedTuple):
 class Backward:
     """The backward pass of one call.
 
-    forward: a Forward created with back=True. doutput: gradient of the output, (B, H, T, E).
+    forward: a Forward created with back=True.
+    doutput: gradient of the output, (B, H, T, E).
     norm: row maximum and 1 / row sum, from the forward pass.
     scores: the scores, if the forward pass has kept them; otherwise an empty tensor.
     others: whether to compute the gradients of key, value and vector besides the gradient of the query.
@@ -86,7 +87,7 @@ class Backward:
         self.key_sequences = self.shape.batch * self.shape.key_heads
 
     def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the gradients of query, key, value and vector; the last three are empty unless `others`."""
+        """Return the gradients of query, key, value and vector; the last three are empty without `others`."""
         forward, shape = self.forward, self.shape
         chunks = range(0, shape.queries, shape.chunk)
         several = len(chunks) > 1
@@ -158,6 +159,7 @@ class Backward:
 
         additive_weigh_kernel writes the gradient of the weights and delta (see additive_weights).
         additive_balance_kernel overwrites the gradient of the weights with the gradient of the scores.
+
         turned: whether to write the transpose of the gradient of the scores too."""
         forward, shape, launch = self.forward, self.shape, self.launch
         whole = up(rows, launch.rows), up(shape.keys, launch.columns)
@@ -220,8 +222,9 @@ class Backward:
     def to_key(self, prepared: Prepared, dscores: Tensor, first: int, rows: int) -> None:
         """Compute the gradient of the keys from a chunk of query rows, and add it to self.dkey.
 
-        The first chunk overwrites self.dkey, which is not initialised. prepared: the exponentials in
-        row-major order."""
+        The first chunk overwrites self.dkey, which is not initialised.
+
+        prepared: the exponentials in row-major order."""
         forward, shape, launch = self.forward, self.shape, self.launch
         owned = 4 * launch.fours
         grid = -(-shape.keys // owned), -(-shape.width // launch.channels), self.key_sequences

@@ -29,7 +29,8 @@ def cross_entropy_forward_kernel(
 ):
     """Compute two losses of one row, whose label is y: -log p(y), and the mean of -log p(v) over all v.
 
-    logits: reads (rows, classes). labels: reads y, (rows,).
+    logits: reads (rows, classes).
+    labels: reads y, (rows,).
     plain: writes -log p(y), (rows,); 0 if the label is `pad`.
     even: writes the mean of -log p(v), (rows,); 0 if the label is `pad`.
     lse: writes the log-sum-exp of the logits, (rows,).
@@ -64,7 +65,8 @@ def cross_entropy_backward_kernel(
 
     dlogits = (p(v) - (1 - smoothing) [v = y] - smoothing / classes) * dtotal; 0 if the label is `pad`
 
-    dtotal: reads the gradient of the loss, one number. logits, labels, lse: read, as in the forward kernel.
+    dtotal: reads the gradient of the loss, one number.
+    logits, labels, lse: read, as in the forward kernel.
     dlogits: writes (rows, classes).
     """
     row = tl.program_id(0).to(tl.int64)

@@ -25,7 +25,7 @@ class Prepared(NamedTuple):
 
     query, key: e^2q and e^2k, in transposed tiles or in row-major order.
     vector: -2 v, padded with zeros.
-    reach: the largest |q| or |k| of each tile, (query tiles + key tiles, spans).
+    reach: the largest |q| or |k| of each tile and span of channels, (query tiles + key tiles, spans).
     """
 
     query: Tensor
@@ -88,9 +88,10 @@ class Sight:
 
 
 def steps(name: str, tensor: Tensor) -> dict[str, int]:
-    """Return the strides of a tensor (B, H, T, D) as keyword arguments of a kernel, named after `name`.
+    """Return the strides of a tensor (B, H, T, D) as keyword arguments of a kernel.
 
-    The last stride is left out, because it is always 1."""
+    For the name "key" they are key_batch, key_head and key_row. The last stride is left out, because it is
+    always 1."""
     return {
         f"{name}_batch": tensor.stride(0),
         f"{name}_head": tensor.stride(1),
@@ -107,7 +108,7 @@ def in_eights(*tensors: Tensor) -> bool:
 
 
 def in_rows(tensor: Tensor) -> Tensor:
-    """Return the tensor with contiguous rows (last stride 1)."""
+    """Return the tensor with stride 1 in its last dimension, copied if necessary."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -125,7 +126,8 @@ def _precision(value: Tensor) -> str:
 class Forward:
     """The forward pass of one call.
 
-    hold: whether to keep the scores for the backward pass, if there are few enough (Shape.held).
+    hold: whether to keep the scores, so that the backward pass need not recompute them. If there are too many
+        scores (see Shape.held), they are not kept.
     back: whether this object is created for the backward pass, which takes the shapes and launch parameters
         from it and recomputes the scores with it.
     """
@@ -208,11 +210,11 @@ class Forward:
         return prepared
 
     def padded_sources(self) -> dict[str, int]:
-        """Return the strides of query, key and the padded vector (Prepared.vector)."""
+        """Return the strides of query, key and Prepared.vector as keyword arguments of a kernel."""
         return self.sources | {"vector_head": 0 if self.vector.shape[0] == 1 else self.shape.padded}
 
     def split(self, reach: Tensor) -> tuple[Tensor, Tensor]:
-        """Split Prepared.reach into the part of the query tiles and the part of the key tiles."""
+        """Split Prepared.reach into two tensors: the values of the query tiles and those of the key tiles."""
         programs = self.shape.batch * self.shape.heads * self.shape.tiles[0]
         return reach[:programs], reach[programs:]
 
@@ -271,7 +273,8 @@ class Forward:
     def read(self, scores: Tensor, first: int, rows: int, held: Tensor | None) -> None:
         """Compute softmax and output of a chunk of rows.
 
-        scores: (parts, B H, rows, S). held: if not None, the sum of the parts is written to it."""
+        scores: (parts, B H, rows, S).
+        held: if not None, the sum of the parts is written to it."""
         shape, launch = self.shape, self.launch
         sequences, tiles = shape.batch * shape.heads, -(-shape.keys // launch.read_columns)
         grid = -(-rows // launch.read_rows), -(-shape.depth // launch.depth)

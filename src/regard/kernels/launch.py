@@ -11,19 +11,19 @@ import torch
 __all__ = ["CHANGES", "LAUNCHES", "Launch", "Shape", "multiplies_tf32", "processors", "series_tiles"]
 
 LINEAR = 1 << 22
-"""Number of scores that may always be in memory at once, for every shape: 16 MiB of float32."""
+"""Maximum number of scores in memory at once, if TIMES does not allow more: 16 MiB of float32."""
 
 TIMES = 4
-"""For long sequences, more scores than LINEAR may be in memory at once: TIMES times as many as query and key
-have elements."""
+"""If query and key together have n elements, up to TIMES * n scores may be in memory at once, even if this is
+more than LINEAR."""
 
 MOST_PARTS = {"decode": 64, "short": 16, "middle": 16, "long": 16}
 """Maximum number of parts that the keys are split into (split-K), by Shape.kind. Each part needs memory for
 its result."""
 
 MANY = 128
-"""From this T and S on, the launch parameters "middle" are used instead of "short", and the Fourier series is
-faster than the exact kernels."""
+"""If T and S are both at least this number, the launch parameters "middle" are used instead of "short", and
+the Fourier series is faster than the exact kernels."""
 
 SERIES = {"ROWS": 128, "COLUMNS": 64, "CHANNELS": 4, "num_warps": 8}
 """Tile of additive_series_kernel, chosen by timing on an H200. ROWS: rows of the side (query or key) whose
@@ -137,7 +137,9 @@ CHANGES: dict[tuple[str, str], dict[str, int]] = {
 class Shape(NamedTuple):
     """The sizes and dtype of a call, and what follows from them: kind, tiles, parts, chunks.
 
-    batch, heads, key_heads, queries, keys: B, H, K, T, S. width: D. depth: E.
+    batch, heads, key_heads, queries, keys: B, H, K, T, S.
+    width: D.
+    depth: E.
     back: whether the launch parameters are for the backward pass.
     """
 
@@ -210,7 +212,7 @@ class Shape(NamedTuple):
 
     @property
     def padded(self) -> int:
-        """The width, rounded up to a multiple of group * unroll, the channels per loop iteration."""
+        """D, rounded up to a multiple of group * unroll, the number of channels per loop iteration."""
         return up(self.width, self.launch.group * self.launch.unroll)
 
     @property

@@ -118,7 +118,9 @@ def gated_backward_kernel(
 ):  # fmt: skip
     """Backward pass of gated_forward_kernel through r. mixed_backward_kernel has already computed it for z.
 
-    dreset: reads the gradient of r * s. gates: reads r, in the second third. state: reads s.
+    dreset: reads the gradient of r * s.
+    gates: reads r, in the second third.
+    state: reads s.
     dgates: writes the gradient of the argument of sigma (for r), in the second third.
     before: the gradient of s so far; adds the part of the gradient through r * s.
     """
@@ -140,7 +142,8 @@ def gru_forward_kernel(
     gates: (all rows, 3 width). Contains the input parts of r, z and n; overwritten with r, z and n.
     more: (all rows, 3 width). Contains U h. Its last third is overwritten with U h + b, the u_n of n.
     bias: reads b of each GRU, (number of GRUs, 3 width). Each GRU has `rows` consecutive rows.
-    state: reads h. after: writes the next state.
+    state: reads h.
+    after: writes the next state.
     """
     row, columns, there = _place(width, BLOCK)
     at, other = row * gates_row + columns, row * more_row + columns

@@ -50,7 +50,7 @@ def reciprocal(x, APPROXIMATE: tl.constexpr):
 
 @triton.jit
 def exponential(x):
-    """Return e^2x, clamped to the range of float32; NaN for NaN."""
+    """Return e^2x, clamped to the range of float32; NaN if x is NaN."""
     held = tl.maximum(x * TWICE_LOG2E, -126.0, propagate_nan=tl.PropagateNan.ALL)
     return tl.exp2(tl.minimum(held, 126.0, propagate_nan=tl.PropagateNan.ALL))
 
@@ -78,8 +78,8 @@ def exact_share(x, APPROXIMATE: tl.constexpr):
 def _denominator(query, key, query_step: tl.constexpr, key_step: tl.constexpr):
     """Return 1 + e^2q e^2k, (4, 4, threads).
 
-    query, key: pointers to e^2q and e^2k in the first channel, (4, threads). query_step, key_step: offsets of
-    the channel to load.
+    query, key: pointers to e^2q and e^2k in the first channel, (4, threads).
+    query_step, key_step: offsets of the channel to load.
     """
     return 1.0 + tl.load(query + query_step)[:, None, :] * tl.load(key + key_step)[None, :, :]
 

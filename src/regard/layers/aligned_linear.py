@@ -17,7 +17,9 @@ ALIGNMENT = 8
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute W x + b, as torch.nn.functional.linear does, with aligned rows on CUDA under autocast.
 
-    x: (..., I). weight: (O, I). bias: (O,) or None. The result has shape (..., O).
+    x: (..., I).
+    weight: (O, I).
+    bias: (O,) or None. The result has shape (..., O).
 
     On CUDA under autocast, x and weight are padded with zeros to a multiple of 8 columns, which does not
     change the result. Without padding, rows whose size is not a multiple of 8 cannot be read with 16-byte

@@ -67,6 +67,7 @@ class AttentionOptions:
         """Create the options of a model from the keyword arguments of its class.
 
         The score location is not allowed: it ignores the keys, so the key projections would not be trained.
+
         call: the call that an error message names, such as "Transformer()".
         known: the other arguments of the class, which an error message lists.
         """
@@ -76,8 +77,8 @@ class AttentionOptions:
                 raise UnknownName(f"argument of {call}", option, {*known, *names})
         checked = cls(**options)
         if isinstance(build_layer_score(checked.score, 2, 2), Location):
-            problem = "the score location ignores the keys, so that their projections would not be trained"
-            raise ArgumentError(message(call, problem, hint="luong and bahdanau have this score"))
+            problem = "the score location ignores the keys, so the key projections would not be trained"
+            raise ArgumentError(message(call, problem, hint="luong and bahdanau support this score"))
         return checked
 
 
@@ -106,7 +107,8 @@ def build_model_position(
 
     position: a name in POSITIONS, a mapping with the name and its options, or a Position, which is returned
         unchanged. "none" or None for a model without positions.
-    width, heads: size of the model. length: number of positions, for schemes with a table.
+    width, heads: width of the model and number of its attention heads.
+    length: maximum number of positions, for "learned" and "noise"; the other schemes have no maximum.
     causal: whether the self-attention is causal, as in a decoder. T5Bias then uses all its buckets for
         earlier positions.
 
@@ -134,8 +136,8 @@ def check_position(call: str, position: Position | None, score: Score) -> None:
         raise ArgumentError(
             message(
                 call,
-                f"{type(position).__name__} changes inner products of queries and keys; "
-                f"{type(score).__name__} is another score",
+                f"{type(position).__name__} needs inner products of queries and keys, "
+                f"which {type(score).__name__} does not compute",
                 expected=f"one of the scores {known}",
                 hint='with this score: position="sinusoidal", "learned", "noise", "t5", "alibi" or "none"',
             )
@@ -177,7 +179,9 @@ def _named(
 ) -> tuple[str, dict[str, Any]]:
     """Return the name and the other options in `value`, which is a name or a mapping with a name.
 
-    kind: what is named, for error messages. known: the known names. extra: names to list in the error too.
+    kind: what is named, for error messages.
+    known: the known names.
+    extra: names to list in the error too.
     """
     if not isinstance(value, str | Mapping):
         raise ArgumentError(message(kind, f"got {value!r}", expected="a name, or a table with a name"))

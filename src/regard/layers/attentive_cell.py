@@ -159,7 +159,8 @@ def _read_backward(
 ) -> tuple[Tensor, ...]:
     """Compute the gradients of key, value and vector with one attention call over all queries.
 
-    queries: the queries of all steps. dcontexts: the gradients of the contexts of all steps.
+    queries: the queries of all steps.
+    dcontexts: the gradients of the contexts of all steps.
     """
     with torch.enable_grad():
         leaves = [each.detach().requires_grad_() for each in (key, value, vector)]

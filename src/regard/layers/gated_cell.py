@@ -53,7 +53,9 @@ class GatedCell(nn.Module):
     def forward(self, gates: Tensor, state: Tensor, context: Tensor | None = None) -> Tensor:
         """Return the next state (B, width).
 
-        gates: (B, 3 width), from gates(). state: the previous state, (B, width). context: (B, context_size).
+        gates: (B, 3 width), from gates().
+        state: the previous state, (B, width).
+        context: (B, context_size).
         """
         if self.context is not None and context is not None:
             gates = torch.addmm(gates, context, self.context.weight.T)
@@ -111,7 +113,8 @@ def mixed_backward(
     """Backward pass of mixed(): compute the gradients of the arguments of the activations in z and s~.
 
     parts_PBM, dstate_BM, more_BM: the gradient of the next state is parts_PBM.sum(0) + dstate_BM + more_BM.
-    gates_BG: (B, 3 width), the activations z, r and s~. state_BM: (B, width), the previous state s.
+    gates_BG: (B, 3 width), the activations z, r and s~.
+    state_BM: (B, width), the previous state s.
     dgates_BG: (B, 3 width), receives the gradient for z in the first third and for s~ in the last third.
 
     Returns the part of the gradient of the previous state that flows through (1 - z) * s.
@@ -134,7 +137,8 @@ def gated_backward(
     """Backward pass of gated(): compute the gradients for r and for the previous state s.
 
     dreset_BM: the gradient of r * s.
-    gates_BG: (B, 3 width), the activations z, r and s~. state_BM: (B, width), the previous state s.
+    gates_BG: (B, 3 width), the activations z, r and s~.
+    state_BM: (B, width), the previous state s.
     dgates_BG: (B, 3 width), receives in the second third the gradient of the argument of the sigmoid in r.
     dstate_BM: (B, width), the gradient of s. The part that flows through r * s is added to it.
     """

@@ -117,9 +117,10 @@ class LSTMNLayer(nn.Module):
 
     @staticmethod
     def _positions(past: Memory, tape: int | None) -> dict[str, Any]:
-        """Return the arguments of attention() under record() and intervene(): all steps are keys.
+        """Return the arguments `mask` and `start` of attention() for calls under record() or intervene().
 
-        So key i is step i also if the tapes are limited. The steps that are too old are masked.
+        In these calls the keys are all steps so far, so that key i is step i even if `tape` limits the tapes.
+        The mask hides the steps that are older than `tape` steps.
         """
         return {"mask": Mask() if tape is None else window(left=tape), "start": past.length}
 
@@ -250,7 +251,7 @@ def _with_dropped_steps(past: Memory, position: int) -> Memory:
 def _to_float32(x: Tensor, state: Hidden) -> tuple[Tensor, Hidden, AbstractContextManager[object]]:
     """Under autocast, convert the tensors to float32, and return a context that disables autocast.
 
-    So the tapes, to which every step adds, keep their precision.
+    So the tapes, to which every step appends, are not rounded to half precision.
     """
     device = x.device.type
     if not autocast_on(device):

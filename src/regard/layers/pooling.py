@@ -1,4 +1,4 @@
-"""Pooling: reduce the states of a sequence to one vector (the mean, the first, the last, or by attention)."""
+"""Pooling: reduce the states of a sequence to one vector (mean, first state, last state, or attention)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ class PoolingOptions:
     ) -> PoolingOptions:
         """Create the options from a name, or a mapping with the name, score and select.
 
-        call: the call that an error message names, such as "LSTMClassifier()". names: the known names.
+        call: the call that an error message names, such as "LSTMClassifier()".
+        names: the known names.
         attention: score and select, if they are not in the mapping; those in the mapping have priority.
         known: other arguments, which an error message lists.
         """
@@ -132,7 +133,7 @@ class PoolingOptions:
 
 
 ATTENTION = ("score", "select")
-"""The options of the attention that pools the states."""
+"""The names of the options of AttentionPooling that PoolingOptions accepts."""
 
 
 class MeanPooling(nn.Module):

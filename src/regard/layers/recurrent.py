@@ -139,12 +139,12 @@ class Recurrent(nn.Module):
         return (zero, zero) if isinstance(self.layers, nn.LSTM) else (zero,)
 
     def encode(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-        """Encode padded sequences. x: (B, S, I). lengths: (B,).
+        """Encode padded sequences. x: (B, S, input_size). lengths: (B,).
 
         Returns the states (B, S, E), which are 0 on padding, and the last state of each sequence. E is width,
         or 2 width for bidirectional layers.
         """
-        if x.device.type != "cpu" or in_transform():  # packing would wait for the GPU
+        if x.device.type != "cpu" or in_transform():  # packing would synchronise the GPU
             return self.read_on(x, lengths)
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         states, last = self.layers(packed)
@@ -152,7 +152,7 @@ class Recurrent(nn.Module):
         return states_BSE, self._batch_first(last)
 
     def read_on(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-        """Do the same as encode() without packing. On a GPU, packing would wait for the device.
+        """Do the same as encode() without packing, because on a GPU packing would synchronise the device.
 
         The layers also run over the padding; the states there are then set to 0. For the backward direction,
         each sequence is reversed, but its padding stays at the end.
@@ -178,7 +178,10 @@ class Recurrent(nn.Module):
         """Run all directions of one layer, from a zero state.
 
         In training, the directions of a GRU run at the same time; otherwise, one runs after the other.
-        inputs: the input of each direction. inside_BS1: True for positions that are not padding.
+
+        inputs: the input of each direction.
+        inside_BS1: True for positions that are not padding.
+
         Returns for each direction the outputs, and the state after the padding. For GRUs in training, this
         state is empty, because read_on() takes from it only the cell state c of an LSTM.
         """
@@ -230,7 +233,7 @@ class Recurrent(nn.Module):
         return torch.stack(outputs).transpose(0, 1), hidden
 
     def run(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
-        """Run over sequences x (B, T, I) from a state; return outputs (B, T, width) and the last state."""
+        """Run over x (B, T, input_size) from a state; return outputs (B, T, width) and the last state."""
         if in_transform() or (x.device.type != "cpu" and self.training and self.dropout):
             # Run one layer at a time: cuDNN's dropout between layers would not follow torch.manual_seed.
             after = []
@@ -249,7 +252,7 @@ class Recurrent(nn.Module):
     def gates(self, x: Tensor) -> Tensor:
         """Compute W x + b, the input part of the gates of the first layer, for all steps at once.
 
-        x: (B, T, I). The result has shape (B, T, G), where G is the size of all gates together.
+        x: (B, T, input_size). The result has shape (B, T, G), where G is the size of all gates together.
         """
         weights = self.layers.all_weights[0]
         return linear(x, weights[0][:, : self.input_size], weights[2])
@@ -292,7 +295,8 @@ def _to_float32(x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden, AbstractCont
 def flip(sequences: Tensor, lengths: Tensor) -> Tensor:
     """Reverse the first lengths[b] elements of each sequence b, and leave the padding in place.
 
-    sequences: (B, S, ...). lengths: (B,).
+    sequences: (B, S, ...).
+    lengths: (B,).
 
     >>> flip(torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([3, 2]))
     tensor([[3, 2, 1],

@@ -81,8 +81,8 @@ def look_at(call: Call, forward: Forward, look: Look | None) -> Attended:
 def _with_gradient(lse: Tensor | None, recomputed: Tensor | None) -> Tensor | None:
     """Return a tensor with the values of `lse` and the gradient of `recomputed`.
 
-    lse: from the forward pass, without gradient. recomputed: from the looking pass; its values differ from
-    those of `lse` by rounding.
+    lse: from the forward pass, without gradient.
+    recomputed: from the looking pass; its values differ from those of `lse` by rounding.
     """
     if lse is None or recomputed is None:
         return recomputed

@@ -84,7 +84,8 @@ def _merged(largest: Tensor, largest_keys: Tensor, scores: Tensor, first: int) -
     """Return the largest scores of each row and their keys, after one more block of scores.
 
     largest, largest_keys: the k largest scores and their keys in the blocks so far, (B, H, T, k).
-    scores: the scores of the new block. first: index of the first key of the new block.
+    scores: the scores of the new block.
+    first: index of the first key of the new block.
     """
     count = largest.shape[-1]
     new = scores.topk(min(count, scores.shape[-1]), -1)

@@ -14,7 +14,8 @@ __all__ = ["Seen"]
 class Seen(NamedTuple):
     """The fields that a Look requests, with the names that they have in Attended.
 
-    lse: recomputed, for its gradient; used only if look.gradient is True."""
+    lse: computed again, because the lse of the forward pass has no gradient; used only if look.gradient is
+        True."""
 
     lse: Tensor | None = None
     weights: Tensor | None = None

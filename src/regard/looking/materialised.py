@@ -1,6 +1,6 @@
 """materialised: compute what a Look requests from the whole matrix of weights.
 
-The tests compare the other looking pass, blockwise.py, with this one.
+The tests compare the result of the other looking pass, blockwise.py, with the result of this pass.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def reasons(call: Call, look: Look) -> list[str]:
 def run(call: Call, forward: Forward, look: Look) -> Seen:
     """Compute what `look` requests from the weights.
 
-    For Soft, the weights are recomputed. For other selections, they are those of the forward pass.
+    For Soft, the weights are recomputed. For other selections, the weights of the forward pass are used.
     """
     scores, visible = reference.compare(call.widened())
     if isinstance(call.select, Soft):

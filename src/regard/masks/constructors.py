@@ -32,7 +32,7 @@ def causal() -> Mask:
 
 
 def padding(lengths: Tensor | Sequence[int]) -> Mask:
-    """Return a padding mask: sequence b sees its first lengths[b] keys.
+    """Return a padding mask: the queries of sequence b see only the first lengths[b] keys.
 
     lengths: (B,), integers from 0 to S, one per sequence of the batch; or (1,), the same for all sequences.
     A negative length raises an ArgumentError here; a length above S raises it in attention(). Lengths on a

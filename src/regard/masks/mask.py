@@ -118,7 +118,7 @@ class Mask:
 
     @property
     def sides(self) -> Window:
-        """How many keys to the left and to the right of a query are visible by `causal` and `window`.
+        """(left, right): how many keys to the left and right of a query its parts causal and window allow.
 
         None means no limit on this side.
         """
@@ -175,7 +175,7 @@ class Mask:
         return self._moved(lambda tensor: tensor.to(device), lambda mask: mask.to(device), None)
 
     def reordered(self, index: Tensor) -> Mask:
-        """Return the mask of a new batch that consists of the sequences `index`, (B',), of this batch."""
+        """Return the mask of a new batch. index: (B',), the indices of its sequences in this batch."""
 
         def take(tensor: Tensor) -> Tensor:
             return tensor if tensor.shape[0] == 1 else tensor.index_select(0, index)
@@ -212,7 +212,9 @@ class Mask:
     ) -> Tensor:
         """Return the whole mask as a bool tensor broadcastable to (B, H, T, S).
 
-        queries, keys: T and S. start: position of the first query. heads: H.
+        queries, keys: T and S.
+        start: position of the first query.
+        heads: H.
         batch: B. Default: the batch size of the mask.
         """
         batch = self.batch if batch is None else batch
@@ -221,7 +223,8 @@ class Mask:
     def simplified(self, queries: int, keys: int, start: int) -> Mask:
         """Return the mask without the parts that hide no key in a call of this size.
 
-        queries, keys: T and S of the call. start: position of the first query.
+        queries, keys: T and S of the call.
+        start: position of the first query.
         """
         mask = self
         if mask.causal and start >= keys - 1:
@@ -294,7 +297,8 @@ class Mask:
     def problem(self, batch: int, heads: int, queries: int, keys: int, start: int) -> str | None:
         """Return an error text if this mask does not match a call of these sizes, else None.
 
-        batch, heads, queries, keys: B, H, T and S of the call. start: position of the first query.
+        batch, heads, queries, keys: B, H, T and S of the call.
+        start: position of the first query.
         """
         if self.lengths is not None and self.lengths.shape[0] not in (1, batch):
             return f"lengths has {self.lengths.shape[0]} entries, the batch size is {batch}"

@@ -13,8 +13,10 @@ __all__ = ["Tile", "whole_tile"]
 class Tile(NamedTuple):
     """The rows and columns of a block.
 
-    rows_T: indices of the queries in the call, from 0. columns_S: indices of the keys in the call, from 0.
-    start: the position of row 0 of the call. batch, heads: B and H of the call.
+    rows_T: indices of the queries in the call, from 0.
+    columns_S: indices of the keys in the call, from 0.
+    start: the position of row 0 of the call.
+    batch, heads: B and H of the call.
     """
 
     rows_T: Tensor

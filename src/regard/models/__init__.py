@@ -55,14 +55,15 @@ PARTS: dict[str, tuple[str, Any]] = {
     "luong": ("recurrence", Recurrence(cell="lstm")),
     "transformer": ("size", SIZES["base"]),
 }
-"""Models with a dataclass argument: its name and default value. build_model() also accepts the fields of this
-dataclass as options; for example, width=8 sets the width of the argument `size` of a transformer."""
+"""For each model with a dataclass argument, the name and the default value of this argument. build_model()
+also accepts the fields of the dataclass as options; for example, width=8 sets the width of the argument
+`size` of a transformer."""
 
 NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with "local-p"'}
-"""Options that can only be set inside another option. Each entry shows how, for the hint of an error."""
+"""For each (model, option) that can only be set inside another option: how to set it, for an error hint."""
 
 NO_POSITIONS = "recurrent layers read the words in order; only transformer has a position scheme"
-NO_ATTENTION = "seq2seq has no attention; bahdanau, luong and transformer have"
+NO_ATTENTION = "seq2seq has no attention; bahdanau, luong and transformer have it"
 NO_VIEW = "local attention is an option of luong; set model.name=luong, or do not set model.view"
 ABSENT = {
     ("seq2seq", "position"): NO_POSITIONS,
@@ -100,7 +101,7 @@ def build_model(name: str, source_size: int, target_size: int, **options: Any) -
             problem = f"{option} is not an option of {name}"
             raise ArgumentError(message(f"build_model({name!r})", problem, hint=ABSENT[name, option]))
         if (name, option) in NESTED:
-            problem = f"{option} is not an option of its own, but part of another option"
+            problem = f"{option} can only be set inside another option"
             hint = f"write {NESTED[name, option]}"
             raise ArgumentError(message(f"build_model({name!r})", problem, hint=hint))
         if option not in inside | direct:

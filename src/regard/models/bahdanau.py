@@ -184,7 +184,9 @@ def _near_uniform(score: Score) -> Score:
 class Maxout(nn.Module):
     """Maxout output layer: W_o t with t_l = max(t~_{2l-1}, t~_{2l}) (Bahdanau et al. 2014, A.2.2).
 
-    inputs: size of the input. width: size of t. outputs: number of logits.
+    inputs: size of the input.
+    width: size of t.
+    outputs: number of logits.
 
     >>> import torch
     >>> Maxout(inputs=6, width=4, outputs=9)(torch.randn(2, 6)).shape

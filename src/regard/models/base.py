@@ -59,7 +59,7 @@ class Encoded(BatchRows):
         return len(self.lengths)
 
     def reorder(self, index: Tensor) -> Encoded:
-        """The same as select(), under its name in earlier versions: select sources by index (B',)."""
+        """Alias of select(), for code written for earlier versions: select sources by index (B',)."""
         return self.select(index)
 
 
@@ -82,7 +82,7 @@ class State(BatchRows):
     past: tuple[Memory, ...] = ()
 
     def reorder(self, index: Tensor) -> State:
-        """The same as select(), under its name in earlier versions: select rows by index (rows',)."""
+        """Alias of select(), for code written for earlier versions: select rows by index (rows',)."""
         return self.select(index)
 
 

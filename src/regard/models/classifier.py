@@ -30,7 +30,8 @@ class Classifier(nn.Module):
     layer with ReLU.
 
     Arguments:
-    vocabulary_size, classes: number of tokens, number of classes.
+    vocabulary_size: number of tokens.
+    classes: number of classes.
     features: size of u and v.
     hidden: size of the hidden layer for pairs.
     dropout: dropout probability of u, v and the hidden layer.
@@ -77,7 +78,8 @@ class Classifier(nn.Module):
     def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Encode each text as one vector. Return (B, features).
 
-        tokens: (B, S), padded texts that end with EOS. lengths: (B,), including EOS.
+        tokens: (B, S), padded texts that end with EOS.
+        lengths: (B,), including EOS.
         """
         raise TypeError(f"{type(self).__name__} does not implement encode()")
 

@@ -23,7 +23,8 @@ class LanguageModel(Model):
     encode() ignores its argument `source`, so that search() can generate text from a batch of empty sources.
 
     embedding: the table of token embeddings, (V, ...).
-    recurrent: whether the state can be carried through a text of any length: it does not grow with the text.
+    recurrent: whether a text of any length can be read batch by batch, with the state carried from one batch
+        to the next. This requires a state that does not grow with the text.
     """
 
     source_size = 0

@@ -26,7 +26,7 @@ LANGUAGE_MODELS: dict[str, type[LanguageModel]] = {
 }
 
 SIZE_OPTIONS = ("width", "heads", "inner", "layers")
-"""Fields of Size that are also options of models with an argument `size`. They override its values."""
+"""Fields of Size that are also options of models with an argument `size`. They override fields of `size`."""
 
 
 ABSENT = {
@@ -42,9 +42,9 @@ def build_language_model(name: str, vocabulary_size: int, **options: Any) -> Lan
 
     name: a name in LANGUAGE_MODELS.
     vocabulary_size: number of tokens, including the four special tokens.
-    options: the arguments of the model's class. For transformer also fields of Size, which override the
-        values of the named size: width, heads, inner, layers. score, select and position are names, or tables
-        with a name: select={"name": "entmax", "alpha": 1.5}.
+    options: the arguments of the model's class. For transformer also the fields width, heads, inner
+        and layers of Size, which override the values of the named size. The options score, select and
+        position are names, or tables with a name, such as select={"name": "entmax", "alpha": 1.5}.
 
     >>> build_language_model("transformer", 9, size="tiny", layers=2, position="alibi").decoder[1].itself.site
     'decoder.1.self'

@@ -30,8 +30,8 @@ class LSTMNClassifier(Classifier):
     embedding: size of the word embeddings. Default: width.
     layers: number of LSTMN layers.
     connections: "plain", "skip" or "gated", see LSTMN.
-    pooling, attention: "mean", "last" or "attention", and the score and the selection of this attention, as
-        in LSTMClassifier. The paper pools with "mean" (section 5.2).
+    pooling: "mean", "last" or "attention", as in LSTMClassifier. The paper uses "mean" (section 5.2).
+    attention: score and select of the pooling "attention", as in LSTMClassifier.
     dropout: dropout probability for the embeddings, between layers, for the pooled vectors, and for the
         hidden layer for pairs.
     word_dropout, pairs: see Classifier.

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.data.text_batch import TextBatch
 from regard.errors import ArgumentError, message, positive
 from regard.layers.lstmn import LSTMN
-from regard.models.base import Encoded, State, at_least_one, words
-from regard.models.language_base import LanguageModel
-from regard.models.recurrent_language import initialize_uniform
+from regard.layers.recurrent import Hidden
+from regard.models.base import State
+from regard.models.recurrent_language import StatefulLanguageModel
 from regard.roles import READING_SELF
 
 __all__ = ["LSTMNLanguageModel"]
 
 WINDOW = "window"
-"""The value of `tape` for tapes that cover the whole window."""
+"""The value of `tape` with which a token can attend to all earlier tokens of its window. A window is the part
+of a continuous text that one batch contains."""
 
 
-class LSTMNLanguageModel(LanguageModel):
+class LSTMNLanguageModel(StatefulLanguageModel):
     """Language model of LSTMN layers: each token attends to the tokens before it (Cheng et al. 2016).
 
     h_t = LSTMN(D(E x_t), tapes), see LSTMN,  p(x_t+1) = softmax(W D(h_t) + b)
@@ -35,11 +37,11 @@ class LSTMNLanguageModel(LanguageModel):
     depth: number of layers.
     connections: "plain", "skip" or "gated", see LSTMN.
     tape: number of past tokens that a token can attend to, or "window". The tapes are empty at the start of a
-        document, of a text to score and of a prompt. In continuous text they are carried from window to
-        window, so a token can attend to tokens of earlier windows, and they are empty only at the start of an
-        epoch or evaluation. With "window" the number of tokens is not limited, but at the start of each
-        window of continuous text all steps except the last one are removed from the tapes. The evaluation
-        then needs windows as in training: evaluation.window = data.window.
+        document, of a text to score and of a prompt. Continuous text is read in windows, one after the other.
+        The tapes are carried from window to window, so a token can attend to tokens of earlier windows; the
+        tapes are empty only at the start of an epoch or evaluation. With "window" the number of tokens is not
+        limited, but at the start of each window of continuous text all steps except the last one are removed
+        from the tapes. The evaluation then needs windows as in training: evaluation.window = data.window.
     dropout: probability of D.
     tie: whether embedding and output layer share their weights. Then embedding must equal width.
     uniform: if set, all initial weights and biases are drawn from [-uniform, uniform].
@@ -49,7 +51,6 @@ class LSTMNLanguageModel(LanguageModel):
     torch.Size([2, 4, 9])
     """
 
-    recurrent = True
     small_steps = True
 
     def __init__(
@@ -66,18 +67,13 @@ class LSTMNLanguageModel(LanguageModel):
         tie: bool = False,
         uniform: float | None = None,
     ):
-        super().__init__()
         call, inputs = "LSTMNLanguageModel()", width if embedding is None else embedding
         positive(call, dropout, vocabulary_size=vocabulary_size, width=width, embedding=inputs, depth=depth)
-        if tie and inputs != width:
-            problem = f"tie=True, but embedding is {inputs} and width is {width}"
-            raise ArgumentError(message(call, problem, expected="embedding = width"))
         if isinstance(tape, str) and tape != WINDOW:
             expected = f'an integer, 1 or more, or "{WINDOW}"'
             raise ArgumentError(message(call, f"tape is {tape!r}", expected=expected))
-        self.target_size, self.tape = vocabulary_size, tape
-        self.embedding = words(vocabulary_size, inputs, inputs**-0.5)
-        self.layers = LSTMN(
+        layers = partial(
+            LSTMN,
             inputs,
             width,
             hidden=hidden,
@@ -88,21 +84,12 @@ class LSTMNLanguageModel(LanguageModel):
             site="decoder",
             role=READING_SELF,
         )
-        self.output = nn.Linear(width, vocabulary_size)
-        if tie:
-            self.output.weight = self.embedding.weight
-        self.dropout = nn.Dropout(dropout)
-        if uniform is not None:
-            initialize_uniform(self, uniform)
+        super().__init__(layers, (vocabulary_size, inputs, width), dropout, tie, uniform)
+        self.tape = tape
 
-    def start(self, encoded: Encoded) -> State:
-        return State(hidden=self.layers.zeros(self.embedding.weight.new_empty(len(encoded), 0)))
-
-    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        embedded_RTI = self.dropout(self.embedding(at_least_one(tokens)))
+    def run_layers(self, embedded_RTI: Tensor, state: State) -> tuple[Tensor, Hidden]:
         states_RTM, hidden = self.layers.run(embedded_RTI, state.hidden, state.position)
-        logits_RTV = self.output(self.dropout(states_RTM))
-        return State(state.position + tokens.shape[1], hidden), logits_RTV
+        return states_RTM, hidden
 
     def read(self, batch: TextBatch, state: State | None = None) -> tuple[State, Tensor]:
         """Read a batch; return the state after it and the logits (B, T, V). See LanguageModel.read().

@@ -29,7 +29,7 @@ __all__ = ["VIEWS", "Global", "Luong", "Monotonic", "Predicted"]
 
 @dataclass(frozen=True)
 class Global:
-    """Global attention: attend to the whole source (section 3.1)."""
+    """Global attention: attend to the whole source (Luong et al. 2015, section 3.1)."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class Predicted:
     """Predictive local attention, "local-p": the weights are multiplied by a Gaussian around p_t (eq. 9, 10).
 
     p_t = S sigma(v_p . tanh(W_p h_t)), where S is the length of the source
+
+    reach: maximum distance in words from p_t.
     """
 
     reach: int = 10

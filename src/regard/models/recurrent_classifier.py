@@ -37,7 +37,8 @@ class RecurrentClassifier(Classifier):
     pooling: "mean" is the mean of the states, "last" the final state, "attention" is AttentionPooling, with
         one learned query and the site name "pool". "mean" and "attention" do not use the state of EOS.
     attention: score and select of the pooling "attention", see AttentionPooling; the defaults are
-        score="additive" and select="softmax". {"name": "attention", "select": "hard"} as pooling is the same.
+        score="additive" and select="softmax". They can also be set as part of `pooling`, for example
+        pooling={"name": "attention", "select": "hard"}.
     dropout: dropout probability for the embeddings, between layers, for the pooled vectors, and for the
         hidden layer for pairs.
     word_dropout, pairs: see Classifier.

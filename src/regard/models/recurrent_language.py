@@ -2,21 +2,80 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from regard.data.batch import PAD
 from regard.errors import ArgumentError, message, positive
-from regard.layers.recurrent import Recurrence, Recurrent
+from regard.layers.recurrent import Hidden, Recurrence, Recurrent
 from regard.models.base import Encoded, State, at_least_one, words
 from regard.models.language_base import LanguageModel
 
-__all__ = ["GRULanguageModel", "LSTMLanguageModel", "RecurrentLanguageModel", "initialize_uniform"]
+__all__ = [
+    "GRULanguageModel",
+    "LSTMLanguageModel",
+    "RecurrentLanguageModel",
+    "StatefulLanguageModel",
+    "initialize_uniform",
+]
 
 
-class RecurrentLanguageModel(LanguageModel):
+class StatefulLanguageModel(LanguageModel):
+    """Base class of language models whose layers carry hidden states: embeddings, layers, output layer.
+
+    s_t = layers(D(E x_t)),  p(x_t+1) = softmax(W D(s_t) + b)
+
+    layers: function that returns the module of the layers, such as Recurrent, with the methods zeros() and
+        run().
+    sizes: number of tokens V, size of the embeddings, and size of the states M.
+    dropout: probability of D. tie, uniform: see RecurrentLanguageModel.
+    """
+
+    recurrent = True
+
+    def __init__(
+        self,
+        layers: Callable[[], nn.Module],
+        sizes: tuple[int, int, int],
+        dropout: float,
+        tie: bool,
+        uniform: float | None,
+    ):
+        super().__init__()
+        vocabulary_size, inputs, width = sizes
+        if tie and inputs != width:
+            problem = f"tie=True, but embedding is {inputs} and width is {width}"
+            raise ArgumentError(message(f"{type(self).__name__}()", problem, expected="embedding = width"))
+        self.target_size = vocabulary_size
+        self.embedding = words(vocabulary_size, inputs, inputs**-0.5)
+        self.layers: Any = layers()  # after the embeddings: the order decides the random initial weights
+        self.output = nn.Linear(width, vocabulary_size)
+        if tie:
+            self.output.weight = self.embedding.weight
+        self.dropout = nn.Dropout(dropout)
+        if uniform is not None:
+            initialize_uniform(self, uniform)
+
+    def start(self, encoded: Encoded) -> State:
+        return State(hidden=self.layers.zeros(self.embedding.weight.new_empty(len(encoded), 0)))
+
+    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        embedded_RTI = self.dropout(self.embedding(at_least_one(tokens)))
+        states_RTM, hidden = self.run_layers(embedded_RTI, state)
+        logits_RTV = self.output(self.dropout(states_RTM))
+        return State(state.position + tokens.shape[1], hidden), logits_RTV
+
+    def run_layers(self, embedded_RTI: Tensor, state: State) -> tuple[Tensor, Hidden]:
+        """Return the states (R, T, M) of the last layer, and the new hidden states."""
+        states_RTM, hidden = self.layers.run(embedded_RTI, state.hidden)
+        return states_RTM, hidden
+
+
+class RecurrentLanguageModel(StatefulLanguageModel):
     """Base class of recurrent language models; a subclass sets `cell`, the name of its recurrent cell.
 
     h_t = cell(D(E x_t), h_t-1), for each layer,  p(x_t+1) = softmax(W D(h_t) + b)
@@ -38,7 +97,6 @@ class RecurrentLanguageModel(LanguageModel):
     """
 
     cell: ClassVar[str]
-    recurrent = True
 
     def __init__(
         self,
@@ -51,32 +109,11 @@ class RecurrentLanguageModel(LanguageModel):
         tie: bool = False,
         uniform: float | None = None,
     ):
-        super().__init__()
-        call = f"{type(self).__name__}()"
-        positive(call, vocabulary_size=vocabulary_size)
+        positive(f"{type(self).__name__}()", vocabulary_size=vocabulary_size)
         recurrence = Recurrence(width, embedding, self.cell, depth, dropout)
         inputs = recurrence.embedding_width
-        if tie and inputs != width:
-            problem = f"tie=True, but embedding is {inputs} and width is {width}"
-            raise ArgumentError(message(call, problem, expected="embedding = width"))
-        self.target_size = vocabulary_size
-        self.embedding = words(vocabulary_size, inputs, inputs**-0.5)
-        self.layers = Recurrent(recurrence, inputs)
-        self.output = nn.Linear(width, vocabulary_size)
-        if tie:
-            self.output.weight = self.embedding.weight
-        self.dropout = nn.Dropout(dropout)
-        if uniform is not None:
-            initialize_uniform(self, uniform)
-
-    def start(self, encoded: Encoded) -> State:
-        return State(hidden=self.layers.zeros(self.embedding.weight.new_empty(len(encoded), 0)))
-
-    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        embedded_RTM = self.dropout(self.embedding(at_least_one(tokens)))
-        states_RTM, hidden = self.layers.run(embedded_RTM, state.hidden)
-        logits_RTV = self.output(self.dropout(states_RTM))
-        return State(state.position + tokens.shape[1], hidden), logits_RTV
+        layers = partial(Recurrent, recurrence, inputs)
+        super().__init__(layers, (vocabulary_size, inputs, width), dropout, tie, uniform)
 
 
 class LSTMLanguageModel(RecurrentLanguageModel):

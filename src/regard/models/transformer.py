@@ -34,8 +34,11 @@ __all__ = ["NORMS", "SIZES", "LayerSettings", "Size", "Transformer", "Transforme
 class Size:
     """The size of a Transformer.
 
-    width: model width. heads: number of attention heads. inner: hidden width of the feed-forward layers.
-    layers: number of encoder layers. decoder_layers: number of decoder layers (default: layers).
+    width: model width.
+    heads: number of attention heads.
+    inner: hidden width of the feed-forward layers.
+    layers: number of encoder layers.
+    decoder_layers: number of decoder layers (default: layers).
 
     >>> Size(width=128, heads=4, inner=256, layers=2).heads
     4
@@ -51,10 +54,13 @@ class Size:
         depth = self.layers if self.decoder_layers is None else self.decoder_layers
         sizes = {"width": self.width, "heads": self.heads, "inner": self.inner}
         positive("Size()", **sizes, layers=self.layers, decoder_layers=depth)
+        if self.width % self.heads:
+            problem = f"width is {self.width} and heads is {self.heads}"
+            raise ArgumentError(message("Size()", problem, expected="width = a multiple of heads"))
 
 
 SIZES = {
-    "tiny": Size(width=128, heads=4, inner=256, layers=4),  # Wu et al. 2021, for tens of thousands of pairs
+    "tiny": Size(width=128, heads=4, inner=256, layers=4),  # Wu et al. 2021, for 10,000s of sentence pairs
     "small": Size(width=256, heads=4, inner=1024, layers=4),
     "base": Size(width=512, heads=8, inner=2048, layers=6),  # Vaswani et al. 2017, table 3
     "big": Size(width=1024, heads=16, inner=4096, layers=6),
@@ -178,7 +184,9 @@ class LayerSettings:
     def build_attention(self, *, positions: bool, causal: bool = False) -> MultiHead:
         """Build one attention layer.
 
-        positions: whether it has the position scheme. causal: whether it is causal, as in a decoder.
+        positions: whether the layer uses the position scheme.
+        causal: whether its self-attention is causal.
+
         A Score or Position from the caller is copied, so that layers do not share parameters.
         """
         width, heads = self.size.width, self.size.heads

@@ -41,8 +41,8 @@ class TransformerClassifier(Classifier):
     norm: "post" is LayerNorm(x + f(x)), as in the paper; "pre" is x + f(LayerNorm(x)).
     pooling: "mean" is the mean of the states. "first" is the state of BOS, which is put before the text, like
         [CLS] in Devlin et al. 2019. "attention" is AttentionPooling, with one learned query and the site name
-        "pool"; {"name": "attention", "select": "hard"} sets its score and select. "mean" and "attention" do
-        not use the state of EOS.
+        "pool". To set its score or select, use {"name": "attention", "select": "hard"}. "mean" and
+        "attention" do not use the state of EOS.
     attention: score and select of every self-attention layer, see AttentionOptions; the defaults are
         score="scaled_dot" and select="softmax".
     dropout: dropout probability of embeddings, attention weights, feed-forward layers, the output of each

@@ -28,10 +28,15 @@ LINES = 10_000
 class Estimate:
     """The settings, data, size, memory and duration of a planned run.
 
-    notes: the report on the data, and the plan. sizes: the vocabulary sizes or similar, as text. epoch:
-    number of batches per epoch. steps: number of steps of the run; an estimate if the budget is in minutes,
-    and None if such a run is resumed. memory: bytes needed for the largest batch: weights, gradients,
-    optimizer state and activations. seconds: duration of the run; None if the run is resumed.
+    notes: messages about the data, then the text of the plan.
+    parameters: number of model parameters.
+    sizes: the vocabulary sizes or similar, as text.
+    epoch: number of batches per epoch.
+    steps: number of steps of the run; an estimate if the budget is in minutes, and None if such a run is
+        resumed.
+    memory: bytes that training on the largest batch needs, for weights, gradients, optimizer state and
+        activations.
+    seconds: duration of the run; None if the run is resumed.
     """
 
     settings: Any

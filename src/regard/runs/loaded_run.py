@@ -20,7 +20,9 @@ Module = TypeVar("Module", bound=nn.Module)
 class LoadedRun:
     """A trained model with the run that it comes from.
 
-    folder: the run folder. settings: the settings of the run. checkpoint: where the weights were loaded from.
+    folder: the run folder.
+    settings: the settings of the run.
+    checkpoint: where the weights were loaded from.
     notes: messages about checkpoints that were skipped because they are damaged.
     """
 

@@ -25,7 +25,7 @@ REPEATED = ("layers", "decoder_layers", "depth")
 tensors in the checkpoint."""
 
 MOST_LAYERS, MOST = 1000, 2**24
-"""Without a checkpoint: the largest value of an option in REPEATED, and of any other integer option."""
+"""Limits without a checkpoint: MOST_LAYERS for an option in REPEATED, MOST for any other integer option."""
 
 
 def outline(
@@ -37,9 +37,9 @@ def outline(
 ) -> nn.Module:
     """Build the model of a run on the meta device: its tensors have names and shapes, but use no memory.
 
-    sizes: the result of RunTask.sizes(), such as vocabulary sizes. weights: the tensors of a checkpoint.
-    DataError is raised before the model is built if an option is too large for these weights, because
-    building a billion layers would take long on any device.
+    sizes: the result of RunTask.sizes(), such as vocabulary sizes.
+    weights: the tensors of a checkpoint. DataError is raised before the model is built if an option is too
+        large for these weights, because building a billion layers would take long on any device.
     """
     layers, most = MOST_LAYERS, MOST
     if weights is not None:
@@ -49,7 +49,7 @@ def outline(
         limit = layers if name in REPEATED else most
         if value > limit:
             problem = f"model.{name} is {_brief(value)}"
-            expected = f"at most {limit:,}" + (", by the weights of the run" if weights is not None else "")
+            expected = f"at most {limit:,}" + (", to fit the saved weights" if weights is not None else "")
             raise DataError(message(str(folder / CONFIG), problem, expected=expected))
     try:
         with torch.device("meta"):
@@ -73,7 +73,7 @@ def check_weights(
         if name not in weights:
             raise _misfit(checkpoint, f"{name} is missing")
         if weights[name].shape != tuple(tensor.shape):
-            shapes = f"{weights[name].shape}, and config.toml gives {tuple(tensor.shape)}"
+            shapes = f"{weights[name].shape}, but {tuple(tensor.shape)} in the model of config.toml"
             raise _misfit(checkpoint, f"{name} has shape {shapes}")
     for name in weights:
         if name not in expected and not name.startswith(f"{ESTIMATOR}."):

@@ -45,7 +45,8 @@ __all__ = [
 class Machine:
     """Where a run is trained.
 
-    device: cpu, cuda, mps or auto. threads: number of CPU threads; None to choose it (see set_threads()).
+    device: cpu, cuda, mps or auto.
+    threads: number of CPU threads; None to choose it (see set_threads()).
     """
 
     device: str = "auto"
@@ -56,8 +57,9 @@ class Machine:
 class PreparedRun:
     """A run before its first step, with complete settings and encoded data.
 
-    plan: the plan that chose the settings; None for a resumed run. notes: messages about the data, for the
-    log. fingerprints: hashes of the data.
+    plan: the plan that chose the settings; None for a resumed run.
+    notes: messages about the data, for the log.
+    fingerprints: hashes of the data.
     """
 
     settings: Any
@@ -156,7 +158,7 @@ def copy_files(task: type[RunTask], source: Path, target: Path) -> None:
 
 
 def set_threads(machine: Machine, folder: Path, device: str, processes: Processes) -> None:
-    """Set the number of CPU threads: the requested number, or that of the resumed run, or the fastest.
+    """Set the number of CPU threads: as requested, or as in the resumed run, or the fastest number.
 
     A resumed run keeps its number of threads, because another number would change the order of summation, and
     so the rounding of the results.

@@ -21,15 +21,15 @@ __all__ = ["ResolvedSettings", "resolve_settings"]
 
 
 BASELINE = ("training.estimator.baseline.name", "training.estimator.baseline.hidden")
-"""Settings of an estimator that cannot change when a run is resumed: its saved weights depend on them."""
+"""Settings of an estimator that cannot change when a run is resumed, because its weights depend on them."""
 
 
 @dataclass(frozen=True, eq=False)
 class ResolvedSettings:
     """The checked settings of a run, and its data.
 
-    incomplete: the settings of a new run, which RunTask.plan() will complete; None for a resumed run. notes:
-    messages for the log about the settings that were chosen to suit the data.
+    incomplete: the settings of a new run, which RunTask.plan() will complete; None for a resumed run.
+    notes: messages for the log about the settings that were chosen to suit the data.
     """
 
     settings: Any
@@ -48,8 +48,9 @@ def resolve_settings(
 ) -> ResolvedSettings:
     """Check the settings of a run and read its data.
 
-    settings: nested as in config.toml. resumed: the folder of the run to resume; None for a new run. change:
-    whether the settings and data may differ from those that the resumed run was started with.
+    settings: nested as in config.toml.
+    resumed: the folder of the run to resume; None for a new run.
+    change: whether the settings and data may differ from those that the resumed run was started with.
     """
     settings = _absolute(task, current_names(settings))
     if task.settings_type.model_fields["task"].is_required():

@@ -40,7 +40,8 @@ __all__ = [
 class ChosenRun:
     """A run folder, with the checkpoint and the device that the user chose.
 
-    checkpoint: "best", "latest", or the number of a step. device: as in regard.load().
+    checkpoint: "best", "latest", or the number of a step.
+    device: as in regard.load().
     """
 
     folder: Path
@@ -69,9 +70,12 @@ class Report(Protocol):
 class ValidationReport:
     """The scores of a run on its validation data, as Task.evaluate() computes them.
 
-    folder: the run folder. step: the step of the checkpoint. scores: metric -> score. metrics: metric ->
-    "higher" or "lower", whichever is better. best: the metric that selects the best checkpoint. shown: what
-    Task.evaluate() prints besides the scores.
+    folder: the run folder.
+    step: the step of the checkpoint.
+    scores: metric -> score.
+    metrics: metric -> "higher" or "lower", whichever is better.
+    best: the metric that selects the best checkpoint.
+    shown: what Task.evaluate() prints besides the scores.
     """
 
     folder: str
@@ -137,10 +141,11 @@ def report_changed_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
 class ViewOptions:
     """The drawing options of `regard view`: which part of the recorded attention to draw, and how.
 
-    view: the name of a view; None for the default of the task. site, head, word: as in
-    regard.viewing.picture(). subwords: whether to draw subword tokens; None if the user did not set it.
-    specials: "show" or "hide" special tokens, or hide them and "renormalise" the weights. by_values: whether
-    to multiply each weight by the norm of its value vector.
+    view: the name of a view; None for the default of the task.
+    site, head, word: as in regard.viewing.picture().
+    subwords: whether to draw subword tokens; None if the user did not set it.
+    specials: "show" or "hide" special tokens, or hide them and "renormalise" the weights.
+    by_values: whether to multiply each weight by the norm of its value vector.
     """
 
     view: str | None = None

@@ -28,8 +28,9 @@ __all__ = ["Kept", "RunFacts", "facts_of"]
 class Kept:
     """Facts about one checkpoint.
 
-    size: in bytes. marks: contains "best" for the best checkpoint, and "latest" for the latest. damage: what
-    is damaged, or "".
+    size: in bytes.
+    marks: contains "best" for the best checkpoint, and "latest" for the latest.
+    damage: what is damaged, or "".
     """
 
     step: int
@@ -42,11 +43,16 @@ class Kept:
 class RunFacts:
     """The facts about a run.
 
-    model: its name and options. vocabulary: the sizes that the model depends on, such as the source and
-    target vocabulary sizes. changed: settings that differ from the default. losses: training losses, as
-    (step, loss). evaluations: the scores of each evaluation. notes: what could not be read, and why.
-    damaged: whether the run cannot be loaded. best_metric: the score that selects the best checkpoint. lower:
-    whether lower values of it are better. next_command: the command that the task suggests after training.
+    model: its name and options.
+    vocabulary: the sizes that the model depends on, such as the source and target vocabulary sizes.
+    changed: settings that differ from the default.
+    losses: training losses, as (step, loss).
+    evaluations: the scores of each evaluation.
+    notes: what could not be read, and why.
+    damaged: whether the run cannot be loaded.
+    best_metric: the score that selects the best checkpoint.
+    lower: whether lower values of it are better.
+    next_command: the command that the task suggests after training.
     counted: the units, such as target tokens, over which the loss is a mean and which progress.tokens counts.
     usual_metric: the default of best_metric.
     """
@@ -125,7 +131,7 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         folder,
         settings.task,
         {"name": settings.model.name, **settings.model.options},
-        {key: value for key, value in _changed(settings.data).items() if key != "max_length"},
+        _shown_data(settings.data, task.always_shown),
         _changed(settings, skipped=("data", "model")),
         fingerprints=_fingerprints(folder, notes),
         parameters=parameters,
@@ -278,6 +284,13 @@ def _damage(checkpoint: Checkpoint, tensors: Sequence[str] | None = None) -> str
     except DataError as error:
         return error.message.problem
     return ""
+
+
+def _shown_data(data: Section, always: tuple[str, ...]) -> dict[str, Any]:
+    """Return the data settings to show: those in `always`, and those that differ from their default."""
+    changed = _changed(data)
+    names = [name for name in (*type(data).model_fields, *changed) if name in changed or name in always]
+    return {name: changed.get(name, getattr(data, name, None)) for name in names if name != "max_length"}
 
 
 def _changed(section: Section, skipped: tuple[str, ...] = (), above: str = "") -> dict[str, Any]:

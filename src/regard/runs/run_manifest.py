@@ -33,7 +33,8 @@ VERSION = 1
 def write_config_and_manifest(folder: Path, settings: Mapping[str, Any], files: Sequence[str]) -> None:
     """Write config.toml and the manifest that belongs to it.
 
-    settings: nested as in config.toml. files: names of the files in the folder whose hashes are saved.
+    settings: nested as in config.toml.
+    files: names of the files in the folder whose hashes are saved.
 
     If there is a manifest with other content, it is removed first. So if the process is killed between the
     two writes, the folder has no manifest, and is not reported as damaged.
@@ -58,10 +59,11 @@ def check_manifest(
 ) -> None:
     """Raise DataError if a file or a setting differs from the one that the run was trained with.
 
-    files: names of files in the folder, as for write_config_and_manifest(). config: the settings in
-    config.toml. checked: a function that returns settings with all defaults filled in. So a setting that
-    a later version of Regard has added does not count as a difference. fixed: prefixes of the settings to
-    check; by default, all settings.
+    files: names of files in the folder, as for write_config_and_manifest().
+    config: the settings in config.toml.
+    checked: a function that returns settings with all defaults filled in. So a setting that a later version
+        of Regard has added does not count as a difference.
+    fixed: prefixes of the settings to check; by default, all settings.
     """
     path = folder / MANIFEST
     if not path.is_symlink() and not path.exists():

@@ -72,10 +72,11 @@ def _listed_seeds(value: Any) -> Any:
 class RunSettings(Section):
     """All settings of a run; a task declares its own sections in a subclass.
 
-    task: the name of the task, or package.module:Class. seeds: the seeds to train, each in a folder of its
-    own; a list, or a number n for the seeds 0 to n - 1. stack: whether these seeds are computed together as
-    one stacked model. "auto" stacks them on a GPU only; on a CPU, training one seed after the other is
-    faster. init_from: the folder of another run, whose weights this run starts from.
+    task: the name of the task, or package.module:Class.
+    seeds: the seeds to train, each in a folder of its own; a list, or a number n for the seeds 0 to n - 1.
+    stack: whether these seeds are computed together as one stacked model. "auto" stacks them on a GPU only;
+        on a CPU, training one seed after the other is faster.
+    init_from: the folder of another run, whose weights this run starts from.
     """
 
     task: str
@@ -105,7 +106,7 @@ def check_seeds(settings: RunSettings) -> None:
     if "seed" in settings.model_fields_set:
         problem, hint = "seed and seeds are both set", "set only one of them"
     elif training.minutes is not None:
-        problem = "minutes cannot be combined with several seeds: the steps would depend on the speed"
+        problem = "minutes cannot be combined with several seeds: the step count would depend on the speed"
         hint = "set the length by --steps or --epochs"
     elif training.compile:
         problem = "training.compile cannot be combined with several seeds"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import torch
 from torch import nn
 
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, message, naming_place
 from regard.runs.command_options import CommandOption
 from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.training.checkpoints.checkpoints import Checkpoint
@@ -47,8 +47,10 @@ class ReadData(Protocol):
 class Plan:
     """The complete settings of a run, after the task has chosen those that the user has not set.
 
-    settings: nested as in config.toml. text: a sentence that says what was chosen. epochs: number of epochs
-    that the run will take. seconds: duration of the run; None if the speed was not measured.
+    settings: nested as in config.toml.
+    text: a sentence that says what was chosen.
+    epochs: number of epochs that the run will take.
+    seconds: duration of the run; None if the speed was not measured.
     """
 
     settings: dict[str, Any]
@@ -88,6 +90,8 @@ class RunTask(Task):
     for_outputs: ClassVar[tuple[str, ...]] = ("task", "model")
     next_command: ClassVar[str] = "regard show {run}"
     """The command that `regard train` suggests after training; {run} is the run folder."""
+    always_shown: ClassVar[tuple[str, ...]] = ()
+    """The data settings that `regard show` prints even if they have their default value."""
     size_names: ClassVar[tuple[str, ...]] = ()
     """The name of each size that sizes() returns, such as source and target."""
     smallest_sizes: ClassVar[tuple[int, ...]] = ()
@@ -124,8 +128,8 @@ class RunTask(Task):
     ) -> Any:
         """Return the corpus: the encoded data for the constructor. Write `files` to the folder if missing.
 
-        cache: folder for encoded data; None for the usual one. lines: maximum number of lines to train a
-        tokenizer on, for an estimate; None for all lines.
+        cache: folder for encoded data; None for the default folder.
+        lines: maximum number of lines to train a tokenizer on, for an estimate; None for all lines.
         """
         return data
 
@@ -168,7 +172,8 @@ class RunTask(Task):
     def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> RunView:
         """Record the attention of a trained run for one input, for `regard view`.
 
-        options: the values of view_options. drawing: what will be drawn.
+        options: the values of view_options.
+        drawing: what will be drawn.
         """
         problem = f"the task {cls.task_name()} does not show attention"
         hint = f"implement {cls.__name__}.view_run()"
@@ -182,11 +187,11 @@ class RunTask(Task):
 
     @classmethod
     def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Return the options of `regard train` that this task reads in its own way, and their settings.
+        """Convert the options of `regard train` for the data files, if this task has its own rules for them.
 
         options: the value of each option by its name, with _ instead of -; None if it is not used.
 
-        Returns the names of these options, and the settings of [data] that they set.
+        Returns the names of the options that were converted, and the settings of [data] that they set.
         """
         return (), {}
 
@@ -207,34 +212,39 @@ class RunTask(Task):
     @classmethod
     def check_model(cls, settings: Any) -> None:
         """Check the model options of a new run before the data are read: build it with smallest_sizes."""
-        with torch.device("meta"):
+        cls.outlined(settings)
+
+    @classmethod
+    def outlined(cls, settings: Any) -> Any:
+        """Return the model with smallest_sizes on the meta device, where its tensors use no memory.
+
+        Raise ArgumentError if an option of the model is invalid. The error names the section [model].
+        """
+        with torch.device("meta"), naming_place("[model]"):
             model = cls.build_model(settings.model, cls.smallest_sizes)
         check_memory(model)
         check_estimator(model, settings.training)
+        return model
 
     @classmethod
     def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         """Raise if the new settings of a resumed run contradict those that it was started with.
 
-        before: the settings that it was started with. settings: the new settings.
+        before: the settings that it was started with.
+        settings: the new settings.
         """
 
     @classmethod
     def fit_settings(cls, settings: Mapping[str, Any], data: Any) -> tuple[dict[str, Any], str]:
-        """Return the settings completed to suit the data, and a note for the log, or ""."""
+        """Fill in settings that suit the data. Return all settings, and a note for the log ("" for none)."""
         return dict(settings), ""
 
     @classmethod
     def plan(
         cls, settings: Mapping[str, Any], corpus: Any, device: str, processes: Processes, timed: bool = False
     ) -> Plan:
-        """Choose the settings that are not set yet. timed: measure the speed even if no choice needs it."""
+        """Choose the settings that are not set yet. timed: always measure the speed, not only if needed."""
         return Plan(dict(settings))
-
-    @classmethod
-    def summary(cls, data: Any) -> str:
-        """Return the amount of data in one line, printed before they are prepared; "" prints nothing."""
-        return ""
 
     def described(self) -> str:
         """Return the sizes of the data for the log, such as "8,000 tokens"."""

@@ -55,8 +55,8 @@ def build_trainer(
 ) -> Trainer:
     """Build the model and the trainer of a run, and write its settings to the folder.
 
-    make_log: a function that opens the log; it is called after config.toml was written. options: further
-    arguments of Trainer.
+    make_log: a function that opens the log; it is called after config.toml was written.
+    options: further arguments of Trainer.
     """
     settings, corpus = run.settings, run.corpus
     sizes = kind.sizes(corpus)

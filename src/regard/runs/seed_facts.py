@@ -20,8 +20,9 @@ __all__ = ["SeedFacts", "seed_facts_of"]
 class SeedFacts:
     """The facts about a run of several seeds.
 
-    runs: the facts about the run of each seed. failed: the problem of each seed that has failed. notes: what
-    could not be read, and why.
+    runs: the facts about the run of each seed.
+    failed: the problem of each seed that has failed.
+    notes: what could not be read, and why.
     """
 
     folder: Path

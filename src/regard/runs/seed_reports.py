@@ -20,14 +20,16 @@ from regard.training.logs.seed_log import mean_and_deviation, scores_table
 __all__ = ["SeedsReport", "evaluate_seeds"]
 
 FILES = ("output", "page")
-"""Options of `regard evaluate` that name a file to write: several seeds would overwrite it."""
+"""Options of `regard evaluate` that name a file to write. They are an error for a run of several seeds,
+because each seed would overwrite the file."""
 
 
 @dataclass(frozen=True, eq=False)
 class SeedsReport:
     """The evaluation of a run of several seeds.
 
-    folder: the run folder. reports: the report of each seed.
+    folder: the run folder.
+    reports: the report of each seed.
     """
 
     folder: Path

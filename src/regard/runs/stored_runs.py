@@ -24,7 +24,7 @@ WEIGHTS = ("weights",)
 def checked_settings(task: type[RunTask], folder: Path, fixed: Sequence[str] | bool | None = True) -> Any:
     """Return the settings of a run; raise DataError if the settings or files changed since training.
 
-    fixed: prefixes of the settings to check. True checks those that outputs depend on; None checks all.
+    fixed: prefixes of the settings to check. True: the settings that outputs depend on. None: all settings.
     """
 
     def checked(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from regard.errors import install_command
 __all__ = ["SECTIONS", "Fact", "version"]
 
 LITTLE_SPACE = 1 << 30
-"""With fewer free bytes on a disk, there may not be enough space for checkpoints."""
+"""If a disk has fewer free bytes than this, there may not be enough space for checkpoints."""
 
 VARIABLES = (
     r"REGARD_\w+",
@@ -183,7 +183,7 @@ def terminal() -> Iterator[Fact]:
         yield Fact("encoding", encoding)
     else:
         hint = "PYTHONUTF8=1, or LANG=C.UTF-8"
-        yield Fact("encoding", f"{encoding}: Korean and shades are printed as ?", "lacking", hint)
+        yield Fact("encoding", f"{encoding}: Korean and shaded cells are printed as ?", "lacking", hint)
     kind = "a terminal" if console.is_terminal else "a file or a pipe"
     colours = console.color_system or "no colours"
     yield Fact("output", f"{kind}, {console.width} columns, {colours}")
@@ -223,7 +223,7 @@ class Requirement:
     extra: str = ""
 
     def newer_than(self, installed: str | None) -> bool:
-        """Whether the installed version is too old. installed: None if the package is not installed."""
+        """Whether the installed version is too old or, if `installed` is None, the package is missing."""
         return installed is None or _numbers(installed) < _numbers(self.least)
 
 
@@ -244,7 +244,10 @@ def read_requirement(line: str) -> Requirement:
 
 
 def requirements() -> dict[str, list[Requirement]]:
-    """Extra -> its requirements, from metadata or pyproject.toml; "" -> those that are always required."""
+    """Return the requirements of each extra; those that are always required have the key "".
+
+    They are read from the package metadata, or from pyproject.toml if Regard is not installed.
+    """
     try:
         lines = importlib.metadata.requires("regard") or []
     except importlib.metadata.PackageNotFoundError:

@@ -50,10 +50,11 @@ def train_run(
     """Train a task and write it to a run folder.
 
     settings: nested as in config.toml; the task chooses those that are missing. "seeds", a number or a list,
-    trains several seeds in the run folders seed-0, seed-1 and so on (see seed_runs). resume: continue the run
-    in this folder; if there is none, start it. change: resume although settings or data have changed.
+        trains several seeds in the run folders seed-0, seed-1 and so on (see seed_runs).
+    resume: continue the run in this folder; if there is none, start it.
+    change: resume although settings or data have changed.
     init_from: the folder of another run; the new run has its model and tokenizers, and starts from its
-    weights. Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop; Outcome.interrupted names the signal.
+        weights. Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop; Outcome.interrupted names the signal.
     """
     machine, folder = machine or Machine(), Path(folder)
     if init_from is not None:
@@ -69,8 +70,6 @@ def train_run(
                 raise ArgumentError(message(str(folder), "another training has just started in this folder"))
             say = _progress_lines(console, processes)
             if run.is_new:
-                if text := task.summary(run.data):
-                    say(text)
                 say(f"preparing {'tokenizers and ' if task.files else ''}batches ...")
             corpus = prepare_corpus(task, run, folder, processes)
             set_threads(machine, folder, device, processes)
@@ -134,7 +133,7 @@ def _trained(
             introduce(log, run, task)
         progress = trainer.run(interrupt)
         if processes.first and progress.ended:
-            checked_settings(kind, folder)  # again: files may have changed during training
+            checked_settings(kind, folder)  # check again: files may have changed during training
         log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {interrupt.cause}")
     warning = ""
     if settings.training.minutes is not None:

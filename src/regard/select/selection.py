@@ -16,8 +16,10 @@ LOOKS = ("alignment", "entropy", "mass", "rows", "top", "weights")
 class Selection(NamedTuple):
     """The result of Select.choose(): the weights (B, H, T, S), and optional values for each query, (B, H, T).
 
-    lse: log-sum-exp of the scores. chosen: index of the selected key. log_probability: log-probability of the
-    selected key. entropy: entropy of the softmax. A value is None if the selection does not compute it.
+    lse: log-sum-exp of the scores.
+    chosen: index of the selected key.
+    log_probability: log-probability of the selected key.
+    entropy: entropy of the softmax. A value is None if the selection does not compute it.
 
     >>> import regard, torch
     >>> scores, visible = torch.zeros(1, 1, 1, 4), torch.ones(1, 1, 1, 4, dtype=torch.bool)
@@ -59,9 +61,9 @@ class Select:
         return visible_BHTS
 
     def problem(self, rows: tuple[int, ...]) -> str | None:
-        """Return an error text if the shapes of this selection do not fit queries of shape (*rows, D).
+        """Return an error text if a tensor of this selection does not match the query, else None.
 
-        Return None if they fit.
+        rows: shape of the query without its last dimension, (..., T).
         """
         return None
 

@@ -109,9 +109,7 @@ class LocalP(Select):
 
     def problem(self, rows: tuple[int, ...]) -> str | None:
         shape = tuple(self.centre.shape)
-        return (
-            None if shape in (rows, ()) else f"LocalP has a centre of shape {shape}, the queries are {rows}"
-        )
+        return None if shape in (rows, ()) else f"the centre of LocalP has shape {shape}, not {rows}"
 
     def lifted(self, lift: Callable[[Tensor], Tensor]) -> LocalP:
         return (

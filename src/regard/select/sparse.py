@@ -59,7 +59,7 @@ def _lowest(scores: Tensor) -> float:
 
 
 def _sparsemax(scores: Tensor) -> Tensor:
-    """Return [s - tau]_+ with tau = (sum of the scores in the support - 1) / size of the support.
+    """Return max(score - tau, 0), with tau = (sum of the scores in the support - 1) / size of the support.
 
     The support is the set of keys with a weight above 0.
 
@@ -77,7 +77,9 @@ def _sparsemax(scores: Tensor) -> Tensor:
 
 
 def _entmax(halved: Tensor) -> Tensor:
-    """Return [s/2 - tau]_+^2 with tau computed from the sorted scores in the support. halved: s/2.
+    """Return max(score/2 - tau, 0)^2, with tau computed from the sorted scores in the support.
+
+    halved: score/2.
 
     The support is the set of keys with a weight above 0.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from regard.errors import ArgumentError, message
 
-__all__ = ["COLUMNS", "FIELDS", "two_columns", "two_names"]
+__all__ = ["COLUMNS", "FIELDS", "is_column_name", "two_columns", "two_names"]
 
 COLUMNS = (
     "The source and the target column of --tsv: two numbers (the first column is 1) or two names from the "
@@ -13,8 +15,31 @@ COLUMNS = (
 FIELDS = "The source and the target field of --jsonl: two names. a.b is the field b inside the field a."
 """Help texts of the options."""
 
+HEADER_WORDS = frozenset(
+    {
+        *("source", "src", "target", "tgt", "trg", "input", "output", "sentence", "sentences", "text"),
+        *("translation", "reference", "original", "ar", "cs", "da", "de", "el", "en", "es", "fa", "fi", "fr"),
+        *("he", "hi", "hu", "id", "it", "ja", "ko", "nl", "no", "pl", "pt", "ro", "ru", "sv", "th", "tr"),
+        *("uk", "ur", "vi", "zh", "arabic", "chinese", "czech", "danish", "dutch", "english", "finnish"),
+        *("french", "german", "greek", "hebrew", "hindi", "hungarian", "indonesian", "italian", "japanese"),
+        *("korean", "norwegian", "persian", "polish", "portuguese", "romanian", "russian", "spanish"),
+        *("swedish", "thai", "turkish", "ukrainian", "urdu", "vietnamese"),
+    }
+)
+"""The words of column names in header lines of translation data: sides, and codes and names of languages."""
+
 DIGITS = 9
 """Maximum number of digits of a column number. A longer number is an error."""
+
+
+def is_column_name(text: str) -> bool:
+    """Return whether a text is a usual column name of translation data: all its words are in HEADER_WORDS.
+
+    >>> [is_column_name(each) for each in ("source", "EN", "sentence_de", "hello", "en route")]
+    [True, True, True, False, False]
+    """
+    words = [word for word in re.split(r"[\W\d_]+", text.lower()) if word]
+    return bool(words) and all(word in HEADER_WORDS for word in words)
 
 
 def two_names(option: str, text: str) -> tuple[str, str]:

@@ -21,10 +21,10 @@ TASKS = {
 """Name of a task -> its module and class. The module is imported when the task is used."""
 
 DEFAULT = "translation"
-"""The task if `regard train` has no --task, or if a config.toml does not name one."""
+"""The task that is used if neither --task of `regard train` nor config.toml names one."""
 
 OWN = "package.module:Class"
-"""What to write for a task that is not in TASKS."""
+"""The form in which a user names a task that is not in TASKS: its module and its class."""
 
 
 def find_task(name: str) -> type[RunTask]:
@@ -92,11 +92,13 @@ def load(
 ) -> Any:
     """Load a trained run: a translator, a text classifier, or a language model, depending on its task.
 
-    folder: the run folder, --output of `regard train`. checkpoint: "best", "latest", or the number of a step.
-    device: cpu, cuda (or gpu), mps, or auto for the fastest available. task: only for a task of your own: its
-    class, or package.module:Class. seed: one of the seeds of a run that was trained with --seeds;
-    load(folder, seed=2) loads the run folder folder/seed-2. options: the options of the returned object; for
-    translation, see regard.decoding.Translator.
+    folder: the run folder, --output of `regard train`.
+    checkpoint: "best", "latest", or the number of a step.
+    device: cpu, cuda (or gpu), mps, or auto for the fastest available.
+    task: only for a task of your own: its class, or package.module:Class.
+    seed: one of the seeds of a run that was trained with --seeds; load(folder, seed=2) loads the run folder
+        folder/seed-2.
+    options: the options of the returned object; for translation, see regard.decoding.Translator.
 
     >>> import regard, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -118,6 +120,7 @@ def load_task(folder: str | Path, device: str = "cpu", task: str | None = None) 
     """Build the task of a run folder with untrained weights, for regard.training.nonfinite_steps.replay().
 
     device: the kind of device that the run was trained on, because on a GPU batches are padded differently
-    (for CUDA graphs). task: as in load().
+        (for CUDA graphs).
+    task: as in load().
     """
     return importlib.import_module("regard.runs.train_run").build_task(task_of(folder, task), folder, device)

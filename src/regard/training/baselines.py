@@ -1,4 +1,4 @@
-"""Baselines: what REINFORCE subtracts from the reward, to lower the variance of its estimate."""
+"""Baselines: what REINFORCE subtracts from the reward, to lower the variance of the gradient estimate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Baseline(nn.Module):
     def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the baseline of each row and the loss that trains the baseline, both of shape (rows,).
 
-        The baseline is detached. The loss is 0 if the baseline has no parameters.
+        A row is one sequence of the batch, with the keys that were sampled for it. The baseline is detached.
+        The loss is 0 if the baseline has no parameters.
 
         reward: (rows,), detached. The loss may depend on the rewards. The baseline may depend on their
         number only, because the rewards depend on the keys that were sampled.
@@ -102,9 +103,11 @@ class LearnedBaseline(MovingAverage):
     m and d are the moving averages of the mean and the standard deviation of the rewards. The loss does not
     depend on the scale of the rewards, so its gradient is not larger than that of the model.
 
-    features: the size F of x. hidden: size of the tanh layer. weight: weight of the loss. decay: decay of the
-    moving averages m and d. x is detached, so the loss trains this network only. x must not depend on the
-    keys that the attention sampled.
+    features: the size F of x.
+    hidden: size of the tanh layer.
+    weight: weight of the loss.
+    decay: decay of the moving averages m and d. x is detached, so the loss trains this network only. x must
+        not depend on the keys that the attention sampled.
 
     >>> baseline = LearnedBaseline(features=8)
     >>> value, loss = baseline(torch.tensor([-4.0, -8.0]), torch.randn(2, 8))
@@ -163,6 +166,6 @@ def build_baseline(baseline: str | Mapping[str, Any] | Baseline) -> Baseline:
             raise UnknownName(f"option of the baseline {name}", option, known)
     missing = [each for each, parameter in known.items() if parameter.default is parameter.empty]
     if not set(missing) <= set(options):
-        hint = f'{{"name": "{name}", "{missing[0]}": 256}}, the size of the encoder states'
+        hint = f'{{"name": "{name}", "{missing[0]}": 256}}, if the encoder states have size 256'
         raise ArgumentError(message(f"baseline {name}", f"{missing[0]} is not set", hint=hint))
     return BASELINES[name](**options)

@@ -36,14 +36,14 @@ REPLAN = tuple(part / 20 for part in range(1, 20))
 """The fractions of a wall-clock budget after which the number of steps is estimated again."""
 
 TOLERANCE = 0.2
-"""A new estimate of the number of steps is logged if it differs from the last by more than this fraction."""
+"""If a new estimate of the number of steps differs by more than this fraction from the last, it is logged."""
 
 FEW_STEPS = 200
-"""A run with fewer steps, or with less than a quarter of an epoch, gets a warning."""
+"""A run with fewer steps than this, or with less than a quarter of an epoch, gets a warning."""
 
 EVALUATION_PART, RESERVED = 0.1, 0.04
-"""The fractions of a wall-clock budget: at most EVALUATION_PART for evaluations, and RESERVED for the last
-checkpoint."""
+"""How a wall-clock budget is divided: evaluations take at most the fraction EVALUATION_PART of it, and the
+fraction RESERVED is kept to write the last checkpoint. Training steps take the rest."""
 
 RECENT = 60
 """Number of recent steps whose median duration is used as the pace of a run (seconds per step)."""
@@ -89,13 +89,14 @@ class WallClock:
     def plan(self, elapsed: float, step: int) -> Plan:
         """Estimate how many steps fit into the budget in total, and the steps between two evaluations.
 
-        elapsed: seconds of the budget that are used. step: number of steps that are done.
+        elapsed: seconds of the budget that are used.
+        step: number of steps that are done.
         """
         pace = median(self._recent) if self._recent else elapsed / max(step, 1)
         return plan_steps(self.budget, elapsed, step, pace, self.evaluation, self._every)
 
     def settle(self, progress: Progress, elapsed: float, processes: Processes) -> str:
-        """Set the number of steps of a run once the pace is known. All processes get the same number.
+        """Set the number of steps once the pace (seconds per step) is known, the same in all processes.
 
         Returns a message for the log; "" while the pace is unknown.
         """
@@ -151,9 +152,10 @@ def plan_steps(
 ) -> Plan:
     """Return how many steps fit into a budget of seconds, and the number of steps between two evaluations.
 
-    elapsed: seconds that the first `step` steps and their evaluations took. pace: seconds per step from now
-    on. evaluation: seconds of one evaluation; None if unknown. every: the number of steps between two
-    evaluations, if the settings set it.
+    elapsed: seconds that the first `step` steps and their evaluations took.
+    pace: seconds per step from now on.
+    evaluation: seconds of one evaluation; None if unknown.
+    every: the number of steps between two evaluations, if the settings set it.
 
     In the second example, an evaluation takes longer, so there are fewer evaluations: one in 500 steps
     instead of one in 50.
@@ -221,7 +223,9 @@ def end_reason(settings: Training, progress: Progress, out_of_time: bool, best: 
     """Return the reason why a run ends after this step; "" if it continues.
 
     A run ends if its steps or minutes are used up, or if the score has not improved for settings.patience
-    evaluations. best: the name of that score, which selects the best checkpoint.
+    evaluations.
+
+    best: the name of that score, which selects the best checkpoint.
     """
     completed = progress.total is not None and progress.step >= progress.total
     if settings.minutes is not None and (completed or out_of_time):

@@ -38,7 +38,8 @@ def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) 
 
     If the settings request CUDA graphs, but they cannot be used, the field `problem` of the result says why.
 
-    device: the device type, such as "cuda". world: number of processes.
+    device: the device type, such as "cuda".
+    world: number of processes.
 
     >>> from regard.training.settings import Training
     >>> capture_chosen(Training(capture=False), Task, "cuda")

@@ -26,8 +26,9 @@ model or encodes the data."""
 class Processes:
     """The rank of this process, and the communication with the other processes.
 
-    rank: number of this process, from 0. world: number of processes. local: number of this process among
-    those on the same machine.
+    rank: number of this process, from 0.
+    world: number of processes.
+    local: number of this process among those on the same machine.
 
     >>> alone = Processes()
     >>> alone.first, alone.share({"a": 1}), alone.sum(torch.ones(2))

@@ -3,6 +3,9 @@
     L_s = sum_s p(s) log p(y | s) <= log p(y)                            (Xu et al. 2015, eq. 10)
     dL_s = sum_s p(s) (d log p(y | s) + (log p(y | s) - b) d log p(s))   (eq. 11, for any baseline b)
 
+y is the target. A selection s consists of the keys that the attention selects, one key for each query. L_s is
+a lower bound of the log-likelihood log p(y).
+
 REINFORCE (Williams 1992) replaces the sum over all selections s by samples. hard_selections() collects
 log p(s) of a forward pass; Reinforce turns it and the rewards log p(y | s) into the term of the loss whose
 gradient is the second part of dL_s. The first part is the gradient of the usual loss. sampled_loss.py adds
@@ -52,7 +55,8 @@ Lengths = Tensor | Mapping[str, Tensor | Sequence[Tensor]] | None
 class _Drawn(NamedTuple):
     """The keys that one attention call sampled: their log-probabilities and the entropy of the softmax.
 
-    position_T: the step of each query. beams: number of decoder rows per encoded source.
+    position_T: the decoding step of each query.
+    beams: number of decoder rows per encoded source.
     """
 
     site: str
@@ -92,6 +96,7 @@ class HardSelections(Scope):
     """The result of hard_selections(): the log-probabilities and entropies of all keys that were sampled.
 
     A row is a sequence of the decoder: with K beams for each of B encoded sources there are B K rows.
+
     expected, examples: see hard_selections().
     """
 
@@ -133,9 +138,10 @@ class HardSelections(Scope):
 
         lengths: number of steps of each row, (rows,) or (B,). Later steps are padding and do not count.
             Default: all steps count. If the encoder samples keys too, pass a mapping such as {"source":
-            source_lengths, "target": target_lengths}. Its keys are the sequences of the queries (Role.rows)
-            or patterns for the names of sites. A value may be a list of tensors, one for each call of the
-            site, if the calls read different texts.
+            source_lengths, "target": target_lengths}. A key of the mapping is the sequence that the queries
+            of a site come from ("source" or "target", see Role.rows), or a pattern for the names of sites.
+            A value may be a list of tensors, one for each call of the site, if the calls read different
+            texts.
         """
         if not self._drawn:
             raise ArgumentError(
@@ -219,7 +225,8 @@ def _lengths_at(site: str, role: Role, number: int, lengths: Lengths) -> Tensor 
 def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
     """Return log p(y) of each sequence, (B,), summed over the labels that are not PAD. It is the reward.
 
-    logits: (B, T, V). labels: (B, T). The sum is computed in float32, or in float64 for float64 logits.
+    logits: (B, T, V).
+    labels: (B, T). The sum is computed in float32, or in float64 for float64 logits.
 
     >>> log_likelihood(torch.zeros(1, 2, 4), torch.tensor([[2, PAD]])).exp()
     tensor([0.2500])
@@ -233,7 +240,7 @@ def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
 class Estimate(NamedTuple):
     """The result of Reinforce: terms of the loss, summed over examples, and values for the log.
 
-    loss: the term for log p(s), weighted by the advantage, and the entropy bonus.
+    loss: the term for log p(s), weighted by the advantage (reward - baseline), and the entropy bonus.
     baseline_loss: trains a learned baseline; 0 for other baselines.
     shown: detached values, averaged over the samples of an example and summed over examples: "reward" (an
         estimate of L_s if the reward is log p(y | s)), "bound" (see likelihood_bound()), "baseline" and
@@ -250,15 +257,18 @@ class Reinforce(nn.Module):
 
     loss = -1/K sum_k [scale (r_k - b) log p(s_k) + entropy H(s_k)], summed over examples, r and b constant
 
+    s_k: the keys selected in sample k of K. H: entropy of the attention. r_k: the reward. b: the baseline.
     The gradient of this term plus that of -1/K sum_k log p(y | s_k) is an unbiased estimate of -dL_s if scale
     is 1. r_k = log p(y | s_k), the log-likelihood of the target. b does not depend on the samples s_k.
 
     baseline: "moving-average", "learned", "none", a mapping with the name and its options, or a Baseline.
-    scale: weight of the term (lambda_r). entropy: weight of the entropy (lambda_e). The gradient of the
-    entropy of a step does not include the effect of earlier samples on this entropy. samples: K, the number
-    of samples per example; row r of the model's batch is a sample of example r // K. expected: probability
-    that an example reads the expected context instead of samples, see hard_selections(); collect() applies
-    it. processes: the processes of distributed training; they share the moving averages.
+    scale: weight of the term (lambda_r).
+    entropy: weight of the entropy (lambda_e). The gradient of the entropy of a step does not include the
+        effect of earlier samples on this entropy.
+    samples: K, the number of samples per example; row r of the model's batch is a sample of example r // K.
+    expected: probability that an example reads the expected context instead of samples, see
+        hard_selections(); collect() applies it.
+    processes: the processes of distributed training; they share the moving averages.
 
     It is a module: add it to the model (model.estimator = Reinforce()), so that checkpoints keep the moving
     average, and the optimizer trains a learned baseline.
@@ -318,10 +328,12 @@ class Reinforce(nn.Module):
     ) -> Estimate:
         """Return the terms of the loss for the selections and rewards of one forward pass.
 
-        drawn: the result of collect() or hard_selections(). reward: (rows,), detached here. lengths: see
-        HardSelections.sums(). features: (rows, F), the input of a learned baseline, detached here. It must be
-        known before the first key is sampled, such as the mean of the embeddings. counted: (rows,), False for
-        rows that are padding. In training mode, the moving averages are updated.
+        drawn: the result of collect() or hard_selections().
+        reward: (rows,), detached here.
+        lengths: see HardSelections.sums().
+        features: (rows, F), the input of a learned baseline, detached here. It must be known before the first
+            key is sampled, such as the mean of the embeddings.
+        counted: (rows,), False for rows that are padding. In training mode, the moving averages are updated.
         """
         reward, sums = reward.detach(), drawn.sums(lengths)
         if reward.shape != sums.entropy.shape or len(reward) % self.samples:
@@ -346,11 +358,14 @@ class Reinforce(nn.Module):
 
 
 def likelihood_bound(log_likelihoods: Tensor, samples: int) -> Tensor:
-    """Return sum_n log 1/K sum_k p(y_n | s_nk), a lower bound of sum_n log p(y_n) in expectation.
+    """Return a lower bound (in expectation) of the log-likelihood of N targets y_n, from K samples of each.
 
-    It lies between L_s and log p(y), and is closer to log p(y) with more samples (Burda et al. 2016, eq. 8).
+    bound = sum_n log 1/K sum_k p(y_n | s_nk),  E[bound] <= sum_n log p(y_n)
 
-    log_likelihoods: log p(y_n | s_nk), (N K,), the K samples of an example next to each other. samples: K.
+    Its mean lies between L_s and log p(y), closer to log p(y) with more samples (Burda et al. 2016, eq. 8).
+
+    log_likelihoods: log p(y_n | s_nk), (N K,), the K samples of an example next to each other.
+    samples: K.
 
     >>> likelihood_bound(torch.tensor([0.1, 0.3]).log(), samples=2).exp()
     tensor(0.2000)
@@ -389,8 +404,8 @@ def build_estimator(estimator: str | Mapping[str, Any], processes: Processes | N
 def check_selections(model: nn.Module, estimator: Reinforce | None) -> None:
     """Raise ArgumentError if the selections of a model and the estimator do not fit together.
 
-    Hard needs an estimator. Best has no gradient at all. Other selections need no estimator, so it would have
-    no effect. The selection of a module is its attribute `select`.
+    Hard needs an estimator. Best has no gradient at all. For other selections, an estimator would
+    have no effect, so it is an error too. The selection of a module is its attribute `select`.
 
     >>> from regard.models import build_model
     >>> check_selections(build_model("bahdanau", 9, 9, width=4), None)

@@ -104,8 +104,9 @@ class Gradients:
     def of_one(self, ready: Any, seed: int, tokens: int, last: bool = True) -> Loss:
         """Add the gradients of a prepared batch to the parameters, and return its detached loss.
 
-        The caller has already set the random seed; a CUDA graph sets it again. last: whether this batch is
-        the last one of the step.
+        The caller has already set the random seed; a CUDA graph sets it again.
+
+        last: whether this batch is the last one of the step.
         """
         replayed = self._replayed(ready, seed, tokens)
         if replayed is not None:

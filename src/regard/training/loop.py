@@ -48,10 +48,13 @@ class StepRequest(NamedTuple):
 class Trainer:
     """Train a task and save checkpoints to a run folder, from the start or from the last checkpoint.
 
-    settings: the learning rate, the number of steps and so on. device: the model is moved to this device.
-    processes: the processes of distributed training. log: reports the progress; by default, nothing is
-    reported. clock: a function that returns the time in seconds. lock: the lock of the run folder. It is
-    checked after each step and before each save, to detect that the folder was moved or deleted.
+    settings: the learning rate, the number of steps and so on.
+    device: the model is moved to this device.
+    processes: the processes of distributed training.
+    log: reports the progress; by default, nothing is reported.
+    clock: a function that returns the time in seconds.
+    lock: the lock of the run folder. It is checked after each step and before each save, to detect that the
+        folder was moved or deleted.
 
     A run that was killed at any moment resumes from its last checkpoint, and its weights are the same, bit
     for bit, as without the interruption: the order of the data depends only on (seed, epoch), the random
@@ -179,7 +182,7 @@ class Trainer:
             self._event("capture", self._uncaptured)
         if self.device.type == "cpu":
             self._event("threads", f"training on the CPU with {count(torch.get_num_threads(), 'thread')}")
-        self._budget.replan_due(self._seconds())  # not due: fractions that an earlier process passed
+        self._budget.replan_due(self._seconds())  # skip fractions that passed before the resume
         self._out_of_time = self.processes.share(int(self._budget.is_over(self._seconds())))
         if at.step:
             self._settle_minutes()
@@ -224,7 +227,7 @@ class Trainer:
         self._announce(self._budget.correct(self.progress, self._seconds(), self.processes))
 
     def _announce(self, text: str) -> None:
-        """Log a message about the number of steps, and save this number in a checkpoint. "": do nothing."""
+        """Log a text about the number of steps, and save a checkpoint with this number, unless text is ""."""
         total = self.log.total = self.progress.total
         if text and total is not None:
             few = budget_warning(total, self.task.len_epoch(0) / self.settings.accumulation_steps)

@@ -33,7 +33,9 @@ class Means:
     ) -> None:
         """Add a step. If it has no target tokens, only its duration is added.
 
-        loss: mean loss of the step. norm: gradient norm. parts: other losses by name.
+        loss: mean loss of the step.
+        norm: gradient norm.
+        parts: other losses by name.
         """
         self.seconds += seconds
         if not tokens:

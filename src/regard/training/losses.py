@@ -18,8 +18,10 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
     plain    = sum_t -log p(y_t)
     smoothed = (1 - smoothing) plain + smoothing sum_t mean_v -log p(v)       (Szegedy et al. 2016, section 7)
 
-    logits: (B, T, V). labels: (B, T). The sums are float32 for any dtype of the logits. The plain loss is
-    detached.
+    y_t is the label of position t, and v is any token of the vocabulary.
+
+    logits: (B, T, V).
+    labels: (B, T). The sums are float32 for any dtype of the logits. The plain loss is detached.
 
     >>> logits, labels = torch.zeros(1, 2, 4), torch.tensor([[2, PAD]])
     >>> smoothed, plain = cross_entropy(logits, labels, 0.1)
@@ -45,7 +47,8 @@ def sequence_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> t
 
     They are the losses of cross_entropy(), but not summed over sequences. The plain loss is detached.
 
-    logits: (B, T, V). labels: (B, T).
+    logits: (B, T, V).
+    labels: (B, T).
 
     >>> smoothed, plain = sequence_losses(torch.zeros(2, 2, 4), torch.tensor([[2, PAD], [2, 3]]))
     >>> (plain / plain[0]).tolist()
@@ -63,7 +66,9 @@ def sequence_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> t
 
 
 def guided_alignment(weights: Tensor, wanted: Tensor) -> Tensor:
-    """Compute the guided-alignment loss, summed over target tokens: -sum_s a*_ts log a_ts (Chen et al. 2016).
+    """Compute the guided-alignment loss of Chen et al. (2016): attention weights a against target weights a*.
+
+    loss = -sum_t sum_s a*_ts log a_ts, for target tokens t and source tokens s
 
     weights: (B, T, S), the attention weights a.
     wanted: (B, T, S), 1 where source token s is aligned with target token t, else 0. It is divided by its sum

@@ -116,8 +116,8 @@ def step_error(
 ) -> NonFinite:
     """Save the batches of a step with keep_batches(), and return the error to raise.
 
-    value: the loss or the gradient norm, whichever is NaN or infinite. last: a text about the last
-    checkpoint, for the message.
+    value: the loss or the gradient norm, whichever is NaN or infinite.
+    last: a text about the last checkpoint, for the message.
     """
     try:
         place = keep_batches(folder, rank, batches, weights, state)
@@ -132,8 +132,8 @@ def step_error(
 def weight_error(step: int, name: str, settings: Training, last: str) -> NonFinite:
     """Return the error for a weight that is NaN or infinite.
 
-    name: the name of the weight; "" if the weight is NaN only in another process. last: a text about the last
-    checkpoint, for the message.
+    name: the name of the weight; "" if the weight is NaN only in another process.
+    last: a text about the last checkpoint, for the message.
     """
     problem = f"{name or 'a weight in another process'} is NaN or infinite; this step is not saved; {last}"
     rate, norm = settings.learning_rate, settings.max_grad_norm

@@ -30,7 +30,9 @@ def build_optimizer(
 
     The learning rate is 0 here; the trainer sets it before each step.
 
-    name: "adamw" or "sgd". beta2: second beta of AdamW. momentum: momentum of SGD; with 0, SGD has no state.
+    name: "adamw" or "sgd".
+    beta2: second beta of AdamW.
+    momentum: momentum of SGD; with 0, SGD has no state.
 
     >>> optimizer = build_optimizer(nn.Linear(2, 3), beta2=0.98, weight_decay=0.1)
     >>> [(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups]
@@ -76,7 +78,7 @@ def load_optimizer(
         shape = parameter.shape if kind != "step" else torch.Size(())
         if value.shape != shape or not value.is_floating_point():
             problem = f"{key} has shape {tuple(value.shape)} and dtype {value.dtype}"
-            raise DataError(message(place, problem, expected=f"floating point of shape {tuple(shape)}"))
+            raise DataError(message(place, problem, expected=f"a float tensor of shape {tuple(shape)}"))
         # The fused optimizer expects all of its state on the device of the parameter.
         optimizer.state[parameter][kind] = value.to(parameter.device)
     expected = _states(optimizer)

@@ -22,14 +22,17 @@ LARGEST = 10**18
 class Progress:
     """The counters that are needed to resume a run, besides the weights and the optimizer state.
 
-    step: number of completed steps. epoch, batch: position of the next batch.
+    step: number of completed steps.
+    epoch: number of the current epoch.
+    batch: number of the next batch within this epoch.
     total: number of steps of the whole run; None while it is unknown.
     minutes: for a run with a time budget, the minutes that `total` was computed from.
     every: for a run with a time budget, the number of steps between two evaluations.
     evaluated: step of the last evaluation.
     best, best_loss, best_step: best score so far, with the loss and the step of that evaluation.
     stale: number of evaluations since the best one.
-    seconds, tokens: training time and target tokens so far.
+    seconds: training time so far.
+    tokens: number of target tokens so far.
     ended: why the run has ended; "" while it has not.
 
     >>> Progress.read(Progress(step=3).written()).step
@@ -56,7 +59,10 @@ class Progress:
         return asdict(self)
 
     def state(self) -> tuple[Any, ...]:
-        """Return the values that can differ between two checkpoints of the same step."""
+        """Return the step and the values that can change without a new step.
+
+        If they are the same as in the last checkpoint, no new checkpoint is needed.
+        """
         return self.step, self.evaluated, self.total, self.ended
 
     def update_best(self, value: float, lower_is_better: bool, loss: float | None = None) -> bool:
@@ -92,7 +98,8 @@ class Progress:
     def rescale_epoch(self, before: int, now: int) -> None:
         """Continue at the same fraction of the epoch, if its number of batches has changed.
 
-        before: the number of batches when the checkpoint was saved. now: the current number.
+        before: the number of batches when the checkpoint was saved.
+        now: the current number.
         """
         if before != now:
             self.batch = min(self.batch * now // max(before, 1), now)
@@ -141,7 +148,8 @@ def surroundings(processes: int, device: str, batches: int) -> dict[str, Any]:
 def changes(state: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return a message for each value of surroundings() that has changed since a checkpoint was saved.
 
-    state: the content of state.json. now: the result of surroundings().
+    state: the content of state.json.
+    now: the result of surroundings().
 
     >>> changes({"threads": 2, "device": "cpu"}, {"threads": 4, "device": "cpu"})
     ['threads: 2 before, 4 now; training continues, but its weights will not be the same, bit for bit']

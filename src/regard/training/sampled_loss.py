@@ -2,6 +2,9 @@
 
     loss = 1/K sum_k loss(y | s_k) + estimate.loss + estimate.baseline_loss, summed over examples
 
+y is the target, s_k are the keys that the attention selects in sample k of K, and `estimate` is the result of
+Reinforce.
+
 A task calls add_estimator() in its constructor and sampled_loss() in loss(). It needs the settings
 training.estimator; see estimators.py for the equations.
 """
@@ -39,7 +42,7 @@ __all__ = [
 ]
 
 
-SAMPLED = "the loss collects what the attention draws (training.estimator)"
+SAMPLED = "the loss collects the keys that the attention samples (training.estimator)"
 """The value of Task.uncapturable for tasks that use sampled_loss()."""
 
 
@@ -63,7 +66,7 @@ def check_estimator(model: nn.Module, training: Training) -> None:
     settings = training.estimator
     check_selections(model, None if settings is None else build_estimator(settings.options(features=1)))
     if settings is not None and training.compile:
-        problem = "what the attention draws cannot be collected in a compiled model"
+        problem = "the keys that the attention samples cannot be collected in a compiled model"
         raise ArgumentError(message("training.estimator", problem, hint="set training.compile=false"))
 
 
@@ -75,7 +78,8 @@ def add_estimator(
     Return None if the settings have no estimator. As the estimator is a part of the model, the optimizer
     trains its baseline, and checkpoints save it.
 
-    features: the size F of the input of a learned baseline. processes: the processes of distributed training.
+    features: the size F of the input of a learned baseline.
+    processes: the processes of distributed training.
 
     >>> from regard.models import build_model
     >>> model = build_model("bahdanau", 9, 9, width=4, select="hard")

@@ -61,7 +61,9 @@ def decay_by_epoch(epoch: int, *, rate: float, after: int, factor: float) -> flo
 
     rate / factor^max(epoch - after, 0)          (Zaremba et al. 2015, section 4.1)
 
-    epoch: number of the epoch; the first is 1. after: 0 or more. factor: 1 or more.
+    epoch: number of the epoch; the first is 1.
+    after: 0 or more.
+    factor: 1 or more.
 
     Values in the paper: rate=1, after=6, factor=1.2 (medium model); rate=1, after=14, factor=1.15 (large
     model).
@@ -79,8 +81,8 @@ def decay_by_epoch(epoch: int, *, rate: float, after: int, factor: float) -> flo
 def scheduled_rate(settings: Training, *, step: int, epoch: int, total: int | None) -> float:
     """Return the learning rate of a step by the schedule of the settings.
 
-    step, epoch: the number of the step and of its epoch, both counted from 1. total: number of steps of the
-    run; None while it is unknown.
+    step, epoch: the number of the step and of its epoch, both counted from 1.
+    total: number of steps of the run; None while it is unknown.
 
     >>> settings = Training(learning_rate=1.0, schedule="epoch-decay", decay_after=6, warmup_steps=0)
     >>> scheduled_rate(settings, step=900, epoch=7, total=None) == 1 / 1.2

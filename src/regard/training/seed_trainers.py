@@ -115,10 +115,10 @@ class SeedTrainers:
             self.clock.tick()
             for trainer in self.trainers.values():
                 if not trainer.checkpoints.all():
-                    trainer.save()  # from now on, all seeds always have a checkpoint of the same step
+                    trainer.save()  # so that all seeds have a checkpoint of the same step from now on
             for seed in self.trainers:
                 self._advance(seed, None)
-            self.log.end_step(0)  # evaluations that a killed process had not finished
+            self.log.end_step(0)  # log evaluations that a killed process had not finished
             while self._pending:
                 self._take_step()
         except (KeyboardInterrupt, SystemExit):
@@ -145,7 +145,9 @@ class SeedTrainers:
     def _advance(self, seed: int, losses: Mapping[str, Any] | None) -> None:
         """Send the losses of a step to the trainer of a seed, which continues until it needs gradients again.
 
-        A trainer that has ended or failed is not called again. losses: None at the start, and to stop.
+        A trainer that has ended or failed is not called again.
+
+        losses: None starts the trainer, or stops it if it has started.
         """
         self._pending.pop(seed, None)
         try:
@@ -155,7 +157,7 @@ class SeedTrainers:
         except NonFinite as error:
             self.failed[seed] = self.trainers[seed].progress.step, error
             self.on_failure(seed, self.trainers[seed].progress.step, error)
-        except RegardError as error:  # such as a moved folder: the other seeds save before it is raised
+        except RegardError as error:  # e.g. its folder was moved: the other seeds save first
             self._stopped, self._error = True, self._error or error
 
 

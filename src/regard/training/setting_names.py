@@ -177,8 +177,10 @@ def _as_table(value: Any, inner: str = "") -> Any:
 def unknown_setting(kind: type[BaseModel], keys: list[str], value: Any, place: str) -> UnknownName:
     """Return the error for a setting that does not exist. It suggests a name that exists, if possible.
 
-    kind: the class of all settings. keys: the sections and the name of the setting: ["training", "lr"].
-    value: the value of the unknown setting. place: where it comes from.
+    kind: the class of all settings.
+    keys: the sections and the name of the setting: ["training", "lr"].
+    value: the value of the unknown setting.
+    place: where it comes from.
     """
     end = "" if place == "the settings" else f" in {place}"
     path = [*keys, *value] if isinstance(value, Mapping) and len(value) == 1 else keys  # such as optimizer.lr

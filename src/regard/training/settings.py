@@ -68,8 +68,9 @@ class BaselineSettings(Section):
     """The name of the baseline of an estimator, and its options; see training/baselines.py.
 
     name: "moving-average" (of the rewards), "learned" (a network that predicts the reward from the input), or
-    "none". decay: decay of the moving averages. hidden, weight: the size of the hidden layer and the weight
-    of the loss, both for "learned".
+        "none".
+    decay: decay of the moving averages. For "learned" only: hidden is the size of the hidden layer, and
+        weight is the weight of the loss.
     """
 
     name: Literal["moving-average", "learned", "none"] = "moving-average"
@@ -92,9 +93,12 @@ class BaselineSettings(Section):
 class EstimatorSettings(Section):
     """How hard attention (model.select = "hard") is trained; see training/estimators.py.
 
-    name: "reinforce". baseline: what is subtracted from the reward. scale: weight of the REINFORCE term.
-    entropy: weight of the entropy of the attention, which is maximised. samples: number of samples of each
-    example. expected: probability that an example reads the expected context instead of samples.
+    name: "reinforce".
+    baseline: what is subtracted from the reward.
+    scale: weight of the REINFORCE term.
+    entropy: weight of the entropy of the attention, which is maximised.
+    samples: number of samples of each example.
+    expected: probability that an example reads the expected context instead of samples.
 
     >>> EstimatorSettings(baseline=BaselineSettings(name="learned")).options(features=8)["baseline"]
     {'name': 'learned', 'features': 8}
@@ -130,22 +134,23 @@ class Training(Section):
     """Training settings, for any task.
 
     steps, epochs, minutes: length of the run. At most one of them may be set; by default, the number of
-    epochs depends on the data. minutes are converted to a number of steps once the speed is known, so that
-    the learning rate depends on the step alone.
+        epochs depends on the data. minutes are converted to a number of steps once the speed is known, so
+        that the learning rate depends on the step alone.
     batch_tokens: batch size in tokens per process, padding included; or batch_size: in sentences per process.
     accumulation_steps: number of batches per step.
     optimizer: "adamw", or "sgd" with `momentum`, which needs a learning_rate.
     learning_rate: the peak of the schedule, reached after warmup_steps. With the schedule "epoch-decay", the
-    learning rate is constant for `decay_after` epochs, and divided by `decay_factor` at the start of each
-    later epoch.
-    beta2: second beta of AdamW. max_grad_norm: gradients with a larger norm are scaled down to this norm (0
-    or inf disables clipping).
+        learning rate is constant for `decay_after` epochs, and divided by `decay_factor` at the start of each
+        later epoch.
+    beta2: second beta of AdamW.
+    max_grad_norm: gradients with a larger norm are scaled down to this norm (0 or inf disables clipping).
     ema: decay of the moving average of the weights (0 disables it).
     estimator: for models with hard attention: "reinforce", or a table with its options, EstimatorSettings.
     precision: "tf32" is float32 with TF32 matrix products; "auto" is bfloat16 on GPUs that support it.
     capture: use one CUDA graph per batch length; "auto" does so for recurrent models on GPUs.
-    keep: number of checkpoints to keep. best: the metric that selects the best checkpoint; None for the
-    default of the task. patience: number of evaluations without a better score after which training stops.
+    keep: number of checkpoints to keep.
+    best: the metric that selects the best checkpoint; None for the default of the task.
+    patience: number of evaluations without a better score after which training stops.
 
     >>> Training(steps=100, learning_rate=1e-3).schedule
     'cosine'
@@ -266,11 +271,11 @@ def override(assignments: Iterable[str]) -> dict[str, Any]:
         name, equals, text = assignment.partition("=")
         keys = [key.strip() for key in name.split(".")]
         if not equals or not all(keys):
-            problem, hint = "this is not a setting", "--set training.learning_rate=0.001"
+            problem, hint = "this is not a setting with a value", "--set training.learning_rate=0.001"
             raise ArgumentError(message(f"--set {assignment}", problem, expected="a.b=value", hint=hint))
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except (ValueError, RecursionError):  # also for integers of thousands of digits
+        except (ValueError, RecursionError):  # ValueError also for integers of thousands of digits
             value = text
         place = settings
         for key in keys[:-1]:

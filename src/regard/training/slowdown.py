@@ -59,7 +59,8 @@ class Slowdown:
 def slowdown_warning(first: float, recent: float, threads: int, counted: str = "target tokens") -> str:
     """Return a warning that training has slowed down.
 
-    first: speed at the start. recent: speed now. Both are in `counted` (e.g. target tokens) per second.
+    first: speed at the start.
+    recent: speed now. Both are in `counted` (e.g. target tokens) per second.
     threads: number of CPU threads.
 
     >>> print(slowdown_warning(5540.0, 77.0, threads=1))

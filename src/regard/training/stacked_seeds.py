@@ -34,14 +34,15 @@ class StackedSeeds:
     """Train n models of one architecture at once, each as if it were trained alone, up to rounding.
 
     models: n models with parameters of the same names and shapes, on one device, such as models that were
-    initialised with different seeds. beta2, weight_decay: options of AdamW, see build_optimizer().
+        initialised with different seeds.
+    beta2, weight_decay: options of AdamW, see build_optimizer().
 
     Supported are models whose forward pass vmap can run: all models of this library. Recurrent layers then
     run step by step with plain matrix products, because vmap does not support torch's recurrent layers.
     Random numbers may come from dropout, torch.rand(), torch.randn() and hard attention (REINFORCE too, with
-    the baseline "none"); any other random function raises. Parameters that the loss does not use get a
-    gradient of 0, not None, so AdamW decays them. On a CPU, all random numbers are the same as when each
-    model is trained alone, with one exception: if attention uses another backend for a single model, the
+    the baseline "none"); any other random function raises an error. Parameters that the loss does not use
+    get a gradient of 0, not None, so AdamW decays them. On a CPU, all random numbers are the same as when
+    each model is trained alone, with one exception: if attention uses another backend for a single model, the
     dropout of attention weights, and all dropout after it, has the same distribution, but different samples.
 
     >>> from regard.data.batch import Batch
@@ -213,7 +214,7 @@ class StackedSeeds:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor], place: str = "StackedSeeds.load()") -> None:
-        """Load the result of tensors(). place: names the file in errors."""
+        """Load the result of tensors(). place: the file, for error messages."""
         named = {name.removeprefix("model."): each for name, each in self.parameters.items()}
         if missing := [name for name in named if name not in tensors]:
             raise DataError(message(place, f"{missing[0]} is missing"))

@@ -25,7 +25,7 @@ LONGEST = 100
 """Maximum number of rows, and maximum number of columns, in the table of weights."""
 
 LEVELS = 16
-"""Number of different colours of the cells. entry.css has one CSS class for each."""
+"""Number of different colours of the cells. entry.css has one CSS class for each colour."""
 
 OPEN, FIRST = 10, 3
 """If a page has more than OPEN translations, only the first tables are expanded; FIRST is their number."""
@@ -106,7 +106,8 @@ def save_page(
 def _article(entry: Entry, number: int | None, unfolded: bool) -> Iterator[str]:
     """Yield the HTML of one translation.
 
-    number: its number on a page of several translations, or None. unfolded: whether its table is expanded.
+    number: its number on a page of several translations, or None.
+    unfolded: whether its table is expanded.
     """
     yield "<article>" if number is None else f'<article id="t{number}">'
     if number is not None:

@@ -56,7 +56,8 @@ class Seen:
     sites: a Site for each recorded attention layer.
     source, target: subwords, including "</s>".
     source_words, target_words: for each subword, the index of its word; -1 for special tokens.
-    title: text printed above pictures. notes: texts printed below pictures.
+    title: text printed above pictures.
+    notes: texts printed below pictures.
     score: the log-probability of the target.
     long: a Pooled for each recorded attention layer of a sequence that is too long for a matrix.
 

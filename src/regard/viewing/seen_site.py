@@ -28,7 +28,7 @@ class Site:
     row_words: for each row (a subword), the index of its word; -1 for special tokens. Default: the word
         indices of the Seen that contains the site.
     column_words: the same for each column.
-    role: what the queries and keys are. Default: the role by the name, see regard.roles.role_by_name().
+    role: what the queries and keys are. Default: derived from the name by regard.roles.role_by_name().
 
     >>> Site("decoder.cross", [[0.9, 0.1]], ["cat"], ["고양이", "</s>"])
     Site('decoder.cross', H=1 T=1 S=2)

@@ -57,7 +57,9 @@ def to_svg(drawing: RenderableType, width: int = 88, title: str = "") -> str:
 def _marks(line: list[Segment], top: float) -> list[Mark]:
     """Return the marks of one line: its background boxes, then its words.
 
-    Each word is stretched to the width of its terminal cells. top: vertical position of the line.
+    Each word is stretched to the width of its terminal cells.
+
+    top: vertical position of the line.
     """
     boxes: list[Mark] = []
     words: list[Mark] = []

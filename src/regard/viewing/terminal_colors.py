@@ -16,7 +16,7 @@ _RAMP = ((20, 23, 31), (33, 60, 96), (38, 122, 142), (122, 196, 152), (253, 246,
 
 
 class Shades:
-    """Draws cells and bars for one console. If it has fewer than 256 colours, block characters are used."""
+    """Draws cells and bars for one console. With fewer than 256 colours, it uses block characters."""
 
     def __init__(self, console: Console, options: ConsoleOptions):
         self.colour = console.color_system in ("256", "truecolor") and not console.no_color
@@ -27,7 +27,8 @@ class Shades:
     def cell(self, level: float, width: int, number: str = "") -> tuple[str, Style]:
         """Return text and style of a matrix cell.
 
-        level: from 0 to 1, or NaN. number: the weight as text, to write in the cell; "" for none.
+        level: from 0 to 1, or NaN.
+        number: the weight as text, to write in the cell; "" for none.
         """
         if level != level:
             return "?".center(width), Style()

@@ -68,7 +68,10 @@ def _joined(name: str, calls: Sequence[Any], call: str) -> NDArray[Any]:
 
     If the site was called several times with one query each, as in step-by-step decoding, the weights of all
     calls are joined.
-    name: the name of the site. calls: its recorded calls. call: the public function, for error messages.
+
+    name: the name of the site.
+    calls: its recorded calls.
+    call: the public function, for error messages.
     """
     weights = [_weights(name, each, call) for each in calls]
     if len(weights) > 1 and any(each.shape[-2] != 1 for each in weights):

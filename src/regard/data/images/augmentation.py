@@ -43,7 +43,9 @@ class Augmentation:
     def __call__(self, images: Tensor, indices: Sequence[int] | Tensor, epoch: int) -> Tensor:
         """Return augmented images, (B, 3, size, size), or (B, 3, H, W) without crops, of the same dtype.
 
-        images: (B, 3, H, W). indices: the index of each image in the data, (B,). epoch: from 0.
+        images: (B, 3, H, W).
+        indices: the index of each image in the data, (B,).
+        epoch: from 0.
         """
         call = "Augmentation()"
         size = _crop_size(call, images, self.size)

@@ -34,7 +34,8 @@ class CaptionEntry(NamedTuple):
     place: file and line, or file and image, for error messages.
     image: the name of the image file, relative to the folder of images.
     captions: the captions, as written.
-    numbers, unit: what each caption is in the file, for error messages: column 3, annotation 17.
+    unit: what the file has for each caption: "column", "annotation" and so on, for error messages.
+    numbers: the number of this unit for each caption: 3 if the caption is in column 3.
     split: the split that the file assigns to the image; None if the file has no splits.
     complete: True if the entry has all captions of the image; False if more entries of the image may follow.
     """
@@ -123,7 +124,7 @@ def json_lines(path: Path) -> Iterator[CaptionEntry]:
         split = _field(row, "split", str, place) if "split" in row else None
         if ("captions" in row) == ("caption" in row):
             problem = f"{'both' if 'caption' in row else 'neither'} of the fields 'caption' and 'captions'"
-            raise DataError(message(place, problem, expected="one of the two"))
+            raise DataError(message(place, problem, expected="exactly one of them"))
         if "caption" in row:
             captions = [_field(row, "caption", str, place)]
         else:
@@ -138,7 +139,8 @@ def coco(path: Path, content: dict[str, Any] | None = None) -> Iterator[CaptionE
 
     {"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [{"id": 7, "image_id": 1, "caption": "..."}]}
 
-    Images without an annotation have an entry without captions. content: the parsed file, if it was read.
+    Images without an annotation have an entry without captions.
+    content: the parsed file, if the caller has read it; if None, it is read here.
     """
     content = _json(path) if content is None else content
     name = shown(path)
@@ -169,8 +171,8 @@ def karpathy(path: Path, content: dict[str, Any] | None = None) -> Iterator[Capt
     {"images": [{"filename": "a.jpg", "imgid": 0, "split": "train",
                  "sentences": [{"raw": "...", "sentid": 0}]}]}
 
-    If an image has the field "filepath", it is a folder inside the folder of images. content: the parsed
-    file, if it was read.
+    If an image has the field "filepath", it is a folder inside the folder of images.
+    content: as in coco().
     """
     content = _json(path) if content is None else content
     name = shown(path)

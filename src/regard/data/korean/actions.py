@@ -93,7 +93,7 @@ def at_place(dice: Dice, place: Place, particle: str, to: bool = False) -> Phras
 
 
 def action(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Phrase:
-    """Generate a clause with the verb of `frame`, its properties in `plan`, and this subject."""
+    """Generate a clause with this subject, the verb of `frame`, and the properties in `plan`."""
     predicate = verb_predicate(frame.verb, plan.tense, plan.ending, subject.agreement, plan.negation)
     around = rest(dice, frame, plan, subject, predicate)
     return arranged(subject, predicate, around, plan.ending == "question")

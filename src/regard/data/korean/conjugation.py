@@ -37,14 +37,15 @@ CONTRACTIONS = {
 """How the last vowel of a stem contracts with 아 or 어: 가 + 아 is 가, 보 + 아 is 봐, 마시 + 어 is 마셔."""
 
 WITH_A = {"ㅐ": "ㅐ", "ㅏ": "ㅐ", "ㅑ": "ㅒ", "ㅓ": "ㅔ", "ㅕ": "ㅖ"}
-"""How the last vowel of a stem in ㅎ contracts with 아 or 어: 빨갛 + 아 is 빨개, 하얗 + 아 is 하얘."""
+"""How the last vowel of a stem that ends in ㅎ contracts with 아 or 어: 빨갛 + 아 is 빨개."""
 
 
 class Stem(NamedTuple):
     """The stem of a verb or an adjective.
 
     text: the dictionary form without 다.
-    kind: its type of irregularity, a key of KINDS. describes: True for an adjective, False for a verb.
+    kind: its type of irregularity, a key of KINDS.
+    describes: True for an adjective, False for a verb.
 
     >>> conjugate(Stem("아름답", "ㅂ", True), "ㄴ")
     '아름다운'

@@ -174,7 +174,7 @@ def korean_english(
 
     split: "train", "valid" and "test" have sentences of up to 30 words in each language; "long" has sentences
         of 25 to 60 Korean words.
-    count: number of examples. A larger count starts with the examples of a smaller one.
+    count: number of examples. A larger count only adds examples at the end.
     seed: random seed. The same split, seed and version always give the same examples.
     version: version of the grammar. Version 2, the default, omits the final punctuation mark of one sentence
         in five and adds the purpose ending -(으)러, more reasons and a name. Version 1 is the original

@@ -108,7 +108,8 @@ class Frame(NamedTuple):
     """A verb with the words that can be used with it. A verb may have several frames.
 
     objects: the nouns that can be its object.
-    places: where the action can happen. goals: where the motion can lead to, for verbs of motion.
+    places: where the action can happen.
+    goals: where the motion can lead to, for verbs of motion.
     tools: tools and means of transport, in Korean and in English.
     manners: adverbs of manner, in Korean and in English.
     traits: keys of TRAITS.

@@ -89,7 +89,8 @@ def _weather_cause(dice: Dice) -> tuple[Phrase, bool]:
 class Motive(NamedTuple):
     """What a person does for a reason: go somewhere to do something.
 
-    goals: where to go. stems: what to do there, as verb stems.
+    goals: where to go.
+    stems: what to do there, as verb stems.
     """
 
     goals: tuple[str, ...]

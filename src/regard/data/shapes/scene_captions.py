@@ -82,7 +82,9 @@ class Region(NamedTuple):
 
 
 def all_captions(scene: Scene) -> list[str]:
-    """Return the captions from which those of a scene are drawn: each relation, and the place of each object.
+    """Return all captions that can be generated for a scene.
+
+    There is one caption for each relation between two objects, and one for the place of each object.
 
     >>> first = SceneObject("small", "red", "circle", x=10, y=10, tint=(214, 40, 40))
     >>> second = SceneObject("large", "blue", "square", x=10, y=50, tint=(40, 80, 214))
@@ -149,9 +151,9 @@ class _Statement:
     """A parsed caption.
 
     phrases: for each noun phrase, its attributes (size, colour, shape) that are named.
-    places: place of a phrase, by the index of the phrase.
-    relations: relation, index of the first phrase, index of the second phrase.
-    content: for the index of each content word, the phrases that the word is about.
+    places: maps the index of a phrase to the place that the caption names for it.
+    relations: tuples (relation, index of the first phrase, index of the second phrase).
+    content: maps the index of each content word to the indices of the phrases that the word is about.
     """
 
     phrases: list[frozenset[str]] = field(default_factory=list)

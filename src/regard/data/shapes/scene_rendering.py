@@ -64,7 +64,7 @@ def object_mask(thing: SceneObject) -> NDArray[numpy.bool_]:
 
 @cache
 def _coverage(shape: str, size: str) -> NDArray[numpy.int32]:
-    """Return the coverage of each pixel of the bounding box, 0 to FULL, (2 * radius + 1, 2 * radius + 1)."""
+    """Return the coverage of each pixel in the bounding box of an object, 0 to FULL, as a square array."""
     width = 2 * SIZES[size] + 1
     # Twice SAMPLES units are one pixel, so that sample points have integer coordinates; the centre is 0.
     edge = SAMPLES * width

@@ -27,7 +27,10 @@ PIXELS = 64
 
 SQUARE = 21
 SQUARE_STARTS = (0, 21, 43)
-"""Width of each of the 3 x 3 squares in pixels, and the first pixel of each row or column of squares."""
+"""Where the 3 x 3 squares are, in pixels.
+
+SQUARE: the width of a square. SQUARE_STARTS: where the three rows, or the three columns, of squares begin.
+"""
 
 SHAPES = ("circle", "square", "triangle", "cross")
 

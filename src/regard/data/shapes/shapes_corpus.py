@@ -46,7 +46,10 @@ KINDS: tuple[Kind, ...] = tuple(
 
 BACKGROUNDS = range(225, 256)
 TINTS = range(-12, 13)
-"""The grey levels of backgrounds, and the differences between a tint and its colour, for each of R, G, B."""
+"""Ranges of random values.
+
+BACKGROUNDS: the grey level of a background. TINTS: what is added to each of R, G and B of a colour.
+"""
 
 WORDS = 32
 """Number of random integers that are drawn for each scene."""
@@ -163,7 +166,7 @@ def shapes(split: str = "train", count: int = 10000, seed: int = 0, captions: in
 
     split: "train", "valid", "test" or "held-out" (see SPLITS). "test" also has pairs of colour and shape that
         training never shows; "held-out" has only such pairs.
-    count: number of pictures. A larger count starts with the pictures of a smaller one.
+    count: number of pictures. A larger count only adds pictures at the end.
     seed: random seed. The same split, seed and index always give the same picture and captions.
     captions: number of captions of each picture, 1 to 4, all different.
 

@@ -17,7 +17,7 @@ SPACE = "\u2581"
 
 SAMPLE_LINES = 50_000
 SAMPLE_CHARACTERS = 20_000_000
-"""Maximum number of lines, and maximum number of characters, on which a vocabulary is trained.
+"""A vocabulary is trained on at most SAMPLE_LINES lines with at most SAMPLE_CHARACTERS characters.
 
 More text takes longer and hardly changes the vocabulary.
 """
@@ -58,7 +58,8 @@ def sides(pair: Any) -> tuple[str, str]:
 class Sample(NamedTuple):
     """A random sample of lines to train on.
 
-    lines: the lines, cleaned and not empty. scale: number of all lines divided by the number in the sample.
+    lines: the lines, cleaned and not empty.
+    scale: number of all lines divided by the number in the sample.
     """
 
     lines: list[str]

@@ -215,7 +215,8 @@ class ShortWord(NamedTuple):
 class LongWord(NamedTuple):
     """A word with many segmentations, which is sampled piece by piece.
 
-    ways: the result of backpointers(). tokens_of: a function that converts pieces to tokens.
+    ways: the result of backpointers().
+    tokens_of: a function that converts pieces to tokens.
     """
 
     word: str

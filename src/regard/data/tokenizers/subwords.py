@@ -45,9 +45,9 @@ See OFTEN for rarer characters. Characters that are not pieces are encoded as by
 """
 
 OFTEN, ALPHABET = 5, 1000
-"""A rarer character becomes a piece too if it occurs at least OFTEN times, as long as there are fewer than
-ALPHABET such pieces. So a small text keeps its letters, digits and punctuation marks. In Chinese, which has
-more than ALPHABET characters, COVERED still decides."""
+"""A rarer character becomes a piece too if it occurs at least OFTEN times, as long as fewer than ALPHABET
+characters are pieces. So a small text keeps its letters, digits and punctuation marks. In Chinese, which has
+more than ALPHABET characters, only COVERED decides."""
 
 PART = 1000
 """Maximum length of a training line in characters. Longer lines are split."""
@@ -256,7 +256,7 @@ class BPE(Subwords):
 
 
 def _covering(counts: Counter[str]) -> list[str]:
-    """Return the characters that become pieces (see COVERED and OFTEN), ▁ and then the most frequent first.
+    """Return the characters that become pieces (see COVERED and OFTEN): first ▁, then the most frequent.
 
     counts: how often each character occurs.
     """

@@ -109,6 +109,11 @@ class Tokenizer(ABC):
         """
         return ()
 
+    @property
+    def bytewise(self) -> bool:
+        """Whether the tokenizer encodes characters outside its vocabulary as bytes, instead of UNK."""
+        return self.uncovered > {UNK}
+
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to one file. The write is atomic: an interruption leaves no partial file."""
         write_whole(Path(path), self.serialized())

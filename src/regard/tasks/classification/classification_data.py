@@ -16,7 +16,7 @@ from regard.data.labelled_formats import checked_columns
 from regard.data.labelled_text import MANY, LabelledTexts, format_of, read_labelled
 from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from regard.data.tokenizers.lowercased import Lowercased
-from regard.errors import ArgumentError, DataError, RegardError, message, printable
+from regard.errors import ArgumentError, DataError, RegardError, message, naming_place, printable
 from regard.files.atomic_io import replace
 from regard.files.untrusted import parse_json, read_limited
 from regard.tasks.classification.classification_settings import ClassificationData
@@ -29,6 +29,7 @@ __all__ = [
     "LabelledSplit",
     "check_files",
     "check_header_lines",
+    "check_unknown_header",
     "load_labels",
     "load_text_tokenizer",
     "read_labelled_split",
@@ -62,6 +63,7 @@ class LabelledSplit:
     def notes(self) -> tuple[str | ClassBalance, ...]:
         """Messages for the log: the number of texts, of texts left out, and of texts of each class."""
         train, valid = self.train.balance(self.labels), self.valid.balance(self.labels)
+        unit = "pairs of texts" if self.train.pairs else "texts"
         held = ", held out from the training files" if self.is_held_out else ""
         both = (self.train,) if self.is_held_out else (self.train, self.valid)
         empty, ignored = sum(each.empty for each in both), sum(each.ignored for each in both)
@@ -69,10 +71,10 @@ class LabelledSplit:
         left_out += (
             [f"{ignored:,} texts are left out because of their label (data.ignore)"] if ignored else []
         )
-        majority = f"always predicting one class has accuracy {valid.majority:.3f} at most"
+        majority = f"predicting the same class for all texts has accuracy {valid.majority:.3f} at most"
         return (
             *left_out,
-            f"{len(self.train):,} training texts, {len(self.valid):,} validation texts{held}; {majority}",
+            f"{len(self.train):,} training {unit}, {len(self.valid):,} validation {unit}{held}; {majority}",
             train,
             *_single_texts(self.train),
         )
@@ -91,6 +93,8 @@ def read_labelled_split(data: ClassificationData) -> LabelledSplit:
     else:
         train, valid = hold_out_texts(whole, data.held_out)
     labels = train.label_set()
+    if data.valid_file:
+        check_unknown_header(valid, labels, data.format)
     valid.label_indices(labels)
     return LabelledSplit(train, valid, labels, is_held_out=not data.valid_file)
 
@@ -129,6 +133,26 @@ def check_header_lines(data: ClassificationData, split: LabelledSplit) -> None:
             problem = f"the line looks like a header: no other line has the label {label!r}"
             hint = f"name the columns, --columns {listed}, or remove the line"
             raise DataError(message(train.place(row), problem, hint=hint))
+
+
+def check_unknown_header(texts: LabelledTexts, labels: Labels, format: str | None) -> None:
+    """Raise DataError if the first line of a TSV file has an unknown label and looks like a header line.
+
+    It looks like a header if no column of the line contains a space.
+
+    format: as in read_labelled().
+    """
+    for row in numpy.flatnonzero(texts.lines == 1).tolist():
+        text = texts[row]
+        names = [text.label, text.first, *(() if text.second is None else (text.second,))]
+        kind = format_of(Path(texts.file_names[texts.files[row]]), format)
+        if kind == "tsv" and text.label not in labels and all(len(name.split()) == 1 for name in names):
+            label = printable(text.label)[:80]
+            problem = f"the line looks like a header: the label {label!r} does not occur in the training data"
+            listed = ",".join(printable(name)[:80] for name in names)
+            hint = f"name the columns, --columns {listed}, or remove the line"
+            expected = f"one of {labels.listed()}"
+            raise DataError(message(texts.place(row), problem, expected=expected, hint=hint))
 
 
 def _single_texts(train: LabelledTexts) -> tuple[str, ...]:
@@ -188,7 +212,9 @@ class LabelledCorpus:
         if not (folder / TOKENIZER).exists():
             texts = split.train.texts
             texts = tuple(text.lower() for text in texts) if data.lowercase else texts
-            train_tokenizer(data.tokenizer, texts, data.vocab_size, sample=lines).save(folder / TOKENIZER)
+            with naming_place("data.vocab_size (--vocab-size)"):
+                tokenizer = train_tokenizer(data.tokenizer, texts, data.vocab_size, sample=lines)
+            tokenizer.save(folder / TOKENIZER)
         if not (folder / LABELS).exists():
             content = json.dumps({"labels": list(split.labels)}, ensure_ascii=False, indent=1)
             replace(folder / LABELS, content.encode() + b"\n")

@@ -28,16 +28,18 @@ EPOCHS, MIN_STEPS, MAX_STEPS = 10, 400, 30_000
 """The length of a run without a budget: EPOCHS epochs, but at least MIN_STEPS and at most MAX_STEPS steps."""
 
 WARMUP_PART, MOST_WARMUP = 0.05, 200
-"""Warm-up: its fraction of all steps, and its maximum number of steps."""
+"""The warm-up takes the fraction WARMUP_PART of all steps, but at most MOST_WARMUP steps."""
 
 WIDTH = 128
 """The width of recurrent models. A transformer has its own default size."""
 
 RECURRENT = {False: (0.3, 4e-3), True: (0.2, 2e-3)}
-"""Whether the model classifies pairs -> (dropout, learning rate at width WIDTH) of a recurrent model."""
+"""The dropout of a recurrent model, and its learning rate at width WIDTH. The key True is for models of pairs
+of texts, False for models of single texts."""
 
 TRANSFORMER_RATE, TUNING_RATE = 1e-3, 3e-4
-"""The learning rate of a transformer, and of any model that starts from the weights of another run."""
+"""Learning rates: TRANSFORMER_RATE of a transformer that is trained from the start, TUNING_RATE of any model
+that starts from the weights of another run."""
 
 
 def plan_classification(
@@ -51,8 +53,9 @@ def plan_classification(
 ) -> Plan:
     """Return the plan of a run, the same in all processes.
 
-    given: the settings that are known so far. timed: measure the speed even if the budget is in steps or
-    epochs. If it is in minutes, the speed is always measured.
+    given: the settings that are known so far.
+    timed: measure the speed even if the budget is in steps or epochs. If it is in minutes, the speed is
+        always measured.
     """
     training, texts = given.get("training", {}), len(corpus.train)
     group = processes.world * training.get("accumulation_steps", 1)
@@ -115,7 +118,7 @@ def _epoch_steps(
     task: type[RunTask], settings: Mapping[str, Any], corpus: LabelledCorpus, group: int
 ) -> float:
     """Return the number of optimizer steps of an epoch. group: the number of batches of one step."""
-    with torch.device("meta"):  # len_epoch() needs no weights, so they use no memory
+    with torch.device("meta"):  # the model gets no memory: len_epoch() needs no weights
         return _built(task, settings, corpus, "cpu").len_epoch(0) / group
 
 

@@ -18,15 +18,21 @@ Column = Annotated[int, Field(ge=1, le=1_000_000)] | Annotated[str, Field(min_le
 class ClassificationData(Section):
     """The files of labelled texts, and how they are tokenized.
 
-    train_file: files of the training set. valid_file: files of the validation set. Without valid_file, texts
-    of the training set are held out, with the same share of each class. held_out: the number of texts to hold
-    out; default: a tenth, at most 2,000. format: tsv, jsonl or label-first (a label, a space, and the text);
-    by default, it follows from the file names. label: the column of the label. text: the column of the text.
-    A column is a number (from 1), a name in the header line, or the name of a JSON field; by default, the
-    label is column 1 or "label", and the text is column 2 or "text". second: the column of the second text,
-    for pairs of texts. ignore: labels whose texts are left out. lowercase: convert all text to lower case.
-    tokenizer: word, unigram, bpe or character. vocab_size: vocabulary size. max_length: maximum number of
-    tokens of a text; longer texts are truncated.
+    train_file: files of the training set.
+    valid_file: files of the validation set. Without valid_file, texts of the training set are held out, with
+        the same share of each class.
+    held_out: the number of texts to hold out; default: a tenth, at most 2,000.
+    format: tsv, jsonl or label-first (a label, a space, and the text); by default, it follows from the file
+        names.
+    label: the column of the label.
+    text: the column of the text. A column is a number (from 1), a name in the header line, or the name of a
+        JSON field; by default, the label is column 1 or "label", and the text is column 2 or "text".
+    second: the column of the second text, for pairs of texts.
+    ignore: labels whose texts are left out.
+    lowercase: convert all text to lower case.
+    tokenizer: word, unigram, bpe or character.
+    vocab_size: vocabulary size.
+    max_length: maximum number of tokens of a text; longer texts are truncated.
     """
 
     train_file: Annotated[list[str], Field(min_length=1)]

@@ -19,13 +19,13 @@ from regard.data.labelled_batching import LabelledBatches
 from regard.data.labelled_text import LabelledText
 from regard.errors import ArgumentError, message, printable
 from regard.evaluation.classification import Classification
-from regard.evaluation.classification_report import classification_report
+from regard.evaluation.classification_report import ClassificationReport, classification_report
 from regard.evaluation.text_classifier import TextClassifier
 from regard.models.classifier import Classifier
 from regard.models.classifiers import build_classifier
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun, check_memory
+from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.tasks.classification.classification_data import (
     LABELS,
     TOKENIZER,
@@ -64,7 +64,6 @@ from regard.training.sampled_loss import (
     SAMPLED,
     RowLosses,
     add_estimator,
-    check_estimator,
     embedding_features,
     features_size,
     sampled_loss,
@@ -143,7 +142,7 @@ class ClassificationTask(RunTask):
         cls, settings: ClassificationSettings, fingerprints: Mapping[str, str] | None = None
     ) -> LabelledSplit:
         split = read_labelled_split(settings.data)
-        if fingerprints is None:  # a new run; a resumed run keeps the classes that it began with
+        if fingerprints is None:  # only for a new run: a resumed run keeps its classes
             check_header_lines(settings.data, split)
         return split
 
@@ -207,10 +206,7 @@ class ClassificationTask(RunTask):
     def check_model(cls, settings: ClassificationSettings) -> None:
         if error := misplaced(ClassificationSettings, "model", settings.model.options):
             raise error
-        with torch.device("meta"):
-            model = cls.build_model(settings.model, cls.smallest_sizes)
-        check_memory(model)
-        check_estimator(model, settings.training)
+        model = cls.outlined(settings)
         longest = settings.data.max_length
         if model.longest is not None and longest >= model.longest:
             problem = f"data.max_length is {longest:,}, but the model has {model.longest:,} positions"
@@ -229,11 +225,6 @@ class ClassificationTask(RunTask):
         timed: bool = False,
     ) -> Plan:
         return plan_classification(cls, settings, corpus, device, processes, timed=timed)
-
-    @classmethod
-    def summary(cls, data: LabelledSplit) -> str:
-        unit = "pairs of texts" if data.train.pairs else "texts"
-        return f"{len(data.train):,} training {unit}, {len(data.valid):,} validation {unit}"
 
     def described(self) -> str:
         return f"{self.corpus.tokenizer.size:,} tokens, {len(self.corpus.labels)} classes"
@@ -336,7 +327,7 @@ class ClassificationTask(RunTask):
             predicted += logits_BC.argmax(-1).tolist()
         report = classification_report(true, predicted, self.corpus.labels)
         scores = {"loss": total / len(true), "accuracy": report.accuracy, "macro_f1": report.macro_f1}
-        return Evaluation(scores, [report, *self._shown()])
+        return Evaluation(scores, [_Tables(report), *self._shown()])
 
     def _shown(self) -> list[RenderableType]:
         """Return some validation texts to print, with predicted class, true class and attention."""
@@ -361,8 +352,18 @@ class _Sample:
     result: Classification
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(f"true class  {printable(self.text.label)}")
-        yield self.result
+        yield Text(f"true class {printable(self.text.label)}, predicted {self.result.summary()}")
+        yield from self.result.body()
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """The tables of a report without its first line: the line of the evaluation has the same scores."""
+
+    report: ClassificationReport
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self.report.tables(options.max_width)
 
 
 def _spread(texts: Sequence[str], count: int) -> list[int]:

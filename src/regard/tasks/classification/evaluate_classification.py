@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from regard.data.class_labels import ClassBalance
+from regard.data.class_labels import ClassBalance, Labels
 from regard.data.labelled_text import LabelledTexts, read_labelled
 from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, message, shown
@@ -20,7 +20,7 @@ from regard.evaluation.classifier_erasure import ClassifierErasure, erase_words
 from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun, report_changed_data
 from regard.runs.run_task import RunTask
-from regard.tasks.classification.classification_data import read_labelled_split
+from regard.tasks.classification.classification_data import check_unknown_header, read_labelled_split
 from regard.tasks.classification.classification_run import ClassificationRun
 from regard.tasks.classification.classification_settings import ClassificationData
 from regard.tasks.classification.labelled_options import FORMATS, labelled_columns
@@ -41,7 +41,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 """The options of `regard evaluate` for classification."""
 
 MOST_TEXTS = 1000
-"""Maximum number of texts, or pairs, to measure faithfulness on: each text is classified 9 times."""
+"""Maximum number of texts, or pairs, to measure faithfulness on, because each is classified 9 times."""
 
 MOST_ENTRIES = 300
 """Maximum number of texts on an HTML page."""
@@ -51,7 +51,8 @@ MOST_ENTRIES = 300
 class ClassificationEvaluation:
     """The comparison of predicted and true classes, and the faithfulness of the attention if it was measured.
 
-    data: where the texts come from, for the title. run: the run folder and the step of the checkpoint.
+    data: where the texts come from, for the title.
+    run: the run folder and the step of the checkpoint.
     balance: the number of texts of each class.
     """
 
@@ -76,10 +77,8 @@ class ClassificationEvaluation:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield Text(f"{shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}", "bold")
         yield self.report
-        yield Text()
-        majority = f"always predicting the most frequent class has accuracy {self.balance.majority:.3f}"
-        yield Text(f"class balance ({majority})", "dim")
-        yield self.balance
+        majority = f"{self.balance.majority:.3f}"
+        yield Text(f"always predicting the most frequent class has accuracy {majority}", "dim")
         if self.erasure is not None:
             yield Text()
             for sentence in _sentences(self.erasure):
@@ -118,7 +117,7 @@ def evaluate_classification(
         hint = "train it with model.pooling=attention, the default"
         raise ArgumentError(message("--faithfulness", problem, hint=hint))
     data = classifier.settings.data
-    texts = _read(data, options)
+    texts = _read(data, classifier.labels, options)
     name = "" if texts is None else texts.name
     if texts is None:
         split = read_labelled_split(data)
@@ -135,10 +134,10 @@ def evaluate_classification(
     return ClassificationEvaluation(name, about, report, texts.balance(classifier.labels), erasure)
 
 
-def _read(data: ClassificationData, options: Mapping[str, Any]) -> LabelledTexts | None:
+def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) -> LabelledTexts | None:
     """Read the labelled texts of --test-file, --tsv or --jsonl; return None if none of them is used.
 
-    Without --columns or --fields, the columns are the same as in training.
+    labels: the classes of the run. Without --columns or --fields, the columns are the same as in training.
     """
     ways = {each: options[each] for each in ("test_file", "tsv", "jsonl") if options[each]}
     if len(ways) > 1:
@@ -156,7 +155,9 @@ def _read(data: ClassificationData, options: Mapping[str, Any]) -> LabelledTexts
     columns: dict[str, Any] = {"label": data.label, "text": data.text, "second": data.second}
     if named is not None:
         columns = labelled_columns(f"--{FORMATS[way]}", named, 2 if data.second is None else 3)
-    return read_labelled(files, kind, **columns, ignore=data.ignore)
+    texts = read_labelled(files, kind, **columns, ignore=data.ignore)
+    check_unknown_header(texts, labels, kind)
+    return texts
 
 
 def _check_page(page: Path | None) -> None:

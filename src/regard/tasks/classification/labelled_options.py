@@ -25,7 +25,8 @@ OWN_OPTIONS = (*FORMATS, *FORMATS.values(), *(f"valid_{each}" for each in FORMAT
 def labelled_columns(option: str, text: str, count: int | None = None) -> dict[str, Any]:
     """Parse the columns of label, text and, for pairs of texts, second text.
 
-    option: --columns (numbers or names) or --fields (names). count: number of columns; None for 2 or 3.
+    option: --columns (numbers or names) or --fields (names).
+    count: number of columns; None for 2 or 3.
 
     >>> labelled_columns("--columns", "2,1"), labelled_columns("--fields", "class,a,b")["second"]
     ({'label': 2, 'text': 1}, 'b')

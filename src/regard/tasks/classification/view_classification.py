@@ -24,9 +24,10 @@ __all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "ClassificationView", "view_classificati
 
 ERASURE = "erasure"
 LEAST_SCALE = 0.01
-"""In the view "erasure", the decrease of the probability that is drawn darkest is this large at least."""
+"""In the view "erasure", the word with the largest decrease of the probability is drawn darkest. If all
+decreases are smaller than this, they are drawn lighter, so that the words do not look important."""
 
-OWN_VIEWS = MappingProxyType({ERASURE: "the words, shaded by the effect of hiding each on the probability"})
+OWN_VIEWS = MappingProxyType({ERASURE: "the words, shaded by how much hiding a word lowers the probability"})
 """Name -> help text of the view that only classification has, because it has to run the classifier."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
@@ -59,7 +60,7 @@ class ClassificationView(RunView):
         """Raise ArgumentError if a view needs one text of a pair, but --site does not say which."""
         if len(self.result.texts) > 1 and site is None:
             sites = ", ".join(each.name for each in self.seen.sites)
-            problem = "a pair has the attention of two texts"
+            problem = "a pair has two texts, each with its own attention"
             raise ArgumentError(message(f"--view {view}", problem, expected=f"--site with one of {sites}"))
 
     def _texts(self, view: str) -> Picture:

@@ -44,7 +44,8 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     ),
     CommandOption(
         "--stride",
-        "Distance of the sliding windows: each token is predicted from at least window - stride + 1 tokens.",
+        "Number of tokens by which the window moves. Each token is predicted from at least "
+        "window - stride + 1 tokens.",
         "INT",
         int,
         shown_default="half of the window",
@@ -60,10 +61,15 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 class LanguageReport:
     """The perplexity of a text.
 
-    data: where the text comes from, for the title. run: the run folder and the step of the checkpoint.
-    loss: the loss on the text. unknown: number of unknown tokens. window: number of tokens of a sliding
-    window. stride: distance between two windows. Both are None if a recurrent model read the text from its
-    beginning to its end, without windows.
+    data: where the text comes from, for the title.
+    run: the run folder and the step of the checkpoint.
+    loss: the loss on the text.
+    unknown: number of unknown tokens.
+    window: number of tokens of a sliding window.
+    stride: number of tokens from the start of a window to the start of the next. window and stride are None
+        if the text was read without windows: a recurrent model read it from its beginning to its end, or each
+        line (document) was read at once.
+    carried: whether a recurrent model carried its state through the text.
     """
 
     data: str
@@ -72,6 +78,7 @@ class LanguageReport:
     unknown: int
     window: int | None
     stride: int | None
+    carried: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores and counts as a dict for JSON."""
@@ -98,7 +105,9 @@ class LanguageReport:
 
     def _rows(self) -> Iterator[tuple[str, str, str]]:
         loss, counts = self.loss, self.loss.counts
-        how = "the recurrent state is carried through the text"
+        how = "each line is read at once"
+        if self.carried:
+            how = "the recurrent state is carried through the text"
         if self.window is not None:
             how = f"windows of {self.window:,} tokens, stride {self.stride:,}"
         yield "perplexity", f"{loss.perplexity:,.2f}", f"per token; {how}"
@@ -139,21 +148,40 @@ def evaluate_text(
 ) -> LanguageReport:
     """Compute the perplexity of a text.
 
-    name: the name of the text in the report. window: number of tokens of a sliding window. stride: distance
-    between two windows. By default, both are as in the evaluations during training.
+    name: the name of the text in the report.
+    window: number of tokens of a sliding window.
+    stride: distance between two windows. By default, both are as in the evaluations during training.
     """
     settings = _with_windows(run, window, stride)
     with advancing("reading the text", text.token_count) as report:
         batches = evaluation_batches(text, settings)
+        windows = _windows(batches)
+        if stride is not None and windows is None:
+            raise _useless_stride(stride, batches)
         loss = text_loss(run.model, _counted(batches, report), text)
-    sliding = batches if isinstance(batches, SlidingWindows) else None
-    windows = (None, None) if sliding is None else (sliding.window, sliding.stride)
     about = {"folder": str(run.folder), "step": run.checkpoint.step}
-    return LanguageReport(name, about, loss, text.unknown_count, *windows)
+    window, stride = windows or (None, None)
+    return LanguageReport(name, about, loss, text.unknown_count, window, stride, settings.carried)
+
+
+def _windows(batches: Any) -> tuple[int, int] | None:
+    """Return window and stride; None if a recurrent state is carried, or if each line is read at once."""
+    if not isinstance(batches, SlidingWindows):
+        return None
+    at_once = batches.text.layout == "documents" and batches.longest <= batches.window
+    return None if at_once else (batches.window, batches.stride)
+
+
+def _useless_stride(stride: int, windows: Any) -> ArgumentError:
+    """Return the error that --stride has no effect, because each line fits into one of the SlidingWindows."""
+    longest = f"{windows.longest:,}"
+    problem = f"the longest line has {longest} tokens and fits into one window of {windows.window:,} tokens"
+    hint = f"leave --stride out, or use a --window below {longest}"
+    return ArgumentError(message(f"--stride {stride}", problem, hint=hint))
 
 
 def _with_windows(run: LanguageRun, window: int | None, stride: int | None) -> LanguageSettings:
-    """Return the settings with this window and stride (None: unchanged).
+    """Return the settings of the run with this window and this stride; None keeps the value of the run.
 
     Raise ArgumentError if the model has too few positions for the window, or if it reads without windows.
     """

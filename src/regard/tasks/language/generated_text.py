@@ -18,6 +18,7 @@ STOP_REASONS = {
     "length": "the maximum number of new tokens was reached",
     "positions": "all positions of the model are used",
     "interrupted": "generation was interrupted",
+    "prompt": "the model cannot read the prompt: all its words are unknown, or it is too long",
 }
 """Value of GeneratedText.stop_reason -> its explanation."""
 
@@ -27,11 +28,13 @@ class GeneratedText(TextResult):
     """A prompt and its continuation by a language model.
 
     text: the continuation, with the space between prompt and continuation; it ends before a stop string.
-    token_ids, pieces, token_scores: the generated tokens, with EOS and the tokens of a stop string.
+    token_ids, pieces, token_scores: the id, the text and the log-probability of each generated token. EOS and
+        the tokens of a stop string are included.
     attention, long: as in TextResult, but for the prompt and the continuation together.
     unknown: the words of the prompt that the vocabulary does not cover.
-    prompt, prompt_token_ids, prompt_pieces: the prompt.
-    stop_reason: why generation ended: "end", "stop", "length", "positions" or "interrupted" (STOP_REASONS).
+    prompt: the prompt. prompt_token_ids, prompt_pieces: the id and the text of each of its tokens.
+    stop_reason: why generation ended, a key of STOP_REASONS: "end", "stop", "length", "positions",
+        "interrupted" or "prompt". With "prompt", there is no continuation.
     ranking: the score that hypotheses are sorted by, with length penalty.
     others: the other continuations of the n-best list, or the other samples. For more fields, see TextResult.
 

@@ -15,7 +15,7 @@ from regard.data.read_text import read_lines
 from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from regard.data.tokenizers.lowercased import Lowercased
 from regard.data.tokenizers.tokenizer import SPECIALS
-from regard.errors import DataError, message, shown
+from regard.errors import DataError, message, naming_place, shown
 from regard.tasks.language.language_settings import TextData
 
 __all__ = ["TOKENIZER", "TextCorpus", "TextLines", "TextSplit", "load_text_tokenizer", "read_texts"]
@@ -33,8 +33,8 @@ Blank lines are not counted."""
 class TextLines:
     """The lines of text files, from line `start` up to `stop` (exclusive), read again in each iteration.
 
-    files: read one after the other; the line number, from 0, continues over all files. stop: None for the
-    last line of the last file.
+    files: read one after the other; the line number, from 0, continues over all files.
+    stop: None for the last line of the last file.
     """
 
     files: tuple[str, ...]
@@ -82,7 +82,8 @@ def scan(lines: TextLines) -> TextScan:
 class TextSplit:
     """The training text and the validation text.
 
-    held_out: whether the validation text was held out from the training files. scans: the facts about both.
+    held_out: whether the validation text was held out from the training files.
+    scans: the facts about both.
     """
 
     train: TextLines
@@ -162,7 +163,9 @@ class TextCorpus:
             kind = data.tokenizer or "unigram"
             # A closed vocabulary needs all words of the text, so its tokenizer is trained on all lines.
             sample = None if kind == "closed-word" else lines
-            train_tokenizer(kind, text, data.vocab_size, sample=sample).save(folder / TOKENIZER)
+            with naming_place("data.vocab_size (--vocab-size)"):
+                tokenizer = train_tokenizer(kind, text, data.vocab_size, sample=sample)
+            tokenizer.save(folder / TOKENIZER)
         tokenizer = load_text_tokenizer(folder, data)
         train, valid = (
             EncodedText.from_lines(text, tokenizer, layout=data.layout, name=text.name)

@@ -27,18 +27,19 @@ from regard.training.step_speed import StepTimer
 __all__ = ["plan_language"]
 
 STREAMS, WINDOW = 20, 35
-"""Number of streams, and tokens per window, if a recurrent model carries its state from window to window.
+"""For a recurrent model that carries its state from window to window: the text is divided into STREAMS parts
+(streams) that are read in parallel, and a batch has a window of WINDOW tokens of each stream.
 
 Zaremba et al. (2015) use the same numbers."""
 
 TRANSFORMER_WINDOW = 128
-"""Number of tokens of a window of a Transformer."""
+"""Number of tokens that a Transformer reads at once (its window)."""
 
 WINDOWS = 4
 """Minimum number of windows per stream: a text too short for this many is divided into fewer streams."""
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
-"""Kind of device -> batch size in tokens, for models that carry no recurrent state from batch to batch."""
+"""Batch size in tokens on each kind of device, for models that carry no recurrent state between batches."""
 
 STEPS, LEAST_STREAMS, LEAST_TOKENS = 800, 5, 512
 """A short run has smaller batches, so that it still has STEPS steps.
@@ -54,7 +55,8 @@ TRANSFORMER_SIZES = {
     2_000_000: {"width": 256, "layers": 4, "heads": 4, "inner": 1024},
     20_000_000: {"width": 512, "layers": 6, "heads": 8, "inner": 2048},
 }
-"""Least number of tokens to train on -> model size. The last size is only used on GPUs."""
+"""Maps a number of tokens to the size of a model that is trained on at least this many tokens. The last size
+is only used on GPUs."""
 
 TUNING_RATE = 3e-4
 """The learning rate of a run that starts from the weights of another run."""
@@ -118,8 +120,10 @@ def choose(
 ) -> Plan:
     """Choose the size of the model, the dropout and the learning rate.
 
-    settings: the settings of the user. tokens: number of tokens of an epoch. speed: a function that measures
-    the training speed; it is called if the budget is in minutes, or if timed is true.
+    settings: the settings of the user.
+    tokens: number of tokens of an epoch.
+    speed: a function that measures the training speed; it is called if the budget is in minutes, or if timed
+        is true.
 
     >>> plan = choose({"data": {}, "training": {"epochs": 10}}, 900_000, "cpu", 1, lambda settings: 1e4)
     >>> plan.settings["model"]
@@ -168,8 +172,8 @@ def choose(
 def smaller_batches(settings: Mapping[str, Any], total: float) -> Options:
     """Return the batch settings, with smaller batches for a short run, so that it still has STEPS steps.
 
-    settings: the result of with_batches(). total: number of tokens to train on, divided by the number of
-    batches per step.
+    settings: the result of with_batches().
+    total: number of tokens to train on, divided by the number of batches per step.
 
     >>> known = with_batches({"data": {}}, tokens=900_000)
     >>> smaller_batches(known, 210_000), smaller_batches(known, 10**7)["data"]
@@ -202,7 +206,8 @@ def _batch(settings: Mapping[str, Any]) -> int:
 def _tokens_of(training: Mapping[str, Any], tokens: int, batch: int) -> float:
     """Return how many tokens a run trains on in total, if its budget is not in minutes.
 
-    tokens: number of tokens of an epoch. batch: number of tokens of a step.
+    tokens: number of tokens of an epoch.
+    batch: number of tokens of a step.
     """
     if training.get("steps") is not None:
         return training["steps"] * batch

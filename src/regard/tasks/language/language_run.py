@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import overload
 
@@ -55,7 +56,8 @@ def evaluation_batches(text: EncodedText, settings: LanguageSettings) -> Iterabl
 class LanguageRun(LoadedRun):
     """A trained language model with the run that it comes from (see LoadedRun).
 
-    model: the model, in eval mode. tokenizer: the tokenizer of the run.
+    model: the model, in eval mode.
+    tokenizer: the tokenizer of the run.
     """
 
     settings: LanguageSettings
@@ -149,10 +151,13 @@ class LanguageRun(LoadedRun):
         look: str | None = None,
         stopping: Callable[[], bool] | None = None,
         tokens_per_batch: int = 4096,
+        skip_invalid: bool = False,
     ) -> Iterator[GeneratedText]:
         """Yield the continuation of each prompt. Prompts may be an iterator, e.g. over a file.
 
-        at_once: the number of prompts that are read and continued together. For the other arguments, see
+        at_once: the number of prompts that are read and continued together.
+        skip_invalid: whether a prompt without known words, or with too many tokens, gives an empty
+            continuation with the stop reason "prompt", instead of an error. For the other arguments, see
             generate().
         """
         check_integers("stream()", at_once=(at_once, 1))
@@ -161,7 +166,8 @@ class LanguageRun(LoadedRun):
         )
         remaining, first = iter(prompts), 0
         while not options.stopping() and (chunk := list(itertools.islice(remaining, at_once))):
-            yield from self.generator.generate(checked_texts("stream()", "prompt", chunk), first, options)
+            texts = checked_texts("stream()", "prompt", chunk)
+            yield from self.generator.generate(texts, first, replace(options, skip_invalid=skip_invalid))
             first += len(chunk)
 
     @staticmethod

@@ -20,12 +20,15 @@ class TextData(Section):
     """The text files, and how they are tokenized and cut into batches.
 
     train_file, valid_file: text files, UTF-8, plain or gzip. Without valid_file, the last held_out lines of
-    the training text are held out. layout: "documents" if each line is a text of its own; "continuous" if the
-    lines are one running text, read in windows. window: number of tokens of a window, for continuous text.
+        the training text are held out.
+    layout: "documents" if each line is a text of its own; "continuous" if the lines are one running text,
+        read in windows.
+    window: number of tokens of a window, for continuous text.
     streams: a recurrent model reads a continuous text as this many parallel parts, and carries its state from
-    window to window. tokenizer: unigram, bpe, word, character or closed-word. The vocabulary of closed-word
-    has all words of the training text, which contains the word <unk> in place of unknown words. max_length:
-    maximum number of tokens of a document; longer training documents are dropped.
+        window to window.
+    tokenizer: unigram, bpe, word, character or closed-word. The vocabulary of closed-word has all words of
+        the training text, which contains the word <unk> in place of unknown words.
+    max_length: maximum number of tokens of a document; longer training documents are dropped.
     """
 
     train_file: list[str]
@@ -69,8 +72,8 @@ class TextEvaluation(Section):
 
     window: number of tokens that are read at once; by default data.window, or data.max_length for documents.
     stride: distance between overlapping windows, by default half a window. A recurrent model has no stride
-    for continuous text: it reads the text once from beginning to end, and carries its state. samples: number
-    of validation lines whose beginning the model continues, to show what it generates.
+        for continuous text: it reads the text once from beginning to end, and carries its state.
+    samples: number of validation lines whose beginning the model continues, to show what it generates.
     """
 
     window: Length | None = None

@@ -52,7 +52,8 @@ from regard.training.task import Evaluation, Loss, Stopped
 __all__ = ["LanguageTask"]
 
 PROMPT, CONTINUATION, TOP_K = 8, 30, 20
-"""For the samples of an evaluation: maximum tokens of a prompt and of its continuation; k of top-k."""
+"""An evaluation shows some continuations of prompts. A prompt has at most PROMPT tokens, its continuation
+at most CONTINUATION tokens, drawn by top-k sampling with k = TOP_K."""
 
 
 class LanguageTask(RunTask):
@@ -71,6 +72,7 @@ class LanguageTask(RunTask):
         {"loss": "lower", "perplexity": "lower", "word_perplexity": "lower", "bits_per_character": "lower"}
     )
     best = "perplexity"
+    always_shown = ("layout",)
     files = (TOKENIZER,)
     paths = ("train_file", "valid_file")
     fixed = FIXED
@@ -97,7 +99,7 @@ class LanguageTask(RunTask):
         self._state: State | None = None
         self._states_before: WeakKeyDictionary[TextBatch, State] = WeakKeyDictionary()
         if settings.carried:
-            self.small_steps = True  # all batches but the last of an epoch have one shape: few CUDA graphs
+            self.small_steps = True  # use CUDA graphs: only the last batch has another shape
             self._check_carried(processes)
         self.check_settings(settings)  # check again: the plan has chosen the window and the streams
         self._train = self._training_batches(processes)

@@ -26,7 +26,7 @@ from regard.sites import Record, scope
 __all__ = ["LONG", "ObservedText", "observe_in_batches", "observe_texts"]
 
 LONG = 512
-"""For a text with more tokens, only the 32 largest attention weights (TOP) of each token are recorded.
+"""For a text with more tokens than this, only the TOP largest attention weights of each token are recorded.
 
 This saves memory: with 8 heads and 2,048 tokens, all weights of a layer take 134 MB, the largest ones 6 MB.
 """
@@ -42,8 +42,9 @@ class ObservedText:
     """The result of a forward pass for one text of T tokens.
 
     token_scores: log p(x_t | x_1 ... x_t-1) of each token.
-    attention: for each attention layer (site), all weights (H, T, T), if T is at most LONG.
-    top: for each site, the 32 largest weights of each token and their keys, both (H, T, 32), if T is larger.
+    attention: for each attention layer (site), all weights (H, T, T). Empty if a text of the batch has more
+        than LONG tokens; then `top` is recorded instead.
+    top: for each site, the 32 largest weights of each token and the indices of their keys, both (H, T, 32).
     """
 
     token_scores: tuple[float, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,8 @@ class Generation:
     stopping: a function that returns True when generation must end, for example after Ctrl-C.
     on_text: a function that is called with each new piece of text. It needs a single prompt.
     tokens_per_batch: the maximum number of tokens of a batch: prompts and new tokens of all hypotheses.
+    skip_invalid: whether a prompt that the model cannot read gives an empty continuation with the stop reason
+        "prompt", instead of an error.
     """
 
     search: Search
@@ -44,6 +46,7 @@ class Generation:
     stopping: Callable[[], bool] = lambda: False
     on_text: Callable[[str], None] | None = None
     tokens_per_batch: int = 4096
+    skip_invalid: bool = False
 
     @property
     def new_tokens(self) -> int:
@@ -97,7 +100,14 @@ class TextGenerator:
 
         After options.stopping() returns True, prompts whose generation has not begun are left out.
         """
-        prompts = [self.encode_prompt(text, f"generate(), prompt {n}") for n, text in enumerate(texts, 1)]
+        prompts, results = dict[int, list[int]](), dict[int, GeneratedText]()
+        for row, text in enumerate(texts):
+            try:
+                prompts[row] = self.encode_prompt(text, f"generate(), prompt {row + 1}")
+            except ArgumentError:
+                if not options.skip_invalid:
+                    raise
+                results[row] = GeneratedText("", (), (), (), prompt=text, stop_reason="prompt")
         if options.on_text is not None and (len(texts) != 1 or not self._streams(options)):
             problem = "on_text needs one prompt, and Greedy(...) or Sample(count=1)"
             raise ArgumentError(message("generate()", problem))
@@ -107,7 +117,6 @@ class TextGenerator:
                 break
             found.update(zip(rows, self._search(rows, prompts, first, options), strict=True))
         observed = self._observe([(prompts[row], each) for row in found for each in found[row]], options)
-        results: dict[int, GeneratedText] = {}
         for row, hypotheses in found.items():
             own = [
                 self._result(texts[row], prompts[row], each, next(observed), options) for each in hypotheses
@@ -119,10 +128,10 @@ class TextGenerator:
     def _streams(options: Generation) -> bool:
         return not isinstance(options.search, Beam) and options.hypotheses == 1
 
-    def _batches(self, prompts: Sequence[list[int]], options: Generation) -> Iterator[list[int]]:
-        """Yield the prompts of each batch, as indices. All prompts of a batch have equally many tokens."""
+    def _batches(self, prompts: Mapping[int, list[int]], options: Generation) -> Iterator[list[int]]:
+        """Yield the keys of the prompts of each batch. All prompts of a batch have equally many tokens."""
         by_length: dict[int, list[int]] = {}
-        for row, prompt in enumerate(prompts):
+        for row, prompt in prompts.items():
             by_length.setdefault(len(prompt), []).append(row)
         for length, rows in by_length.items():
             tokens = (length + 1 + options.new_tokens) * options.hypotheses
@@ -130,7 +139,7 @@ class TextGenerator:
             yield from (rows[at : at + count] for at in range(0, len(rows), count))
 
     def _search(
-        self, rows: list[int], prompts: Sequence[list[int]], first: int, options: Generation
+        self, rows: list[int], prompts: Mapping[int, list[int]], first: int, options: Generation
     ) -> list[list[Hypothesis]]:
         tokens = [prompts[row] for row in rows]
         batch = Prompts.collate(
@@ -204,8 +213,9 @@ class TextGenerator:
     ) -> dict[str, Any]:
         """Return the fields of a TextResult that follow from its tokens and its attention.
 
-        row: the first token, the prompt, and the tokens of the result. text: the text of the user; its
-        unknown words are listed. prompt: number of tokens of the prompt.
+        row: the first token, the prompt, and the tokens of the result.
+        text: the text of the user; its unknown words are listed.
+        prompt: number of tokens of the prompt.
         """
         first, tokens = row[0], list(row[1:])
         pieces = self.tokenizer.pieces(tokens)

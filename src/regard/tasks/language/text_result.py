@@ -90,8 +90,9 @@ class TextResult:
         """Return the recorded attention as arrays with their tokens, to draw, explore or save.
 
         Rows are the predicted tokens, or the input tokens if the role of the layer says so, as for lstmn.
-        Columns are the input tokens: the token before the text, then all tokens but the last. title: the
-        title of the pictures. Default: the text.
+        Columns are the input tokens: the token before the text, then all tokens but the last.
+
+        title: the title of the pictures. Default: the text.
 
         >>> import numpy
         >>> weights = {"decoder.0.self": numpy.array([[[1.0, 0.0], [0.5, 0.5]]])}

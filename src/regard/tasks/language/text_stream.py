@@ -86,7 +86,8 @@ class StopCheck:
     def __call__(self, tokens: Tensor, index: Tensor) -> Tensor:
         """Return which hypotheses end, a boolean tensor (b, K) for K hypotheses of each of b prompts.
 
-        tokens: the tokens generated so far, (b, K, t). index: the prompt of each row of tokens, (b,).
+        tokens: the tokens generated so far, (b, K, t).
+        index: the prompt of each row of tokens, (b,).
         """
         if self.observer is not None:
             self.observer(tokens[0, 0].tolist())
@@ -128,7 +129,8 @@ class TextStream:
     def push(self, tokens: Sequence[int], *, last: bool = False) -> str:
         """Return the text that is new since the last call.
 
-        tokens: all tokens generated so far. last: whether these are all tokens, so that all text is returned.
+        tokens: all tokens generated so far.
+        last: whether these are all tokens, so that all text is returned.
         """
         whole = [*self.context, *tokens]
         old = self.tokenizer.decode(whole[self.first : self.read])

@@ -1,4 +1,4 @@
-"""Choose the attention (site, head, step) that a run aligns words by, and save it; combine two directions."""
+"""Choose the attention (see Choice) that a run aligns words by, and save it; combine two directions."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def choose_by_agreement(
 ) -> list[tuple[Choice, Choice, float]]:
     """Rank sites, heads and steps of two models by the agreement (F1) of their alignments, highest first.
 
-    forward: translates sources to targets. backward: translates targets to sources. No gold alignments are
-    needed.
+    forward: translates sources to targets.
+    backward: translates targets to sources. No gold alignments are needed.
     """
     ours = _all_alignments(forward, sources, targets)
     theirs = _all_alignments(backward, targets, sources)
@@ -91,7 +91,7 @@ def _all_alignments(
 def aligned_at(
     pair: Scored, site: str | None = None, head: int | None = None, shifted: bool | None = None
 ) -> Scored:
-    """Return a copy of the pair that is aligned by this site, head and step (shifted).
+    """Return a copy of a scored pair whose alignment uses this site, head and step (`shifted`, see Choice).
 
     An argument that is None leaves the present value unchanged.
 
@@ -109,8 +109,10 @@ def join_directions(
 ) -> list[tuple[int, int, float]]:
     """Combine two alignments of a pair, from models of opposite directions, into weighted links.
 
-    A link is (source word, target word, weight). The weight is the mean over both directions. how: as in
-    symmetrise(). threshold: as in Alignment.weighted().
+    A link is (source word, target word, weight). The weight is the mean over both directions.
+
+    how: as in symmetrise().
+    threshold: as in Alignment.weighted().
 
     >>> import torch
     >>> from regard.decoding import align

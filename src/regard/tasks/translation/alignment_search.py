@@ -27,8 +27,9 @@ def search_alignments(
     """Yield the best choices of site, head and step as lines of text, then save the best in the run.
 
     gold: gold alignments, which were read from the file `path`: the choice with the lowest AER is best. With
-    gold=None, the two choices (one of each run) whose alignments agree most are best, and are saved in both
-    runs. other: the run of the opposite direction, for gold=None.
+        gold=None, the two choices (one of each run) whose alignments agree most are best, and are saved in
+        both runs.
+    other: the run of the opposite direction, for gold=None.
     """
     both = list(pairs)
     tell(Notes(), pairs)

@@ -51,7 +51,8 @@ SPLITS = ("test", "long", "valid")
 class References:
     """Source sentences with one or more lists of reference translations, and gold alignments if known.
 
-    name: where the references come from. linked: where the gold alignments come from.
+    name: where the references come from.
+    linked: where the gold alignments come from.
     """
 
     sources: list[str]
@@ -65,8 +66,9 @@ class References:
 class EvaluationOptions:
     """How scores are computed.
 
-    tokenize: the tokenizer of sacreBLEU. lowercase: whether to lowercase the text first. moses: the language
-    whose Moses tokenizer is used for a second BLEU score; None for no second score.
+    tokenize: the tokenizer of sacreBLEU.
+    lowercase: whether to lowercase the text first.
+    moses: the language whose Moses tokenizer is used for a second BLEU score; None for no second score.
     """
 
     tokenize: str = "13a"
@@ -106,7 +108,10 @@ class Signature:
 class EvaluationReport:
     """Scores of translations.
 
-    run: the folder of the run that translated, its search and its time; None if a file was scored.
+    data: where the references come from, and the file of translations if one was scored.
+    sentences: number of translations.
+    run: "folder", "step" and "search" of the run that translated, and the "seconds" that it took; None if the
+        translations were read from a file.
     """
 
     data: str
@@ -224,7 +229,9 @@ def evaluate_run(
 ) -> EvaluationReport:
     """Translate with a run and score the translations; also compute the perplexity of the references.
 
-    If there are gold alignments, the AER is computed too. out: file to write the translations to, or None.
+    If there are gold alignments, the AER is computed too.
+
+    out: file to write the translations to, or None.
     page: the HTML page that the translations are added to; it is saved at the end.
     """
     if sys.stderr.isatty():  # the first batch may take seconds

@@ -35,7 +35,7 @@ FILLED = 0.9
 """The fraction of a batch that is not padding, on the side (source or target) that has more tokens."""
 
 STEPS = 800
-"""The plan chooses the largest batch size that leaves this many steps; with fewer, runs do not converge."""
+"""The plan chooses the largest batch size that leaves this many steps: shorter runs do not converge."""
 
 BATCHES = {"cpu": (512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 8192)}
 """Kind of device -> the batch sizes to choose from, in tokens."""
@@ -68,10 +68,11 @@ so that evaluations take a small part of the run."""
 class Family:
     """The sizes and the learning rate of one kind of model.
 
-    rate: the learning rate for width 128 and batches of 1,024 tokens. power: the learning rate is multiplied
-    by (128 / width) ** power. tokens_needed: a model should train on tokens_needed * width * layers tokens;
-    with fewer tokens, a smaller model is better. widths: the sizes (width, layers), ascending; layers is 0 if
-    the model has no such option.
+    rate: the learning rate for width 128 and batches of 1,024 tokens.
+    power: the learning rate is multiplied by (128 / width) ** power.
+    tokens_needed: a model should train on tokens_needed * width * layers tokens; with fewer tokens, a smaller
+        model is better.
+    widths: the sizes (width, layers), ascending; layers is 0 if the model has no such option.
     """
 
     rate: float
@@ -95,8 +96,10 @@ SIZE_OPTIONS = ("width", "size", "layers", "embedding", "inner")
 class Workload:
     """The amount of training data of a run, and the device that it trains on.
 
-    pairs: number of training pairs. tokens: number of source or target tokens of one epoch, whichever is
-    larger. device: cpu, cuda or mps. processes: number of processes, each with batches of its own.
+    pairs: number of training pairs.
+    tokens: number of source or target tokens of one epoch, whichever is larger.
+    device: cpu, cuda or mps.
+    processes: number of processes, each with batches of its own.
     target_tokens: number of target tokens of one epoch, for the text of the plan; None if equal to `tokens`.
     """
 
@@ -111,7 +114,8 @@ class Workload:
 class Plan:
     """The complete settings of a run. text: a sentence that says what was chosen.
 
-    tokens: number of tokens that the run will train on. tokens_per_second: the speed; None if not measured.
+    tokens: number of tokens that the run will train on.
+    tokens_per_second: the speed; None if not measured.
     """
 
     settings: dict[str, Any]
@@ -144,7 +148,7 @@ def with_grammar(given: Mapping[str, Any], other: Mapping[str, Any] | None = Non
 
 
 def fill_data(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill in the defaults that can be chosen before the data are read: for built_in, and for evaluation.
+    """Fill in defaults before the data are read: those for the built-in corpus, and those for evaluation.
 
     >>> fill_data({"data": {"built_in": "korean"}})["data"]
     {'tokenizer': 'word', 'pairs': 20000, 'built_in': 'korean'}
@@ -163,7 +167,9 @@ def fit_to_text(given: Mapping[str, Any], pairs: Iterable[Any]) -> tuple[dict[st
 
     Return the settings, and the reason for the tokenizer ("" if the user has set it). BLEU counts sequences
     of up to four words, so it is 0 for targets of one word, even if all are right. For such targets, exact
-    match selects the best checkpoint. pairs: iterated twice.
+    match selects the best checkpoint.
+
+    pairs: iterated twice.
 
     >>> settings, why = fit_to_text({}, [(f"{n} apples", str(n * n)) for n in range(100, 400)])
     >>> settings["data"]["tokenizer"], settings["training"]["best"]

@@ -34,8 +34,9 @@ class Trial:
     def speed(self, options: Options, tokens: int | None) -> float:
         """Measure the training speed of a model with these options, in tokens per second.
 
-        The tokens are source or target tokens, whichever are more. tokens: batch size in tokens; None for the
-        batch size of the settings, in sentences.
+        The tokens are source or target tokens, whichever are more.
+
+        tokens: batch size in tokens; None for the batch size of the settings, in sentences.
         """
         training = {"batch_tokens": tokens, "guided_alignment": 0.0, "learning_rate": 1e-4}
         nested = merged(self._settings, {"model": options, "training": training})
@@ -74,8 +75,8 @@ def plan_run(
 ) -> Plan:
     """Return the plan of a run on this corpus and device, the same in all processes.
 
-    given: the settings so far; those of the section [data] are complete. timed: measure the speed even if the
-    budget is in steps or epochs.
+    given: the settings so far; those of the section [data] are complete.
+    timed: measure the speed even if the budget is in steps or epochs.
     """
     shared: dict[str, Any] = {}
     if processes.first:

@@ -25,10 +25,12 @@ from regard.data import (
     train_tokenizers,
 )
 from regard.data.data_report import Report
+from regard.data.read_text import read_lines
 from regard.data.tokenizers.lowercased import Lowercased
-from regard.errors import DataError, Setting, UnknownName, message
+from regard.errors import DataError, Setting, UnknownName, message, naming_place, printable, shown
 from regard.evaluation import Links, read_links
 from regard.files.user_cache import cache_folder
+from regard.tasks.column_names import is_column_name
 from regard.tasks.translation.plan import DEFAULT_PAIRS
 from regard.tasks.translation.translation_settings import Data
 
@@ -36,6 +38,9 @@ __all__ = ["Corpus", "Split", "load_tokenizers", "read_split", "status"]
 
 TOKENIZERS = ("source.tokenizer", "target.tokenizer")
 """The tokenizer files of a run folder; with a joint vocabulary, both have the same content."""
+
+VOCABULARY = "data.source_vocab_size and data.target_vocab_size (--vocab-size)"
+"""The settings of the vocabulary size, for error messages."""
 
 HELD_OUT = 1000
 """Default number of pairs that are held out for validation, but at most a twentieth of all pairs."""
@@ -95,7 +100,7 @@ class Corpus:
         lines: maximum number of lines to train each tokenizer on.
         """
         if not (folder / TOKENIZERS[0]).exists():
-            with status("training tokenizers"):
+            with status("training tokenizers"), naming_place(VOCABULARY):
                 tokenizers = train_tokenizers(
                     _Lowered(split.train) if data.lowercase else split.train,
                     data.tokenizer or "unigram",
@@ -134,12 +139,30 @@ class _Lowered:
         return ((pair.source.lower(), pair.target.lower()) for pair in self.pairs)
 
 
+def check_header_lines(data: Data) -> None:
+    """Raise DataError if the first line of a TSV file whose columns are numbers is a header line.
+
+    It is a header line if both columns are names that header lines usually have (see is_column_name()).
+    """
+    columns = data.columns or [1, 2]
+    if isinstance(columns[0], str):
+        return
+    for path in (*(data.tsv or ()), *(data.valid_tsv or ())):
+        cells = next(iter(read_lines(path)), "").split("\t")
+        names = [cells[column - 1].strip() for column in map(int, columns) if column <= len(cells)]
+        if len(names) == 2 and all(map(is_column_name, names)):
+            listed = ",".join(names)
+            problem = f"the line looks like a header: {printable(' and '.join(names))}"
+            hint = f"name the columns, --columns {printable(listed)}, or remove the line"
+            raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
+
+
 def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
     """Read and check the files of the settings; hold out training pairs if there are no validation files.
 
-    before: the fingerprints of the data of the run to resume. In older versions, training and validation
-    never had a target in common, even if many pairs were dropped for it. A run that was started with such a
-    version keeps its split.
+    before: the fingerprints of the data of the run to resume; None for a new run. In older versions, no
+    target occurred in both training and validation pairs, even if many pairs had to be dropped. A run that
+    was started with such a version keeps its split.
     """
     if data.built_in is not None:
         return _built_in(data)

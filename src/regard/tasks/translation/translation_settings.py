@@ -36,14 +36,18 @@ class Data(Section):
     """The data files, and how they are tokenized.
 
     The pairs are in parallel files (source, target), in TSV files (tsv, columns), in JSON lines files (jsonl,
-    fields), or in the built-in corpus (built_in = "korean"). pairs: number of training pairs of the built-in
-    corpus (default: 20,000). grammar: version of its grammar; new runs save the latest version, and a run
-    folder without a version has version 1. valid_...: files of the validation set; without them, held_out
-    training pairs are held out. alignments: files with the alignments of the training pairs, in Pharaoh
-    format. problems: what to do with pairs that have problems (see regard.data.Choices). tokenizer: unigram,
-    bpe, word or character. source_vocab_size, target_vocab_size: vocabulary sizes. joint: one vocabulary for
-    both sides. subword_sampling: strength of subword regularization (0 disables it). max_length: maximum
-    number of tokens of each side; longer pairs are dropped.
+    fields), or in the built-in corpus (built_in = "korean").
+
+    pairs: number of training pairs of the built-in corpus (default: 20,000).
+    grammar: version of its grammar; new runs save the latest version, and a run folder without a version has
+        version 1. valid_...: files of the validation set; without them, held_out training pairs are held out.
+    alignments: files with the alignments of the training pairs, in Pharaoh format.
+    problems: what to do with pairs that have problems (see regard.data.Choices).
+    tokenizer: unigram, bpe, word or character.
+    source_vocab_size, target_vocab_size: vocabulary sizes.
+    joint: one vocabulary for both sides.
+    subword_sampling: strength of subword regularization (0 disables it).
+    max_length: maximum number of tokens of each side; longer pairs are dropped.
     """
 
     source: list[str] | None = None
@@ -102,8 +106,8 @@ class TranslationModel(ModelSettings):
 class TranslationTraining(Training):
     """Training settings that only translation has, besides the training settings of all tasks.
 
-    word_dropout: probability of replacing a source or target input token by <unk>. guided_alignment: weight
-    of the guided-alignment loss (0 disables it).
+    word_dropout: probability of replacing a source or target input token by <unk>.
+    guided_alignment: weight of the guided-alignment loss (0 disables it).
     """
 
     best: Literal["loss", "perplexity", "bleu", "chrf", "exact"] = "bleu"
@@ -115,9 +119,11 @@ class TranslationTraining(Training):
 class Evaluating(Section):
     """How a model is evaluated during training.
 
-    sentences: number of sentences translated for BLEU, chrF and exact match. beam_size: 1 is greedy search.
-    samples: number of translations shown, from short to long. tokenize: the tokenizer of BLEU. lowercase:
-    whether to lowercase the text before it is scored.
+    sentences: number of sentences translated for BLEU, chrF and exact match.
+    beam_size: 1 is greedy search.
+    samples: number of translations shown, from short to long.
+    tokenize: the tokenizer of BLEU.
+    lowercase: whether to lowercase the text before it is scored.
     """
 
     sentences: Whole = 500

@@ -43,6 +43,7 @@ from regard.tasks.translation.translation_data import (
     TOKENIZERS,
     Corpus,
     Split,
+    check_header_lines,
     load_tokenizers,
     read_split,
     texts,
@@ -146,6 +147,8 @@ class TranslationTask(RunTask):
 
     @classmethod
     def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
+        if fingerprints is None:  # a new run; a resumed run keeps the pairs that it began with
+            check_header_lines(settings.data)
         return read_split(settings.data, fingerprints)
 
     @classmethod
@@ -224,12 +227,6 @@ class TranslationTask(RunTask):
     ) -> Plan:
         plan = plan_run(cls, settings, corpus, device, processes, timed=timed)
         return Plan(plan.settings, plan.text, plan.tokens / epoch_tokens(corpus), plan.seconds)
-
-    @classmethod
-    def summary(cls, data: Split) -> str:
-        if data.is_built_in:
-            return ""
-        return f"{len(data.train):,} training pairs, {len(data.valid):,} validation pairs"
 
     def described(self) -> str:
         return f"{self.corpus.source.size:,} source and {self.corpus.target.size:,} target tokens"

@@ -1,4 +1,4 @@
-"""Checkpoint averaging: the mean of several checkpoints (of their weights) often scores better than each."""
+"""Checkpoint averaging: the mean of the weights of several checkpoints often scores better than each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Averaged:
 def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
     """Return which checkpoints were averaged to get a run; None if the run was trained.
 
-    state: the content of state.json of the run. place: this file, for error messages.
+    state: the content of state.json of the run.
+    place: the path of state.json, for error messages.
     """
     about = state.get("averaged")
     if about is None:

@@ -65,7 +65,9 @@ class Checkpoint:
     def verify_sizes(self, tensors: Sequence[str] | None = None) -> dict[str, Written]:
         """Return the files of the manifest with their sizes and hashes; raise DataError if a size is wrong.
 
-        A missing file is an error too. The contents are not read. tensors: as for verify().
+        A missing file is an error too. The contents are not read.
+
+        tensors: as for verify().
         """
         files = self._manifest()
         if tensors is not None:
@@ -154,7 +156,7 @@ def step_of(name: str) -> int | None:
 
 
 def checked(step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> bytes:
-    """Return the state as JSON; raise ArgumentError if the step, a tensor or the state cannot be saved."""
+    """Return the state as JSON; raise ArgumentError if the step, the tensors or the state cannot be saved."""
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
         raise ArgumentError(message("save()", f"step is {step!r}", expected="an integer, 0 or more"))
     for name, group in tensors.items():
@@ -184,7 +186,10 @@ def write_checkpoint(
 
 
 def write_state(folder: Path, before: Checkpoint, state: bytes) -> None:
-    """Write the checkpoint `before` with a new state into a new folder. Its tensor files are hard-linked."""
+    """Write a checkpoint with the tensors of `before` and a new state into a new folder.
+
+    Hard links to the tensor files of `before` are created, so that their content is not written again.
+    """
     files = before.verify_sizes()
     folder.mkdir()
     for name in files:

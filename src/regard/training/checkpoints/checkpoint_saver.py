@@ -64,7 +64,11 @@ class CheckpointSaver:
         return progress
 
     def restore_log(self, checkpoint: Checkpoint, state: Mapping[str, Any], best_step: int) -> None:
-        """Restore the log of a checkpoint, log damaged checkpoints, and mark the best checkpoint."""
+        """Restore the log to its state at a checkpoint.
+
+        Then log which checkpoints are damaged, and mark the checkpoint of step `best_step` as the best,
+        if it exists.
+        """
         self.log.restore(state["log"].get("state"), str(checkpoint.path / STATE))
         self.log.rewind(state["log"]["position"])
         for note in self.checkpoints.notes:
@@ -97,7 +101,7 @@ class CheckpointSaver:
         self._saved, self._tensors_step = progress.state(), progress.step
 
     def is_saved(self, progress: Progress) -> bool:
-        """Whether the last checkpoint has this progress."""
+        """Whether the last checkpoint was saved with this progress, so that it need not be saved again."""
         return self._saved == progress.state()
 
     def has_tensors(self, step: int) -> bool:

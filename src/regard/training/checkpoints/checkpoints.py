@@ -69,9 +69,9 @@ class Checkpoints:
     ) -> Checkpoint:
         """Write a checkpoint, point `latest` to it, and delete old checkpoints.
 
-        tensors: the tensors of each file, {"weights": {...}, "optimizer": {...}}, on any device. state: any
-        values that JSON can store. A checkpoint of the same step is replaced. If writing fails, DataError is
-        raised, and the previous checkpoint stays the latest.
+        tensors: the tensors of each file, {"weights": {...}, "optimizer": {...}}, on any device.
+        state: any values that JSON can store. A checkpoint of the same step is replaced. If writing fails,
+            DataError is raised, and the previous checkpoint stays the latest.
         """
         text = checked(step, tensors, state)
         size = sum(tensor.nbytes for group in tensors.values() for tensor in group.values())
@@ -89,8 +89,8 @@ class Checkpoints:
     def _write(self, step: int, write: Callable[[Path], None], size: int = 0) -> Checkpoint:
         """Write a checkpoint to a temporary folder, rename the folder, and point `latest` to it.
 
-        write: a function that writes the files of the checkpoint to a folder. size: number of bytes to write,
-        for the error message if the disk is full.
+        write: a function that writes the files of the checkpoint to a folder.
+        size: number of bytes to write, for the error message if the disk is full.
         """
         place = self.folder / folder_name(step)
         temporary = atomic_io.beside(place, "part")
@@ -275,7 +275,7 @@ class Checkpoints:
         self._tidy()
 
     def _old(self, newest: int) -> list[Checkpoint]:
-        """Return the checkpoints to delete: older than the last `keep` undamaged ones, and not the best."""
+        """Return the checkpoints to delete: all before the last `keep` undamaged ones, except the best."""
         try:
             best = self._pointed("best")
         except DataError as error:

@@ -74,7 +74,10 @@ class Journal:
         return self._size
 
     def rewind(self, position: int) -> None:
-        """Truncate the file to this position and to complete lines. Call complain() if it is shorter."""
+        """Truncate the file to `position` bytes, and remove an incomplete last line.
+
+        If the file was shorter than `position`, call complain().
+        """
         self._held.clear()
         if self.path is None:
             return

@@ -35,9 +35,14 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud
 class Standing:
     """The state of a training run: means over recent steps, the speed, and the remaining time.
 
-    rate: learning rate. norm: gradient norm. parts: other losses by name. counted: the unit over which the
-    loss is averaged, e.g. "target tokens". has_perplexity: whether to show the perplexity, exp(loss). speed:
-    in `counted` per second. left: remaining seconds. memory: as text, e.g. "812 MiB".
+    rate: learning rate.
+    norm: gradient norm.
+    parts: other losses by name.
+    counted: the unit over which the loss is averaged, e.g. "target tokens".
+    has_perplexity: whether to show the perplexity, exp(loss).
+    speed: in `counted` per second.
+    left: remaining seconds.
+    memory: as text, e.g. "812 MiB".
 
     >>> standing = Standing(1200, 10_000, 2.314, 3e-4, speed=14_200.0, left=751.0, memory="812 MiB")
     >>> print(standing.line().replace("  learning", "\\nlearning"))

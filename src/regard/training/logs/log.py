@@ -36,7 +36,7 @@ class Log:
     every: seconds between two lines, if the console is not a terminal.
     record: number of steps between two training records in log.jsonl. The losses of a record are means over
         the target tokens since the previous record.
-    clock: returns seconds.
+    clock: a function that returns the time in seconds.
 
     Two runs with the same calls write the same records, except for time, speed and memory.
 
@@ -107,8 +107,11 @@ class Log:
     ) -> None:
         """Log an optimizer step; call this after every step. If nothing is written, it takes microseconds.
 
-        loss: mean over the target tokens of the step. tokens: number of target tokens, in all processes.
-        rate: learning rate. norm: gradient norm. parts: other losses by name.
+        loss: mean over the target tokens of the step.
+        tokens: number of target tokens, in all processes.
+        rate: learning rate.
+        norm: gradient norm.
+        parts: other losses by name.
         """
         now = self.clock()
         seconds = now - self._mark

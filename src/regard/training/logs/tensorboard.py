@@ -64,7 +64,7 @@ class Board:
             return
         try:
             do()
-        except Exception as error:  # TensorFlow may write the files, even to remote disks: any type of error
+        except Exception as error:  # any type: if TensorFlow is installed, its file system code is used
             self._open = None
             self.complain(
                 f"TensorBoard files in {self.folder.name} cannot be written: {error}; training continues"

@@ -46,7 +46,8 @@ LONGEST = 200
 def quantised(weights: NDArray[Any], most: NDArray[Any], bits: int) -> NDArray[Any]:
     """Return weights (planes, ...) as integers on the square-root scale.
 
-    most: (planes,), the largest weight of each plane. bits: 8 or 16.
+    most: (planes,), the largest weight of each plane.
+    bits: 8 or 16.
 
     >>> quantised(numpy.array([[0.0, 0.25, 1.0, numpy.nan]]), numpy.array([1.0]), 8).tolist()
     [[0, 127, 254, 255]]
@@ -75,7 +76,8 @@ class Packed:
     def side(self, pieces: Sequence[str], numbers: Sequence[int]) -> int:
         """Return the index of a sequence of subwords in `sides`; append the sequence if it is new.
 
-        pieces: the subwords. numbers: the word index of each subword.
+        pieces: the subwords.
+        numbers: the word index of each subword.
         """
         key = (tuple(pieces), tuple(numbers))
         if key not in self._indices:
@@ -203,9 +205,9 @@ def _wide(columns: int) -> bool:
 
 
 def _pooled_site(site: Site) -> Pooled:
-    """Convert a site that is too large for a matrix to a Pooled.
+    """Return a summary (Pooled) of a site whose matrix is too large to be stored.
 
-    If it has several heads, the first head of the Pooled is the mean over heads.
+    If the site has several heads, the first head of the Pooled is the mean over them.
     """
     mean = site.weights.mean(0, keepdims=True)
     weights = site.weights if site.heads == 1 else numpy.concatenate([mean, site.weights])

@@ -116,7 +116,8 @@ class Curve:
 class Raster:
     """An image, scaled to a rectangle.
 
-    pixels: (h, w, 3), uint8. smooth: whether to interpolate between pixels.
+    pixels: (h, w, 3), uint8.
+    smooth: whether to interpolate between pixels.
     """
 
     x: float

@@ -37,7 +37,8 @@ def heads(sites: Sequence[Site], title: str = "", about: str = "") -> Picture:
     """Draw every head of every site as a small matrix, all with the same colour scale.
 
     sites: the attention layers; each is one row of the picture.
-    title: a title. about: a line below the title.
+    title: a title.
+    about: a line below the title.
 
     >>> from regard.viewing import Site, heads
     >>> print(heads([Site("decoder.cross", [[[0.9, 0.1], [0.0, 1.0]]], ["a", "cat"], ["나는", "고양이"])]))

@@ -33,7 +33,8 @@ def gaze(image: Any, weights: Any, words: Sequence[object], title: str = "", abo
     image: (height, width) or (height, width, 3), values from 0 to 1 or from 0 to 255.
     weights: (T, h, w), a map for each word, usually coarser than the image; the maps are interpolated.
     words: T words.
-    title: a title. about: a line below the title.
+    title: a title.
+    about: a line below the title.
 
     >>> import numpy
     >>> from regard.viewing import gaze

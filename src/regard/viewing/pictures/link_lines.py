@@ -36,7 +36,8 @@ def lines(
 ) -> Picture:
     """Draw keys on the left and queries on the right, joined by lines whose width shows the weight.
 
-    weights: (T, S). rows, columns: T words for the queries, S words for the keys.
+    weights: (T, S).
+    rows, columns: T words for the queries, S words for the keys.
     about: a line below the title.
 
     >>> from regard.viewing import lines
@@ -71,7 +72,7 @@ def lines(
 
 @dataclass(frozen=True, eq=False)
 class Joined(Drawing):
-    """The same picture for the terminal: one line of text for each query, with its largest weights."""
+    """The picture of lines() in the terminal: one line of text for each query, with its largest weights."""
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]

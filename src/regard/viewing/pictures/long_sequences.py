@@ -24,7 +24,8 @@ def long_map(seen: Pooled, title: str = "", about: str = "", *, head: int | None
     """Draw the attention of a long sequence as a map. Each cell shows the largest weight of a block.
 
     seen: a Pooled, the result of `pooled` or `pooled_from_top`.
-    title: a title. about: a line below the title.
+    title: a title.
+    about: a line below the title.
     head: index of one head. Default: the maximum over heads.
 
     >>> import numpy

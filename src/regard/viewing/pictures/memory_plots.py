@@ -41,7 +41,8 @@ def hops(
 
     weights: (K, S), the weights of K hops for S sentences.
     sentences: S sentences.
-    question: text above the matrix. answer: text below the matrix.
+    question: text above the matrix.
+    answer: text below the matrix.
 
     >>> from regard.viewing import hops
     >>> print(hops([[0.1, 0.9], [0.8, 0.2]], ["Mary took the milk", "Mary went home"], "where is the milk?"))
@@ -80,7 +81,8 @@ def tape(read: Any, write: Any = None, title: str = "", about: str = "") -> Pict
 
     read: (T, N), the weights of the read head at each of T steps, for N memory slots.
     write: (T, N), the weights of the write head. Default: they are not drawn.
-    title: a title. about: a line below the title.
+    title: a title.
+    about: a line below the title.
 
     The horizontal axis is time, the vertical axis the memory slots, as in the paper.
 

@@ -41,7 +41,8 @@ def shaded(
 ) -> Picture:
     """Draw the sentence of the keys once for each query, each word shaded by its weight.
 
-    weights: (T, S). rows, columns: T words for the queries, S words for the keys.
+    weights: (T, S).
+    rows, columns: T words for the queries, S words for the keys.
     about: a line below the title.
     word: the only query to draw, as an index or as text. Default: all queries.
     most: the weight that is drawn darkest. Default: the largest weight.
@@ -93,7 +94,7 @@ def shaded_line(
 
 @dataclass(frozen=True, eq=False)
 class Lines(Drawing):
-    """Shaded sentences for the terminal. If it has no colours, a number after a word shows its weight."""
+    """Shaded sentences for the terminal. Without colours, a number after each word shows its weight."""
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]

@@ -28,8 +28,10 @@ _INTEGER = re.compile(r"-?\d+")
 class Chosen(NamedTuple):
     """The weights that a view draws: the weights of one site, or their mean over several sites.
 
-    weights: (T, S). rows, columns: the T queries and the S keys as text.
-    about: a text that names the sites and heads. kind: the kind of attention, see Site.kind.
+    weights: (T, S).
+    rows, columns: the T queries and the S keys as text.
+    about: a text that names the sites and heads.
+    kind: the kind of attention, see Site.kind.
     """
 
     weights: NDArray[numpy.float64]

@@ -36,7 +36,8 @@ def over_time(
 ) -> Picture:
     """Draw the weight of a key for each query, from the first step to the last, as bars.
 
-    weights: (T, S). rows, columns: T words for the queries, S words for the keys.
+    weights: (T, S).
+    rows, columns: T words for the queries, S words for the keys.
     about: a line below the title.
     word: the key to draw, as an index or as text. Default: all keys, one below the other.
 
