@@ -125,7 +125,7 @@ class Captioner(Model):
             if self.score.mismatch(query_size, features, 1) is not None:
                 self.score = build_layer_score(score, query_size, query_size)
                 self.narrow = nn.Linear(features, query_size, bias=False)
-        self.target = words(vocabulary_size, embedding, embedding**-0.5)
+        self.target = words(vocabulary_size, embedding)
         self.first_hidden, self.first_cell = nn.Linear(features, width), nn.Linear(features, width)
         self.gate = nn.Linear(width, 1) if gate else None
         self.decoder = Recurrent(Recurrence(width, cell="lstm"), embedding, feed_size=features)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard.errors import ArgumentError, UnknownName, message, positive
 
@@ -87,7 +88,8 @@ class ConvolutionalEncoder(ImageEncoder):
     Each stage halves height and width: a 3 x 3 convolution with stride 2, group normalisation and ReLU. Then
     residual 3 x 3 convolutions follow, x + relu(norm(convolution(x))), so that a feature vector sees the
     neighbourhood of its place. The coordinates of a place, from -1 to 1, are two more input channels of the
-    first convolution after the stages, so that a feature vector knows its place (Liu et al. 2018).
+    first convolution after the stages, so that a feature vector knows its place (Liu et al. 2018). Last,
+    each feature vector is normalised to mean 0 and variance 1 (layer normalisation).
 
     features: F, the size of a feature vector.
     channels: number of channels of the first stage; each later stage has twice as many, at most `features`.
@@ -126,7 +128,9 @@ class ConvolutionalEncoder(ImageEncoder):
         map_BFhw: Tensor = self.first(torch.cat((map_BChw, coordinates_B2hw), 1))
         for block in self.blocks:
             map_BFhw = map_BFhw + block(map_BFhw)
-        return map_BFhw
+        # Without this, all features are positive and their mean would hide the differences between places.
+        places_BhwF = map_BFhw.movedim(1, -1)
+        return functional.layer_norm(places_BhwF, places_BhwF.shape[-1:]).movedim(-1, 1)
 
 
 def _layer(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
