@@ -29,7 +29,8 @@ def is_picture(path: Path | None) -> bool:
 class CaptionPictures:
     """Collects captions and writes them to a page, at most MOST_CAPTIONS, or to a picture of one caption.
 
-    picture: the picture to write, or None. page: the .html file to write, or None.
+    picture: the picture to write, or None.
+    page: the .html file to write, or None.
     images: number of images that will be captioned.
 
     >>> CaptionPictures(None, None, images=3).enabled
