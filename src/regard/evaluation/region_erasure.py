@@ -89,7 +89,8 @@ class RegionErasure:
         Captions are drawn with replacement, each with all its words, because words of one caption depend on
         each other. If there is only one caption, words are drawn.
 
-        name: a field of WordRegion, or "difference": `hidden` minus `hidden_random`. seed: random seed.
+        name: a field of WordRegion, or "difference": `hidden` minus `hidden_random`.
+        seed: random seed.
 
         >>> words = [WordRegion(0, at, "cat", (5,), 0.7, float(at), 0.0) for at in range(20)]
         >>> low, high = RegionErasure(tuple(words)).interval("difference")

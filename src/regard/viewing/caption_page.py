@@ -40,7 +40,8 @@ def caption_page(captions: Iterable[ImageAttention], title: str = TITLE, about: 
     """Return a self-contained HTML page of captions with the attention of every word over its image.
 
     captions: at most 500.
-    title: the heading of the page. about: a line below the heading.
+    title: the heading of the page.
+    about: a line below the heading.
 
     >>> image = numpy.zeros((4, 4, 3), numpy.uint8)
     >>> page = caption_page([ImageAttention(image, ["<cat>"], [[[1.0]]])])
@@ -94,7 +95,11 @@ def caption_fragment(seen: ImageAttention) -> str:
 
 
 def _article(seen: ImageAttention, number: int, count: int) -> Iterator[str]:
-    """Yield the HTML of one caption. number: its index on the page. count: number of captions on the page."""
+    """Yield the HTML of one caption.
+
+    number: its index on the page.
+    count: number of captions on the page.
+    """
     yield f'<article id="c{number + 1}">'
     if count > 1:
         yield f'<h2><a href="#c{number + 1}">{number + 1}</a></h2>'

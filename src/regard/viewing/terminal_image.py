@@ -76,7 +76,9 @@ class TerminalImage(Drawing):
 class WordMap(Drawing):
     """The map of one word in the terminal, two characters for each cell; the strongest cell is marked.
 
-    name: the text above the map. levels: (h, w), from 0 to 1. strongest: (row, column), or None.
+    name: the text above the map.
+    levels: (h, w), from 0 to 1.
+    strongest: row and column of the strongest cell, or None.
 
     >>> print(WordMap("cat", numpy.array([[0.0, 1.0], [0.5, 0.0]]), (0, 1)))
     cat

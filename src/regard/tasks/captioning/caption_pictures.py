@@ -9,6 +9,7 @@ from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, message, shown
 from regard.tasks.captioning.caption_result import Caption
 from regard.viewing import ImageAttention, save_caption_page
+from regard.viewing.image_attention import WORDS
 from regard.viewing.pictures.picture_files import SUFFIXES
 
 __all__ = ["CaptionPictures", "is_picture"]
@@ -29,7 +30,8 @@ def is_picture(path: Path | None) -> bool:
 class CaptionPictures:
     """Collects captions and writes them to a page, at most MOST_CAPTIONS, or to a picture of one caption.
 
-    picture: the picture to write, or None. page: the .html file to write, or None.
+    picture: the picture to write, or None.
+    page: the .html file to write, or None.
     images: number of images that will be captioned.
 
     >>> CaptionPictures(None, None, images=3).enabled
@@ -62,9 +64,12 @@ class CaptionPictures:
             raise ArgumentError(message(option, "this captioner has no attention to draw"))
 
     def add(self, caption: Caption) -> None:
-        """Add a caption, unless no file is written, the page is full, or the caption has no words."""
+        """Add a caption, unless no file is written, the page is full, or the caption cannot be drawn.
+
+        Captions with 1 to WORDS words can be drawn.
+        """
         self.count += 1
-        if self.enabled and caption.words and len(self._captions) < MOST_CAPTIONS:
+        if self.enabled and 1 <= len(caption.words) <= WORDS and len(self._captions) < MOST_CAPTIONS:
             self._captions.append(caption.image_attention(caption.image))
 
     def save(self) -> None:
@@ -72,7 +77,7 @@ class CaptionPictures:
         if not self.enabled:
             return
         if not self._captions:
-            say("no file was written: no caption has words")
+            say(f"no file was written: no caption has 1 to {WORDS} words")
             return
         if self.picture is not None:
             captioned = replace(self._captions[0], title="")  # the caption is the title

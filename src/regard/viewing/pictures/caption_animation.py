@@ -23,7 +23,8 @@ PIXELS = 4_000_000
 def caption_animation(seen: ImageAttention, seconds: float = 0.8) -> Picture:
     """Draw an animation: the image, a frame for each word with its map, and the caption so far.
 
-    seen: the image, the words and their maps. seconds: how long each frame is shown, from 0.05 to 60.
+    seen: the image, the words and their maps.
+    seconds: how long each frame is shown, from 0.05 to 60.
 
     The first frame is the image without a map. All frames have the same size.
 

@@ -82,8 +82,9 @@ def caption_panels(seen: ImageAttention, *, pixels: int = PIXELS) -> Picture:
 class CaptionPicture(Picture):
     """The panels of a caption. A GIF file contains the animation instead.
 
-    canvas: the panels. terminal: an object that rich can print. animation: a function that draws the
-        animation.
+    canvas: the panels.
+    terminal: an object that rich can print.
+    animation: a function that draws the animation.
     """
 
     def __init__(self, canvas: Canvas, terminal: RenderableType, animation: Callable[[], Picture]):
