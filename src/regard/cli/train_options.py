@@ -193,12 +193,7 @@ BuiltIn = Annotated[
 ]
 Images = Annotated[
     Path | None,
-    _option(
-        "--images",
-        "FOLDER",
-        "Captioning: folder of images.",
-        show_default="the folder of --train-file",
-    ),
+    _option("--images", "FOLDER", "Captioning: folder of images.", show_default="that of --train-file"),
 ]
 TrainFile = Annotated[Files, train_option("--train-file", DATA)]
 ValidFile = Annotated[
