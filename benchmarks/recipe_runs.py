@@ -66,10 +66,10 @@ class Job:
 def recipe_settings(recipe: str, data: Path) -> dict[str, Any]:
     """Return the settings of a recipe, with its files in another folder: data/x becomes DATA/x."""
     settings = read_toml(RECIPES / f"{recipe}.toml")
-    for name in ("train_file", "valid_file"):
-        settings["data"][name] = [
-            str(data / Path(path).relative_to("data")) for path in settings["data"][name]
-        ]
+    for name in ("train_file", "valid_file", "images"):
+        if name in settings["data"]:
+            paths = settings["data"][name]
+            settings["data"][name] = [str(data / Path(path).relative_to("data")) for path in paths]
     return settings
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import classification, language
+from benchmarks import captioning, classification, language
 from benchmarks.multi30k import RECIPES, Measured, given, table
 from benchmarks.recipe_runs import Job
 from regard.data.public_datasets import SETS
@@ -34,7 +34,7 @@ def recipe(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(params=OTHERS, ids=lambda path: path.stem)
 def other(request: pytest.FixtureRequest) -> Path:
-    """A recipe of a language model or a classifier."""
+    """A recipe of a language model, a classifier or a captioner."""
     return request.param
 
 
@@ -106,6 +106,7 @@ def test_benchmarks_have_every_recipe_of_their_task():
     tasks = {path.stem: read_toml(path)["task"] for path in OTHERS}
     assert {name for name, task in tasks.items() if task == "language"} == set(language.RECIPES)
     assert {name for name, task in tasks.items() if task == "classification"} == set(classification.TESTS)
+    assert {name for name, task in tasks.items() if task == "captioning"} == set(captioning.RECIPES)
 
 
 def test_recipe_of_another_task_is_valid_and_sets_what_determines_its_result(other: Path):
@@ -119,6 +120,9 @@ def test_recipe_of_another_task_is_valid_and_sets_what_determines_its_result(oth
     head = re.match(r"(#.*\n)+", other.read_text())
     assert head is not None
     assert f"regard train --recipe recipes/{other.name} --output runs/{other.stem}\n" in head.group()
+    if content["task"] == "captioning":
+        assert f"regard evaluate runs/{other.stem} --split test\n" in head.group()
+        return
     test_file = re.search(rf"regard evaluate runs/{other.stem} --test-file data/(\S+)\n", head.group())
     assert test_file is not None and test_file[1] not in str(content["data"])
     assert test_file[1] == classification.TESTS.get(other.stem, "ptb/ptb.test.txt.gz")

@@ -9,22 +9,26 @@ from typing import Any
 import pytest
 
 from regard.viewing import Seen, explore
+from regard.viewing.html_document import Page
 
 
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Open a Seen as a page; at the end of the test, check that it made no request, dialog or log message."""
+    """Open a Seen or a page; at the end of the test, check that it made no request, dialog or log message."""
     contexts, trouble = [], []
 
-    def open_page(seen: Seen, **options: Any) -> Any:
+    def open_page(seen: Seen | Page, **options: Any) -> Any:
         place = tmp_path / f"{len(contexts)}.html"
-        explore(seen, place)
+        if isinstance(seen, Page):
+            place.write_text(seen, encoding="utf-8")
+        else:
+            explore(seen, place)
         context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
         contexts.append(context)
         context.set_default_timeout(10_000)
 
         def on_request(route: Any) -> None:
-            if route.request.url == place.as_uri():
+            if route.request.url == place.as_uri() or route.request.url.startswith("data:image/"):
                 route.continue_()
             else:
                 trouble.append(f"requested {route.request.url}")

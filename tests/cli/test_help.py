@@ -64,7 +64,10 @@ def test_help_read_from_source_equals_the_docstring():
 def test_help_of_train_covers_every_task(command):
     text = " ".join(command("train", "--help", width=400).out.split())
     assert "--task classification --tsv" in text and "label,text,second" in text
-    assert "[default: (bahdanau; for language models and classification, lstm)]" in text
+    assert (
+        "[default: (bahdanau; for language models and classification, lstm; for captioning, captioner)]"
+        in text
+    )
     for option in ("--tsv", "--jsonl", "--columns", "--train-file"):
         line = next(part for part in text.split("│") if part.split()[:1] == [option])
         assert "lassification" in line, option
@@ -72,7 +75,11 @@ def test_help_of_train_covers_every_task(command):
 
 def test_help_covers_language_models_and_classifiers(command):
     text = command("--help", width=200).out
-    for part in ("translators, language models and classifiers", "regard generate", "regard classify"):
+    for part in (
+        "translators, language models, classifiers and captioners",
+        "regard generate",
+        "regard classify",
+    ):
         assert part in text
     text = command("generate", "--help", width=400).out
     lines = [line for line in text.splitlines() if "--length-penalty" in line or "--sample " in line]

@@ -29,6 +29,7 @@ COMMANDS = (
     "generate",
     "score",
     "classify",
+    "caption",
     "evaluate",
     "view",
     "align",
@@ -95,7 +96,7 @@ def regard(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Train translators, language models and classifiers with attention, and see what each word attends to.
+    """Train translators, language models, classifiers and captioners, and see what each word attends to.
 
     Examples:
 
@@ -110,6 +111,8 @@ def regard(
     * `regard generate runs/lm --prompt "I learned"` continues a text with a language model
 
     * `regard classify runs/reviews --text "a stirring , funny film"` predicts the label of a text
+
+    * `regard caption runs/captioner photo.jpg --draw` describes an image
 
     * `regard tour` draws every attention mechanism in the terminal
 

@@ -48,6 +48,9 @@ def evaluate(
 
     Classification: accuracy, macro F1, the scores of each class and the confusion matrix.
 
+    Captioning: CIDEr-D, BLEU-1 to BLEU-4 without brevity penalty, and BLEU of sacreBLEU; for the built-in
+    corpus also the fraction of true captions, and how often the attention of a word points to its object.
+
     A task of your own: the scores of its method evaluate() on the validation data.
 
     A run of several seeds: the scores of each seed, their mean and standard deviation.
@@ -69,6 +72,8 @@ def evaluate(
     * `regard evaluate runs/language --test-file test.txt --stride 32`
 
     * `regard evaluate runs/classifier --test-file test.tsv --faithfulness`
+
+    * `regard evaluate runs/captioner --test-file captions.tsv --images images --split test`
 
     * `regard evaluate runs/own --task my_package.my_task:MyTask`
     """

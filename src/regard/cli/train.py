@@ -35,6 +35,7 @@ def train(
     train_file: options.TrainFile = None,
     valid_file: options.ValidFile = None,
     built_in: options.BuiltIn = None,
+    images: options.Images = None,
     valid_source: options.ValidSource = None,
     valid_target: options.ValidTarget = None,
     valid_tsv: options.ValidTsv = None,
@@ -72,10 +73,9 @@ def train(
     dry_run: options.DryRun = False,
     files: options.Arguments = None,
 ) -> int:
-    """Train a translator, a language model or a classifier (--task), and write it to a run folder.
+    """Train a translator, language model, classifier or captioner (--task), and write it to a run folder.
 
-    Model size, batch size, learning rate, dropout and tokenizer are chosen from the data, the length of the
-    training (e.g. --minutes) and the speed of this machine, if you do not set them.
+    Settings that you do not set are chosen from the data, --minutes and the speed of this machine.
 
     Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop; --resume continues. With --steps or --epochs, a
     resumed run gives exactly the same weights, bit for bit, as a run without interruption.
@@ -84,13 +84,13 @@ def train(
 
     * `regard train --source a.ko --target a.en --model bahdanau --output runs/x`
 
-    * `regard train --tsv pairs.tsv --model transformer --minutes 30 --output runs/y`
-
     * `regard train --tsv pairs.tsv --columns 2,1 --select hard --estimator reinforce --output runs/w`
 
     * `regard train --task language --train-file a.txt --valid-file b.txt --minutes 30 --output runs/v`
 
     * `regard train --task classification --tsv reviews.tsv --columns label,text --output runs/u`
+
+    * `regard train --task captioning --train-file captions.tsv --images images --output runs/t`
 
     * `regard train --output runs/x --resume`
 

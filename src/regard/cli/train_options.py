@@ -23,7 +23,7 @@ CHOSEN, HELD_OUT = "chosen automatically", "held out from the training pairs"
 OF_MODEL = "the default of the model"
 HELD_OUT_TEXT = "held out from the training text"
 FIELDS_DEFAULT = "source,target; for classification, label,text"
-MODEL_DEFAULT = "bahdanau; for language models and classification, lstm"
+MODEL_DEFAULT = "bahdanau; for language models and classification, lstm; for captioning, captioner"
 
 SETTINGS = {
     "train_file": ("data.train_file",),
@@ -35,6 +35,7 @@ SETTINGS = {
     "columns": ("data.columns",),
     "fields": ("data.fields",),
     "built_in": ("data.built_in",),
+    "images": ("data.images",),
     "valid_source": ("data.valid_source",),
     "valid_target": ("data.valid_target",),
     "valid_tsv": ("data.valid_tsv",),
@@ -103,7 +104,8 @@ def settings_of(options: Mapping[str, Any], task: type[RunTask]) -> dict[str, An
             place = settings
             for section in sections:
                 place = place.setdefault(section, {})
-            place[last] = str(value) if isinstance(value, Path) else value
+            text = str(value) if isinstance(value, Path) else value
+            place[last] = [text] if option == "images" else text
     return settings
 
 
@@ -186,7 +188,12 @@ Jsonl = Annotated[Files, train_option("--jsonl", DATA)]
 Columns = Annotated[str | None, train_option("--columns", DATA, show_default="1,2")]
 Fields = Annotated[str | None, train_option("--fields", DATA, show_default=FIELDS_DEFAULT)]
 BuiltIn = Annotated[
-    str | None, _option("--built-in", "NAME", "Train on a built-in corpus (korean), instead of on files.")
+    str | None,
+    _option("--built-in", "NAME", "Train on a built-in corpus (korean, or shapes for captioning)."),
+]
+Images = Annotated[
+    Path | None,
+    _option("--images", "FOLDER", "Captioning: folder of images.", show_default="that of --train-file"),
 ]
 TrainFile = Annotated[Files, train_option("--train-file", DATA)]
 ValidFile = Annotated[
@@ -229,7 +236,8 @@ TaskName = Annotated[
     _option(
         "--task",
         "NAME",
-        "Task: translation, language, classification, or a class of your own as package.module:Class.",
+        "Task: translation, language, classification, captioning, or a class of your own as "
+        "package.module:Class.",
         RUN,
         callback=bounds.none_if_default,
     ),
@@ -240,7 +248,7 @@ ModelName = Annotated[
         "--model",
         "NAME",
         "Model. Translation: seq2seq, bahdanau, luong, lstmn or transformer. Language models "
-        "and classification: lstm, gru, lstmn or transformer.",
+        "and classification: lstm, gru, lstmn or transformer. Captioning: captioner.",
         MODEL,
         show_default=MODEL_DEFAULT,
         callback=bounds.none_if_default,
@@ -272,7 +280,7 @@ Selection = Annotated[
         "--select",
         "NAME",
         "Selection of the attention: softmax, sparsemax, entmax, gate, straight-through, or hard (with "
-        "--estimator).",
+        "--estimator); for captioning also none.",
         MODEL,
         show_default="softmax",
     ),

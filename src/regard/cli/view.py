@@ -78,7 +78,10 @@ ABOUT = {
 
 VIEW_HELP = f"View: {'; '.join(f'{name} ({about})' for name, about in ABOUT.items())}."
 View = Annotated[
-    str | None, _option(VIEW_HELP, metavar="NAME", show_default="matrix; shaded for classification")
+    str | None,
+    _option(
+        VIEW_HELP, metavar="NAME", show_default="matrix; shaded for classification; image for captioning"
+    ),
 ]
 Place = Annotated[
     str | None,
@@ -153,7 +156,7 @@ def view(
 
     Translation: the sentence is translated. Language models: the self-attention over the text so far.
     Classification: the words of the text, shaded by their attention weights, and how much the probability of
-    the class changes if each word is hidden.
+    the class changes if each word is hidden. Captioning: the image, bright where each word attends.
 
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.
@@ -185,7 +188,7 @@ def view(
 
     * `regard view runs/classifier --text "a stirring , funny film"`
 
-    * `regard view runs/pairs --text "A man sleeps" --second "Nobody sleeps"`
+    * `regard view runs/captioner --image dog.jpg --output dog.png`
     """
     _check(view, specials, output)
     drawing = ViewOptions(view, site, head, word, subwords, specials, by_values)
@@ -206,7 +209,7 @@ def view(
     _check_self_attention(viewed.seen, view)
     _check_head(viewed.seen, site, head)
     if output is not None and output.suffix.lower() in (KEPT, PAGE):
-        _write(viewed.seen, output)
+        _write(viewed, output)
     else:
         _show(viewed.picture(drawing), output)
 
@@ -273,15 +276,13 @@ def _check_without_model(context: typer.Context, path: Path, sentence: str | Non
         raise ArgumentError(message(shown(path), problem, hint="use a run folder instead of the file"))
 
 
-def _write(seen: Seen, path: Path) -> None:
+def _write(viewed: RunView, path: Path) -> None:
     """Write all attention as an HTML page or as a .seen file."""
     if path.suffix.lower() == KEPT:
-        seen.save(path)
+        viewed.seen.save(path)
         say(f"Wrote {shown(path)}; to view it: regard view {shown(path)}")
         return
-    from regard.viewing import explore
-
-    explore(seen, path)
+    viewed.write_page(path)
     say(f"Wrote {shown(path)}")
 
 

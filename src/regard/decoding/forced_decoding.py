@@ -76,7 +76,9 @@ class Observed:
         """Return the number of rows and columns of the weights at a site for one pair, without padding."""
         source, target = int(self.source_lengths[row]), int(self.target_lengths[row])
         role = self.attention.role(site)
-        return source if role.rows == "source" else target, source if role.columns == "source" else target
+        # The locations of an image are not padded.
+        whole = self.attention[site].shape[-1] if role.columns == "image" else target
+        return source if role.rows == "source" else target, source if role.columns == "source" else whole
 
 
 def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:

@@ -23,7 +23,7 @@ from regard.runs.stored_runs import open_stored
 from regard.training.distributed import Processes
 from regard.training.logs.live_table import Shown, metric_title
 from regard.training.task import Direction
-from regard.viewing import Picture, Seen, picture
+from regard.viewing import Picture, Seen, explore, picture
 
 __all__ = [
     "ChosenRun",
@@ -181,3 +181,7 @@ class RunView:
         options = replace(options, view=options.view or self.default_view)
         drawn = options.prepared(self.seen)
         return picture(drawn, str(options.view), site=options.site, head=options.head, word=options.word)
+
+    def write_page(self, path: Path) -> None:
+        """Write an HTML page with every view."""
+        explore(self.seen, path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from regard.runs.command_options import CommandOption
 
-__all__ = ["COLUMNS", "FAITHFULNESS", "FIELDS", "JSONL", "PAGE", "TEST_FILE", "TSV"]
+__all__ = ["COLUMNS", "FAITHFULNESS", "FIELDS", "JSONL", "PAGE", "SPLIT", "TEST_FILE", "TSV"]
 
 TEST_FILE = CommandOption(
     "--test-file",
@@ -33,6 +33,12 @@ FIELDS = CommandOption(
     "The fields of --jsonl, in the order of --columns. a.b is the field b inside the field a.",
     "A,B",
     shown_default="source,target; for classification, the fields of the run",
+)
+SPLIT = CommandOption(
+    "--split",
+    "Evaluate on this split of the built-in corpus, instead of on files. Translation: test, long or valid. "
+    "Captioning: test, held-out or valid, or a split of the caption file.",
+    "NAME",
 )
 PAGE = CommandOption("--page", "Write an HTML page of the results.", "FILE.html", Path)
 FAITHFULNESS = CommandOption(

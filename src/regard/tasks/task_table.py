@@ -17,6 +17,7 @@ TASKS = {
     "translation": "regard.tasks.translation.translation_task:TranslationTask",
     "language": "regard.tasks.language.language_task:LanguageTask",
     "classification": "regard.tasks.classification.classification_task:ClassificationTask",
+    "captioning": "regard.tasks.captioning.captioning_task:CaptioningTask",
 }
 """Name of a task -> its module and class. The module is imported when the task is used."""
 
@@ -90,7 +91,7 @@ def load(
     seed: int | None = None,
     **options: Any,
 ) -> Any:
-    """Load a trained run: a translator, a text classifier, or a language model, depending on its task.
+    """Load a trained run: a translator, a language model, a text classifier or an image captioner.
 
     folder: the run folder, --output of `regard train`.
     checkpoint: "best", "latest", or the number of a step.

@@ -1,8 +1,11 @@
 """Draw attention weights: pictures, HTML pages and terminal output from plain arrays, without any model."""
 
+from regard.viewing.caption_page import caption_page, save_caption_page
 from regard.viewing.entry import Entry
 from regard.viewing.explorer import explore
 from regard.viewing.html_page import fragment, page, save_page
+from regard.viewing.image_attention import ImageAttention
+from regard.viewing.image_cells import CellGrid, PixelBox
 from regard.viewing.picture import VIEWS, Picture, picture
 from regard.viewing.pictures.animation import player
 from regard.viewing.pictures.attention_steps import steps
@@ -22,14 +25,18 @@ from regard.viewing.svg import to_svg
 from regard.viewing.terminal import bars, beside, draw
 
 __all__ = [
+    "CellGrid",
     "Entry",
+    "ImageAttention",
     "Picture",
+    "PixelBox",
     "Pooled",
     "Seen",
     "Site",
     "VIEWS",
     "bars",
     "beside",
+    "caption_page",
     "draw",
     "explore",
     "fragment",
@@ -46,6 +53,7 @@ __all__ = [
     "pooled",
     "pooled_from_top",
     "reading",
+    "save_caption_page",
     "save_page",
     "shaded",
     "steps",

@@ -37,19 +37,21 @@ class Page(str):
         return f'<iframe sandbox="allow-scripts" {size} srcdoc="{escape(self)}"></iframe>'
 
 
-def document(title: str, style: str, script: str, body: Iterable[str]) -> Page:
+def document(title: str, style: str, script: str, body: Iterable[str], images: bool = False) -> Page:
     """Return a complete HTML document.
 
     title: the title, as plain text.
     style, script: the CSS and the JavaScript of the document.
     body: lines of HTML, which the caller has already escaped.
+    images: whether the body contains images as data URIs.
 
     The Content-Security-Policy forbids network requests, form submission and frames. With trusted types, the
     browser also refuses any script that tries to turn text into markup.
     """
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        f"{'img-src data:; ' if images else ''}base-uri 'none'; form-action 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     )
     lines = [
         "<!DOCTYPE html>",

@@ -19,7 +19,7 @@ from regard.runs.run_commands import ChosenRun
 from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask
 from regard.tasks.column_names import two_columns, two_names
-from regard.tasks.file_options import COLUMNS, FAITHFULNESS, FIELDS, JSONL, PAGE, TSV
+from regard.tasks.file_options import COLUMNS, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
 from regard.tasks.task_table import task_of
 from regard.tasks.translation.evaluation_report import (
     EvaluationOptions,
@@ -55,11 +55,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     COLUMNS,
     FIELDS,
     CommandOption("--translations", "Evaluate the translations in this file, instead of a run.", "FILE"),
-    CommandOption(
-        "--split",
-        "Evaluate on this split of the built-in corpus (test, long or valid), instead of on files.",
-        "NAME",
-    ),
+    SPLIT,
     CommandOption(
         "--sentences",
         "Number of sentences to evaluate on, with --split.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from regard.data.read_text import read_lines
 from regard.data.tokenizers.lowercased import Lowercased
 from regard.errors import DataError, Setting, UnknownName, message, naming_place, printable, shown
 from regard.evaluation import Links, read_links
+from regard.files.user_cache import cache_folder
 from regard.tasks.column_names import is_column_name
 from regard.tasks.translation.plan import DEFAULT_PAIRS
 from regard.tasks.translation.translation_settings import Data
@@ -121,13 +121,6 @@ def status(text: str) -> AbstractContextManager[Any]:
     """Show a spinner with this text on a terminal."""
     console = Console(stderr=True)
     return console.status(text) if console.is_terminal else nullcontext()
-
-
-def cache_folder() -> Path:
-    """Return the folder for encoded pairs: REGARD_CACHE, or regard/ in the cache folder of the user."""
-    override = os.environ.get("REGARD_CACHE")
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(override) if override else default / "regard"
 
 
 def load_tokenizers(folder: Path, data: Data) -> tuple[Tokenizer, Tokenizer]:

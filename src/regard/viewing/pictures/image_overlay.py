@@ -9,6 +9,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
+from regard.viewing.image_cells import upsampled
 from regard.viewing.pictures.canvas import SIZE, Canvas
 from regard.viewing.pictures.colors import label
 from regard.viewing.pictures.head_grid import Thumbnails, pooled_down
@@ -54,7 +55,7 @@ def gaze(image: Any, weights: Any, words: Sequence[object], title: str = "", abo
     wide, high = (SIDE * size / max(height, width) for size in (width, height))
     for number, (word, map_hw) in enumerate(zip(words, maps, strict=True)):
         x, y = number % ACROSS * (SIDE + GAP), number // ACROSS * (high + GAP + 16)
-        brightness = _upsampled(map_hw, height, width)[..., None]
+        brightness = upsampled(map_hw / (map_hw.max() or 1.0), height, width)[..., None]
         shaded = pixels * (DIM + (1 - DIM) * brightness)
         canvas.raster(x, y, wide, high, (255 * shaded).round().astype(numpy.uint8), smooth=True)
         canvas.words(x + wide / 2, y + high + 10, label(word, 18), SIZE, anchor="middle")
@@ -81,16 +82,3 @@ def _image(data: Any) -> NDArray[numpy.float64]:
     )
     step = -(-max(image.shape[:2]) // LARGEST)
     return numpy.clip(image[::step, ::step], 0.0, 1.0)
-
-
-def _upsampled(weights: NDArray[numpy.float64], height: int, width: int) -> NDArray[numpy.float64]:
-    """Return weights scaled to a maximum of 1 and upsampled bilinearly to (height, width)."""
-    scaled = weights / (weights.max() or 1.0)
-    return _interpolated(_interpolated(scaled, height).T, width).T
-
-
-def _interpolated(weights: NDArray[numpy.float64], size: int) -> NDArray[numpy.float64]:
-    """Interpolate each column linearly to `size` rows."""
-    count = len(weights)
-    places = (numpy.arange(size) + 0.5) * count / size - 0.5
-    return numpy.stack([numpy.interp(places, numpy.arange(count), each) for each in weights.T], axis=-1)

@@ -27,8 +27,9 @@ PIXELS, EDGE = 40_000_000, 60_000
 """Maximum number of pixels of a whole picture (PIXELS) and along one side (EDGE). Larger pictures get a lower
 resolution."""
 
-MOVING = 1600
-"""Maximum width of a GIF in pixels."""
+MOVING, MOVING_PIXELS = 1600, 40_000_000
+"""MOVING: maximum width of a GIF in pixels. MOVING_PIXELS: maximum number of pixels of all frames of a GIF
+that contains images. Larger pictures get a lower resolution."""
 
 ALIGNED: dict[str, Any] = {"start": "left", "middle": "center", "end": "right"}
 
@@ -62,18 +63,34 @@ def gif_of(frames: Sequence[Canvas], seconds: float) -> bytes:
     except ImportError:
         raise needs("Pillow") from None
     images = []
+    photos = any(isinstance(mark, Raster) for canvas in frames for mark in canvas.marks)
     for canvas in frames:
-        _, agg = _drawn(canvas, min(DPI, 72 * MOVING / canvas.size[0]))
+        dpi = min(DPI, 72 * MOVING / canvas.size[0])
+        if photos:
+            dpi = min(dpi, 72 * math.sqrt(MOVING_PIXELS / len(frames) / math.prod(canvas.size)))
+        _, agg = _drawn(canvas, dpi)
         agg.draw()
         images.append(Image.fromarray(numpy.asarray(agg.buffer_rgba())[..., :3]))
-    # All frames use the palette of the last frame, which has the most marks. With different palettes, the
-    # colours would flicker.
-    palette = images[-1].quantize(128, dither=Image.Dither.NONE)
+    # All frames use one palette. With different palettes, the colours would flicker. Without images, it is
+    # the palette of the last frame, which has the most marks.
+    if photos:
+        palette = _sampled(images).quantize(256, dither=Image.Dither.NONE)
+    else:
+        palette = images[-1].quantize(128, dither=Image.Dither.NONE)
     first, *others = (image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images)
     duration = [round(1000 * seconds)] * len(others) + [round(2000 * seconds)]
     file = io.BytesIO()
     first.save(file, "GIF", save_all=True, append_images=others, duration=duration, loop=0, disposal=1)
     return file.getvalue()
+
+
+def _sampled(images: Sequence[Any]) -> Any:
+    """Return one image with every n-th pixel of all frames, whose palette serves all of them."""
+    from PIL import Image
+
+    pixels = [numpy.asarray(image).reshape(-1, 3) for image in images]
+    step = max(sum(map(len, pixels)) // 1_000_000, 1)
+    return Image.fromarray(numpy.concatenate([each[::step] for each in pixels])[None])
 
 
 def hints(frames: Sequence[Canvas]) -> tuple[str, ...]:

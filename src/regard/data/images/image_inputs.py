@@ -1,0 +1,70 @@
+"""The image files that a user names: files, folders and patterns; and their ids in COCO results."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from regard.data.images.caption_files import SUFFIXES
+from regard.errors import DataError, message, shown
+
+__all__ = ["coco_image_id", "list_images"]
+
+MOST_IMAGES = 1_000_000
+"""Maximum number of images of one call."""
+
+NUMBER = re.compile(r"(\d{1,18})$")
+
+
+def list_images(places: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Return the image files that these places name, without duplicates.
+
+    places: files; folders, whose image files are taken in the order of their names, without subfolders; and
+        patterns with * and ?.
+
+    Raise DataError, with the name of the place, if a place does not exist or has no image files.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("b.png", "a.jpg", "notes.txt"):
+    ...         _ = Path(folder, name).touch()
+    ...     [[path.name for path in list_images([place])] for place in (folder, f"{folder}/*.png")]
+    [['a.jpg', 'b.png'], ['b.png']]
+    """
+    found: dict[Path, None] = {}
+    for place in places:
+        path = Path(place)
+        if path.is_dir():
+            files = sorted(each for each in path.iterdir() if _is_image(each))
+            problem = "the folder has no image files"
+        elif path.exists() or not glob.has_magic(str(place)):
+            files, problem = [path] if path.exists() else [], "there is no such file or folder"
+        else:
+            files = sorted(each for each in map(Path, glob.iglob(str(place))) if _is_image(each))
+            problem = "no image file matches this pattern"
+        if not files:
+            raise DataError(message(shown(path), problem, expected="image files, a folder or a pattern"))
+        found |= dict.fromkeys(files)
+        if len(found) > MOST_IMAGES:
+            raise DataError(message(shown(path), f"more than {MOST_IMAGES:,} images are named"))
+    return list(found)
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and path.is_file()
+
+
+def coco_image_id(name: str) -> int | str:
+    """Return the id of an image in the results format of COCO: the number at the end of the file name.
+
+    The id is the file name itself if it does not end in a number.
+
+    >>> coco_image_id("val/COCO_val2014_000000391895.jpg"), coco_image_id("dog.jpg")
+    (391895, 'dog.jpg')
+    """
+    path = Path(name)
+    number = NUMBER.search(path.stem)
+    return int(number.group(1)) if number else path.name

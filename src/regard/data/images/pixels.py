@@ -1,0 +1,131 @@
+"""Pixels: the images of a corpus, decoded once and held in memory, or decoded when they are needed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from regard.data.images.image_file import read_image
+from regard.data.progress_bar import advancing
+from regard.errors import DataError
+
+__all__ = ["MEMORY", "Pixels", "decode_files"]
+
+MEMORY = 4 << 30
+"""Maximum number of bytes of decoded images in memory; at most a quarter of the memory of this machine."""
+
+THREADS = 8
+"""Maximum number of threads that decode image files."""
+
+
+class Pixels:
+    """N square images of the same size. pixels[rows] is a uint8 tensor (B, 3, size, size).
+
+    size: width and height in pixels. array: all images, (N, 3, size, size), or None if they are decoded when
+    they are needed. read: decodes one image, given its index; needed if there is no array.
+
+    >>> pixels = Pixels(4, torch.zeros(9, 3, 4, 4, dtype=torch.uint8))
+    >>> len(pixels), pixels[[3, 3]].shape, pixels.in_memory
+    (9, torch.Size([2, 3, 4, 4]), True)
+    """
+
+    def __init__(
+        self,
+        size: int,
+        array: Tensor | None = None,
+        *,
+        read: Callable[[int], Tensor] | None = None,
+        count: int = 0,
+    ):
+        assert array is not None or read is not None
+        self.size, self._array, self._read = size, array, read
+        self._count = count if array is None else len(array)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, rows: Sequence[int] | Tensor) -> Tensor:
+        index = torch.as_tensor(rows, dtype=torch.long)
+        if self._array is not None:
+            return self._array[index]
+        assert self._read is not None
+        images = [self._read(row) for row in index.tolist()]
+        return torch.stack(images) if images else torch.zeros(0, 3, self.size, self.size, dtype=torch.uint8)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether all images are in memory."""
+        return self._array is not None
+
+    def select(self, rows: Sequence[int]) -> Pixels:
+        """Return the images at these positions."""
+        if self._array is not None:
+            return Pixels(self.size, self._array[torch.as_tensor(rows, dtype=torch.long)])
+        read, chosen = self._read, list(rows)
+        assert read is not None
+        return Pixels(self.size, read=lambda row: read(chosen[row]), count=len(chosen))
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the pixels; "" if the images are not in memory."""
+        if self._array is None:
+            return ""
+        return hashlib.blake2b(self._array.numpy().tobytes(), digest_size=16).hexdigest()
+
+
+def memory_limit() -> int:
+    """Return MEMORY, or a quarter of the memory of this machine if that is less."""
+    try:
+        return min(MEMORY, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
+    except (AttributeError, ValueError, OSError):  # not a POSIX system
+        return MEMORY
+
+
+def decode_files(
+    paths: Sequence[Path], size: int, *, damaged: str = "error", limit: int | None = None
+) -> tuple[Pixels, list[int], list[DataError]]:
+    """Decode image files to size x size pixels, in several threads.
+
+    damaged: "error" raises DataError, with the name of the file, for an image that cannot be read; "skip"
+        leaves it out.
+    limit: maximum number of bytes of the decoded images. If they need more, only the first bytes of each
+        file are checked now, and images are decoded when they are needed. Default: memory_limit().
+
+    Return the images, the index in `paths` of each image, and the errors of the images that were left out.
+    """
+    needed = 3 * size * size * len(paths)
+    in_memory = needed <= (memory_limit() if limit is None else limit)
+    array = torch.zeros(len(paths) if in_memory else 0, 3, size, size, dtype=torch.uint8)
+
+    def decode(row: int) -> DataError | None:
+        try:
+            if in_memory:
+                array[row] = read_image(paths[row], size)
+            elif damaged == "skip":
+                read_image(paths[row], size)
+        except DataError as error:
+            if damaged == "error":
+                raise
+            return error
+        return None
+
+    kept, errors = list[int](), list[DataError]()
+    threads = max(min(THREADS, os.cpu_count() or 1), 1)
+    with advancing("decoding images", len(paths)) as report, ThreadPoolExecutor(threads) as pool:
+        for row, error in enumerate(pool.map(decode, range(len(paths)))):
+            if error is None:
+                kept.append(row)
+            else:
+                errors.append(error)
+            report(row + 1)
+    if in_memory:
+        whole = Pixels(size, array)
+        return whole.select(kept) if errors else whole, kept, errors
+    chosen = [paths[row] for row in kept]
+    return Pixels(size, read=lambda row: read_image(chosen[row], size), count=len(chosen)), kept, errors

@@ -1,0 +1,85 @@
+"""caption_scores(): CIDEr-D and BLEU of captions; pointing(): whether their attention finds the objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from regard.data.shapes import Scene, is_valid, word_regions
+from regard.evaluation.bleu import Score, bleu
+from regard.evaluation.caption_bleu import caption_bleu
+from regard.evaluation.cider import CiderD
+
+__all__ = ["Pointing", "caption_scores", "exact_captions", "pointing"]
+
+
+def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Score]:
+    """Compute the scores of captions by name: cider, bleu1, bleu2, bleu3, bleu4 and bleu.
+
+    captions: one caption for each image. references: for each image, one or more references.
+
+    bleu1 to bleu4 have no brevity penalty, as in Xu et al. 2015; bleu is that of sacreBLEU, lowercased.
+
+    >>> scores = caption_scores(["a dog runs", "two birds"], [["a dog runs"], ["two red birds", "birds"]])
+    >>> {name: round(score.value, 1) for name, score in scores.items()}  # doctest: +NORMALIZE_WHITESPACE
+    {'cider': 5.3, 'bleu1': 100.0, 'bleu2': 81.6, 'bleu3': 87.4, 'bleu4': 0.0, 'bleu': 0.0}
+    """
+    most = max(map(len, references))
+    # sacreBLEU needs equally many references for each caption. Repeating one does not change the score.
+    filled = [[*several, *[several[0]] * (most - len(several))] for several in references]
+    one, two, three, four = caption_bleu(captions, references)
+    return {
+        "cider": CiderD(references).score(captions),
+        "bleu1": one,
+        "bleu2": two,
+        "bleu3": three,
+        "bleu4": four,
+        "bleu": bleu(captions, [list(column) for column in zip(*filled, strict=True)], lowercase=True),
+    }
+
+
+def exact_captions(captions: Iterable[str], scenes: Iterable[Scene]) -> float:
+    """Return the fraction of captions that are true of their scenes, see data.shapes.is_valid()."""
+    valid = [is_valid(scene, caption) for caption, scene in zip(captions, scenes, strict=True)]
+    return sum(valid) / max(len(valid), 1)
+
+
+class Pointing(NamedTuple):
+    """How often the attention of a content word points to its gold region.
+
+    accuracy: the fraction of content words whose cell with the largest weight contains a pixel of the gold
+    region. chance: the same fraction for a random cell. words: number of content words.
+    """
+
+    accuracy: float
+    chance: float
+    words: int
+
+
+def pointing(captions: Sequence[str], maps: Sequence[Any], scenes: Sequence[Scene]) -> Pointing:
+    """Compute the pointing accuracy of the attention of captions of the built-in corpus `shapes`.
+
+    captions: the captions. maps: for each caption, the attention of each word, (T, h, h). scenes: the scenes.
+
+    Cell (i, j) of the map covers the rows of pixels from 64 i / h to 64 (i + 1) / h, and the columns from
+    64 j / h to 64 (j + 1) / h. A caption that is not true of its scene has no gold regions and is left out.
+
+    >>> from regard.data.shapes import shapes
+    >>> scene, captions = shapes("valid", 1)[0]
+    >>> maps = [numpy.stack([numpy.eye(8)] * len(captions[0].split()))]
+    >>> result = pointing(captions[:1], maps, [scene])
+    >>> result.words > 0, 0 <= result.chance < 1
+    (True, True)
+    """
+    hits, chances = list[bool](), list[float]()
+    for caption, maps_Thw, scene in zip(captions, maps, scenes, strict=True):
+        if maps_Thw is None or not is_valid(scene, caption):
+            continue
+        for map_hw, region in zip(maps_Thw, word_regions(scene, caption), strict=True):
+            if region is None:
+                continue
+            cells = region.cells(map_hw.shape[0])
+            hits.append(bool(cells.flat[int(map_hw.argmax())]))
+            chances.append(float(cells.mean()))
+    count = max(len(hits), 1)
+    return Pointing(sum(hits) / count, sum(chances) / count, len(hits))

@@ -1,0 +1,267 @@
+"""Erasure for captions: does each word depend on the region of the image that it attends to?
+
+For each word, the k cells of the map with the largest weights are hidden: their pixels are filled with the
+mean colour of the image before the encoder. For comparison, k other cells, drawn at random, are hidden.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from regard.errors import ArgumentError, message
+from regard.evaluation.erasure import Trials, check_counts, in_nats, ranked_and_random
+from regard.viewing.image_attention import ImageAttention
+
+__all__ = ["RegionErasure", "WordRegion", "erase_regions", "hide_cells"]
+
+FILL = "the mean colour of the image"
+"""How hidden cells are filled."""
+
+RESAMPLES, LEVEL = 1000, 0.95
+"""The number of bootstrap samples, and the level of the intervals."""
+
+LogProbabilities = Callable[[NDArray[numpy.uint8], int], Any]
+"""A function of images, uint8 (B, H, W, 3), and the index of a caption; it returns the log-probability of
+each word of this caption for each image, (B, T), as an array or a tensor."""
+
+
+@dataclass(frozen=True)
+class WordRegion:
+    """How much the prediction of one word of a caption depends on the cells that the word attends to.
+
+    caption, word: indices of the caption and of the word, from 0.
+    text: the word.
+    cells: the numbers of the k cells with the largest weights, largest first, in row-major order.
+    weight: the sum of the weights of these cells.
+    hidden: the decrease of the log-probability of the word, in nats, if these cells are hidden.
+    hidden_random: the mean decrease if k other cells, drawn at random, are hidden.
+    """
+
+    caption: int
+    word: int
+    text: str
+    cells: tuple[int, ...]
+    weight: float
+    hidden: float
+    hidden_random: float
+
+
+@dataclass(frozen=True)
+class RegionErasure:
+    """The result of erase_regions() for all words.
+
+    words: the measurements of each word.
+    k: number of cells that were hidden.
+    captions: number of captions.
+    skipped: number of words that were not measured, because all weights of the word are 0 or its map has at
+        most k cells.
+
+    >>> word = WordRegion(0, 1, "cat", (5,), 0.7, hidden=0.81, hidden_random=0.02)
+    >>> print(RegionErasure((word,), k=1, captions=1))
+    hiding the most attended region lowers the log-probability by 0.81 nats on average; a random region by
+    0.02 (1 word)
+    """
+
+    words: tuple[WordRegion, ...] = field(repr=False)
+    k: int = 1
+    captions: int = 1
+    skipped: int = 0
+
+    def mean(self, name: str) -> float:
+        """Return the mean of a field of WordRegion, for example "hidden"; NaN if there are no words."""
+        return float(numpy.mean([getattr(each, name) for each in self.words])) if self.words else math.nan
+
+    @property
+    def better(self) -> float:
+        """The fraction of words for which `hidden` is larger than `hidden_random`."""
+        wins = [each.hidden > each.hidden_random for each in self.words]
+        return sum(wins) / len(wins) if wins else math.nan
+
+    def interval(self, name: str, seed: int = 0) -> tuple[float, float]:
+        """Return the bootstrap interval of a mean, at the level 95 % (percentile method, 1000 samples).
+
+        Captions are drawn with replacement, each with all its words, because words of one caption depend on
+        each other. If there is only one caption, words are drawn.
+
+        name: a field of WordRegion, or "difference": `hidden` minus `hidden_random`.
+        seed: random seed.
+
+        >>> words = [WordRegion(0, at, "cat", (5,), 0.7, float(at), 0.0) for at in range(20)]
+        >>> low, high = RegionErasure(tuple(words)).interval("difference")
+        >>> low < 9.5 < high
+        True
+        """
+        if not self.words:
+            return math.nan, math.nan
+        values = numpy.array([_value(each, name) for each in self.words])
+        captions = numpy.array([each.caption for each in self.words])
+        _, groups = numpy.unique(captions, return_inverse=True)
+        groups = groups if groups.max() else numpy.arange(len(values))
+        sums, counts = numpy.bincount(groups, weights=values), numpy.bincount(groups)
+        drawn = numpy.random.default_rng(seed).integers(len(sums), size=(RESAMPLES, len(sums)))
+        means = sums[drawn].sum(1) / counts[drawn].sum(1)
+        low, high = numpy.quantile(means, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+        return float(low), float(high)
+
+    def summary(self) -> str:
+        """Return one sentence for the text below a picture."""
+        if not self.words:
+            return "the maps have too few cells to measure the effect of hiding regions"
+        attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))
+        regions = "region" if self.k == 1 else f"{self.k} cells"
+        others = "a random region" if self.k == 1 else f"{self.k} random cells"
+        lowered = f"lowers the log-probability by {attended} nats on average"
+        return f"hiding the most attended {regions} {lowered}; {others} by {random}"
+
+    def __str__(self) -> str:
+        if not self.words:
+            return self.summary()
+        captions = f" of {self.captions:,} captions" if self.captions > 1 else ""
+        return f"{self.summary()} ({len(self.words):,} word{'s' * (len(self.words) != 1)}{captions})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings, the means and the intervals as a dict for JSON; undefined numbers are None."""
+        names = ("weight", "hidden", "hidden_random")
+        numbers = {name: self.mean(name) for name in names} | {"better": self.better}
+        numbers["difference"] = numbers["hidden"] - numbers["hidden_random"]
+        means = {name: None if math.isnan(number) else number for name, number in numbers.items()}
+        intervals = {
+            f"{name}_interval": list(self.interval(name)) if self.words else None
+            for name in ("hidden", "hidden_random", "difference")
+        }
+        settings = {"k": self.k, "fill": FILL, "captions": self.captions, "words": len(self.words)}
+        return {**settings, "skipped": self.skipped, **means, **intervals}
+
+
+def erase_regions(
+    log_probabilities: LogProbabilities,
+    seen: ImageAttention | Sequence[ImageAttention],
+    *,
+    k: int = 1,
+    samples: int = 3,
+    seed: int = 0,
+    batch_size: int = 64,
+) -> RegionErasure:
+    """Measure how much each word of a caption depends on the region of the image that it attends to.
+
+    The log-probability of each word is computed for the image without the k most attended cells of this word
+    and, for comparison, without k other cells drawn at random. Hidden cells have the mean colour of the
+    image.
+
+    log_probabilities: a function of images, uint8 (B, H, W, 3), and the index of a caption; it returns the
+        log-probability of each word of this caption for each image, (B, T).
+    seen: the image, the words and the maps of a caption, or a list of them.
+    k: number of cells to hide.
+    samples: number of random draws of k other cells.
+    seed: random seed.
+    batch_size: maximum number of images in a call of log_probabilities.
+
+    >>> image = numpy.zeros((4, 4, 3), numpy.uint8)
+    >>> image[:2, :2] = 200
+    >>> seen = ImageAttention(image, ["bright"], [[[0.7, 0.1], [0.1, 0.1]]])
+    >>> def log_probabilities(images, caption):
+    ...     return -0.01 * (200 - images[:, :2, :2].mean((1, 2, 3)))[:, None]
+    >>> print(erase_regions(log_probabilities, seen))
+    hiding the most attended region lowers the log-probability by 1.5 nats on average; a random region by 0.0
+    (1 word)
+    """
+    check_counts("erase_regions()", k, samples)
+    if batch_size < 1:
+        raise ArgumentError(message("erase_regions()", f"batch_size is {batch_size}", expected="at least 1"))
+    captions = [seen] if isinstance(seen, ImageAttention) else list(seen)
+    words: list[WordRegion] = []
+    skipped = 0
+    for index, each in enumerate(captions):
+        measured = _measured(log_probabilities, each, index, (k, samples, seed, batch_size))
+        skipped += len(each.words) - len(measured)
+        words += measured
+    return RegionErasure(tuple(words), k, len(captions), skipped)
+
+
+def hide_cells(seen: ImageAttention, cells: Sequence[int]) -> NDArray[numpy.uint8]:
+    """Return a copy of the image in which the pixels of some cells have the mean colour of the image.
+
+    cells: numbers of cells, in row-major order.
+
+    >>> image = numpy.array([[[0, 0, 0], [200, 100, 50]]], numpy.uint8)
+    >>> hide_cells(ImageAttention(image, ["cat"], [[[0.5, 0.5]]]), [1]).tolist()
+    [[[0, 0, 0], [100, 50, 25]]]
+    """
+    image = seen.image.copy()
+    image[seen.grid.mask(cells)] = image.mean((0, 1)).round().astype(numpy.uint8)
+    return image
+
+
+def _measured(
+    log_probabilities: LogProbabilities,
+    seen: ImageAttention,
+    caption: int,
+    numbers: tuple[int, int, int, int],
+) -> list[WordRegion]:
+    """Return the measurements of the words of one caption.
+
+    numbers: k, samples, seed and batch_size. Which random cells are hidden depends only on seed, caption and
+        word.
+    """
+    k, samples, seed, batch_size = numbers
+    trials = Trials[tuple[int, ...]]()
+    plain = trials.add(())
+    planned: list[tuple[int, tuple[int, ...], int, list[int]]] = []
+    for word, weights_hw in enumerate(seen.weights):
+        if weights_hw.size > k and weights_hw.any():
+            order, draws = ranked_and_random(weights_hw.ravel(), k, samples, (seed, caption, word))
+            attended = trials.add(tuple(sorted(order[:k])))
+            random = [trials.add(tuple(sorted(draw))) for draw in draws]
+            planned.append((word, tuple(order[:k]), attended, random))
+    if not planned:
+        return []
+    scores_NT = _scores(log_probabilities, seen, caption, trials.all, batch_size)
+    return [
+        WordRegion(
+            caption=caption,
+            word=word,
+            text=seen.words[word],
+            cells=cells,
+            weight=float(seen.weights[word].ravel()[list(cells)].sum()),
+            hidden=float(scores_NT[plain, word] - scores_NT[attended, word]),
+            hidden_random=float((scores_NT[plain, word] - scores_NT[random, word]).mean()),
+        )
+        for word, cells, attended, random in planned
+    ]
+
+
+def _scores(
+    log_probabilities: LogProbabilities,
+    seen: ImageAttention,
+    caption: int,
+    trials: Sequence[tuple[int, ...]],
+    batch_size: int,
+) -> NDArray[numpy.float64]:
+    """Return the log-probability of each word in each trial, (trials, T)."""
+    parts = []
+    for first in range(0, len(trials), batch_size):
+        images = numpy.stack([hide_cells(seen, cells) for cells in trials[first : first + batch_size]])
+        part = log_probabilities(images, caption)
+        part = part.detach().cpu().double().numpy() if hasattr(part, "detach") else part
+        scores_BT = numpy.asarray(part, numpy.float64)
+        expected = (len(images), len(seen.words))
+        if scores_BT.shape != expected or not numpy.isfinite(scores_BT).all():
+            problem = f"log_probabilities() returned shape {scores_BT.shape}, or numbers that are not finite"
+            hint = "return the log-probability of each word of the caption for each image"
+            raise ArgumentError(
+                message("erase_regions()", problem, expected=f"finite numbers, {expected}", hint=hint)
+            )
+        parts.append(scores_BT)
+    return numpy.concatenate(parts)
+
+
+def _value(word: WordRegion, name: str) -> float:
+    if name == "difference":
+        return word.hidden - word.hidden_random
+    return float(getattr(word, name))

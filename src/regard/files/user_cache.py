@@ -1,0 +1,15 @@
+"""The cache folder of Regard."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["cache_folder"]
+
+
+def cache_folder() -> Path:
+    """Return the cache folder: REGARD_CACHE, or regard/ in the cache folder of the user."""
+    override = os.environ.get("REGARD_CACHE")
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(override) if override else default / "regard"

@@ -1,0 +1,281 @@
+"""Captioner: an LSTM describes an image, with attention over its feature vectors (Xu et al. 2015)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.layers.attention_options import (
+    ScoreOption,
+    SelectOption,
+    build_layer_score,
+    select_argument,
+)
+from regard.layers.recurrent import Recurrence, Recurrent
+from regard.look import Look
+from regard.memory import Memory, prepare
+from regard.models.base import Encoded, Model, State, at_least_one, attend, words
+from regard.models.image_encoders import build_image_encoder
+from regard.roles import Role
+from regard.scores import Score
+from regard.select import Best, Hard, Select, Soft, build_select
+
+__all__ = ["IMAGE_ATTENTION", "NO_ATTENTION", "Captioner", "doubly_stochastic_penalty"]
+
+IMAGE_ATTENTION = Role("cross", "target", "image")
+"""The role of the attention of a captioner: the words of the caption attend to the image."""
+
+NO_ATTENTION = "none"
+"""The value of `select` for a captioner that reads the mean feature vector at every step."""
+
+QUERIES = ("word", "state")
+"""The values of `query`."""
+
+READINGS: dict[str, Select] = {"argmax": Best(), "sample": Hard(), "expectation": Soft()}
+"""How a captioner with hard attention reads the image in eval mode."""
+
+
+class CaptionInputs(Protocol):
+    """What Captioner.forward() needs of a batch: images or feature vectors, and the tokens to read (B, T)."""
+
+    @property
+    def image(self) -> Tensor: ...
+
+    @property
+    def inputs(self) -> Tensor: ...
+
+
+class Captioner(Model):
+    """Caption an image with an LSTM that attends to its L feature vectors (Show, Attend and Tell, 2015).
+
+    a_i   = feature vector i of the image, i = 1 .. L                 (section 3.1.1)
+    c_0   = tanh(W_c mean_i a_i + b_c),  h_0 = tanh(W_h mean_i a_i + b_h)
+    alpha = softmax_i(f_att(a_i, h_{t-1})),  f_att(a, h) = v . tanh(W h + U a)  (eq. 4 and 5)
+    z_t   = beta_t sum_i alpha_ti a_i,  beta_t = sigmoid(f_beta(h_{t-1}))       (section 4.2.1)
+    h_t, c_t = LSTM([E y_{t-1}; z_t], h_{t-1}, c_{t-1})               (eq. 1 to 3)
+    p(y_t) = softmax(L_o(E y_{t-1} + L_h h_t + L_z z_t))              (eq. 7)
+
+    vocabulary_size: number of tokens V.
+    image_encoder, encoder_options: name and options of the image encoder, see build_image_encoder().
+    width: size of the LSTM state. embedding: size of the word embeddings (m in the paper).
+    query: "state" is the query of the paper, h_{t-1}, which depends on the words up to y_{t-2} only. "word"
+        adds the last word: the query is [h_{t-1}; E y_{t-1}].
+    score: the score function: a name, {"name": "additive", "hidden": 64}, or a Score. If it needs queries and
+        keys of the same size, as dot does, the feature vectors are projected to keys of that size.
+    select: how scores become weights, as in the other models: "softmax" is the soft attention of the paper,
+        "hard" its hard attention, which samples one location and needs training.estimator, and others such as
+        "straight-through". "none" is a baseline without attention, which reads the mean feature vector.
+    gate: whether the context is multiplied with the gate beta, one number for each step.
+    dropout: dropout probability of the word embeddings, the feature vectors and the input of L_o.
+
+    Differs from the paper: the default of `query` is "word". Otherwise the model would choose a location for
+    the word after "a small red" without having read "red".
+
+    The attribute `read`, which can be set at any time, says how hard attention reads the image in eval mode:
+    "argmax" (the location with the highest score), "sample" (a random location), or "expectation" (the mean
+    weighted by the softmax, as in soft attention).
+
+    The attention has the site "decoder.cross" and the role IMAGE_ATTENTION. The weights of row t, over the L
+    locations from left to right and top to bottom, are those for predicting word y_t.
+
+    >>> from types import SimpleNamespace
+    >>> model = Captioner(vocabulary_size=9, width=8, encoder_options={"features": 8, "channels": 4})
+    >>> image, inputs = torch.zeros(2, 3, 64, 64, dtype=torch.uint8), torch.tensor([[2, 4, 5], [2, 6, 0]])
+    >>> model(SimpleNamespace(image=image, inputs=inputs)).shape
+    torch.Size([2, 3, 9])
+    """
+
+    small_steps = True
+    site, role = "decoder.cross", IMAGE_ATTENTION
+    read: str = "argmax"
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        *,
+        image_encoder: str = "convolutional",
+        encoder_options: Mapping[str, Any] | None = None,
+        width: int = 256,
+        embedding: int = 128,
+        query: str = "word",
+        score: ScoreOption = "additive",
+        select: SelectOption = "softmax",
+        gate: bool = True,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        sizes = {"vocabulary_size": vocabulary_size, "width": width, "embedding": embedding}
+        positive("Captioner()", dropout, **sizes)
+        self.target_size, self.width = vocabulary_size, width
+        if query not in QUERIES:
+            raise UnknownName("query", query, QUERIES)
+        self.query = query
+        query_size = width + embedding if query == "word" else width
+        self.image_encoder = build_image_encoder(image_encoder, **(encoder_options or {}))
+        features = self.image_encoder.features
+        self.select = None if select == NO_ATTENTION else build_select(select)
+        self.score: Score | None = None
+        self.narrow: nn.Linear | None = None
+        if self.select is not None:
+            self.score = build_layer_score(score, query_size, features)
+            if self.score.mismatch(query_size, features, 1) is not None:
+                self.score = build_layer_score(score, query_size, query_size)
+                self.narrow = nn.Linear(features, query_size, bias=False)
+        self.target = words(vocabulary_size, embedding)
+        self.first_hidden, self.first_cell = nn.Linear(features, width), nn.Linear(features, width)
+        self.gate = nn.Linear(width, 1) if gate else None
+        self.decoder = Recurrent(Recurrence(width, cell="lstm"), embedding, feed_size=features)
+        self.from_hidden = nn.Linear(width, embedding)
+        self.from_context = nn.Linear(features, embedding, bias=False)
+        self.output = nn.Linear(embedding, vocabulary_size)
+        self.dropout = nn.Dropout(dropout)
+
+    def encode(self, source: Tensor, lengths: Tensor | None = None) -> Encoded:
+        """Encode images (B, 3, H, W), or feature vectors (B, L, F) that were computed before.
+
+        lengths is ignored: all images of a batch have the same number L of feature vectors.
+        """
+        features_BLF = self.dropout(self._features(source))
+        keys_BLD = features_BLF if self.narrow is None else self.narrow(features_BLF)
+        memory = prepare(keys_BLD, features_BLF, score=self.score)
+        mean_BF = features_BLF.mean(1)
+        first = torch.tanh(self.first_hidden(mean_BF)), torch.tanh(self.first_cell(mean_BF))
+        locations = torch.full((len(source),), features_BLF.shape[1], device=source.device)
+        return Encoded(locations, (memory,), first)
+
+    def start(self, encoded: Encoded) -> State:
+        return State(hidden=encoded.first)
+
+    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        state, logits_RTV, _ = self._run(state, tokens, encoded)
+        return state, logits_RTV
+
+    def forward(self, batch: CaptionInputs) -> Tensor:  # type: ignore[override]
+        """Return the logits (B, T, V) of all words.
+
+        batch.image: see encode(). batch.inputs: (B, T), the tokens to read, beginning with BOS. There may be
+        K captions for each image, (B K, T): row r of the inputs is a caption of image r // K.
+        """
+        encoded = self.encode(batch.image)
+        return self.step(self._first_state(encoded, batch.inputs), batch.inputs, encoded)[1]
+
+    def logits_and_weights(self, batch: CaptionInputs) -> tuple[Tensor, Tensor]:
+        """Return the logits (B, T, V) of all words and the attention weights (B, T, L), with gradients.
+
+        For select="none", each weight is 1 / L. See forward() for the batch, and doubly_stochastic_penalty()
+        for the use of the weights.
+        """
+        encoded = self.encode(batch.image)
+        _, logits_BTV, weights_BTL = self._run(
+            self._first_state(encoded, batch.inputs), batch.inputs, encoded, Look(weights=True, gradient=True)
+        )
+        assert weights_BTL is not None
+        return logits_BTV, weights_BTL
+
+    def _first_state(self, encoded: Encoded, inputs: Tensor) -> State:
+        """Return the state before the first token, with one row for each caption."""
+        images, captions = len(encoded), len(inputs)
+        if captions % max(images, 1):
+            problem = f"there are {captions} captions of {images} images"
+            expected = "the same number of captions for each image"
+            raise ArgumentError(message("Captioner()", problem, expected=expected))
+        state = self.start(encoded)
+        return state.repeat(captions // images) if captions > images else state
+
+    def _features(self, source: Tensor) -> Tensor:
+        features = self.image_encoder.features
+        if source.dim() == 4:
+            return self.image_encoder(source)
+        if source.dim() != 3 or source.shape[2] != features or not source.shape[1]:
+            shown = {"source": (source, "BLF"[: source.dim()])}
+            expected = f"images (B, 3, height, width), or feature vectors (B, L, {features}) with L >= 1"
+            raise ArgumentError(message("Captioner.encode()", "the shape is wrong", shown, expected))
+        return source
+
+    def _run(
+        self, state: State, tokens: Tensor, encoded: Encoded, look: Look | None = None
+    ) -> tuple[State, Tensor, Tensor | None]:
+        """Read n tokens of each row; return the next state, logits (R, n, V), and weights (R, n, L) if
+        `look` requests them."""
+        (memory,) = encoded.memories
+        embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
+        gates_RTG = self.decoder.gates(embedded_RTM)
+        h, c = state.hidden
+        hidden, contexts, weights = [], [], []
+        for at, (gates_RG, word_RM) in enumerate(
+            zip(gates_RTG.unbind(1), embedded_RTM.unbind(1), strict=True), state.position
+        ):
+            query_RD = torch.cat((h, word_RM), 1) if self.query == "word" else h
+            context_RF, weights_RL = self._read(query_RD, memory, at, look)
+            if self.gate is not None:
+                context_RF = torch.sigmoid(self.gate(h)) * context_RF
+            after, h = self.decoder.advance(gates_RG, context_RF, (h[:, None], c[:, None]))
+            c = after[1][:, 0]
+            hidden.append(h)
+            contexts.append(context_RF)
+            weights.append(weights_RL)
+        states_RTM, contexts_RTF = torch.stack(hidden, 1), torch.stack(contexts, 1)
+        sum_RTM = embedded_RTM + self.from_hidden(states_RTM) + self.from_context(contexts_RTF)
+        logits_RTV = self.output(self.dropout(sum_RTM))
+        weights_RTL = None if look is None else torch.stack(weights, 1)  # type: ignore[arg-type]
+        return State(state.position + tokens.shape[1], (h, c)), logits_RTV, weights_RTL
+
+    def _read(
+        self, query_RD: Tensor, memory: Memory, at: int, look: Look | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the context (R, F) of one step before the gate, and the weights (R, L) if requested."""
+        rows, locations = len(query_RD), memory.length
+        if self.select is None:
+            mean_RF = memory.value.mean(1).repeat_interleave(rows // len(memory.value), 0)
+            return mean_RF, None if look is None else mean_RF.new_full((rows, locations), 1 / locations)
+        attended = attend(
+            query_RD[:, None],
+            memory,
+            start=at,
+            look=look,
+            site=self.site,
+            role=self.role,
+            **self._selection(),
+        )
+        weights = attended.weights
+        return attended.output[:, 0], None if weights is None else weights.reshape(rows, locations)
+
+    def _selection(self) -> dict[str, Select]:
+        """Return the argument `select` of the attention call, which depends on training or eval mode."""
+        assert self.select is not None
+        if isinstance(self.select, Hard) and not self.training:
+            return {"select": self._reading()}
+        return select_argument(self.select, self.training)
+
+    def _reading(self) -> Select:
+        if self.read not in READINGS:
+            raise UnknownName("read", self.read, READINGS)
+        return READINGS[self.read]
+
+
+def doubly_stochastic_penalty(weights: Tensor, lengths: Tensor) -> Tensor:
+    """Return sum_i (1 - sum_t alpha_ti)^2 of each caption, (B,) (Xu et al. 2015, section 4.2.1, eq. 14).
+
+    The penalty is small if each location of the image gets a total weight of about 1 over the words of the
+    caption. The caller multiplies it with lambda and adds it to the loss.
+
+    weights: (B, T, L), from Captioner.logits_and_weights(). lengths: (B,), number of words of each caption;
+    later rows of `weights` are padding.
+
+    In the example, the total weights of the two locations are 1.5 and 0.5.
+
+    >>> doubly_stochastic_penalty(torch.tensor([[[0.5, 0.5], [1.0, 0.0], [9.0, 9.0]]]), torch.tensor([2]))
+    tensor([0.5000])
+    """
+    if weights.dim() != 3 or lengths.shape != weights.shape[:1]:
+        shown = {"weights": (weights, "BTL"[: weights.dim()]), "lengths": (lengths, "B"[: lengths.dim()])}
+        expected = "weights (B, T, L) and lengths (B,)"
+        raise ArgumentError(message("doubly_stochastic_penalty()", "the shapes are wrong", shown, expected))
+    steps_T = torch.arange(weights.shape[1], device=weights.device)
+    counts_BT = steps_T < lengths.to(weights.device)[:, None]
+    total_BL = torch.where(counts_BT[..., None], weights, 0.0).sum(1)
+    return (1 - total_BL).square().sum(-1)

@@ -1,0 +1,14 @@
+"""Captioning: train a captioner on images and captions, and load it from its run folder.
+
+settings = {"data": {"train_file": ["captions.tsv"], "images": ["images"]}}
+regard.runs.train_run.train_run(CaptioningTask, settings, "runs/x")
+regard.load("runs/x").caption("photo.jpg")
+"""
+
+from regard.tasks.captioning.caption_result import Caption
+from regard.tasks.captioning.captioning_run import CaptioningRun
+from regard.tasks.captioning.captioning_settings import CaptioningSettings
+from regard.tasks.captioning.captioning_task import CaptioningTask
+from regard.tasks.captioning.image_captioner import ImageCaptioner
+
+__all__ = ["Caption", "CaptioningRun", "CaptioningSettings", "CaptioningTask", "ImageCaptioner"]

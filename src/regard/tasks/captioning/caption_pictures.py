@@ -1,0 +1,91 @@
+"""Files with the attention of captions over their images, for the options --output and --page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from regard.data.line_io import say
+from regard.errors import ArgumentError, DataError, message, shown
+from regard.tasks.captioning.caption_result import Caption
+from regard.viewing import ImageAttention, save_caption_page
+from regard.viewing.image_attention import WORDS
+from regard.viewing.pictures.picture_files import SUFFIXES
+
+__all__ = ["CaptionPictures", "is_picture"]
+
+MOST_CAPTIONS = 200
+"""Maximum number of captions on a page."""
+
+
+def is_picture(path: Path | None) -> bool:
+    """Return whether a file name ends in .png, .svg, .pdf or .gif.
+
+    >>> is_picture(Path("dog.PNG")), is_picture(Path("captions.txt")), is_picture(None)
+    (True, False, False)
+    """
+    return path is not None and path.suffix.lower() in SUFFIXES
+
+
+class CaptionPictures:
+    """Collects captions and writes them to a page, at most MOST_CAPTIONS, or to a picture of one caption.
+
+    picture: the picture to write, or None.
+    page: the .html file to write, or None.
+    images: number of images that will be captioned.
+
+    >>> CaptionPictures(None, None, images=3).enabled
+    False
+    """
+
+    def __init__(self, picture: Path | None, page: Path | None, images: int):
+        self.picture, self.page, self.count = picture, page, 0
+        self._captions: list[ImageAttention] = []
+        if picture is not None and images != 1:
+            problem = f"a picture shows one image, but there are {images:,} images"
+            raise ArgumentError(message("--output", problem, hint="write a page: --page captions.html"))
+        if page is not None and page.suffix.lower() != ".html":
+            problem = f"{shown(page.name)} does not end in .html"
+            raise ArgumentError(message("--page", problem, hint=f"{shown(page.stem) or 'page'}.html"))
+        for path in (picture, page):
+            if path is not None and not path.resolve().parent.is_dir():
+                hint = "create the folder first"
+                raise DataError(message(shown(path), "its folder does not exist", hint=hint))
+
+    @property
+    def enabled(self) -> bool:
+        """Whether a file is written."""
+        return self.picture is not None or self.page is not None
+
+    def check_attention(self, has_attention: bool) -> None:
+        """Raise ArgumentError if a file is written, but the model has no attention."""
+        if self.enabled and not has_attention:
+            option = "--page" if self.picture is None else "--output"
+            raise ArgumentError(message(option, "this captioner has no attention to draw"))
+
+    def add(self, caption: Caption) -> None:
+        """Add a caption, unless no file is written, the page is full, or the caption cannot be drawn.
+
+        Captions with 1 to WORDS words can be drawn.
+        """
+        self.count += 1
+        if self.enabled and 1 <= len(caption.words) <= WORDS and len(self._captions) < MOST_CAPTIONS:
+            self._captions.append(caption.image_attention(caption.image))
+
+    def save(self) -> None:
+        """Write the files and report their paths, and how many captions the page shows if not all."""
+        if not self.enabled:
+            return
+        if not self._captions:
+            say(f"no file was written: no caption has 1 to {WORDS} words")
+            return
+        if self.picture is not None:
+            captioned = replace(self._captions[0], title="")  # the caption is the title
+            for hint in captioned.save(self.picture):
+                say(hint)
+            say(f"Wrote {shown(self.picture)}")
+        if self.page is not None:
+            number = len(self._captions)
+            left_out = f"{number} of {self.count:,} captions" if number < self.count else ""
+            save_caption_page(self.page, self._captions, about=left_out)
+            say(f"Wrote {shown(self.page)}" + (f" with {left_out}" if left_out else ""))

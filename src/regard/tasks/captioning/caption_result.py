@@ -1,0 +1,136 @@
+"""Caption: the caption of an image, with token scores and the attention of each word over the image.
+
+print(caption) prints the text; rich.print(caption) and notebooks also draw the attention;
+caption.save("x.png") writes a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
+
+from regard.errors import ArgumentError, message, printable
+from regard.roles import Role
+from regard.viewing import Seen, Site
+from regard.viewing.html_document import safe
+from regard.viewing.image_attention import ImageAttention
+
+__all__ = ["Caption"]
+
+TO_IMAGE = Role("cross", "target", "image")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Caption:
+    """The caption of one image.
+
+    image: the name of the image file, or "" for an array. text: the caption.
+    token_ids, token_scores: the tokens with EOS, and their log-probabilities.
+    words: the words of the caption. word_scores: the log-probability of each word.
+    weights: (T, h, w), the attention of each word over the cells of the feature map, or None if it was not
+        recorded. Cell (i, j) covers the pixels from i H/h to (i + 1) H/h and from j W/w to (j + 1) W/w.
+    pixels: (H, W, 3), uint8, the image as the model reads it.
+    ranking: the score that hypotheses are sorted by, with length penalty. others: the n-best list.
+
+    >>> caption = Caption("a.jpg", "a dog", (4, 5, 3), (-0.5, -1.0, -0.25), ("a", "dog"), (-0.5, -1.0))
+    >>> str(caption), caption.log_probability, caption.to_dict()["words"]
+    ('a dog', -1.75, ['a', 'dog'])
+    """
+
+    image: str
+    text: str
+    token_ids: tuple[int, ...]
+    token_scores: tuple[float, ...]
+    words: tuple[str, ...]
+    word_scores: tuple[float, ...]
+    weights: NDArray[numpy.float32] | None = None
+    pixels: NDArray[numpy.uint8] | None = None
+    ranking: float = 0.0
+    notes: tuple[str, ...] = ()
+    others: tuple[Caption, ...] = field(default=())
+
+    @property
+    def log_probability(self) -> float:
+        """The log-probability of the caption: the sum of the token scores."""
+        return sum(self.token_scores)
+
+    def image_attention(self, title: str = "") -> ImageAttention:
+        """Return the attention of every word over the image, to draw it or save it as a picture.
+
+        title: text above the picture. Default: the caption.
+
+        Raise ArgumentError if no attention was recorded, for example because the model has none.
+        """
+        if self.weights is None or self.pixels is None or not self.words:
+            problem = "no attention was recorded for this caption"
+            hint = "use a captioner with attention and at least one word, and do not set look=None"
+            raise ArgumentError(message("Caption.image_attention()", problem, hint=hint))
+        weights = self.weights.astype(numpy.float64)
+        return ImageAttention(self.pixels, self.words, weights, self.word_scores, title, self.notes)
+
+    def seen(self, title: str = "") -> Seen:
+        """Return the recorded attention as a matrix: a row for each word, a column for each cell of the map.
+
+        The column "2,5" is the cell in row 2 and column 5 of the feature map, counted from 1.
+        """
+        sites: tuple[Site, ...] = ()
+        cells: tuple[str, ...] = ()
+        if self.weights is not None and len(self.words):
+            height, width = self.weights.shape[1:]
+            cells = tuple(f"{row},{column}" for row in range(1, height + 1) for column in range(1, width + 1))
+            weights_TL = self.weights.reshape(len(self.words), -1)
+            sites = (Site("decoder.cross", weights_TL, self.words, cells, role=TO_IMAGE),)
+        numbers = tuple(range(len(cells))), tuple(range(len(self.words)))
+        heading = title or self.text
+        return Seen(sites, cells, self.words, *numbers, heading, self.notes, self.log_probability)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the caption, its scores, its attention and the n-best list as JSON values."""
+        shape = None if self.weights is None else list(self.weights.shape[1:])
+        strongest = None
+        if self.weights is not None and shape is not None:
+            places = [divmod(int(each.argmax()), shape[1]) for each in self.weights]
+            strongest = [[row, column] for row, column in places]
+        return {
+            "image": self.image,
+            "caption": self.text,
+            "log_probability": self.log_probability,
+            "ranking": self.ranking,
+            "words": list(self.words),
+            "word_scores": list(self.word_scores),
+            "token_ids": list(self.token_ids),
+            "token_scores": list(self.token_scores),
+            "map": shape,
+            "strongest_cells": strongest,
+            "notes": list(self.notes),
+            "others": [each.to_dict() for each in self.others],
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the attention over the image as .png, .svg, .pdf, .gif or .html."""
+        self.image_attention().save(path)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Caption({self.text[:80]!r}, log_probability={self.log_probability:.4g})"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        heading = printable(f"{self.image}  {self.text}" if self.image else self.text)
+        if self.weights is not None and self.words and self.pixels is not None:
+            yield self.image_attention(heading)
+        else:
+            yield Text(heading)
+
+    def _repr_html_(self) -> str:
+        if self.weights is None or self.pixels is None or not self.words:
+            return f"<p>{safe(self.text)}</p>"
+        return self.image_attention()._repr_html_()

@@ -1,0 +1,263 @@
+"""The data of a captioning run: images and captions, read, checked, split and encoded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from regard.data.caption_batching import EncodedCaptions, encode_captions
+from regard.data.images import CaptionedImages, read_captions
+from regard.data.images.pixels import Pixels, decode_files, memory_limit
+from regard.data.shapes import Scene, render, shapes
+from regard.data.shapes.shapes_corpus import SPLITS
+from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
+from regard.data.tokenizers.lowercased import Lowercased
+from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
+from regard.tasks.captioning.captioning_settings import ImageData
+
+__all__ = [
+    "TOKENIZER",
+    "CaptionCorpus",
+    "CaptionData",
+    "CaptionSplit",
+    "load_caption_tokenizer",
+    "read_caption_split",
+    "read_images",
+    "read_shapes",
+]
+
+TOKENIZER = "text.tokenizer"
+"""The tokenizer file of a run folder."""
+
+PICTURES, VALID_PICTURES, VALID_PART = 10_000, 1000, 10
+"""The built-in corpus: default number of training pictures; maximum number of validation pictures; there is
+one validation picture for VALID_PART training pictures."""
+
+HELD_OUT, HELD_OUT_PART = 1000, 20
+"""By default, HELD_OUT images are held out for validation, but at most one in HELD_OUT_PART."""
+
+VALID_SPLITS = ("val", "valid", "validation", "dev")
+"""Names of the validation split in caption files, the first that occurs is used."""
+
+LISTED = 3
+"""Number of image names that a note lists."""
+
+
+@dataclass(frozen=True, eq=False)
+class CaptionData:
+    """Images with their captions.
+
+    name: where they come from. names: the name of each image. captions: the captions of each image.
+    pixels: the images. scenes: the scene of each picture of the built-in corpus, otherwise None.
+    places: for messages, the file and line of each image. remarks: what was left out, for the log.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    captions: tuple[tuple[str, ...], ...]
+    pixels: Pixels
+    scenes: tuple[Scene, ...] | None = None
+    places: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def select(self, rows: Sequence[int]) -> CaptionData:
+        """Return the images at these positions."""
+        return replace(
+            self,
+            names=tuple(self.names[row] for row in rows),
+            captions=tuple(self.captions[row] for row in rows),
+            pixels=self.pixels.select(rows),
+            scenes=None if self.scenes is None else tuple(self.scenes[row] for row in rows),
+            places=tuple(self.places[row] for row in rows) if self.places else (),
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of names, captions and, if the images are in memory, pixels."""
+        digest = hashlib.blake2b(self.pixels.fingerprint.encode(), digest_size=16)
+        for name, captions in zip(self.names, self.captions, strict=True):
+            for text in (name, *captions):
+                encoded = text.encode("utf-8", "surrogatepass")
+                digest.update(b"%d %d " % (len(captions), len(encoded)) + encoded)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class CaptionSplit:
+    """The training images and the validation images. held_out: whether the latter were held out."""
+
+    train: CaptionData
+    valid: CaptionData
+    held_out: bool = False
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the data, to detect changes when a run is resumed."""
+        return {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Messages for the log: the number of images and captions, and what was left out."""
+        held = ", held out from the training images" if self.held_out else ""
+        captions = sum(map(len, self.train.captions))
+        text = f"{len(self.train):,} training images with {captions:,} captions, "
+        remarks = dict.fromkeys((*self.train.remarks, *self.valid.remarks))
+        return (*remarks, f"{text}{len(self.valid):,} validation images{held}")
+
+
+def read_caption_split(data: ImageData) -> CaptionSplit:
+    """Read, check and decode the images and captions named in the settings.
+
+    Raises DataError, with the file and line, for a missing image, a caption without words, or an image that
+    cannot be decoded, unless the settings say to skip them.
+    """
+    if data.built_in:
+        count = data.pictures or PICTURES
+        valid_count = min(VALID_PICTURES, max(count // VALID_PART, 1))
+        return CaptionSplit(read_shapes("train", count), read_shapes("valid", valid_count))
+    assert data.train_file
+    split, valid_split = _splits(data)
+    train = read_images(data, data.train_file, data.images, split)
+    if data.valid_file or valid_split:
+        folder = data.valid_images or data.images
+        valid = read_images(data, data.valid_file or data.train_file, folder, valid_split)
+        return CaptionSplit(train, valid)
+    count = data.held_out or max(min(HELD_OUT, len(train) // HELD_OUT_PART), 1)
+    if count >= len(train):
+        problem = f"{count:,} images cannot be held out for validation: there are {len(train):,} images"
+        raise DataError(message(train.name, problem, hint="give a validation set: --valid-file FILE"))
+    # A random part: caption files are often sorted by topic.
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).tolist()
+    return CaptionSplit(train.select(sorted(order[count:])), train.select(sorted(order[:count])), True)
+
+
+def _splits(data: ImageData) -> tuple[list[str] | None, list[str] | None]:
+    """Return the splits to train and to validate on: those of the settings, or the usual names."""
+    if data.split or data.valid_split or data.valid_file or data.held_out:
+        return data.split, data.valid_split
+    assert data.train_file
+    known = set(_read(data, data.train_file, data.images, None).splits) - {None}
+    valid = next((name for name in VALID_SPLITS if name in known), None)
+    if "train" not in known or valid is None:
+        return None, None
+    return ["train"], [valid]
+
+
+def _read(
+    data: ImageData, files: Sequence[str], folder: Sequence[str] | None, split: Sequence[str] | None
+) -> CaptionedImages:
+    return read_captions(
+        list(files),
+        folder[0] if folder else None,
+        data.format,
+        split=list(split) if split else None,
+        empty=data.empty,
+        missing=data.missing,
+    )
+
+
+def read_images(
+    data: ImageData, files: Sequence[str], folder: Sequence[str] | None, split: Sequence[str] | None
+) -> CaptionData:
+    """Read caption files, and decode their images with the size of the settings."""
+    images = _read(data, files, folder, split)
+    paths = [each.path for each in images]
+    size = data.stored_size
+    pixels, kept, errors = decode_files(paths, size, damaged=data.damaged)
+    remarks = []
+    if images.uncaptioned:
+        remarks.append(_counted("have no caption and are left out", images.uncaptioned, images.folder))
+    if images.missing:
+        remarks.append(_counted("do not exist and are left out", images.missing, images.folder))
+    if images.empty:
+        remarks.append(f"{images.source}: {images.empty:,} captions without words are left out")
+    if errors:
+        first = str(errors[0]).splitlines()[0]
+        remarks.append(f"{len(errors):,} images cannot be decoded and are left out, first {printable(first)}")
+    if not kept:
+        raise DataError(message(images.source, "no image can be decoded", expected="at least one image"))
+    if not pixels.in_memory:
+        needed = 3 * size * size * len(paths) / 2**30
+        limit = memory_limit() / 2**30
+        remarks.append(f"{needed:.1f} GiB of images do not fit in {limit:.1f} GiB: decoded in each epoch")
+    chosen = images.select(kept)
+    return CaptionData(
+        images.source, chosen.names, chosen.captions, pixels, None, chosen.places, tuple(remarks)
+    )
+
+
+def _counted(what: str, names: Sequence[str], folder: Path) -> str:
+    listed = ", ".join(printable(name)[:80] for name in names[:LISTED])
+    more = ", ..." if len(names) > LISTED else ""
+    return f"{shown(folder)}: {len(names):,} images {what}: {listed}{more}"
+
+
+def read_shapes(split: str, count: int, seed: int = 0) -> CaptionData:
+    """Generate pictures of a split of the built-in corpus `shapes`."""
+    if split not in SPLITS:
+        raise UnknownName("split", split, SPLITS)
+    corpus = shapes(split, count, seed)
+    examples = list(corpus)
+    scenes = tuple(each.scene for each in examples)
+    pixels = torch.from_numpy(render(scenes))
+    names = tuple(f"shapes-{split}-{number}" for number in range(count))
+    captions = tuple(each.captions for each in examples)
+    return CaptionData(f"shapes, split {split}", names, captions, Pixels(pixels.shape[-1], pixels), scenes)
+
+
+@dataclass(frozen=True, eq=False)
+class CaptionCorpus:
+    """A split with the tokenizer, and its captions as token ids."""
+
+    split: CaptionSplit
+    tokenizer: Tokenizer
+    train: EncodedCaptions
+    valid: EncodedCaptions
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Messages about captions with too many tokens."""
+        count = self.train.truncated
+        return (f"{count:,} training captions are truncated (data.max_length)",) if count else ()
+
+    @classmethod
+    def encoded(
+        cls, split: CaptionSplit, data: ImageData, folder: Path, lines: int | None = None
+    ) -> CaptionCorpus:
+        """Load the tokenizer from the run folder, or train and save it; encode the captions.
+
+        lines: maximum number of captions to train the tokenizer on.
+        """
+        if not (folder / TOKENIZER).exists():
+            texts = [caption for several in split.train.captions for caption in several]
+            texts = [text.lower() for text in texts] if data.lowercase else texts
+            train_tokenizer(data.tokenizer, texts, data.vocab_size, sample=lines).save(folder / TOKENIZER)
+        tokenizer = load_caption_tokenizer(folder, data)
+        train, valid = (
+            encode_captions(part.captions, tokenizer, longest=data.max_length)
+            for part in (split.train, split.valid)
+        )
+        return cls(split, tokenizer, train, valid)
+
+
+def load_caption_tokenizer(folder: Path, data: ImageData) -> Tokenizer:
+    """Load the tokenizer of a run folder."""
+    tokenizer = load_tokenizer(folder / TOKENIZER, links=False)
+    return Lowercased(tokenizer) if data.lowercase else tokenizer
+
+
+def check_paths(data: ImageData) -> None:
+    """Raise ArgumentError if a folder of images does not exist. Reads no file."""
+    for name in ("images", "valid_images"):
+        for folder in getattr(data, name) or ():
+            if not Path(folder).is_dir():
+                raise ArgumentError(
+                    message(f"data.{name}", f"there is no folder {shown(folder)}", hint="--images FOLDER")
+                )

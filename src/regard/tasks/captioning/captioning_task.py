@@ -1,0 +1,420 @@
+"""The captioning task: batches of images and captions, loss, and evaluation with CIDEr-D and BLEU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from rich.console import RenderableType
+from rich.text import Text
+from torch import Tensor
+
+from regard.data.caption_batching import CaptionBatches
+from regard.data.image_batch import ImageBatch
+from regard.data.images import Augmentation, centre_crop
+from regard.decoding import Beam, Greedy, Search
+from regard.errors import ArgumentError, message, printable
+from regard.evaluation.caption_scores import caption_scores, exact_captions, pointing
+from regard.models.captioner import NO_ATTENTION, Captioner, doubly_stochastic_penalty
+from regard.roles import CROSS
+from regard.runs.run_commands import ChosenRun, ViewOptions
+from regard.runs.run_settings import ModelSettings
+from regard.runs.run_task import Plan, RunTask, StoredRun, check_memory
+from regard.tasks.captioning.caption_result import Caption
+from regard.tasks.captioning.captioning_data import (
+    TOKENIZER,
+    CaptionCorpus,
+    CaptionData,
+    CaptionSplit,
+    check_paths,
+    load_caption_tokenizer,
+    read_caption_split,
+)
+from regard.tasks.captioning.captioning_plan import encoder_defaults, plan_captioning
+from regard.tasks.captioning.captioning_run import (
+    CaptioningRun,
+    build_captioner,
+    captioner_of,
+    check_captioner_options,
+)
+from regard.tasks.captioning.captioning_settings import CaptioningSettings, ImageData
+from regard.tasks.captioning.evaluate_captioning import (
+    EVALUATE_OPTIONS,
+    CaptioningReport,
+    evaluate_captioning,
+)
+from regard.tasks.captioning.feature_cache import FeatureCache, features_fit
+from regard.tasks.captioning.image_captioner import ImageCaptioner
+from regard.tasks.captioning.view_captioning import (
+    OWN_VIEWS,
+    VIEW_OPTIONS,
+    CaptionView,
+    view_captioning,
+)
+from regard.training.cuda_graphs import capture_chosen
+from regard.training.distributed import Processes
+from regard.training.estimators import Reinforce
+from regard.training.length_buckets import Shapes
+from regard.training.losses import cross_entropy, sequence_losses
+from regard.training.sampled_loss import (
+    SAMPLED,
+    RowLosses,
+    add_estimator,
+    check_estimator,
+    embedding_features,
+    features_size,
+    sampled_loss,
+)
+from regard.training.setting_names import misplaced
+from regard.training.settings import build, merged
+from regard.training.task import Evaluation, Loss, Stopped, Task
+
+__all__ = ["CaptioningTask"]
+
+TOKENS = ("lowercase", "tokenizer", "vocab_size")
+"""The data settings that define the vocabulary. The weights of a run can only be used with its vocabulary."""
+
+AT_ONCE = 64
+"""Number of validation images that are captioned between two checks for Ctrl-C."""
+
+
+class CaptioningTask(RunTask):
+    """Train a captioner on images and captions, and evaluate it on the validation images.
+
+    Each caption of an image is a training example of its own. If the image encoder is frozen and images are
+    not augmented, the feature vectors of all images are computed once, before the first step.
+    """
+
+    model: Captioner
+    settings_type = CaptioningSettings
+    counted = "target tokens"
+    has_perplexity = True
+    metrics = MappingProxyType(
+        {
+            "loss": "lower",
+            "perplexity": "lower",
+            "cider": "higher",
+            "bleu1": "higher",
+            "bleu2": "higher",
+            "bleu3": "higher",
+            "bleu4": "higher",
+            "bleu": "higher",
+            "exact": "higher",
+            "pointing": "higher",
+        }
+    )
+    best = "cider"
+    files = (TOKENIZER,)
+    paths = ("train_file", "valid_file", "images", "valid_images")
+    fixed = ("task", "model", *(f"data.{name}" for name in TOKENS), "data.image_size")
+    for_outputs = ("task", "model", "data.lowercase", "data.image_size", "data.crop_margin")
+    next_command = "regard caption {run} image.jpg --draw"
+    size_names = ("tokens",)
+    smallest_sizes = (8,)
+    no_data_hint = "--train-file captions.tsv --images FOLDER, or --built-in shapes"
+    evaluate_options = EVALUATE_OPTIONS
+    view_options = VIEW_OPTIONS
+    own_views = OWN_VIEWS
+
+    def __init__(
+        self,
+        model: Captioner,
+        corpus: CaptionCorpus,
+        settings: CaptioningSettings,
+        processes: Processes | None = None,
+        device: str = "cpu",
+    ):
+        super().__init__(model, corpus, settings)
+        processes, training, data = processes or Processes(), settings.training, settings.data
+        features = 0 if training.estimator is None else features_size(model.target)
+        self._estimator = add_estimator(model, training, features=features, processes=processes)
+        self.small_steps = model.small_steps
+        self.uncapturable = "" if self._estimator is None else SAMPLED
+        self.capture = capture_chosen(training, self, device, processes.world)
+        few_shapes = training.compile or self.capture.chosen
+        rows, longest = training.batch_size, data.max_length + 1
+        self._shapes = Shapes(training.batch_tokens, longest, rows or 1) if few_shapes else None
+        self.shapes = Task.shapes if self._shapes is None else self._shapes.most
+        train, valid = corpus.split.train, corpus.split.valid
+        encoder, count = model.image_encoder, len(train) + len(valid)
+        self._fits = features_fit(encoder, count, data.size)
+        caches = encoder.frozen and self._fits
+        self._train_features = FeatureCache(encoder, train.pixels, data.size) if caches else None
+        self._valid_features = FeatureCache(encoder, valid.pixels, data.size) if caches else None
+        if data.augmented:
+            self._train_features = None
+        self._train = CaptionBatches(
+            corpus.train,
+            train.pixels,
+            size=data.size,
+            augmentation=self._augmentation(data, settings.seed),
+            images=self._train_features is None,
+            workers=data.workers,
+            tokens=training.batch_tokens,
+            sentences=rows,
+            rounded=() if self._shapes is None else self._shapes.lengths,
+            seed=settings.seed,
+            rank=processes.rank,
+            world=processes.world,
+        )
+        self._valid = CaptionBatches(
+            corpus.valid,
+            valid.pixels,
+            size=data.size,
+            images=self._valid_features is None,
+            tokens=training.batch_tokens,
+            sentences=rows,
+            shuffle=False,
+        )
+
+    @staticmethod
+    def _augmentation(data: ImageData, seed: int) -> Augmentation | None:
+        if not data.augmented:
+            return None
+        return Augmentation(size=data.size, flip=data.flip, seed=seed)
+
+    @classmethod
+    def read_data(
+        cls, settings: CaptioningSettings, fingerprints: Mapping[str, str] | None = None
+    ) -> CaptionSplit:
+        return read_caption_split(settings.data)
+
+    @classmethod
+    def encode_data(
+        cls,
+        data: CaptionSplit,
+        settings: CaptioningSettings,
+        folder: Path,
+        cache: Path | None = None,
+        lines: int | None = None,
+    ) -> CaptionCorpus:
+        return CaptionCorpus.encoded(data, settings.data, folder, lines)
+
+    @classmethod
+    def sizes(cls, corpus: CaptionCorpus) -> tuple[int, ...]:
+        return (corpus.tokenizer.size,)
+
+    @classmethod
+    def stored_sizes(cls, folder: Path, settings: CaptioningSettings) -> tuple[int, ...]:
+        return (load_caption_tokenizer(folder, settings.data).size,)
+
+    @classmethod
+    def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> Captioner:
+        return build_captioner(model, *sizes)
+
+    @classmethod
+    def check_load_options(cls, options: Mapping[str, Any]) -> None:
+        check_captioner_options(options)
+
+    @classmethod
+    def load(cls, run: StoredRun, device: str, **options: Any) -> CaptioningRun:
+        return captioner_of(run, device, **options)
+
+    @classmethod
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> CaptioningReport:
+        return evaluate_captioning(cls, run, options)
+
+    @classmethod
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> CaptionView:
+        return view_captioning(cls, run, options, drawing)
+
+    @classmethod
+    def complete_settings(
+        cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        if other is not None:
+            return dict(settings)
+        data = build(ImageData, settings.get("data", {}), "the settings")
+        return merged({"model": encoder_defaults(settings.get("model", {}), data.size)}, settings)
+
+    @classmethod
+    def check_settings(cls, settings: CaptioningSettings) -> None:
+        check_paths(settings.data)
+        select = settings.model.options.get("select", "softmax")
+        if settings.training.doubly_stochastic and select in ("hard", NO_ATTENTION):
+            problem = f"the doubly stochastic penalty has no effect if model.select is {select!r}"
+            hint = "set training.doubly_stochastic=0, or use soft attention"
+            raise ArgumentError(message("training.doubly_stochastic", problem, hint=hint))
+
+    @classmethod
+    def check_model(cls, settings: CaptioningSettings) -> None:
+        if error := misplaced(CaptioningSettings, "model", settings.model.options):
+            raise error
+        with torch.device("meta"):
+            model = cls.build_model(settings.model, cls.smallest_sizes)
+        check_memory(model)
+        check_estimator(model, settings.training)
+        size = settings.data.size
+        height, width = model.image_encoder.map_size(size, size)
+        if height * width < (1 if model.select is None else 2):
+            problem = f"the feature map of images of {size} x {size} pixels has {height} x {width} cells"
+            hint = "set a larger data.image_size, or fewer stages in model.encoder_options"
+            raise ArgumentError(
+                message("the settings", problem, expected="at least 2 cells for attention", hint=hint)
+            )
+
+    @classmethod
+    def plan(
+        cls,
+        settings: Mapping[str, Any],
+        corpus: CaptionCorpus,
+        device: str,
+        processes: Processes,
+        timed: bool = False,
+    ) -> Plan:
+        return plan_captioning(cls, settings, corpus, device, processes, timed=timed)
+
+    @classmethod
+    def summary(cls, data: CaptionSplit) -> str:
+        return f"{len(data.train):,} training images, {len(data.valid):,} validation images"
+
+    @classmethod
+    def fixed_data(cls) -> tuple[str, ...]:
+        return (*TOKENS, "image_size")
+
+    def described(self) -> str:
+        height, width = self._map_size()
+        return f"{self.corpus.tokenizer.size:,} tokens, feature map of {height} x {width} cells"
+
+    def corpus_notes(self) -> Sequence[str]:
+        notes = list(self.corpus.notes)
+        if self.model.image_encoder.frozen and not self._fits:
+            notes.append("the feature vectors do not fit in memory: they are computed in every step")
+        return notes
+
+    def _map_size(self) -> tuple[int, int]:
+        size = self.settings.data.size
+        return self.model.image_encoder.map_size(size, size)
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[ImageBatch]:
+        return self._train.epoch(epoch, start)
+
+    def len_epoch(self, epoch: int) -> int:
+        return self._train.len_epoch(epoch)
+
+    def largest_batch(self) -> ImageBatch:
+        """Return the largest batch of the first epoch: the one with the most tokens, including padding."""
+        return next(iter(self.batches(0, self._train.largest(0))))
+
+    def count(self, batch: ImageBatch) -> int:
+        return int(batch.target_lengths.sum())
+
+    def prepare(self, batch: ImageBatch, device: Any) -> ImageBatch:
+        if batch.source.dim() == 1 and self._train_features is not None:
+            batch = replace(batch, source=self._train_features[batch.source])
+        if self._shapes is not None:
+            need = batch.target.shape[1] - 1
+            length = next((each for each in self._shapes.lengths if each >= need), need)
+            tokens = self._shapes.tokens
+            rows = self._shapes.sentences if tokens is None else -(-tokens // length)
+            batch = batch.padded_to(max(rows, len(batch)), 0, length)
+        return batch.to(device)
+
+    def padded_sizes(self, ready: ImageBatch) -> tuple[int, ...]:
+        # An estimator averages over all rows of a batch, so padding would change its loss.
+        return () if self._estimator is not None else (len(ready), ready.target.shape[1] - 1)
+
+    def padded(self, ready: ImageBatch, sizes: tuple[int, ...]) -> ImageBatch:
+        rows, length = sizes
+        return ready.padded_to(rows, 0, length)
+
+    def restored(self, tensors: dict[str, Tensor]) -> ImageBatch:
+        return ImageBatch.from_tensors(tensors)
+
+    def loss(self, batch: ImageBatch) -> Loss:
+        training = self.settings.training
+        if self._estimator is not None and self.model.training:
+            return self._sampled_loss(batch, self._estimator)
+        if not training.doubly_stochastic:
+            total, plain = cross_entropy(self.model(batch), batch.targets, training.label_smoothing)
+            return Loss(total, {"loss": plain})
+        logits_BTV, weights_BTL = self.model.logits_and_weights(batch)
+        total, plain = cross_entropy(logits_BTV, batch.targets, training.label_smoothing)
+        penalty_B = doubly_stochastic_penalty(weights_BTL.float(), batch.target_lengths)
+        # Rows without a target are padding.
+        penalty = torch.where(batch.target_lengths > 0, penalty_B, 0.0).sum()
+        return Loss(
+            total + training.doubly_stochastic * penalty, {"loss": plain, "penalty": penalty.detach()}
+        )
+
+    def _sampled_loss(self, batch: ImageBatch, estimator: Reinforce) -> Loss:
+        """Return the loss of hard attention, whose gradient is estimated by sampling locations.
+
+        Each image is encoded once; the decoder has K rows for each image, one for each sample.
+        """
+        samples, smoothing = estimator.samples, self.settings.training.label_smoothing
+        inputs_RT, targets_RT, lengths_R = (
+            each.repeat_interleave(samples, 0) for each in (batch.inputs, batch.targets, batch.target_lengths)
+        )
+
+        def row_losses() -> RowLosses:
+            encoded = self.model.encode(batch.image)
+            state = self.model.start(encoded).repeat(samples)
+            logits_RTV = self.model.step(state, inputs_RT, encoded)[1]
+            total_R, plain_R = sequence_losses(logits_RTV, targets_RT, smoothing)
+            return RowLosses(total_R, -plain_R)
+
+        return sampled_loss(
+            estimator,
+            row_losses,
+            len(batch),
+            lengths={"target": lengths_R},
+            features=embedding_features((self.model.target, targets_RT)),
+            counted=lengths_R > 0,
+        )
+
+    @torch.no_grad()
+    def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
+        valid, device = self.corpus.split.valid, next(self.model.parameters()).device
+        total, tokens = 0.0, 0
+        for batch in self._valid.epoch(0):
+            if stopping():
+                raise Stopped
+            if batch.source.dim() == 1 and self._valid_features is not None:
+                batch = replace(batch, source=self._valid_features[batch.source])
+            moved = batch.to(device)
+            total += float(cross_entropy(self.model(moved), moved.targets)[1])
+            tokens += self.count(batch)
+        count = min(self.settings.evaluation.images, len(valid))
+        captions = self._captions(valid, count, stopping)
+        texts = [each.text for each in captions]
+        scores = {"loss": total / tokens, "perplexity": float(torch.tensor(total / tokens).exp())}
+        found = caption_scores(texts, valid.captions[:count])
+        scores |= {name: score.value for name, score in found.items()}
+        shown: list[RenderableType] = []
+        if valid.scenes is not None:
+            scenes = valid.scenes[:count]
+            scores["exact"] = exact_captions(texts, scenes)
+            if captions and captions[0].weights is not None:
+                pointed = pointing(texts, [each.weights for each in captions], scenes)
+                scores["pointing"] = pointed.accuracy
+                shown.append(Text(f"pointing accuracy of a random cell: {pointed.chance:.3f}"))
+        samples = min(self.settings.evaluation.samples, count)
+        for place in ((2 * part + 1) * count // (2 * samples) for part in range(samples)):
+            text = f"image      {valid.names[place]}\ncaption    {texts[place]}"
+            shown.append(Text(printable(f"{text}\nreference  {valid.captions[place][0]}", kept="\n")))
+        return Evaluation(scores, shown)
+
+    def _captions(self, valid: CaptionData, count: int, stopping: Callable[[], bool]) -> list[Caption]:
+        """Caption the first `count` validation images. Attention is recorded for the built-in corpus only."""
+        data, evaluation = self.settings.data, self.settings.evaluation
+        size = evaluation.beam_size
+        how: Search = Greedy() if size == 1 else Beam(size=size)
+        captioner = ImageCaptioner(
+            self.model, self.corpus.tokenizer, image_size=data.size, max_length=data.max_length + 1
+        )
+        look = CROSS if valid.scenes is not None and self.model.select is not None else None
+        captions = list[Caption]()
+        for start in range(0, count, AT_ONCE):
+            if stopping():
+                raise Stopped
+            rows = torch.arange(start, min(start + AT_ONCE, count))
+            features = None if self._valid_features is None else self._valid_features[rows]
+            pixels = centre_crop(valid.pixels[rows], data.size)
+            names = valid.names[start : start + len(rows)]
+            captions += captioner.caption_pixels(names, pixels, how, look, features)
+        return captions

@@ -1,0 +1,210 @@
+"""`regard evaluate` for captioning: CIDEr-D, BLEU, and for the built-in corpus exact match and pointing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from regard.data.images import centre_crop
+from regard.data.line_io import say
+from regard.data.progress_bar import advancing
+from regard.decoding.search_options import build_search
+from regard.errors import ArgumentError, message, shown
+from regard.evaluation.bleu import Score
+from regard.evaluation.caption_scores import Pointing, caption_scores, exact_captions, pointing
+from regard.evaluation.region_erasure import RegionErasure
+from regard.roles import CROSS
+from regard.runs.command_options import CommandOption
+from regard.runs.run_commands import ChosenRun, report_changed_data
+from regard.runs.run_task import RunTask
+from regard.tasks.captioning.caption_result import Caption
+from regard.tasks.captioning.captioning_data import (
+    CaptionData,
+    read_caption_split,
+    read_images,
+    read_shapes,
+)
+from regard.tasks.captioning.captioning_run import CaptioningRun
+from regard.tasks.captioning.captioning_settings import ImageData
+from regard.tasks.file_options import FAITHFULNESS, PAGE, SPLIT, TEST_FILE
+from regard.viewing.caption_page import save_caption_page
+
+__all__ = ["EVALUATE_OPTIONS", "CaptioningReport", "evaluate_captioning"]
+
+PICTURES, MOST_PICTURES = 1000, 1_000_000
+MOST_CAPTIONS = 200
+"""Maximum number of captions to measure faithfulness on, and on an HTML page."""
+
+IMAGES = CommandOption(
+    "--images", "Captioning: folder of the images of --test-file.", "FOLDER", shown_default="that of the run"
+)
+
+EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
+    TEST_FILE,
+    IMAGES,
+    SPLIT,
+    CommandOption(
+        "--pictures",
+        "Captioning: number of pictures of the built-in corpus to evaluate on, with --split.",
+        "INT",
+        int,
+        PICTURES,
+        least=1,
+        most=MOST_PICTURES,
+    ),
+    PAGE,
+    FAITHFULNESS,
+    "beam_size",
+    "length_penalty",
+    "greedy",
+    "max_length",
+)
+"""The options of `regard evaluate` for captioning."""
+
+
+@dataclass(frozen=True, eq=False)
+class CaptioningReport:
+    """The scores of the captions of a run.
+
+    data: where the images come from. run: the run folder and the step of the checkpoint. images: number of
+    images. scores: CIDEr-D and BLEU by name. exact: for the built-in corpus, the fraction of captions that
+    are true. pointing: for the built-in corpus, the pointing accuracy of the attention. map_size: the height
+    and width of the feature map. erasure: the effect of hiding regions, if it was measured.
+    """
+
+    data: str
+    run: Mapping[str, Any]
+    images: int
+    scores: Mapping[str, Score]
+    map_size: tuple[int, int]
+    exact: float | None = None
+    pointing: Pointing | None = None
+    erasure: RegionErasure | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores as a dict for JSON."""
+        result = {
+            "data": self.data,
+            "run": dict(self.run),
+            "images": self.images,
+            "map": list(self.map_size),
+            **{name: score.value for name, score in self.scores.items()},
+            "signatures": {name: score.signature for name, score in self.scores.items()},
+        }
+        if self.exact is not None:
+            result["exact"] = self.exact
+        if self.pointing is not None:
+            accuracy, chance, words = self.pointing
+            result |= {"pointing": accuracy, "pointing_chance": chance, "pointing_words": words}
+        if self.erasure is not None:
+            result["faithfulness"] = self.erasure.to_dict()
+        return result
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        title = Text(f"{shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}")
+        table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
+        for name in ("metric", "value", ""):
+            table.add_column(name, justify="right" if name == "value" else "left", no_wrap=name != "")
+        for name, value, about in self._rows():
+            table.add_row(Text(name, "cyan"), value, Text(about, "dim"))
+        yield table
+        if self.erasure is not None:
+            yield Text(f"Faithfulness: {self.erasure}.")
+
+    def _rows(self) -> Iterator[tuple[str, str, str]]:
+        yield "images", f"{self.images:,}", ""
+        for score in self.scores.values():
+            yield (
+                score.name,
+                f"{score.value:.3f}" if "CIDEr" in score.name else f"{score.value:.2f}",
+                (score.signature),
+            )
+        if self.exact is not None:
+            yield "exact", f"{self.exact:.3f}", "captions that are true of the picture"
+        if self.pointing is not None:
+            height, width = self.map_size
+            about = f"{self.pointing.words:,} content words; chance {self.pointing.chance:.3f}"
+            yield "pointing", f"{self.pointing.accuracy:.3f}", f"{about}; map of {height} x {width} cells"
+
+
+def evaluate_captioning(
+    task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
+) -> CaptioningReport:
+    """Caption the images of the files in `options`, or the validation images of the run.
+
+    options: the values of EVALUATE_OPTIONS.
+    """
+    assert run is not None
+    page: Path | None = options["page"]
+    if page is not None and page.suffix.lower() != ".html":
+        raise ArgumentError(message("--page", f"{shown(page.name)} does not end in .html"))
+    search = build_search(
+        options["beam_size"],
+        options["length_penalty"],
+        greedy=options["greedy"],
+        max_length=options["max_length"],
+    )
+    captioner: CaptioningRun = run.load(task, search=search)
+    attends = captioner.model.select is not None
+    if not attends and (options["faithfulness"] or page is not None):
+        option = "--faithfulness" if options["faithfulness"] else "--page"
+        raise ArgumentError(message(option, "this captioner has no attention (model.select is none)"))
+    data = _data(captioner.settings.data, run, options)
+    needs_attention = attends and (data.scenes is not None or options["faithfulness"] or page is not None)
+    captions = _captions(captioner, data, CROSS if needs_attention else None)
+    texts = [each.text for each in captions]
+    erasure = None
+    if page is not None:
+        seen = [each.image_attention(each.image) for each in captions[:MOST_CAPTIONS] if each.words]
+        save_caption_page(page, seen)
+        say(f"Wrote {shown(page)}")
+    if options["faithfulness"]:
+        erasure = captioner.erase_regions([each for each in captions if each.words][:MOST_CAPTIONS])
+    pointed = None
+    if data.scenes is not None and attends:
+        pointed = pointing(texts, [each.weights for each in captions], data.scenes)
+    return CaptioningReport(
+        data.name,
+        {"folder": str(run.folder), "step": captioner.checkpoint.step},
+        len(captions),
+        caption_scores(texts, data.captions),
+        captioner.map_size,
+        None if data.scenes is None else exact_captions(texts, data.scenes),
+        pointed,
+        erasure,
+    )
+
+
+def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> CaptionData:
+    """Read the images to evaluate on: those of --test-file or --split, or the validation images."""
+    files, split = options["test_file"], options["split"]
+    folder = [options["images"]] if options["images"] else None
+    if folder and not files:
+        raise ArgumentError(message("--images", "it needs --test-file"))
+    if data.built_in and not files:
+        return read_shapes(split or "valid", options["pictures"])
+    if not files and split is None:
+        read = read_caption_split(data)
+        report_changed_data(run.folder, read.fingerprints)
+        return read.valid
+    chosen = files or data.train_file or ()
+    return read_images(data, chosen, folder or data.images, None if split is None else [split])
+
+
+def _captions(captioner: CaptioningRun, data: CaptionData, look: str | None) -> list[Caption]:
+    captions, at_once = list[Caption](), 64
+    with advancing("captioning", len(data)) as report:
+        for start in range(0, len(data), at_once):
+            rows = torch.arange(start, min(start + at_once, len(data)))
+            pixels = centre_crop(data.pixels[rows], captioner.image_size)
+            names = data.names[start : start + len(rows)]
+            captions += captioner.caption_pixels(names, pixels, captioner.search, look)
+            report(len(captions))
+    return captions

@@ -1,0 +1,277 @@
+"""ImageCaptioner: caption images with a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, overload
+
+import numpy
+import torch
+from torch import Tensor
+
+from regard.data.batch import EOS
+from regard.data.image_batch import ImageBatch
+from regard.data.images import centre_crop, decode_image, read_image
+from regard.data.tokenizers import Tokenizer
+from regard.decoding import Beam, Greedy, LengthLimit, Search, observe, search
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.input_checks import DEFAULT, Default
+from regard.decoding.rules import check_integers
+from regard.errors import ArgumentError, UnknownName, message, shown
+from regard.evaluation.region_erasure import RegionErasure, erase_regions
+from regard.models.captioner import READINGS, Captioner
+from regard.roles import CROSS
+from regard.tasks.captioning.caption_result import Caption
+
+__all__ = ["ImageCaptioner"]
+
+MOST_ROWS = 512
+"""Maximum number of hypotheses of all images that are decoded at once."""
+
+Image = str | os.PathLike[str] | Tensor | numpy.ndarray[Any, Any]
+"""An image: a path, an array (H, W, 3) or (H, W), or a tensor (3, H, W); uint8."""
+
+
+class ImageCaptioner:
+    """Caption images with a model.
+
+    model: a Captioner, in eval mode. tokenizer: the tokenizer of its captions.
+    image_size: width and height of the images that the model reads. The largest square at the centre of an
+        image is resized to image_size + crop_margin pixels, and its centre is read, as in validation.
+    search: Greedy(...), Beam(...) or Sample(...). Default: Beam().
+    max_length: maximum number of tokens of a caption, EOS included.
+    batch_size: number of images that are captioned at once.
+    look: the attention layers (sites) whose weights are recorded. None records nothing.
+    read: how hard attention reads the image: "argmax", "sample" or "expectation". None: as the model says.
+
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> tokenizer = train_tokenizer("word", ["a red circle"])
+    >>> model = Captioner(tokenizer.size, width=8, encoder_options={"features": 8, "channels": 4}).eval()
+    >>> captioner = ImageCaptioner(model, tokenizer, image_size=16, max_length=5)
+    >>> caption = captioner.caption(numpy.zeros((20, 30, 3), numpy.uint8), beam_size=2)
+    >>> caption.pixels.shape, len(caption.words) <= 5
+    ((16, 16, 3), True)
+    """
+
+    def __init__(
+        self,
+        model: Captioner,
+        tokenizer: Tokenizer,
+        *,
+        image_size: int = 64,
+        crop_margin: int = 0,
+        search: Search | None = None,
+        max_length: int = 61,
+        batch_size: int = 32,
+        look: str | None = CROSS,
+        read: str | None = None,
+    ):
+        check_integers(
+            "ImageCaptioner()",
+            image_size=(image_size, 1),
+            crop_margin=(crop_margin, 0),
+            max_length=(max_length, 1, 100_000),
+            batch_size=(batch_size, 1, 100_000),
+        )
+        if read is not None:
+            if read not in READINGS:
+                raise UnknownName("read", read, READINGS)
+            model.read = read
+        self.model, self.tokenizer, self.image_size, self.crop_margin = (
+            model,
+            tokenizer,
+            image_size,
+            crop_margin,
+        )
+        self.search: Search = Beam() if search is None else search
+        self.limit, self.batch_size, self.look = LengthLimit(constant=max_length), batch_size, look
+
+    @property
+    def map_size(self) -> tuple[int, int]:
+        """The height and width of the feature map of an image."""
+        return self.model.image_encoder.map_size(self.image_size, self.image_size)
+
+    @overload
+    def caption(  # type: ignore[overload-overlap]
+        self,
+        images: Image,
+        *,
+        beam_size: int | None = None,
+        n_best: int = 1,
+        search: Search | None = None,
+        look: str | Default | None = DEFAULT,
+    ) -> Caption: ...
+
+    @overload
+    def caption(
+        self,
+        images: Sequence[Image],
+        *,
+        beam_size: int | None = None,
+        n_best: int = 1,
+        search: Search | None = None,
+        look: str | Default | None = DEFAULT,
+    ) -> list[Caption]: ...
+
+    def caption(
+        self,
+        images: Image | Sequence[Image],
+        *,
+        beam_size: int | None = None,
+        n_best: int = 1,
+        search: Search | None = None,
+        look: str | Default | None = DEFAULT,
+    ) -> Caption | list[Caption]:
+        """Caption one image, or each of several images.
+
+        images: a path, an array (H, W, 3) or (H, W), a tensor (3, H, W), or a list of these; uint8.
+        beam_size: the beam size; 1 is greedy search. n_best: number of captions, best first; the others are
+            in Caption.others. search: a search with its settings, instead of these two.
+        look: used instead of that of the captioner.
+        """
+        how = self._search(beam_size, n_best, search)
+        sites = self.look if look is DEFAULT else look
+        single = not isinstance(images, list | tuple)
+        given: Sequence[Any] = [images] if single else images  # type: ignore[assignment]
+        results = list(self._captions(given, how, sites))
+        return results[0] if single else results
+
+    def stream(
+        self, images: Iterable[tuple[str, Tensor]], search: Search | None = None, look: str | None = None
+    ) -> Iterator[Caption]:
+        """Yield the caption of each prepared image: its name, and the result of prepare()."""
+        how, chunk = search or self.search, list[tuple[str, Tensor]]()
+        for each in images:
+            chunk.append(each)
+            if len(chunk) == self._at_once(how):
+                yield from self.caption_pixels([name for name, _ in chunk], _stack(chunk), how, look)
+                chunk = []
+        if chunk:
+            yield from self.caption_pixels([name for name, _ in chunk], _stack(chunk), how, look)
+
+    def prepare(self, image: Image) -> Tensor:
+        """Return an image as the model reads it, (3, image_size, image_size), uint8.
+
+        Raise DataError, with the name of the file, if it is not an image or is damaged.
+        """
+        size = self.image_size + self.crop_margin
+        if isinstance(image, str | os.PathLike):
+            return centre_crop(read_image(image, size), self.image_size)
+        return centre_crop(decode_image(_portable(image), "the image", size), self.image_size)
+
+    def caption_pixels(
+        self,
+        names: Sequence[str],
+        pixels: Tensor,
+        how: Search,
+        look: str | None,
+        features: Tensor | None = None,
+    ) -> list[Caption]:
+        """Caption prepared images (B, 3, image_size, image_size), in one batch.
+
+        features: (B, L, F), the feature vectors of the images, if they were computed before.
+        """
+        batch = ImageBatch.of(pixels if features is None else features)
+        hypotheses = search(self.model, batch, how, look=look, limit=self.limit)
+        results = []
+        for name, image, several in zip(names, pixels, hypotheses, strict=True):
+            array = image.permute(1, 2, 0).cpu().numpy()
+            first, *others = (self._result(name, array, each) for each in several)
+            results.append(replace(first, others=tuple(others)))
+        return results
+
+    def word_scores(self, pixels: Tensor, caption: Caption) -> Tensor:
+        """Return the log-probability of each word of a caption for other images, (B, T).
+
+        pixels: (B, 3, image_size, image_size), prepared images.
+        """
+        ends = caption.token_ids[-1:] == (EOS,)
+        tokens = caption.token_ids[:-1] if ends else caption.token_ids
+        batch = ImageBatch.of(pixels, [tokens] * len(pixels))
+        token_scores_BT = observe(self.model, batch, None).token_scores
+        numbers = torch.tensor(self.tokenizer.words(tokens))
+        own_TW = (numbers[:, None] == torch.arange(len(caption.words))).to(token_scores_BT.dtype)
+        return token_scores_BT[:, : len(tokens)] @ own_TW
+
+    def erase_regions(self, captions: Sequence[Caption], k: int = 1, samples: int = 3) -> RegionErasure:
+        """Measure how much each word depends on the region that it attends to; see erase_regions().
+
+        captions: captions with attention. k: number of cells to hide. samples: number of random cells.
+        """
+
+        def log_probabilities(images: Any, index: int) -> Tensor:
+            pixels = torch.from_numpy(numpy.ascontiguousarray(images)).permute(0, 3, 1, 2)
+            return self.word_scores(pixels, captions[index])
+
+        seen = [each.image_attention() for each in captions]
+        return erase_regions(log_probabilities, seen, k=k, samples=samples)
+
+    def _captions(self, images: Sequence[Any], how: Search, look: str | None) -> Iterator[Caption]:
+        at_once = self._at_once(how)
+        for start in range(0, len(images), at_once):
+            chunk = images[start : start + at_once]
+            names = [shown(Path(each)) if isinstance(each, str | os.PathLike) else "" for each in chunk]
+            pixels = torch.stack([self.prepare(each) for each in chunk])
+            yield from self.caption_pixels(names, pixels, how, look)
+
+    def _at_once(self, how: Search) -> int:
+        rows = getattr(how, "size", getattr(how, "count", 1))
+        return max(min(self.batch_size, MOST_ROWS // rows), 1)
+
+    def _search(self, beam_size: int | None, n_best: int, how: Search | None) -> Search:
+        if how is not None:
+            if beam_size is not None or n_best != 1:
+                problem = "search is set together with beam_size or n_best"
+                raise ArgumentError(message("caption()", problem, expected="only search"))
+            return how
+        if beam_size is None and n_best == 1:
+            return self.search
+        size = max(5, n_best) if beam_size is None else beam_size
+        return Greedy() if size == 1 and n_best == 1 else Beam(size=size, best=n_best)
+
+    def _result(self, name: str, pixels: Any, hypothesis: Hypothesis) -> Caption:
+        """Return a hypothesis as a Caption. The attention of a word is the mean over its tokens."""
+        tokens, numbers = hypothesis.output_tokens, self.tokenizer.words(hypothesis.output_tokens)
+        text = self.tokenizer.decode(tokens)
+        words = tuple(text.split())
+        members = [[at for at, number in enumerate(numbers) if number == word] for word in range(len(words))]
+        scores = tuple(sum(hypothesis.token_scores[at] for at in own) for own in members)
+        weights = None
+        if hypothesis.attention and words:
+            weights_TL = next(iter(hypothesis.attention.values())).float().numpy()
+            weights_TL = weights_TL.reshape(-1, weights_TL.shape[-1])
+            maps = numpy.stack([weights_TL[own].mean(0) for own in members])
+            weights = maps.reshape(len(words), *self.map_size).astype(numpy.float32)
+        notes = () if hypothesis.tokens[-1:] == (EOS,) else ("the caption reached the maximum length",)
+        return Caption(
+            name,
+            text,
+            hypothesis.tokens,
+            hypothesis.token_scores,
+            words,
+            scores,
+            weights,
+            pixels,
+            hypothesis.ranking,
+            notes,
+        )
+
+
+def _stack(chunk: Sequence[tuple[str, Tensor]]) -> Tensor:
+    return torch.stack([pixels for _, pixels in chunk])
+
+
+def _portable(image: Any) -> bytes:
+    """Return an array or tensor as the content of a PPM file, so that it is resized like an image file."""
+    channels_first = isinstance(image, Tensor) and image.dim() == 3
+    array = numpy.asarray(image.permute(1, 2, 0).cpu() if channels_first else image)
+    array = numpy.repeat(array[..., None], 3, 2) if array.ndim == 2 else array
+    if array.ndim != 3 or array.shape[2] != 3 or not array.size or array.dtype != numpy.uint8:
+        problem = f"an image has shape {array.shape} and dtype {array.dtype}"
+        expected = "an array (H, W, 3) or (H, W), or a tensor (3, H, W), uint8"
+        raise ArgumentError(message("caption()", problem, expected=expected))
+    height, width = array.shape[:2]
+    return b"P6 %d %d 255\n" % (width, height) + numpy.ascontiguousarray(array).tobytes()

@@ -1,0 +1,84 @@
+"""`regard view` for captioning: the attention of each word of a caption over the image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from regard.decoding.search_options import build_search
+from regard.errors import ArgumentError, message, shown
+from regard.runs.command_options import CommandOption
+from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
+from regard.runs.run_task import RunTask
+from regard.tasks.captioning.caption_result import Caption
+from regard.tasks.captioning.captioning_run import CaptioningRun
+from regard.viewing import Picture
+from regard.viewing.image_attention import ImageAttention
+
+__all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "CaptionView", "view_captioning"]
+
+IMAGE = "image"
+
+OWN_VIEWS = MappingProxyType({IMAGE: "the image for each word, bright where the word attends"})
+"""Name -> help text of the view that only captioning has."""
+
+VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
+    CommandOption("--image", "Captioning: the image file to caption.", "FILE"),
+    "beam_size",
+    "length_penalty",
+    "greedy",
+    "max_length",
+)
+"""The options of `regard view` for captioning, besides the drawing options, which all tasks have."""
+
+
+@dataclass(frozen=True, eq=False)
+class CaptionView(RunView):
+    """The attention of a captioner for one image."""
+
+    attention: ImageAttention
+    default_view: ClassVar[str] = IMAGE
+
+    def picture(self, options: ViewOptions) -> Picture:
+        """Draw one view; "player" is an animation over the image, word by word."""
+        view = options.view or self.default_view
+        if view == IMAGE:
+            drawn: Picture = self.attention.picture()
+            return drawn
+        if view == "player":
+            moving: Picture = self.attention.animation()
+            return moving
+        return super().picture(options)
+
+    def write_page(self, path: Path) -> None:
+        self.attention.save(path)
+
+
+def view_captioning(
+    task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
+) -> CaptionView:
+    """Caption one image, record the attention of each word, and measure its faithfulness.
+
+    options: the values of VIEW_OPTIONS.
+    """
+    if not options["image"]:
+        raise ArgumentError(message("regard view", "no image is given", hint="--image FILE"))
+    search = build_search(
+        options["beam_size"],
+        options["length_penalty"],
+        greedy=options["greedy"],
+        max_length=options["max_length"],
+    )
+    captioner: CaptioningRun = run.load(task, search=search)
+    if captioner.model.select is None:
+        problem = "this captioner has no attention: model.select is none"
+        raise ArgumentError(message(shown(run.folder), problem, hint="train it with soft or hard attention"))
+    caption: Caption = captioner.caption(options["image"])
+    if not caption.words:
+        raise ArgumentError(message(shown(options["image"]), "the caption of the model has no words"))
+    erasure = captioner.erase_regions([caption])
+    note = erasure.summary()
+    return CaptionView(caption.seen().noted(note), caption.image_attention().noted(note))

@@ -1,0 +1,151 @@
+"""Write captions with the attention of every word over the image to one self-contained HTML page.
+
+The page makes no network requests. A reader who points at a word, or moves to it with Tab and the arrow keys,
+sees its map over the image; a reader who points at the image sees which words attend to that cell. Without
+JavaScript, the page shows a panel for each word. Text is escaped, and maps are numbers in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from html import escape
+from pathlib import Path
+
+import numpy
+
+from regard.errors import ArgumentError, message
+from regard.files.atomic_io import write_whole
+from regard.viewing.html_document import Page, check_ending, document, safe, static
+from regard.viewing.image_attention import ImageAttention, resized
+from regard.viewing.pictures.caption_panels import caption_panels, panel_size
+from regard.viewing.pictures.svg_writer import png_of
+
+__all__ = ["caption_fragment", "caption_page", "save_caption_page"]
+
+CAPTIONS = 500
+"""Maximum number of captions of a page."""
+
+PIXELS, IMAGE = 6_000_000, 160_000
+"""PIXELS: maximum number of pixels of all images of a page, including the panels. IMAGE: maximum number of
+pixels of the image that the maps are drawn over."""
+
+INLINE = 200_000
+"""Maximum number of pixels of the panels in caption_fragment()."""
+
+TITLE = "Captions"
+
+
+def caption_page(captions: Iterable[ImageAttention], title: str = TITLE, about: str = "") -> Page:
+    """Return a self-contained HTML page of captions with the attention of every word over its image.
+
+    captions: at most 500.
+    title: the heading of the page.
+    about: a line below the heading.
+
+    >>> image = numpy.zeros((4, 4, 3), numpy.uint8)
+    >>> page = caption_page([ImageAttention(image, ["<cat>"], [[[1.0]]])])
+    >>> page.startswith("<!DOCTYPE html>"), "<cat>" in page, "&lt;cat&gt;" in page
+    (True, False, True)
+    """
+    listed = list(captions)
+    if not 1 <= len(listed) <= CAPTIONS:
+        problem = f"there are {len(listed)} captions"
+        raise ArgumentError(message("caption_page()", problem, expected=f"1 to {CAPTIONS}"))
+    body = [
+        "<header>",
+        f'<h1 dir="auto">{safe(title)}</h1>',
+        f'<p dir="auto">{safe(about)}</p>' if about else "",
+        '<p class="quiet" id="hint" hidden>Point at a word, or move to it with Tab and the arrow keys, to '
+        "see where it attended. Point at the image to see which words attended to that region.</p>",
+        "</header>",
+        "<main>",
+        *(line for number, each in enumerate(listed) for line in _article(each, number, len(listed))),
+        "</main>",
+    ]
+    style = static("entry.css") + static("page.css") + static("caption.css")
+    return document(title, style, static("caption.js"), body, images=True)
+
+
+def save_caption_page(
+    path: str | Path, captions: Iterable[ImageAttention], title: str = TITLE, about: str = ""
+) -> None:
+    """Write a page of captions to a .html file, atomically. For the other arguments, see caption_page()."""
+    path = Path(path)
+    check_ending(path, ".html", "a page is an HTML file")
+    write_whole(path, caption_page(captions, title, about).encode())
+
+
+def caption_fragment(seen: ImageAttention) -> str:
+    """Return a caption as a small HTML fragment for a notebook: the panels as an image, and the summary.
+
+    >>> image = numpy.zeros((4, 4, 3), numpy.uint8)
+    >>> text = caption_fragment(ImageAttention(image, ["<cat>"], [[[1.0]]]))
+    >>> "<script" in text, "&lt;cat&gt;" in text
+    (False, True)
+    """
+    lines = [
+        '<div class="regard">',
+        f"<style>{static('entry.css')}</style>",
+        _panels(seen, INLINE),
+        *(f'<p class="quiet" dir="auto">{safe(note)}</p>' for note in (seen.summary(), *seen.notes)),
+        "</div>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _article(seen: ImageAttention, number: int, count: int) -> Iterator[str]:
+    """Yield the HTML of one caption.
+
+    number: its index on the page.
+    count: number of captions on the page.
+    """
+    yield f'<article id="c{number + 1}">'
+    if count > 1:
+        yield f'<h2><a href="#c{number + 1}">{number + 1}</a></h2>'
+    if seen.title:
+        yield f'<p class="name" dir="auto">{safe(seen.title)}</p>'
+    size = panel_size(seen, min(IMAGE, PIXELS / count / 2))
+    rows, columns = seen.weights.shape[1:]
+    yield f'<figure data-rows="{rows}" data-columns="{columns}">'
+    yield (
+        f'<img class="photo" width="{size[1]}" height="{size[0]}" alt="the image of the caption: '
+        f'{safe(seen.caption)}" src="{_data_uri("png", png_of(resized(seen.image, *size)))}">'
+    )
+    yield "</figure>"
+    words = "\n".join(_word(seen, word) for word in range(len(seen.words)))
+    yield f'<p class="caption" dir="auto" lang="" role="group" aria-label="words of the caption">{words}</p>'
+    yield f'<p class="what" dir="auto">{safe(_sentence(seen.summary()))}</p>'
+    if seen.notes:
+        yield "".join(f'<p class="note quiet" dir="auto">{safe(note)}</p>' for note in seen.notes)
+    yield '<details class="panels" open><summary>a panel for each word</summary>'
+    yield _panels(seen, PIXELS / count / 2)
+    yield "</details>"
+    yield "</article>"
+
+
+def _word(seen: ImageAttention, word: int) -> str:
+    """Return a word as HTML, with its map as one byte for each cell, in base64."""
+    levels = (255 * seen.levels(word)).round().astype(numpy.uint8)
+    chance = seen.probability(word)
+    probability = "" if chance is None else f' data-probability="{chance:.3g}"'
+    most = f'data-most="{seen.weights[word].max():.6g}"'
+    if not seen.is_uniform(word):
+        most += f' data-cell="{seen.strongest(word)}"'
+    data = base64.b64encode(levels.tobytes()).decode()
+    return f'<span {most}{probability} data-map="{data}">{safe(seen.words[word])}</span>'
+
+
+def _panels(seen: ImageAttention, pixels: float) -> str:
+    """Return the panels of all words as an <img> element that contains an SVG."""
+    svg = caption_panels(seen, pixels=int(pixels)).svg()
+    return f'<img class="all" alt="{safe(seen.caption)}" src="{_data_uri("svg+xml", svg.encode())}">'
+
+
+def _data_uri(kind: str, data: bytes) -> str:
+    return escape(f"data:image/{kind};base64,{base64.b64encode(data).decode()}")
+
+
+def _sentence(text: str) -> str:
+    """Return the text with a full stop at its end."""
+    return f"{text[:1].upper()}{text[1:]}."

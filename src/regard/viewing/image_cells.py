@@ -1,0 +1,163 @@
+"""The cells of an attention map over an image: which pixels a cell covers, and which cell a pixel is in.
+
+A map of h x w weights over an image of H x W pixels divides the image into cells, numbered in row-major order
+from the top left. Cell (i, j) has the number i * w + j and covers the rows from i H/h to (i + 1) H/h and the
+columns from j W/w to (j + 1) W/w. A pixel is in the cell that contains its centre, so that every pixel is in
+exactly one cell, also if h does not divide H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy
+from numpy.typing import NDArray
+
+from regard.errors import ArgumentError, message
+
+__all__ = ["CellGrid", "PixelBox", "upsampled"]
+
+PLATEAU = 0.1
+"""Half of the width of the region around the centre of a cell in which upsampled() returns the weight of the
+cell, as a fraction of the cell."""
+
+
+class PixelBox(NamedTuple):
+    """A rectangle of pixels: rows top, ..., bottom - 1 and columns left, ..., right - 1."""
+
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+
+@dataclass(frozen=True)
+class CellGrid:
+    """The division of an image of height x width pixels into rows x columns cells.
+
+    >>> grid = CellGrid(rows=2, columns=2, height=6, width=4)
+    >>> grid.box(2)
+    PixelBox(top=3, left=0, bottom=6, right=2)
+    >>> grid.cell_at(2, 3), grid.position(1)
+    (1, (0, 1))
+    >>> grid.mask([0]).sum().item()
+    6
+    """
+
+    rows: int
+    columns: int
+    height: int
+    width: int
+
+    def __post_init__(self) -> None:
+        cells, pixels = (self.rows, self.columns), (self.height, self.width)
+        if min(cells) < 1 or any(many > size for many, size in zip(cells, pixels, strict=True)):
+            problem = f"{self.rows} x {self.columns} cells do not fit {self.height} x {self.width} pixels"
+            expected = "at least one cell, and at least one pixel in each cell"
+            raise ArgumentError(message("CellGrid()", problem, expected=expected))
+
+    @property
+    def count(self) -> int:
+        """The number of cells."""
+        return self.rows * self.columns
+
+    def position(self, cell: int) -> tuple[int, int]:
+        """Return the row and the column of a cell number."""
+        if not 0 <= cell < self.count:
+            expected = f"0, ..., {self.count - 1}"
+            raise ArgumentError(message("CellGrid", f"there is no cell {cell}", expected=expected))
+        return cell // self.columns, cell % self.columns
+
+    def box(self, cell: int) -> PixelBox:
+        """Return the pixels that a cell covers."""
+        row, column = self.position(cell)
+        return PixelBox(
+            _first(row, self.rows, self.height),
+            _first(column, self.columns, self.width),
+            _first(row + 1, self.rows, self.height),
+            _first(column + 1, self.columns, self.width),
+        )
+
+    def cell_at(self, row: int, column: int) -> int:
+        """Return the number of the cell that covers the pixel (row, column)."""
+        if not (0 <= row < self.height and 0 <= column < self.width):
+            problem = f"pixel ({row}, {column}) is outside the image of {self.height} x {self.width} pixels"
+            raise ArgumentError(message("CellGrid.cell_at()", problem))
+        i, j = _cell(row, self.rows, self.height), _cell(column, self.columns, self.width)
+        return int(i * self.columns + j)
+
+    def cells(self) -> NDArray[numpy.int64]:
+        """Return the cell number of every pixel, (height, width)."""
+        rows = _cell(numpy.arange(self.height), self.rows, self.height)
+        columns = _cell(numpy.arange(self.width), self.columns, self.width)
+        return rows[:, None] * self.columns + columns[None, :]
+
+    def mask(self, cells: Iterable[int]) -> NDArray[numpy.bool_]:
+        """Return the pixels of several cells, (height, width): True where a pixel is in one of them."""
+        mask_HW = numpy.zeros((self.height, self.width), bool)
+        for cell in cells:
+            top, left, bottom, right = self.box(cell)
+            mask_HW[top:bottom, left:right] = True
+        return mask_HW
+
+    def coverage(self, region: Any) -> NDArray[numpy.float64]:
+        """Return the fraction of the pixels of each cell that are in a region, (rows, columns).
+
+        region: bool, (height, width).
+
+        A cell touches the region if its coverage is above 0. The mean of `coverage > 0` is the probability
+        that a random cell touches the region: the chance level of pointing accuracy.
+
+        >>> region = numpy.zeros((4, 4), bool)
+        >>> region[0, :3] = True
+        >>> CellGrid(2, 2, 4, 4).coverage(region).tolist()
+        [[0.5, 0.25], [0.0, 0.0]]
+        """
+        region_HW = numpy.asarray(region, bool)
+        if region_HW.shape != (self.height, self.width):
+            expected = f"({self.height}, {self.width}), the height and the width of the image"
+            problem = f"region has shape {region_HW.shape}"
+            raise ArgumentError(message("CellGrid.coverage()", problem, expected=expected))
+        cells = self.cells().ravel()
+        inside = numpy.bincount(cells, weights=region_HW.ravel(), minlength=self.count)
+        return (inside / numpy.bincount(cells, minlength=self.count)).reshape(self.rows, self.columns)
+
+
+def _first(cell: int, cells: int, pixels: int) -> int:
+    """Return the first pixel whose centre is not before cell * pixels / cells."""
+    return -((cells - 2 * cell * pixels) // (2 * cells))
+
+
+def _cell(pixel: Any, cells: int, pixels: int) -> Any:
+    """Return the cell that contains the centre of a pixel, in exact integer arithmetic."""
+    return (2 * pixel + 1) * cells // (2 * pixels)
+
+
+def upsampled(weights: NDArray[numpy.floating], height: int, width: int) -> NDArray[numpy.float64]:
+    """Interpolate a map of weights (h, w) smoothly to (height, width) pixels, with h <= height, w <= width.
+
+    Around its centre, a cell keeps its weight exactly; between two centres, the values follow a cubic
+    smoothstep function. So the largest pixel is in the largest cell, no value is outside the range of the
+    weights, and if h and w divide height and width, the mean of the pixels is the mean of the weights.
+
+    >>> upsampled(numpy.array([[0.0, 1.0]]), 1, 8).round(2).tolist()
+    [[0.0, 0.0, 0.0, 0.26, 0.74, 1.0, 1.0, 1.0]]
+    """
+    return _interpolated(_interpolated(numpy.asarray(weights, numpy.float64), height).T, width).T
+
+
+def _interpolated(weights: NDArray[numpy.float64], size: int) -> NDArray[numpy.float64]:
+    """Interpolate each column of weights (h, w) to `size` rows."""
+    count = len(weights)
+    # Positions of the centres of the pixels; the centre of cell i is at i.
+    places = numpy.clip((numpy.arange(size) + 0.5) * count / size - 0.5, 0, count - 1)
+    low = numpy.minimum(places.astype(int), max(count - 2, 0))
+    high = numpy.minimum(low + 1, count - 1)
+    # The plateau is at least half a pixel wide on each side of a centre, so that it contains a pixel.
+    margin = min(max(PLATEAU, 0.5 * count / size), 0.499)
+    step = numpy.clip((places - low - margin) / (1 - 2 * margin), 0, 1)
+    step = (step * step * (3 - 2 * step))[:, None]
+    mixed: NDArray[numpy.float64] = weights[low] * (1 - step) + weights[high] * step
+    return mixed

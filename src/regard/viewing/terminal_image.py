@@ -1,0 +1,145 @@
+"""Draw an image in the terminal with coloured half blocks, and the map of each word of its caption."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy
+from numpy.typing import NDArray
+from rich.cells import cell_len
+from rich.color import Color
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
+from rich.style import Style
+from rich.text import Text
+
+from regard.viewing.image_attention import ImageAttention, resized
+from regard.viewing.terminal import Drawing, beside
+from regard.viewing.terminal_colors import Shades, clean, cropped
+
+__all__ = ["TerminalImage", "WordMap", "terminal_caption"]
+
+WIDEST, TALLEST = 64, 24
+"""Maximum size of an image in the terminal: WIDEST characters and TALLEST lines."""
+
+MAP = 16
+"""Maximum number of rows and columns of a map. Larger maps are reduced: a block shows its largest weight."""
+
+WORDS, LONGEST = 40, 22
+"""WORDS: maximum number of maps in the terminal. LONGEST: maximum width of a word above its map."""
+
+STRONGEST = "[]"
+"""The mark of the cell with the largest weight."""
+
+LEGEND = "number: largest weight of the word; []: cell with this weight; shades: from 0 to this weight"
+
+
+@dataclass(frozen=True, eq=False)
+class TerminalImage(Drawing):
+    """An image (H, W, 3) of uint8 in half blocks; without colours, as characters of different darkness.
+
+    A half block has two pixels, one above the other, so that pixels are almost square.
+
+    >>> ramp = numpy.repeat(numpy.arange(0, 256, 85, dtype=numpy.uint8), 3).reshape(1, 4, 3)
+    >>> print(TerminalImage(ramp.repeat(2, axis=0)))
+     ░▓█
+    """
+
+    image: NDArray[numpy.uint8]
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, self._size(options.max_width)[1])
+
+    def _size(self, width: int) -> tuple[int, int]:
+        """Return the number of lines and of characters per line on a console of this width."""
+        high, wide = self.image.shape[:2]
+        scale = min(1.0, min(WIDEST, width) / wide, 2 * TALLEST / high)
+        return max(round(high * scale / 2), 1), max(int(wide * scale), 1)
+
+    def lines(self, shades: Shades, width: int) -> Iterator[Text]:
+        high, wide = self._size(width)
+        if not shades.colour or shades.plain:
+            light_hw = resized(self.image, high, wide) @ numpy.array([0.2126, 0.7152, 0.0722]) / 255
+            for row in (light_hw * (len(shades.blocks) - 1)).round().astype(int):
+                yield Text("".join(shades.blocks[level] for level in row))
+            return
+        small = resized(self.image, 2 * high, wide)
+        for upper, lower in zip(small[::2].tolist(), small[1::2].tolist(), strict=True):
+            line = Text()
+            for above, below in zip(upper, lower, strict=True):
+                line.append("▀", Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below)))
+            yield line
+
+
+@dataclass(frozen=True, eq=False)
+class WordMap(Drawing):
+    """The map of one word in the terminal, two characters for each cell; the strongest cell is marked.
+
+    name: the text above the map.
+    levels: (h, w), from 0 to 1.
+    strongest: row and column of the strongest cell, or None.
+
+    >>> print(WordMap("cat", numpy.array([[0.0, 1.0], [0.5, 0.0]]), (0, 1)))
+    cat
+      []
+    ▒▒
+    """
+
+    name: str
+    levels: NDArray[numpy.float64]
+    strongest: tuple[int, int] | None
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        widest = max(2 * self.levels.shape[1], cell_len(self.name))
+        return Measurement(min(8, options.max_width), min(widest, options.max_width))
+
+    def lines(self, shades: Shades, width: int) -> Iterator[Text]:
+        yield Text(self.name, "bold")
+        for row, levels in enumerate(self.levels.tolist()):
+            line = Text()
+            for column, level in enumerate(levels):
+                mark = STRONGEST if (row, column) == self.strongest else ""
+                if shades.colour:
+                    text, style = shades.cell(level, 2, mark)
+                    line.append(text, style)
+                else:
+                    line.append(mark or shades.blocks[round(level * 4)] * 2)
+            yield line
+
+
+def terminal_caption(seen: ImageAttention) -> RenderableType:
+    """Return a drawing for the terminal: caption, image, the map of each word, and the notes.
+
+    >>> image = numpy.full((2, 4, 3), 255, numpy.uint8)
+    >>> seen = ImageAttention(image, ["cat"], [[[0.25, 0.75]]])
+    >>> Console(width=60, color_system=None).print(terminal_caption(seen))
+    cat
+    ████
+    <BLANKLINE>
+    cat 0.75
+    ░░[]
+    <BLANKLINE>
+    number: largest weight of the word; []: cell with this weight; shades: from 0 to this weight
+    """
+    drawn: list[RenderableType] = [Text(clean(seen.heading), "bold"), TerminalImage(seen.image), Text()]
+    drawn.append(beside(*(_map(seen, word) for word in range(min(len(seen.words), WORDS)))))
+    notes = [LEGEND, *seen.uniform_note()]
+    if len(seen.words) > WORDS:
+        notes.append(f"shown: the first {WORDS} of {len(seen.words)} words")
+    drawn += [Text(clean(note), "dim") for note in (*notes, *seen.notes)]
+    return Group(*drawn)
+
+
+def _map(seen: ImageAttention, word: int) -> WordMap:
+    levels = seen.levels(word)
+    name = f"{cropped(clean(seen.words[word]), LONGEST)} {seen.weights[word].max():.2g}"
+    row, column = divmod(seen.strongest(word), levels.shape[1])
+    for axis, at in ((0, row), (1, column)):
+        size = levels.shape[axis]
+        if size > MAP:
+            starts = numpy.arange(MAP) * size // MAP
+            levels = numpy.maximum.reduceat(levels, starts, axis=axis)
+            place = int(numpy.searchsorted(starts, at, side="right")) - 1
+            row, column = (place, column) if axis == 0 else (row, place)
+    return WordMap(name, levels, None if seen.is_uniform(word) else (row, column))

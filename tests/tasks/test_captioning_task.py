@@ -1,0 +1,324 @@
+"""The captioning task: data, loss, evaluation, resuming, loading, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from torch.nn import functional
+
+import regard
+from regard.data.batch import PAD
+from regard.data.shapes import shapes
+from regard.errors import ArgumentError, DataError, RegardError
+from regard.models.captioner import doubly_stochastic_penalty
+from regard.runs.prepare_run import Machine
+from regard.runs.run_commands import ChosenRun, ViewOptions
+from regard.runs.train_run import train_run
+from regard.tasks.captioning import Caption, CaptioningRun, CaptioningTask
+from regard.tasks.captioning.captioning_data import read_caption_split, read_shapes
+from regard.tasks.captioning.captioning_settings import CaptioningSettings, ImageData
+from regard.tasks.captioning.feature_cache import FeatureCache
+from regard.tasks.task_table import find_task
+from regard.training.checkpoints.checkpoints import Checkpoints
+from regard.training.distributed import Processes
+from regard.training.loop import Trainer
+from regard.training.settings import build, merged
+
+TINY = {"image_encoder": "convolutional", "encoder_options": {"features": 8, "channels": 4, "stages": 3}}
+HARD = {"select": "hard"}
+REINFORCE = {"estimator": {"samples": 2, "entropy": 0.01, "expected": 0.5}}
+
+
+def small(data: dict[str, Any] | None = None, **sections: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run that trains in a second."""
+    usual = {
+        "data": {"built_in": "shapes", "pictures": 20, "max_length": 12} if data is None else data,
+        "model": {**TINY, "width": 8, "embedding": 8},
+        "training": {"steps": 2, "batch_size": 8, "warmup_steps": 1, "evaluate_every": 2},
+        "evaluation": {"images": 2, "samples": 1},
+    }
+    return merged(usual, sections)
+
+
+def train(settings: dict[str, Any], folder: Path, **options: Any) -> Any:
+    """Train on the CPU without output."""
+    quiet = {"machine": Machine("cpu", 1), "console": Console(quiet=True)}
+    return train_run(CaptioningTask, settings, folder, **{**quiet, **options})
+
+
+def made(settings: dict[str, Any], folder: Path) -> CaptioningTask:
+    """Return the task with an untrained model."""
+    folder.mkdir(exist_ok=True)
+    checked = build(CaptioningSettings, settings, "the settings")
+    corpus = CaptioningTask.encode_data(CaptioningTask.read_data(checked), checked, folder)
+    torch.manual_seed(0)
+    model = CaptioningTask.build_model(checked.model, CaptioningTask.sizes(corpus))
+    return CaptioningTask(model, corpus, checked, Processes())
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a caption file of two splits, and its images."""
+    folder = tmp_path_factory.mktemp("captions")
+    draw = numpy.random.default_rng(0)
+    lines = ["image\tsplit\tcaption1\tcaption2"]
+    for number in range(8):
+        Image.fromarray(draw.integers(0, 256, (20, 24, 3), numpy.uint8)).save(folder / f"{number}.png")
+        lines.append(f"{number}.png\t{'dev' if number > 5 else 'train'}\tA dog {number} .\tThe Dog runs")
+    (folder / "captions.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("run") / "soft"
+    train(small(training={"doubly_stochastic": 1.0}), run)
+    return run
+
+
+def of_files(folder: Path, **data: Any) -> dict[str, Any]:
+    names = {"train_file": [str(folder / "captions.tsv")], "image_size": 16, **data}
+    return small(names, model={"encoder_options": {"stages": 2}})
+
+
+def test_task_is_in_the_table():
+    assert find_task("captioning") is CaptioningTask and CaptioningTask.best == "cider"
+
+
+def test_split_names_lowercase_and_every_caption_is_a_sample(files: Path, tmp_path: Path):
+    task = made(of_files(files, workers=0), tmp_path)
+    assert len(task.corpus.split.train) == 6 and len(task.corpus.split.valid) == 2
+    assert sum(len(batch) for batch in task.batches(0)) == 12
+    assert not task.corpus.tokenizer.unknown("the DOG runs")
+
+
+@pytest.mark.parametrize(
+    ("model", "training"), [({}, {"doubly_stochastic": 1.0}), (HARD, REINFORCE), ({"select": "none"}, {})]
+)
+def test_killed_run_resumes_with_the_same_bits(tmp_path: Path, files: Path, model, training, monkeypatch):
+    data = {"crop_margin": 2, "flip": True}
+    chosen = merged(of_files(files, **data), {"model": {**model, "dropout": 0.2}, "training": training})
+    chosen["training"] |= {"steps": 4, "save_every": 2, "evaluate_every": 4}
+    train(chosen, tmp_path / "whole")
+    original = Trainer._step
+
+    def killed(self: Trainer, requested: Any) -> Any:
+        if self.progress.step == 3:
+            raise KeyboardInterrupt
+        return original(self, requested)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Trainer, "_step", killed)
+        train(chosen, tmp_path / "part")
+    train({"data": {}}, tmp_path / "part", resume=True)
+    for name in ("weights", "optimizer"):
+        whole, part = (Checkpoints(tmp_path / run).latest().tensors(name) for run in ("whole", "part"))
+        assert whole.keys() == part.keys() and all(torch.equal(whole[key], part[key]) for key in whole)
+
+
+def test_loss_adds_the_doubly_stochastic_penalty(tmp_path: Path):
+    task = made(small(training={"doubly_stochastic": 0.5}), tmp_path)
+    task.model.eval()
+    batch = next(task.batches(0))
+    loss = task.loss(batch)
+    logits, weights = task.model.logits_and_weights(batch)
+    plain = functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=PAD)
+    penalty = doubly_stochastic_penalty(weights, batch.target_lengths).sum()
+    torch.testing.assert_close(loss.shown["loss"], plain.detach() * task.count(batch))
+    torch.testing.assert_close(loss.total, plain * task.count(batch) + 0.5 * penalty)
+    torch.testing.assert_close(task.loss(batch.padded_to(11, 0, 14)).total, loss.total)
+
+
+def test_hard_loss_logs_the_bound_and_encodes_each_image_once(tmp_path: Path, monkeypatch):
+    task = made(small(model=HARD, training=REINFORCE), tmp_path)
+    rows = []
+    original = task.model.image_encoder.forward
+    monkeypatch.setattr(
+        task.model.image_encoder, "forward", lambda images: rows.append(len(images)) or original(images)
+    )
+    loss = task.loss(next(task.batches(0)))
+    loss.total.backward()
+    assert {"loss", "bound", "baseline", "entropy"} == set(loss.shown) and rows == [8]
+    assert loss.shown["bound"] >= -loss.shown["loss"]
+    assert all(each.grad is not None for each in task.model.score.parameters())
+
+
+def test_features_of_a_frozen_encoder_are_computed_once(tmp_path: Path):
+    task = made(small(), tmp_path)
+    task.model.image_encoder.freeze()
+    task = CaptioningTask(task.model, task.corpus, task.settings, Processes())
+    batch = next(task.batches(0))
+    ready = task.prepare(batch, "cpu")
+    assert batch.source.dim() == 1 and ready.image.shape == (8, 64, 8)
+    pixels = task.corpus.split.train.pixels
+    torch.testing.assert_close(ready.image, task.model.image_encoder(pixels[batch.source]))
+    assert isinstance(task._train_features, FeatureCache)
+    assert task.evaluate(lambda: False).scores["loss"] > 0
+
+
+def test_evaluation_of_shapes_has_exact_and_pointing(trained: Path):
+    scores = CaptioningTask.evaluate_run(ChosenRun(trained, device="cpu"), _options(pictures=3)).to_dict()
+    assert {"cider", "bleu1", "bleu4", "bleu", "exact", "pointing", "pointing_chance"} <= scores.keys()
+    assert scores["images"] == 3 and scores["map"] == [8, 8] and "bp:no" in scores["signatures"]["bleu1"]
+
+
+def test_evaluation_of_a_file_and_faithfulness(files: Path, tmp_path: Path):
+    train(of_files(files), tmp_path / "run")
+    options = _options(test_file=[str(files / "captions.tsv")], split="dev", faithfulness=True)
+    report = CaptioningTask.evaluate_run(ChosenRun(tmp_path / "run", device="cpu"), options)
+    assert report.images == 2 and report.exact is None and report.erasure is not None
+
+
+def _options(**changes: Any) -> dict[str, Any]:
+    usual = {"test_file": None, "images": None, "split": None, "pictures": 2, "page": None}
+    usual |= {"faithfulness": False, "beam_size": None, "length_penalty": None, "greedy": True}
+    return {**usual, "max_length": 5, **changes}
+
+
+def test_load_captions_paths_and_arrays(trained: Path, tmp_path: Path):
+    run = regard.load(trained, device="cpu", max_length=6)
+    assert isinstance(run, CaptioningRun) and run.map_size == (8, 8)
+    pixels = shapes("test", 2).images([0, 1])
+    Image.fromarray(pixels[0].permute(1, 2, 0).numpy()).save(tmp_path / "a.png")
+    by_path = run.caption(tmp_path / "a.png", beam_size=1)
+    several = run.caption([pixels[0], pixels[1].permute(1, 2, 0).numpy()], beam_size=3, n_best=2)
+    assert by_path.token_scores == run.caption(pixels[0], beam_size=1).token_scores
+    assert len(several) == 2 and len(several[0].others) == 1
+    assert several[0].ranking >= several[0].others[0].ranking
+    assert run.caption(pixels[0], look=None).weights is None
+    with pytest.raises(ArgumentError, match="float"):
+        run.caption(numpy.zeros((4, 4, 3)))
+
+
+def test_caption_has_the_attention_of_each_word(trained: Path, tmp_path: Path):
+    run = regard.load(trained, device="cpu", max_length=4)
+    hypothesis = run.caption(shapes("test", 1).images([0])[0], beam_size=1)
+    words = hypothesis.words or pytest.fail("no words")
+    assert hypothesis.weights.shape == (len(words), 8, 8)
+    numpy.testing.assert_allclose(hypothesis.weights.sum((1, 2)), 1, rtol=1e-5)
+    assert hypothesis.seen().sites[0].weights.shape == (1, len(words), 64)
+    assert hypothesis.to_dict()["map"] == [8, 8] and "<" in hypothesis._repr_html_()
+    scores = run.word_scores(torch.from_numpy(hypothesis.pixels).permute(2, 0, 1)[None], hypothesis)
+    numpy.testing.assert_allclose(scores[0], hypothesis.word_scores, rtol=1e-4)
+    hypothesis.save(tmp_path / "x.svg")
+    assert (tmp_path / "x.svg").stat().st_size
+
+
+def test_view_of_an_image(trained: Path, tmp_path: Path):
+    Image.fromarray(numpy.zeros((30, 40, 3), numpy.uint8)).save(tmp_path / "a.png")
+    options = {"image": str(tmp_path / "a.png"), "beam_size": None, "length_penalty": None}
+    options |= {"greedy": True, "max_length": 3}
+    view = CaptioningTask.view_run(ChosenRun(trained, device="cpu"), options, ViewOptions())
+    assert view.picture(ViewOptions()).frames and "log-probability" in view.attention.notes[-1]
+    view.write_page(tmp_path / "x.html")
+    assert b"<html" in (tmp_path / "x.html").read_bytes()
+
+
+def test_caption_without_attention():
+    caption = Caption("a<b>.jpg", "a <dog>", (4, 3), (-1.0, -0.5), ("a", "<dog>"), (-1.0, -0.5))
+    assert "&lt;dog" in caption._repr_html_() and not caption.seen().sites
+    with pytest.raises(ArgumentError):
+        caption.image_attention()
+
+
+def test_held_out_images(files: Path):
+    data = ImageData(train_file=[str(files / "captions.tsv")], held_out=3, image_size=16)
+    split = read_caption_split(data)
+    assert split.held_out and len(split.train) == 5 and len(split.valid) == 3
+    assert not set(split.train.names) & set(split.valid.names)
+    with pytest.raises(DataError, match="held out"):
+        read_caption_split(ImageData(train_file=data.train_file, held_out=8))
+
+
+def test_fingerprint_depends_on_pixels(files: Path, tmp_path: Path):
+    data = ImageData(train_file=[str(files / "captions.tsv")], image_size=16)
+    before = read_caption_split(data).fingerprints
+    for path in files.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    Image.fromarray(numpy.zeros((9, 9, 3), numpy.uint8)).save(tmp_path / "0.png")
+    after = read_caption_split(
+        ImageData(train_file=[str(tmp_path / "captions.tsv")], image_size=16)
+    ).fingerprints
+    assert before["train"] != after["train"] and before["valid"] == after["valid"]
+
+
+@pytest.mark.parametrize(
+    ("change", "facts"),
+    [
+        ("missing", ("3.png", "line 5")),
+        ("damaged", ("3.png",)),
+        ("empty", ("line 2",)),
+        ("no words", ("captions.tsv",)),
+    ],
+)
+def test_bad_data_names_the_file(files: Path, tmp_path: Path, change: str, facts: tuple[str, ...]):
+    for path in files.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    captions = tmp_path / "captions.tsv"
+    if change == "missing":
+        (tmp_path / "3.png").unlink()
+    elif change == "damaged":
+        (tmp_path / "3.png").write_bytes(b"no image")
+    elif change == "empty":
+        captions.write_text(captions.read_text().replace("A dog 0 .", ". !"))
+    else:
+        captions.write_text("")
+    with pytest.raises(RegardError) as caught:
+        read_caption_split(ImageData(train_file=[str(captions)], image_size=16))
+    assert all(fact in str(caught.value) for fact in facts), caught.value
+    if change in ("missing", "damaged", "empty"):
+        skipping = ImageData(train_file=[str(captions)], image_size=16, **{change: "skip"})
+        left = read_caption_split(skipping)
+        assert sum(map(len, left.train.captions)) < 12 and len(left.notes) == 2
+
+
+def test_images_without_a_caption_are_counted(files: Path, tmp_path: Path):
+    for path in files.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "extra.jpg").write_bytes(b"")
+    split = read_caption_split(ImageData(train_file=[str(tmp_path / "captions.tsv")], image_size=16))
+    assert "extra.jpg" in split.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("sections", "fact"),
+    [
+        ({"data": {"flip": True}}, "flip"),
+        ({"data": {"image_size": 32}}, "image_size"),
+        ({"data": {"built_in": None}}, "train_file"),
+        ({"model": {"encoder_options": {"stages": 6}}}, "1 x 1"),
+        ({"model": {"select": "none"}, "training": {"doubly_stochastic": 1.0}}, "doubly_stochastic"),
+        ({"model": HARD}, "estimator"),
+        ({"model": {"name": "other"}}, "captioner"),
+        ({"data": {"images": ["nowhere"], "built_in": None, "train_file": ["a.tsv"]}}, "nowhere"),
+    ],
+)
+def test_bad_settings_name_the_setting(tmp_path: Path, sections: dict[str, Any], fact: str):
+    settings = small()
+    for name, values in sections.items():
+        settings[name] = {
+            key: value for key, value in {**settings[name], **values}.items() if value is not None
+        }
+    if "train_file" in settings["data"]:
+        settings["data"].pop("pictures")
+    with pytest.raises(RegardError) as caught:
+        train(settings, tmp_path / "run")
+    assert fact in str(caught.value)
+
+
+def test_unknown_split_of_shapes():
+    with pytest.raises(RegardError, match="held-out"):
+        read_shapes("dev", 1)
+
+
+def test_result_is_json(trained: Path):
+    run = regard.load(trained, device="cpu", max_length=3)
+    record = run.caption(shapes("test", 1).images([0])[0]).to_dict()
+    assert json.loads(json.dumps(record)) == record
