@@ -1,7 +1,8 @@
 """Benchmark of classifiers: SST fine and binary, and SICK, over several seeds.
 
-python -m benchmarks.classification --data data --device cpu --at-once 16     60 runs, one CPU core each
+python -m benchmarks.classification --data data --device cpu --at-once 16     90 runs, one CPU core each
 python -m benchmarks.classification --data data --only sick --models mean     five of these runs
+python -m benchmarks.classification --data data --models lstmn equal          LSTMN and an LSTM of its size
 python -m benchmarks.classification --data data --measured                    the table of all finished runs
 
 DATA/sentiment and DATA/sick have the files that the recipes name. A run with a measured.json in its folder is
@@ -30,7 +31,7 @@ from benchmarks.recipe_runs import (
 from regard.data.labelled_text import read_labelled
 from regard.training.settings import merged
 
-__all__ = ["MODELS", "TESTS", "measure", "table"]
+__all__ = ["MODELS", "TESTS", "changes_of", "measure", "paired", "table"]
 
 TESTS = {
     "sst-fine": "sentiment/stsa.fine.test.gz",
@@ -43,10 +44,22 @@ MODELS: dict[str, dict[str, Any]] = {
     "mean": {"model": {"pooling": "mean"}},
     "last": {"model": {"pooling": "last"}},
     "transformer": {"model": {"name": "transformer", **TRANSFORMER}, "training": {"learning_rate": 0.001}},
+    "lstmn": {"model": {"name": "lstmn", "width": 128, "embedding": 128, "pooling": "mean"}},
+    "equal": {"model": {"embedding": 128, "pooling": "mean", "bidirectional": False}},
 }
-"""The changes of the recipes: the pooling of the LSTM, or a Transformer with attention pooling."""
+"""The changes of the recipes: the pooling of the LSTM, a Transformer with attention pooling, an LSTMN with
+mean pooling, and an LSTM in one direction with mean pooling and as many parameters as this LSTMN."""
 
-NAMES = {"transformer": "transformer, attention pooling"}
+EQUAL_WIDTHS = {"sst-fine": 157, "sst-binary": 157, "sick": 146}
+"""Width of the LSTM `equal` in each recipe. The numbers of parameters of both differ by less than 1 %."""
+
+NAMES = {
+    "transformer": "transformer, attention pooling",
+    "lstmn": "lstmn, mean pooling",
+    "equal": "lstm in one direction, mean pooling, size of the lstmn",
+}
+STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+"""97.5 % quantile of Student's t distribution by degrees of freedom."""
 ABOUT = """\
 Accuracy in per cent: mean over seeds ± standard deviation (n - 1). Trained on the root sentences of the
 training set only, from random word vectors, without phrase labels, parse trees or pretrained vectors; the
@@ -90,6 +103,37 @@ def measure(job: Job) -> dict[str, Any]:
     }
 
 
+def changes_of(recipe: str, model: str) -> dict[str, Any]:
+    """Return the changes of a recipe for a model.
+
+    >>> changes_of("sick", "equal")["model"]["width"]
+    146
+    """
+    width = {"model": {"width": EQUAL_WIDTHS[recipe]}} if model == "equal" else {}
+    return merged(MODELS[model], width)
+
+
+def paired(results: Sequence[Mapping[str, Any]], recipe: str) -> str:
+    """Return the mean difference of test accuracy, lstmn minus equal, over the seeds that both have.
+
+    The interval is the 95 % confidence interval of Student's t test for paired samples; "" without two seeds.
+
+    >>> runs = [("lstmn", 1, 80.0), ("equal", 1, 79.0), ("lstmn", 2, 81.0), ("equal", 2, 79.5)]
+    >>> rows = [{"recipe": "sick", "model": m, "seed": s, "test": score} for m, s, score in runs]
+    >>> paired(rows, "sick")
+    '| sick | 2 | +1.25 | -1.93 to +4.43 | yes |'
+    """
+    scores = {(each["model"], each["seed"]): each["test"] for each in results if each["recipe"] == recipe}
+    seeds = [seed for model, seed in scores if model == "lstmn" and ("equal", seed) in scores]
+    gains = [scores["lstmn", seed] - scores["equal", seed] for seed in seeds]
+    if len(gains) < 2 or len(gains) - 1 not in STUDENT:
+        return ""
+    mean = statistics.mean(gains)
+    half = STUDENT[len(gains) - 1] * statistics.stdev(gains) / len(gains) ** 0.5
+    zero = "yes" if mean - half <= 0 <= mean + half else "no"
+    return f"| {recipe} | {len(gains)} | {mean:+.2f} | {mean - half:+.2f} to {mean + half:+.2f} | {zero} |"
+
+
 def spread(numbers: Sequence[float]) -> str:
     """Return mean ± standard deviation of a sample.
 
@@ -116,6 +160,10 @@ def table(results: Sequence[Mapping[str, Any]], notes: str = "") -> str:
         scores = (spread([each[key] for each in group]) for key in ("valid", "test", "test_macro_f1"))
         cells = (recipe, NAMES.get(model, f"lstm, {model} pooling"), *counts, *scores)
         rows.append(f"| {' | '.join(cells)} |")
+    pairs = [line for line in (paired(results, recipe) for recipe in recipes) if line]
+    if pairs:
+        head = "lstmn minus lstm of its size", "seeds", "difference, test", "95 % interval", "contains 0"
+        rows += ["", f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *pairs]
     remarks = [notes.strip(), ""] if notes else []
     return "\n".join([*rows, "", PUBLISHED, *remarks, measured_on(results), ""])
 
@@ -130,7 +178,7 @@ def main() -> None:
     options = job_options(arguments)
     changes = options.pop("changes")
     jobs = [
-        Job(recipe, seed, variant=model, changes=merged(MODELS[model], changes), **options)
+        Job(recipe, seed, variant=model, changes=merged(changes_of(recipe, model), changes), **options)
         for seed in arguments.seeds
         for recipe in arguments.only
         for model in arguments.models

@@ -1,7 +1,7 @@
 """Benchmark on Penn Treebank: train the recipes ptb-*, and evaluate them on the validation and test text.
 
-python -m benchmarks.language --data data                  both models, one after the other
-python -m benchmarks.language --data data --at-once 2      both at the same time on one GPU
+python -m benchmarks.language --data data                  all recipes, one after the other
+python -m benchmarks.language --data data --at-once 3      all at the same time on one GPU
 python -m benchmarks.language --data data --only ptb-transformer --variant "dropout 0.3" \
     --set model.dropout=0.3                                a recipe with other settings
 python -m benchmarks.language --data data --measured       the table of all finished runs
@@ -32,17 +32,19 @@ from benchmarks.recipe_runs import (
 
 __all__ = ["RECIPES", "measure", "table"]
 
-RECIPES = ("ptb-lstm", "ptb-transformer")
+RECIPES = ("ptb-lstm", "ptb-transformer", "ptb-lstmn")
 ABOUT = """\
 Penn Treebank, 10,000 words, trained on its 929,589 tokens only. Perplexity per word, where each line end
-counts as a word, of the checkpoint with the lowest perplexity on the validation text. ptb-lstm reads a text
-from beginning to end with its state carried; ptb-transformer reads overlapping windows of 128 tokens with
-stride 32. seconds: training time, including evaluations. tokens/s: the median of the run.
+counts as a word, of the checkpoint with the lowest perplexity on the validation text. ptb-lstm and ptb-lstmn
+read a text from beginning to end with their state carried; ptb-transformer reads overlapping windows of 128
+tokens with stride 32. seconds: training time, including evaluations. tokens/s: the median of the run.
 """
 PUBLISHED = """\
 | published | parameters | valid | test |
 | --- | --- | --- | --- |
 | Zaremba et al. 2015, medium regularized LSTM | 20 M | 86.2 | 82.7 |
+| Cheng et al. 2016, LSTMN, one layer of 300 | | | 108 |
+| Cheng et al. 2016, LSTMN, three layers of 300 | | | 102 |
 """
 
 

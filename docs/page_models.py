@@ -50,6 +50,16 @@ OPTIONS: dict[str, dict[str, str]] = {
         "feeding": "input feeding, section 3.3",
         "both_ways": "a bidirectional encoder",
     },
+    "lstmn": {
+        "width": "size of the states and of the memory",
+        "fusion": "`deep` or `shallow`: how the decoder uses the source, see above",
+        "embedding": "size of the word embeddings; `None`: `width`",
+        "depth": "number of layers of the encoder and of the decoder",
+        "connections": "between layers: `plain`, `skip` or `gated`, see above",
+        "dropout": "on embeddings, encoder states, between layers and in the output layer",
+        "score": "of the attention to the source: any [score](../mechanisms/index.md)",
+        "select": f"of the attention to the source: {SELECT}",
+    },
     "transformer": {
         "size": "`tiny`, `small`, `base` or `big`, see above",
         "width": "overrides the width of `size`",
@@ -72,10 +82,11 @@ OPTIONS: dict[str, dict[str, str]] = {
 
 
 LSTMN_OPTIONS = {
+    "fusion": "translation: `deep` or `shallow`, how the decoder uses the source, see above",
     "width": "size of the states and of the memory",
     "embedding": "size of the word embeddings; `None`: `width`",
     "hidden": "language models: size of the tanh layer of the score; `None`: `width`",
-    "depth": "language models: number of layers",
+    "depth": "translation and language models: number of layers",
     "layers": "classifiers: number of layers",
     "connections": "between layers: `plain`, `skip` or `gated`, see above",
     "tape": "language models: number of past words that a word can attend to, or `window`, see above",
@@ -85,24 +96,25 @@ LSTMN_OPTIONS = {
     "pooling": "classifiers: `attention`, `mean` (the paper's) or `last`",
     "word_dropout": "classifiers: probability of replacing a word by the unknown word in training",
     "pairs": "classifiers: whether a line has two texts; set by the task",
-    "score": "classifiers: [score](../mechanisms/index.md) of the pooling",
-    "select": f"classifiers: selection of the pooling, {SELECT}",
+    "score": "[score](../mechanisms/index.md) of the attention to the source, or of the pooling",
+    "select": f"selection of the same attention: {SELECT}",
 }
-"""What each option of the language model and the classifier lstmn means."""
+"""What each option of the three models lstmn means: of translation, of language models and of classifiers."""
 
 
 def lstmn_settings() -> str:
-    """Return the settings table of lstmn, with the defaults of the language model and of the classifier."""
+    """Return the settings table of lstmn, with the defaults of each of its three models."""
+    translation = direct_options("lstmn")
     language = model_arguments(LANGUAGE_MODELS["lstmn"], 1)
     classifier = model_arguments(CLASSIFIERS["lstmn"], 2) | {"score": "additive"}
-    if {*language, *classifier} != set(LSTMN_OPTIONS):
-        differing = {*language, *classifier} ^ set(LSTMN_OPTIONS)
+    if {*translation, *language, *classifier} != set(LSTMN_OPTIONS):
+        differing = {*translation, *language, *classifier} ^ set(LSTMN_OPTIONS)
         raise KeyError(f"LSTMN_OPTIONS and the models differ in {sorted(differing)}")
     rows = [
-        (f"`{name}`", *(_default(name, options) for options in (language, classifier)), meaning)
+        (f"`{name}`", *(_default(name, options) for options in (translation, language, classifier)), meaning)
         for name, meaning in LSTMN_OPTIONS.items()
     ]
-    return table(("setting", "language model", "classifier", "meaning"), rows)
+    return table(("setting", "translation", "language model", "classifier", "meaning"), rows)
 
 
 def _default(name: str, options: dict[str, Any]) -> str:

@@ -200,7 +200,9 @@ def test_own_task_on_its_validation_data(command, runs):
     assert command("view", runs["own"], "--task", OWN).status == 2
 
 
-@pytest.mark.parametrize("view", ["matrix", "lines", "heads", "word", "shaded", "self", "rollout", "long"])
+@pytest.mark.parametrize(
+    "view", ["matrix", "lines", "heads", "word", "shaded", "self", "rollout", "long", "reading"]
+)
 def test_views_of_a_language_model(command, runs, tmp_path, view):
     word = ("--word", "cat") if view == "word" else ()
     given = ("view", runs["layered"], "--text", "the cat sat", "--view", view, *word)

@@ -7,7 +7,7 @@ import torch
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from regard.kernels import recurrent_cells
+from regard.kernels import lstmn_step, recurrent_cells
 from regard.kernels.cross_entropy import SmoothedCrossEntropy
 from tests.kernels.compiled import Hopper, compiling
 
@@ -32,6 +32,15 @@ def main() -> None:
         six = zeros(6, ROWS // 2, WIDTH)
         recurrent_cells.gru(three, three, zeros(2, 3 * WIDTH), one, one, ROWS // 2)
         recurrent_cells.gru_backward(six, one, one, three, three, one, three, six)
+        tapes = zeros(ROWS, 9, 30), zeros(ROWS, 9, 2 * WIDTH)
+        query, scores, totals = zeros(ROWS, 30), zeros(ROWS, 9).float(), zeros(ROWS).float()
+        read = query, *tapes, zeros(30), 0, 7, scores, totals, two
+        lstmn_step.read(*read)
+        lstmn_step.read_backward(*read, two, *tapes, query, query)
+        for gates, added in ((4, None), (4, one), (5, one)):
+            whole = zeros(ROWS, gates * WIDTH)
+            lstmn_step.cell(whole, two, added, two)
+            lstmn_step.cell_backward(whole, two, two, two, whole, two, added, added)
         logits = zeros(ROWS, 5000).requires_grad_()
         total, _ = SmoothedCrossEntropy.apply(logits, torch.ones(ROWS, dtype=torch.long), 0.1, 0)
         total.backward()

@@ -19,7 +19,8 @@ KERNELS = {
     "compiled_cells": {
         "gated_forward_kernel", "mixed_forward_kernel", "gated_backward_kernel", "mixed_backward_kernel",
         "gru_forward_kernel", "gru_backward_kernel", "cross_entropy_forward_kernel",
-        "cross_entropy_backward_kernel",
+        "cross_entropy_backward_kernel", "read_forward_kernel", "read_backward_kernel",
+        "cell_forward_kernel", "cell_backward_kernel",
     },
 }  # fmt: skip
 

@@ -123,7 +123,7 @@ def test_view_is_built_from_a_mapping():
 
 
 def test_batch_without_targets_raises_for_recurrent_models():
-    for name in ("seq2seq", "bahdanau", "luong"):
+    for name in ("seq2seq", "bahdanau", "luong", "lstmn"):
         with pytest.raises(ArgumentError, match="targets"):
             build_model(name, SIZE, SIZE, width=4)(Batch.collate(SOURCES))
     model = build_model("transformer", SIZE, SIZE, width=4, heads=2, layers=1)
@@ -154,6 +154,10 @@ def test_row_count_not_a_multiple_of_sources_raises(batch: Batch):
         ("luong", {"view": 4}, "view is 4"),
         ("luong", {"view": "local-m", "reach": 4}, r'view=\{"name": "local-m", "reach": 4\}'),
         ("luong", {"readout": "linear"}, "unknown readout"),
+        ("lstmn", {"fusion": "depe"}, "unknown fusion 'depe'; did you mean 'deep'"),
+        ("lstmn", {"connections": "skipp"}, "did you mean 'skip'"),
+        ("lstmn", {"depth": 0}, "depth is 0"),
+        ("lstmn", {"view": "local-m"}, "luong"),
         ("luong", {"dropout": 1.0}, "0 <= dropout < 1"),
         ("luong", {"width": 8.5}, "width is 8.5"),
         ("bahdanau", {"width": -4}, "width is -4"),
@@ -182,7 +186,7 @@ def test_build_model_passes_options_on():
     assert model.source is model.target and model.output.weight is model.target.weight
     model = build_model("luong", 9, 9, recurrence=Recurrence(width=4, cell="rnn"), width=6, depth=2)
     assert repr(model.decoder.layers) == "RNN(12, 6, num_layers=2, batch_first=True)"
-    assert set(MODELS) == {"seq2seq", "bahdanau", "luong", "transformer"}
+    assert set(MODELS) == {"seq2seq", "bahdanau", "luong", "lstmn", "transformer"}
     with pytest.raises(UnknownName, match=r"known: .*bahdanau"):
         build_model("gpt", 9, 9)
 

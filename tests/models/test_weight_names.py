@@ -51,11 +51,32 @@ def bahdanau(size: int, hidden: int) -> Shapes:
     }
 
 
+def additive(place: str, query: int) -> Shapes:
+    return {f"{place}.query_weight": (query, 6), f"{place}.key_weight": (6, 6), f"{place}.vector": (6,)}
+
+
+def lstmn(place: str, size: int) -> Shapes:
+    """Weights of an LSTMN layer of width 6."""
+    shapes = {**additive(f"{place}.score", size + 6), **linear(f"{place}.input", 24, size)}
+    return {**shapes, f"{place}.summary.weight": (24, 6)}
+
+
 LUONG: Shapes = {**words(6), "readout.both.weight": (6, 12), **linear("readout.output", 11, 6)}
 
 NAMES: dict[str, Shapes] = {
     "bahdanau": {**bahdanau(5, 7), **cells("encoder.layers.layers", 3, 5, ways=2)},
     "bahdanau paper": {**bahdanau(6, 6), **gated("encoder.forwards", 6), **gated("encoder.backwards", 6)},
+    "lstmn deep": {
+        **words(5),
+        **lstmn("encoder.layers.0", 5),
+        **lstmn("encoder.layers.1", 11),
+        **lstmn("decoder.layers.0", 5),
+        **lstmn("decoder.layers.1", 11),
+        **additive("cross.score", 11),
+        **linear("gate", 6, 11),
+        **linear("readout.pairs", 6, 17),
+        **linear("readout.output", 11, 3),
+    },
     "luong general": {
         **LUONG,
         "score.weight": (6, 6),

@@ -192,6 +192,8 @@ def test_rows_of_an_lstmn_are_the_words_that_were_read(tmp_path: Path, text, mon
     result = run.score("the cat sat on the mat", look="*")
     site = result.seen().site("decoder.0.self")
     assert site.rows == site.columns == ("</s>", "the", "cat", "sat", "on", "the", "mat")
+    lines = str(result.seen().picture("reading")).splitlines()
+    assert lines[1] == "[</s>]" and lines[-1].endswith("[mat]") and len(lines) == 8
     weights = result.attention["decoder.0.self"]
     assert weights.shape == (1, 7, 7) and site.kind == "decoder" and not np.triu(weights).any()
     np.testing.assert_allclose(weights.sum(-1), [[0, 1, 1, 1, 1, 1, 1]], atol=1e-6)

@@ -279,3 +279,32 @@ def test_a_run_with_batches_of_sentences_is_resumed_with_the_same_bits(
     for name, change in {"batch_size": r"batch_size: 7 -> 8", "batch_tokens": "not set -> 8"}.items():
         with pytest.raises(ArgumentError, match=change):
             train({"training": {name: 8}}, tmp_path / "killed", resume=True)
+
+
+@pytest.mark.parametrize("fusion", ["shallow", "deep"])
+def test_a_killed_lstmn_ends_with_the_same_bits_and_translates(
+    tmp_path: Path, data: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch, fusion: str
+):
+    model = {"name": "lstmn", "fusion": fusion, "width": 6, "dropout": 0.1}
+    training = {"steps": 4, "save_every": 1, "evaluate_every": 4, "batch_tokens": 150}
+    given = settings(data, model=model, training=training, evaluation={"sentences": 1})
+    del given["model"]["feeding"]
+    train(given, tmp_path / "whole")
+    loss, losses = TranslationTask.loss, []
+
+    def killed_at_the_third(self: TranslationTask, batch: Any) -> Any:
+        losses.append(batch)
+        if len(losses) == 3:
+            raise MemoryError
+        return loss(self, batch)
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(TranslationTask, "loss", killed_at_the_third)
+        train(given, tmp_path / "killed")
+    assert last(tmp_path / "killed").step == 2
+    train({}, tmp_path / "killed", resume=True)
+    assert bits(tmp_path / "killed") == bits(tmp_path / "whole")
+    (result,) = load_translator(tmp_path / "whole").translate(["고양이"], look="*")
+    assert {"encoder.0.self", "decoder.0.self", "decoder.cross"} == set(result.attention)
+    site = result.seen().site("decoder.0.self")
+    assert len(site.rows) == len(site.columns)

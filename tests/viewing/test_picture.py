@@ -62,7 +62,8 @@ def transformer(source: tuple[str, ...] = SOURCE) -> Seen:
     sites = []
     for layer in range(2):
         sites.append(Site(f"encoder.{layer}.self", weights(2, 3, 3), source, source))
-        sites.append(Site(f"decoder.{layer}.self", weights(2, 4, 4), TARGET, ("<s>", *TARGET[:-1])))
+        causal = numpy.tril(weights(2, 4, 4))
+        sites.append(Site(f"decoder.{layer}.self", causal, TARGET, ("<s>", *TARGET[:-1])))
         sites.append(Site(f"decoder.{layer}.cross", weights(2, 4, 3), TARGET, source))
     long = pooled(
         "decoder.0.self", weights(2, 300, 300), list(map(str, range(300))), list(map(str, range(300)))
@@ -411,3 +412,23 @@ def test_error_names_the_side_of_a_word():
     assert "unknown target word" in str(error.value) and "is a source word" in str(error.value)
     with pytest.raises(UnknownName, match=r"unknown source word 'catt?\.*'"):
         picture(seen, "word", word="catt")
+
+
+def test_reading_has_one_line_for_each_word():
+    words, given = ("the", "<b>cat", "sat"), [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.25, 0.75, 0.0]]
+    site = Site("encoder.0.self", given, words, words)
+    seen = Seen([site], words, words, range(3), range(3))
+    drawn = picture(seen, "reading")
+    assert str(drawn).splitlines() == ["[the]", "the 1.00  [<b>cat]", "the .25  <b>cat .75  [sat]"]
+    tree = ElementTree.fromstring(drawn.svg())
+    assert [each.text for each in tree.iter(f"{SVG}text")].count("the") == 3
+    assert len([each for each in tree.iter(f"{SVG}rect") if each.get("stroke")]) >= 3
+    later = Seen([Site("encoder.0.self", weights(3, 3), words, words)], words, words, range(3), range(3))
+    with pytest.raises(ArgumentError, match="earlier words"):
+        picture(later, "reading")
+    with pytest.raises(ArgumentError, match="draws all words"):
+        picture(seen, "reading", word=1)
+    cross = Seen([Site("decoder.cross", given, words, words)], words, words, range(3), range(3))
+    for options in ({}, {"site": "decoder.cross"}):
+        with pytest.raises(ArgumentError):
+            picture(cross, "reading", **options)

@@ -239,7 +239,7 @@ ModelName = Annotated[
     _option(
         "--model",
         "NAME",
-        "Model. Translation: seq2seq, bahdanau, luong or transformer. Language models "
+        "Model. Translation: seq2seq, bahdanau, luong, lstmn or transformer. Language models "
         "and classification: lstm, gru, lstmn or transformer.",
         MODEL,
         show_default=MODEL_DEFAULT,

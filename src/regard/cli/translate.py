@@ -228,6 +228,6 @@ def pharaoh_line(translation: Translation, probabilities: bool = False) -> str:
     """Return the alignment in Pharaoh format; raise ArgumentError if the model has no cross-attention."""
     if translation.alignment is None:
         problem = "the model has no attention to its source, so there are no alignments"
-        hint = "bahdanau, luong and transformer have attention to the source"
+        hint = "bahdanau, luong, lstmn and transformer have attention to the source"
         raise ArgumentError(message("--alignments", problem, hint=hint))
     return translation.alignment.written(probabilities=probabilities)

@@ -34,7 +34,7 @@ __all__ = ["view"]
 
 KEPT, PAGE, PICTURES = ".seen", ".html", (".png", ".svg", ".pdf", ".gif")
 
-OWN = ("self", "rollout")
+OWN = ("self", "rollout", "reading")
 """The views that draw self-attention."""
 
 TASK_VIEWS = {name: about for task in TASKS for name, about in find_task(task).own_views.items()}
@@ -71,6 +71,7 @@ ABOUT = {
     "rollout": "attention through all layers of the encoder",
     "player": "an animation, word by word",
     "long": "a map of a long sequence",
+    "reading": "one line for each word of a text, with the earlier words shaded by their weights",
     **TASK_VIEWS,
 }
 """A description of each view, for the help."""
@@ -229,7 +230,9 @@ def _check_self_attention(seen: Seen, view: str | None) -> None:
     if view in OWN and not any(each.role.kind == "self" for each in seen.sites):
         sites = ", ".join(each.name for each in seen.sites) or "none"
         problem = f"the model has no self-attention; its attention sites: {sites}"
-        raise ArgumentError(message(f"--view {view}", problem, hint="a transformer has self-attention"))
+        raise ArgumentError(
+            message(f"--view {view}", problem, hint="a transformer or an lstmn has self-attention")
+        )
 
 
 def _check_head(seen: Seen, site: str | None, head: int | None) -> None:

@@ -108,9 +108,16 @@ def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
     position = torch.arange(scores_BT.shape[1], device=scores_BT.device)
     real_BT = position < batch.target_lengths[:, None]
     weights = {name: calls for name, calls in record.items() if calls[0].weights is not None}
+    by_site = BySite({name: _concatenated(calls) for name, calls in weights.items()}, record.roles)
+    for site, each in by_site.items():
+        # No step of an LSTMN attends to the last token. Its column has the weight 0.
+        missing = each.shape[-2] - each.shape[-1] if by_site.role(site).kind == "self" else 0
+        by_site[site] = pad(each, (0, max(missing, 0))).cpu()
+        if site in values:
+            values[site] = pad(values[site], (0, by_site[site].shape[-1] - values[site].shape[-1]))
     return Observed(
         torch.where(real_BT, scores_BT, 0.0).cpu(),
-        BySite({name: _concatenated(calls).cpu() for name, calls in weights.items()}, record.roles),
+        by_site,
         batch.source_lengths.cpu(),
         batch.target_lengths.cpu(),
         {site: norms.float().cpu() for site, norms in values.items()},

@@ -74,7 +74,7 @@ def agreement(
                 same.append(ours.argmax() == theirs.argmax())
     if not distances:
         problem = "there is no target word for which both models recorded attention"
-        hint = "use models with attention: bahdanau, luong or transformer"
+        hint = "use models with attention: bahdanau, luong, lstmn or transformer"
         raise ArgumentError(message("agreement()", problem, hint=hint))
     return Agreement(float(numpy.mean(distances)), float(numpy.mean(same)), len(distances))
 

@@ -244,7 +244,7 @@ class _Plan:
         self.unit = scored.units[1]
         if not passage.attention:
             problem = f"{type(model).__name__} has no attention to the source"
-            hint = "use bahdanau, luong or transformer"
+            hint = "use bahdanau, luong, lstmn or transformer"
             raise ArgumentError(message("faithfulness()", problem, hint=hint))
         weights_VW = scored.align(at, head).matrix.double().numpy()
         self.pairs.append(Pair(passage.source_token_ids, passage.token_ids))

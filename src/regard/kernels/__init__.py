@@ -16,6 +16,7 @@ forward_pass       launches the kernels of the forward pass
 backward_pass      launches the kernels of the backward pass
 additive           forward and backward pass as custom operators for torch.compile
 recurrent_cells    one step of a recurrent cell
+lstmn_step         one step of an LSTMN layer
 cross_entropy      cross-entropy over a large vocabulary
 kernel_choice      whether recurrent cells and the loss run as Triton kernels
 

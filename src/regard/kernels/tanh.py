@@ -33,8 +33,8 @@ TWICE_LOG2E = tl.constexpr(2.8853900817779268)
 """2 / ln 2: e^2x = 2^(TWICE_LOG2E x)."""
 
 BITS = tl.constexpr(120.0)
-"""The product of denominators in a shared reciprocal may be at most 2^BITS, because float32 overflows at
-2^128."""
+"""Terms v1 / x + v2 / y + ... are added with one reciprocal, 1 / (x y ...), only if this product is at most
+2^BITS. Float32 overflows at 2^128; the rest is for the factors v and the 1 in x = 1 + e^2q e^2k."""
 
 
 @triton.jit

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.attention import attention
-from regard.dimensions import autocast_on
+from regard.dimensions import autocast_on, in_transform
 from regard.errors import UnknownName, positive
+from regard.layers.lstmn_steps import lstmn_steps
 from regard.layers.recurrent import Hidden
 from regard.masks.constructors import window
 from regard.masks.mask import Mask
@@ -38,6 +39,8 @@ class LSTMNLayer(nn.Module):
     [h~_t; c~_t] = sum_i s_i [h_i; c_i]                                                       (eq. 6)
     [i; f; o; c^_t] = [sigma; sigma; sigma; tanh](W [h~_t, x_t] + b)                          (eq. 7)
     c_t = f * c~_t + i * c^_t,  h_t = o * tanh(c_t)                                           (eq. 8 and 9)
+
+    With `added`, a sequence of vectors from elsewhere, c_t = added_t + f * c~_t + i * c^_t.
 
     The states h_i of earlier steps are the hidden tape, the cells c_i the memory tape. At the first step both
     tapes are empty: h~ = c~ = 0. The attention is one attention() call per step: the query is [x_t; h~_t-1],
@@ -77,7 +80,7 @@ class LSTMNLayer(nn.Module):
         x: Tensor,
         past: Memory,
         summary: Tensor,
-        lower: Tensor | None = None,
+        added: Tensor | None = None,
         tape: int | None = None,
         position: int = 0,
     ) -> tuple[Tensor, Tensor, Memory, Tensor]:
@@ -85,13 +88,16 @@ class LSTMNLayer(nn.Module):
 
         past: the tapes, with keys (B, 1, S, hidden) and values [h_i; c_i], (B, 1, S, 2 width).
         summary: h~ of the step before, (B, width).
-        lower: the cells c_t of the layer below, (B, T, width), if the layer was built with lower=True.
+        added: vectors (B, T, width) that are added to the cells c_t. In a layer built with lower=True, they
+            are the cells of the layer below, and are multiplied by the gate r.
         tape: the attention is over the last `tape` steps. None: over all steps on the tapes.
         position: number of steps before x. intervene() needs it if some of them are no longer on the tapes.
 
         Returns the outputs h_t (B, T, width), the cells c_t (B, T, width), the tapes after the last step, and
         its summary h~.
         """
+        if self._can_fuse():
+            return self._all_steps(x, past, summary, added, tape)
         gates_BTG = self.input(x)
         of_summary, recorded = self.summary.weight.T, bool(scopes_at(self.site, self.role))
         if recorded and tape is not None:
@@ -107,13 +113,42 @@ class LSTMNLayer(nn.Module):
             opened_BG = torch.addmm(gates_BG, summary, of_summary)
             take, forget, show, new, *depth = opened_BG.split(self.width, -1)
             cell = torch.sigmoid(forget) * cell + torch.sigmoid(take) * torch.tanh(new)
-            if lower is not None and depth:
-                cell = cell + torch.sigmoid(depth[0]) * lower[:, t]
+            if added is not None:
+                cell = cell + (torch.sigmoid(depth[0]) * added[:, t] if depth else added[:, t])
             state = torch.sigmoid(show) * torch.tanh(cell)
             past = past.append(state[:, None, None], torch.cat((state, cell), -1)[:, None, None])
             hidden.append(state)
             cells.append(cell)
         return torch.stack(hidden, 1), torch.stack(cells, 1), last_steps(past, tape), summary
+
+    def _can_fuse(self) -> bool:
+        """Return whether lstmn_steps(), which is faster than attention() calls, can compute these steps.
+
+        It cannot inside record() and intervene() at this site, in torch.func transforms and in torch.compile.
+        """
+        return not (scopes_at(self.site, self.role) or in_transform() or torch.compiler.is_compiling())
+
+    def _all_steps(
+        self, x: Tensor, past: Memory, summary: Tensor, added: Tensor | None, tape: int | None
+    ) -> tuple[Tensor, Tensor, Memory, Tensor]:
+        """Compute the result of forward() with lstmn_steps(): the input parts of all steps first."""
+        of_input, of_summary = self.score.query_weight.tensor_split((x.shape[-1],))
+        queries_BTA = x @ of_input
+        query_BA = torch.addmm(queries_BTA[:, 0], summary, of_summary)
+        joint_MN = torch.cat((self.summary.weight.T, of_summary), 1)
+        keys_BSA, values_BSE, summary = lstmn_steps(
+            self.input(x),
+            query_BA,
+            queries_BTA[:, 1:],
+            past.key[:, 0],
+            past.value[:, 0],
+            added,
+            (joint_MN, self.score.key_weight, self.score.vector),
+            tape,
+        )
+        states_BTM, cells_BTM = values_BSE[:, past.length :].chunk(2, -1)
+        past = replace(past, key=keys_BSA[:, None], value=values_BSE[:, None])
+        return states_BTM, cells_BTM, last_steps(past, tape), summary
 
     @staticmethod
     def _positions(past: Memory, tape: int | None) -> dict[str, Any]:
@@ -195,15 +230,21 @@ class LSTMN(nn.Module):
         tape, keys = like.new_zeros(*sizes, 0, 2 * self.width), like.new_zeros(*sizes, 0, self.hidden)
         return tape, keys, like.new_zeros(*sizes, self.width)
 
-    def run(self, x: Tensor, state: Hidden, position: int = 0) -> tuple[Tensor, Hidden]:
+    def run(
+        self, x: Tensor, state: Hidden, position: int = 0, added: Tensor | None = None
+    ) -> tuple[Tensor, Hidden]:
         """Read sequences x (B, T, input_size) from a state; return outputs (B, T, width) and the last state.
 
         T is 1 or more. One call with T steps gives the same result as T calls with one step each.
         position: number of steps before x, for intervene(). It has no effect on the result otherwise.
+        added: (B, T, width), added to the cells c_t of the first layer, as in the deep fusion of an
+            encoder-decoder.
         """
         x, state, precise = _to_float32(x, state)
+        added = None if added is None else added.to(x.dtype)
         tapes_BLSE, keys_BLSA, summaries_BLM = state
-        output, cells, after = x, None, []
+        gated = self.connections == "gated"
+        output, cells, after = x, added, []
         with precise:
             for k, layer in enumerate(self.layers):
                 if k:
@@ -212,7 +253,7 @@ class LSTMN(nn.Module):
                 assert isinstance(layer, LSTMNLayer)
                 keys, values = keys_BLSA[:, k : k + 1], tapes_BLSE[:, k : k + 1]
                 past = Memory(keys, values, layer.score, Mask(), self.width)
-                own = past, summaries_BLM[:, k], cells, self.tape, position
+                own = past, summaries_BLM[:, k], cells if not k or gated else None, self.tape, position
                 output, cells, past, summary = layer(output, *own)
                 after.append((past.value, past.key, summary[:, None]))
         return output, tuple(torch.cat(each, 1) for each in zip(*after, strict=True))

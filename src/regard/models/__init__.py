@@ -18,6 +18,7 @@ from regard.models.classifier import Classifier
 from regard.models.classifiers import CLASSIFIERS, build_classifier
 from regard.models.language_base import LanguageModel
 from regard.models.language_models import LANGUAGE_MODELS, build_language_model
+from regard.models.lstmn_translation import LSTMNTranslationModel
 from regard.models.luong import Luong
 from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import SIZES, Size, Transformer, find_size
@@ -29,6 +30,7 @@ __all__ = [
     "Bahdanau",
     "Classifier",
     "Encoded",
+    "LSTMNTranslationModel",
     "LanguageModel",
     "Luong",
     "Model",
@@ -46,6 +48,7 @@ MODELS: dict[str, type[Model]] = {
     "seq2seq": Seq2Seq,
     "bahdanau": Bahdanau,
     "luong": Luong,
+    "lstmn": LSTMNTranslationModel,
     "transformer": Transformer,
 }
 
@@ -63,13 +66,15 @@ NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same
 """For each (model, option) that can only be set inside another option: how to set it, for an error hint."""
 
 NO_POSITIONS = "recurrent layers read the words in order; only transformer has a position scheme"
-NO_ATTENTION = "seq2seq has no attention; bahdanau, luong and transformer have it"
+NO_ATTENTION = "seq2seq has no attention; bahdanau, luong, lstmn and transformer have it"
 NO_VIEW = "local attention is an option of luong; set model.name=luong, or do not set model.view"
 ABSENT = {
     ("seq2seq", "position"): NO_POSITIONS,
     ("bahdanau", "position"): NO_POSITIONS,
     ("luong", "position"): NO_POSITIONS,
+    ("lstmn", "position"): NO_POSITIONS,
     ("bahdanau", "view"): NO_VIEW,
+    ("lstmn", "view"): NO_VIEW,
     ("transformer", "view"): NO_VIEW,
     ("seq2seq", "view"): NO_ATTENTION,
     ("seq2seq", "score"): NO_ATTENTION,

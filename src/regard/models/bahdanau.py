@@ -27,7 +27,7 @@ from regard.scores import Additive, Location, Score, learned_in
 from regard.select import Soft, build_select
 from regard.sites import scopes_at
 
-__all__ = ["Bahdanau", "Maxout"]
+__all__ = ["Bahdanau", "Maxout", "near_uniform"]
 
 
 class Bahdanau(Model):
@@ -165,10 +165,10 @@ def _build_score(score: ScoreOption, query_size: int, key_size: int, hidden: int
         options = score if isinstance(score, Mapping) else {"name": score}
         score = {"hidden": query_size if hidden is None else hidden, **options}
     built = build_layer_score(score, query_size, key_size)
-    return built if isinstance(score, Score) else _near_uniform(built)
+    return built if isinstance(score, Score) else near_uniform(built)
 
 
-def _near_uniform(score: Score) -> Score:
+def near_uniform(score: Score) -> Score:
     """Scale the initial parameters down, so that the attention weights are nearly uniform at first.
 
     With larger random parameters, some words would get high scores by chance, and the model would learn to

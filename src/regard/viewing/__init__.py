@@ -12,6 +12,7 @@ from regard.viewing.pictures.link_lines import lines
 from regard.viewing.pictures.long_sequences import long_map
 from regard.viewing.pictures.matrix import matrix
 from regard.viewing.pictures.memory_plots import hops, tape
+from regard.viewing.pictures.reading_lines import reading
 from regard.viewing.pictures.shaded_text import shaded
 from regard.viewing.pictures.word_over_time import over_time
 from regard.viewing.pooled_attention import Pooled, pooled, pooled_from_top
@@ -44,6 +45,7 @@ __all__ = [
     "player",
     "pooled",
     "pooled_from_top",
+    "reading",
     "save_page",
     "shaded",
     "steps",

@@ -19,6 +19,7 @@ from regard.viewing.pictures.link_lines import lines
 from regard.viewing.pictures.long_sequences import long_map
 from regard.viewing.pictures.matrix import matrix
 from regard.viewing.pictures.picture_files import Picture
+from regard.viewing.pictures.reading_lines import reading
 from regard.viewing.pictures.shaded_text import shaded
 from regard.viewing.pictures.view_selection import Chosen, Word, chosen, matching, mean_of, place_of
 from regard.viewing.pictures.word_over_time import over_time
@@ -31,7 +32,7 @@ UNIFORM_KEYS, UNIFORM_RATIO = 4, 1.5
 """The weights of a picture are called nearly uniform if there are S >= UNIFORM_KEYS keys, and no weight
 exceeds UNIFORM_RATIO / S."""
 
-NOT_AVERAGED = ("self", "rollout", "long")
+NOT_AVERAGED = ("self", "rollout", "long", "reading")
 """The views that do not average over sites. Notes about the averaged weights do not apply to them."""
 
 BETWEEN = 36.0
@@ -52,7 +53,8 @@ def picture(
     seen: a Seen; a Translation, whose subwords are joined to words; or the result of record() for one
         sequence, whose words are the positions 0, 1, 2, ...
     view: "matrix", "lines", "heads", "word" (one key over time), "shaded", "self" (self-attention of encoder
-        and decoder), "rollout", "player" (an animation) or "long".
+        and decoder), "rollout", "player" (an animation), "long" or "reading" (one line per word of a text,
+        with the earlier words shaded by its attention to them).
     site: name of an attention layer (site), with * as wildcard. If several sites match, their mean is drawn.
         Default: the cross-attention sites. If there are none, the last site and all sites of the same kind,
         whose names are equal up to the first dot.
@@ -202,6 +204,23 @@ def _long(seen: Seen, site: str | None, head: int | None, word: Word | None, tit
     return long_map(seen.long[names.index(site) if site else 0], title, head=head)
 
 
+def _reading(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
+    """Draw self-attention to earlier words: that of the decoder or, if there is none, of the encoder."""
+    _no_word("reading", word)
+    sites = matching(seen, site) if site else _own(seen, "decoder") or _own(seen, "encoder")
+    if not sites:
+        raise _no_self_attention(seen)
+    choice = mean_of(sites, head)
+    later = len(choice.rows) != len(choice.columns) or numpy.triu(choice.weights, 1).any()
+    if later or choice.kind == "cross":
+        problem = f"view 'reading' needs attention to earlier words only, unlike {choice.about}"
+        hint = (
+            "the attention of language models and of an lstmn has this form; use view='self' for other sites"
+        )
+        raise ArgumentError(message("picture()", problem, hint=hint))
+    return reading(choice.weights, choice.columns, title, choice.about)
+
+
 View = Callable[[Seen, str | None, int | None, Word | None, str], Picture]
 
 VIEWS: dict[str, View] = {
@@ -214,6 +233,7 @@ VIEWS: dict[str, View] = {
     "rollout": _rollout,
     "player": _player,
     "long": _long,
+    "reading": _reading,
 }
 """Every view by name. To add a view, write its module and add one line here."""
 

@@ -80,7 +80,7 @@ def _all_alignments(
             candidates = choices(each.passages[0].attention)
             if not candidates:
                 problem = "the model has no attention to its source, so there is nothing to choose"
-                hint = "bahdanau, luong and transformer have it"
+                hint = "bahdanau, luong, lstmn and transformer have it"
                 raise ArgumentError(message(type(translator.model).__name__, problem, hint=hint))
             for choice in candidates:
                 links = each.align(choice.site, choice.head, choice.shifted).links
@@ -99,7 +99,7 @@ def aligned_at(
     """
     if not all(passage.attention for passage in pair.passages):
         problem = "the model has no attention to its source, so it cannot align"
-        hint = "bahdanau, luong and transformer have it"
+        hint = "bahdanau, luong, lstmn and transformer have it"
         raise ArgumentError(message("regard align", problem, hint=hint))
     return with_fields(pair, aligned_at=pair.aligned_at.instead(site, head, shifted))
 

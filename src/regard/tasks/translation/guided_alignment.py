@@ -30,7 +30,7 @@ def guided_site(model: Model) -> str:
     """
     sites = sites_of(model)
     if not sites:
-        hint = "seq2seq has none; bahdanau, luong and transformer have it"
+        hint = "seq2seq has none; bahdanau, luong, lstmn and transformer have it"
         raise ArgumentError(
             message("training.guided_alignment", "the model has no attention to its source", hint=hint)
         )
