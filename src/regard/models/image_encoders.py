@@ -102,7 +102,7 @@ class ConvolutionalEncoder(ImageEncoder):
     (torch.Size([2, 64, 16]), (8, 8))
     """
 
-    def __init__(self, features: int = 128, channels: int = 32, stages: int = 3, blocks: int = 2):
+    def __init__(self, features: int = 64, channels: int = 16, stages: int = 3, blocks: int = 1):
         super().__init__()
         sizes = {"features": features, "channels": channels, "stages": stages, "blocks": blocks}
         positive("ConvolutionalEncoder()", **sizes)

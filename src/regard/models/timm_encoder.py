@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError, DataError, UnknownName, install_command, message
-from regard.files.atomic_io import naming_file
 from regard.files.tensor_file import read_tensors
 from regard.models.image_encoders import ImageEncoder
 
@@ -22,8 +20,8 @@ class TimmEncoder(ImageEncoder):
     """A model of timm whose feature map is the image memory; frozen if it has weights of its own.
 
     model: the name of the model, such as "resnet50".
-    weights: a file with the weights of the whole model, as timm publishes it: safetensors, or a file of torch
-        (.pth), which is read with weights_only=True. Nothing is downloaded. Default: random weights.
+    weights: a safetensors file with the weights of the whole model, as timm publishes it. Nothing is
+        downloaded. Default: random weights.
     layer: index of the feature map in the list of timm's forward_intermediates(); -1 is the last one, -2
         usually has twice its height and width.
     frozen: whether the encoder is not trained. Default: True if `weights` is set.
@@ -90,25 +88,9 @@ def _create(call: str, name: str) -> Any:
 
 def _load(model: torch.nn.Module, path: Path) -> None:
     """Load the weights of a file; raise DataError if they are not those of the model."""
-    if path.suffix == ".safetensors":
-        weights: Mapping[str, Any] = read_tensors(path)
-    else:
-        with naming_file(path):
-            content = path.open("rb")
-        with content:
-            try:
-                weights = torch.load(content, map_location="cpu", weights_only=True)
-            except Exception as error:
-                problem = f"cannot be read as weights: {type(error).__name__}"
-                hint = "use the safetensors file of the model"
-                raise DataError(message(str(path), problem, hint=hint)) from None
-    weights = weights.get("state_dict", weights) if isinstance(weights, Mapping) else {}
+    weights = read_tensors(path)
     expected = {name: weight.shape for name, weight in model.state_dict().items()}
-    wrong = [
-        name
-        for name, shape in expected.items()
-        if not isinstance(weights.get(name), Tensor) or weights[name].shape != shape
-    ]
+    wrong = [name for name, shape in expected.items() if name not in weights or weights[name].shape != shape]
     if wrong:
         problem = f"{len(wrong)} weights are missing or have another shape, such as {wrong[0]}"
         raise DataError(message(str(path), problem, expected="a weights file of this model"))
