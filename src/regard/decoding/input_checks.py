@@ -1,4 +1,4 @@
-"""Check the arguments of Translator: lines of text, and keyword arguments with names of other toolkits."""
+"""Check the arguments of Translator: lines of text, and keyword arguments that have other names in Regard."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class Default(Enum):
-    """The type of the constant DEFAULT, which is its only value."""
+    """The type of the constant DEFAULT, which means: use the value that the Translator was created with."""
 
     DEFAULT = "the value of the translator"
 
@@ -65,7 +65,8 @@ SEARCH_KEYWORDS = {
 def check_load_keywords(returned: type, keywords: Mapping[str, object]) -> None:
     """Raise UnknownName if a keyword argument of load() is unknown.
 
-    Known are `checkpoint`, `device`, and the keyword arguments of the class that load() returns.
+    returned: the class that load() returns. Its keyword arguments are known, and `checkpoint` and `device`.
+    keywords: the keyword arguments to check.
     """
     parameters = inspect.signature(returned).parameters.values()
     known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
@@ -78,7 +79,8 @@ def check_keywords(
     """Raise UnknownName if a keyword argument is not in `known`. The message lists the known names.
 
     call: the name of the called function, for the message.
-    where: the hint if the keyword is in SEARCH_KEYWORDS. {} is replaced by what to write in Regard.
+    where: the hint for a keyword that is a search setting in another toolkit, such as num_beams (see
+        SEARCH_KEYWORDS). {} is replaced by what to write in Regard.
 
     >>> check_keywords("load()", {"num_beams": 4}, ["device", "search"])
     Traceback (most recent call last):
