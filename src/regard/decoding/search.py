@@ -85,7 +85,7 @@ def search(
             message(
                 "search()",
                 "the scores of the model are NaN",
-                hint="check that training did not diverge; if activations overflow in float16, use model.float()",
+                hint="check that training did not diverge; if activations overflow, use model.float()",
             )
         )
     # The first hypothesis of a source always exists, even if its log-probability is -inf by underflow.

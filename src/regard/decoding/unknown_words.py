@@ -12,7 +12,7 @@ from regard.errors import printable
 __all__ = ["UnknownWords"]
 
 NAMED = 8
-"""Number of unknown words that the report lists for the source and for the target; others are only counted."""
+"""Maximum number of unknown words that the report lists for each side (source or target)."""
 
 LONGEST = 40
 """Maximum number of characters of a word in the report. Longer words are truncated."""

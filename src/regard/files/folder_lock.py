@@ -1,6 +1,6 @@
 """Folder lock: only one process at a time can train in a run folder.
 
-The process also notices if its run folder is moved, removed or replaced.
+The training process also detects that its run folder was moved, removed or replaced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ ATTEMPTS = 5
 
 
 class FolderMoved(DataError):
-    """The run folder was moved, removed or replaced during training. place: its new path, or None."""
+    """Raised if the run folder was moved, removed or replaced during training.
+
+    place: the new path of the folder; None if it was not moved or the path is unknown.
+    """
 
     def __init__(self, text: str, place: Path | None = None):
         super().__init__(text)

@@ -53,7 +53,10 @@ class TensorInfo(NamedTuple):
 
 
 def check_tensors(call: str, tensors: Mapping[str, Tensor]) -> None:
-    """Raise ArgumentError if a tensor cannot be written. call: the calling function, named in the error."""
+    """Raise ArgumentError if a tensor cannot be written to a tensor file.
+
+    call: the name of the calling function, for the error message.
+    """
     for name, tensor in tensors.items():
         if not isinstance(name, str) or name == "__metadata__":
             raise ArgumentError(

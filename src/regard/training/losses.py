@@ -21,7 +21,9 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
     y_t is the label of position t, and v is any token of the vocabulary.
 
     logits: (B, T, V).
-    labels: (B, T). The sums are float32 for any dtype of the logits. The plain loss is detached.
+    labels: (B, T), token ids.
+
+    The sums are float32 for any dtype of the logits. The plain loss is detached.
 
     >>> logits, labels = torch.zeros(1, 2, 4), torch.tensor([[2, PAD]])
     >>> smoothed, plain = cross_entropy(logits, labels, 0.1)

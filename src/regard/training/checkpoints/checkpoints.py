@@ -56,7 +56,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2):
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 2:
-            hint = "a run with a single checkpoint cannot be resumed if that checkpoint is damaged"
+            hint = "keep at least 2, so that the run can be resumed if the last checkpoint is damaged"
             raise ArgumentError(
                 message("Checkpoints()", f"keep is {keep!r}", expected="2 or more", hint=hint)
             )
@@ -70,8 +70,10 @@ class Checkpoints:
         """Write a checkpoint, point `latest` to it, and delete old checkpoints.
 
         tensors: the tensors of each file, {"weights": {...}, "optimizer": {...}}, on any device.
-        state: any values that JSON can store. A checkpoint of the same step is replaced. If writing fails,
-            DataError is raised, and the previous checkpoint stays the latest.
+        state: any values that JSON can store.
+
+        A checkpoint of the same step is replaced. If writing fails, DataError is raised, and the previous
+        checkpoint stays the latest.
         """
         text = checked(step, tensors, state)
         size = sum(tensor.nbytes for group in tensors.values() for tensor in group.values())
@@ -146,7 +148,8 @@ class Checkpoints:
             return None
         if pointed is not None and pointed not in [each.step for each in checkpoints]:
             problems.append(f"{self.folder / 'latest'} names {folder_name(pointed)}, which does not exist")
-        # Checkpoints newer than `latest` come last: their save was killed, or an earlier run wrote them.
+        # Checkpoints of steps after `latest` come last: saving them was interrupted, or an earlier run wrote
+        # them.
         newer = [each for each in checkpoints if pointed is not None and each.step > pointed]
         older = [each for each in checkpoints if each not in newer]
         return self._first_undamaged([*reversed(older), *reversed(newer)], problems, tensors)

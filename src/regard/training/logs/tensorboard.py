@@ -39,7 +39,7 @@ class Board:
         self.folder, self.complain = folder, complain
 
     def add(self, step: int, points: Mapping[str, float]) -> None:
-        """Add a point to each of these curves."""
+        """Add a point to each curve in `points`, which maps the name of a curve to its value at this step."""
         self._try(lambda: self._add(step, points))
 
     def flush(self) -> None:
