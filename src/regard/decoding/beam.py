@@ -283,7 +283,13 @@ def _merge_pools(pool: SearchResult, finished: SearchResult) -> SearchResult:
 
 
 def _take(tensor: Tensor, index: Tensor) -> Tensor:
-    """Select hypotheses of each sentence. tensor: (b, K, ...). index: (b, C). Return (b, C, ...)."""
+    """Select C of the K hypotheses of each sentence.
+
+    tensor: (b, K, ...), values of the hypotheses.
+    index: (b, C), the indices of the hypotheses to select.
+
+    Return: (b, C, ...).
+    """
     return tensor[torch.arange(len(index), device=index.device)[:, None], index]
 
 

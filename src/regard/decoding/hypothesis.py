@@ -67,7 +67,8 @@ class SearchResult(BatchRows):
 
     tokens: (B, K, L), token ids, padded with PAD.
     token_scores: (B, K, L), the log-probability of each token, padded with 0.
-    ranking: (B, K), -inf for missing hypotheses if a sentence has fewer than K.
+    ranking: (B, K), the score that hypotheses are sorted by; -inf for missing hypotheses if a sentence has
+        fewer than K.
     """
 
     tokens: Tensor

@@ -136,7 +136,8 @@ def checked_lines(call: str, lines: Iterable[str], first: int = 0) -> list[str]:
     """Return the lines as a list of str with valid Unicode. Raise ArgumentError if a line is not a str.
 
     Surrogate pairs become one character, and lone surrogates become U+FFFD.
-    first: the index of the first line in the data, for line numbers in error messages.
+
+    first: the number of input lines before these lines, for line numbers in error messages.
     """
     if not isinstance(lines, Iterable):
         problem = f"the argument is of type {type(lines).__name__}"
@@ -163,11 +164,13 @@ def check_tokenizers(model: Model, source: Tokenizer, target: Tokenizer) -> None
 def encode_prefixes(
     tokenizer: Tokenizer, prefixes: Sequence[str], limits: Sequence[int], first: int
 ) -> list[tuple[int, ...]]:
-    """Return the tokens of each prefix. Raise ArgumentError for unknown words or too many tokens.
+    """Return the tokens of each prefix (the text that a translation must begin with).
+
+    Raise ArgumentError for unknown words or too many tokens.
 
     limits: the maximum lengths of a translation that the rules and the model set. A prefix must be shorter
         than all of them.
-    first: the index of the first line in the data, for line numbers in error messages.
+    first: the number of input lines before these lines, for line numbers in error messages.
     """
     encoded = [tuple(tokens) for tokens in tokenizer.encode_lines(prefixes)]
     for number, tokens in enumerate(encoded, first + 1):

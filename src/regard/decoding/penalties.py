@@ -39,11 +39,11 @@ class Length:
             raise ArgumentError(message(call, f"alpha is {self.alpha!r}", expected=expected, hint=hint))
 
     def base(self, length: int) -> float:
-        """Return the base of the power for a sentence of `length` tokens, EOS included."""
+        """Return the number that is raised to the power alpha, for a sentence of `length` tokens with EOS."""
         raise TypeError(f"{type(self).__name__} must define base()")
 
     def table(self, longest: int, device: torch.device) -> Tensor:
-        """Return the divisors for lengths 0 to `longest`, (longest + 1,). The first one is not used."""
+        """Return base(length) ** alpha for the lengths 0 to `longest`, (longest + 1,). 0 is not used."""
         powers = [self.base(length) ** self.alpha for length in range(1, longest + 1)]
         largest = torch.finfo(torch.float32).max  # avoid inf for long sentences
         return torch.tensor([1.0, *powers], dtype=torch.float64).clamp(max=largest).to(device, torch.float32)

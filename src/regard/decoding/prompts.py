@@ -20,7 +20,8 @@ class Prompts(BatchRows):
 
     The same number is needed because all rows of the decoder state are at the same position.
 
-    tokens: (B, P), P at least 1. The first token of each row is BOS, or EOS in continuous text.
+    tokens: (B, P), P at least 1. The first token of each row is BOS, or EOS for a model that was trained on
+        continuous text.
     index: (B,), the index of each prompt in the data. Sampling seeds its random numbers with it.
 
     >>> from regard.data.batch import BOS

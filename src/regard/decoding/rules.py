@@ -59,7 +59,10 @@ class LengthLimit:
         check_integers("LengthLimit()", **bounds)
 
     def tokens(self, source_lengths: Tensor) -> Tensor:
-        """Return the maximum number of output tokens of each sentence, (B,). source_lengths: (B,)."""
+        """Return the maximum number of output tokens of each sentence, (B,).
+
+        source_lengths: (B,), the number of source tokens of each sentence.
+        """
         return self.per_source_token * source_lengths + self.constant
 
 

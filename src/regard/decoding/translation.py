@@ -274,7 +274,9 @@ class Scored:
         }
 
     def save(self, path: str | Path, title: str = "A translation") -> None:
-        """Write an HTML page with the translation and its alignment. path: must end in .html.
+        """Write an HTML page with the translation and its alignment.
+
+        path: the file to write. It must end in .html.
 
         The page is a single file and loads nothing from the network.
         """

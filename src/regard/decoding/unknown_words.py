@@ -41,7 +41,10 @@ class UnknownWords:
     lines: dict[tuple[str, bool], int] = field(default_factory=dict)
 
     def add(self, line: int, pair: Scored) -> None:
-        """Add the unknown words of a sentence pair. line: its line number, from 1."""
+        """Add the unknown words of a sentence pair.
+
+        line: the line number of the pair, from 1.
+        """
         unknown_words = (pair.unknown, pair.unknown_target)
         for side, unit, words, bytewise in zip(
             ("source", "target"), pair.units, unknown_words, pair.bytewise, strict=True

@@ -201,7 +201,7 @@ class Choice:
 
     @classmethod
     def of(cls, choice: Choice | str) -> Choice:
-        """Return a Choice unchanged, and convert a site name or pattern (str) to a Choice."""
+        """Return the argument if it is a Choice; convert a str (a role or site names) to a Choice."""
         return choice if isinstance(choice, Choice) else cls(choice)
 
     def instead(

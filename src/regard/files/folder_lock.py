@@ -90,7 +90,7 @@ class FolderLock:
                 handle = open_regular(path, os.O_RDWR | os.O_CREAT)  # raises OSError for a FIFO
             except OSError as error:
                 problem = f"cannot be opened: {error.strerror}"
-                hint = "remove it if no training is running here"
+                hint = "delete this lock file if no training is running in the folder"
                 raise DataError(message(str(path), problem, hint=hint)) from None
             is_free = True
             with contextlib.suppress(OSError):  # the disk may not support file locks

@@ -30,7 +30,7 @@ class Estimate:
 
     notes: messages about the data, then a sentence about the settings that the task chose.
     parameters: number of model parameters.
-    sizes: the vocabulary sizes or similar, as text.
+    sizes: the sizes that the model depends on, such as the vocabulary sizes, as text.
     epoch: number of batches per epoch.
     steps: number of steps of the run. For a budget in minutes, this is an estimate, or None if the run is
         resumed.

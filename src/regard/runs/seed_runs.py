@@ -86,7 +86,7 @@ def train_seeds(
 def _unstacked(stack: bool | str, device: str) -> str:
     """Return why the models of the seeds are not trained as one stacked model; "" if they are."""
     if stack == "auto" and device == "cpu":
-        return "on a CPU this is faster than one stacked model (stack = true stacks them)"
+        return "on a CPU this is faster than one stacked model (set stack = true to stack them)"
     return "" if stack else "stack is false"
 
 

@@ -101,7 +101,7 @@ def devices() -> Iterator[Fact]:
     if torch.cuda.is_available():
         yield from map(_cuda, range(torch.cuda.device_count()))
     elif torch.version.cuda or torch.version.hip:
-        hint = "there is no GPU or no driver, or CUDA_VISIBLE_DEVICES hides it: see nvidia-smi"
+        hint = "check the GPU and its driver with nvidia-smi; CUDA_VISIBLE_DEVICES may hide the GPU"
         yield Fact("cuda", "torch is built for CUDA, but finds no GPU", "lacking", hint)
     if torch.backends.mps.is_available():
         yield Fact("mps", f"Apple GPU, {size(torch.mps.recommended_max_memory())} for torch")
@@ -186,7 +186,12 @@ def terminal() -> Iterator[Fact]:
         yield Fact("encoding", encoding)
     else:
         hint = "set PYTHONUTF8=1, or LANG=C.UTF-8"
-        yield Fact("encoding", f"{encoding}: Korean and shaded cells are printed as ?", "lacking", hint)
+        yield Fact(
+            "encoding",
+            f"{encoding}: Korean text and the shaded cells of pictures are printed as ?",
+            "lacking",
+            hint,
+        )
     kind = "a terminal" if console.is_terminal else "a file or a pipe"
     colours = console.color_system or "no colours"
     yield Fact("output", f"{kind}, {console.width} columns, {colours}")

@@ -188,7 +188,10 @@ def count(number: float, unit: str) -> str:
 
 
 def budget_warning(steps: int, epoch: float) -> str:
-    """Return a warning if a run has too few steps, otherwise "". epoch: number of steps per epoch.
+    """Return a warning if a run has too few steps, otherwise "".
+
+    steps: number of steps of the run.
+    epoch: number of steps per epoch.
 
     >>> budget_warning(28, epoch=100), budget_warning(150, epoch=50), budget_warning(2000, epoch=100)
     ('only 28 steps, 0.28 of an epoch', 'only 150 steps, 3 epochs', '')

@@ -160,7 +160,7 @@ class Captured:
         return _Graph(replay, list(tensors_in(batch)), loss, unused)
 
     def _step(self, batch: Any) -> tuple[Loss, frozenset[int]]:
-        """Write the gradients of a batch to the buffers.
+        """Compute the loss of a batch, and write the gradients to the shared gradient buffers.
 
         Returns the loss, and the indices of the parameters that have no gradient.
         """
@@ -203,7 +203,10 @@ def recorded(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Disable garbage collection inside the `with` block: a capture fails if it deletes an old graph."""
+    """Disable Python's garbage collection inside the `with` block.
+
+    Otherwise it could delete an old graph during a capture, and the capture would fail.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:

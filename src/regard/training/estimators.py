@@ -9,8 +9,8 @@ a lower bound of the log-likelihood log p(y).
 REINFORCE (Williams 1992) replaces the sum over all selections s by samples. hard_selections() collects
 log p(s) of a forward pass; Reinforce turns it and the rewards log p(y | s) into the term of the loss whose
 gradient is the second part of dL_s. The first part is the gradient of the usual loss. sampled_loss.py adds
-both for the loss of a task. The straight-through estimator (Bengio et al. 2013) needs neither: it is the
-selection StraightThrough.
+the two parts for the loss of a task. The straight-through estimator (Bengio et al. 2013) needs no such terms:
+it is the selection StraightThrough.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _row_sums(drawn: _Drawn, lengths_X: Tensor | None, rows: int) -> tuple[Tenso
 
 
 def _lengths_at(site: str, role: Role, number: int, lengths: Lengths) -> Tensor | None:
-    """Return the lengths for one call of a site. number: how many calls of this site came before."""
+    """Return the lengths for one call of a site. number: the number of earlier calls of this site."""
     if not isinstance(lengths, Mapping):
         return lengths
     keys = (key for key in lengths if key == role.rows or fnmatch.fnmatchcase(site, key))
@@ -348,9 +348,7 @@ class Reinforce(nn.Module):
         reward, sums = reward.detach(), drawn.sums(lengths)
         if reward.shape != sums.entropy.shape or len(reward) % self.samples:
             shown = {"reward": (reward, "B"), "log_probability": (sums.log_probability, "B")}
-            expected = (
-                f"one reward per row; the number of rows must be a multiple of {self.samples} (samples)"
-            )
+            expected = f"one reward per row; the number of rows must be a multiple of samples={self.samples}"
             raise ArgumentError(message("Reinforce()", "the reward has the wrong shape", shown, expected))
         value, baseline_loss_R = self.baseline(reward, features)
         advantage = reward - value

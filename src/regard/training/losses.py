@@ -68,13 +68,13 @@ def sequence_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> t
 
 
 def guided_alignment(weights: Tensor, wanted: Tensor) -> Tensor:
-    """Compute the guided-alignment loss of Chen et al. (2016): attention weights a against target weights a*.
+    """Compute the guided-alignment loss of Chen et al. (2016): the cross-entropy between a* and attention a.
 
     loss = -sum_t sum_s a*_ts log a_ts, for target tokens t and source tokens s
 
     weights: (B, T, S), the attention weights a.
-    wanted: (B, T, S), 1 where source token s is aligned with target token t, else 0. It is divided by its sum
-        over s to get a*. A target token without aligned source tokens adds no loss.
+    wanted: (B, T, S), the reference alignment: 1 where source token s is aligned with target token t, else 0.
+        It is divided by its sum over s to get a*. A target token without aligned source tokens adds no loss.
 
     >>> weights = torch.tensor([[[0.5, 0.5], [0.9, 0.1]]])
     >>> guided_alignment(weights, torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])).item().__round__(4)

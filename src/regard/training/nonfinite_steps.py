@@ -73,7 +73,7 @@ def first_nonfinite(tensors: Mapping[str, Tensor]) -> str:
     floats = {name: each for name, each in tensors.items() if each.is_floating_point() and each.numel()}
     if not floats:
         return ""
-    # The infinity norm (largest absolute value): a sum of squares could overflow.
+    # Use the infinity norm (largest absolute value), because a sum of squares could overflow.
     norms = torch._foreach_norm(list(floats.values()), math.inf)
     finite = torch.stack([norm.isfinite() for norm in norms])
     if bool(finite.all()):

@@ -148,6 +148,6 @@ class Average:
         return dict(zip(self._named, self._averages, strict=True))
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the result of tensors()."""
+        """Set the averages to the values of an earlier call of tensors()."""
         for name, average in zip(self._named, self._averages, strict=True):
             average.copy_(tensors[name])

@@ -157,12 +157,12 @@ def changes(state: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     now: the result of surroundings().
 
     >>> changes({"threads": 2, "device": "cpu"}, {"threads": 4, "device": "cpu"})
-    ['threads: 2 before, 4 now; training continues, but its weights will not be the same, bit for bit']
+    ['threads: 2 before, 4 now; the weights will differ from those of an uninterrupted run']
     """
     names = {"batches": "batches per epoch"}
     return [
         f"{names.get(name, name)}: {state[name]} before, {value} now; "
-        "training continues, but its weights will not be the same, bit for bit"
+        "the weights will differ from those of an uninterrupted run"
         for name, value in now.items()
         if state.get(name, value) != value
     ]

@@ -159,7 +159,7 @@ class SeedTrainers:
         except NonFinite as error:
             self.failed[seed] = self.trainers[seed].progress.step, error
             self.on_failure(seed, self.trainers[seed].progress.step, error)
-        except RegardError as error:  # e.g. its folder was moved: the other seeds save first
+        except RegardError as error:  # e.g. its folder was moved; raised after the others have saved
             self._stopped, self._error = True, self._error or error
 
 

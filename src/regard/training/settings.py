@@ -243,7 +243,10 @@ def parse_toml(content: bytes, path: str | Path) -> dict[str, Any]:
         settings = tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise DataError(message(str(path), f"is not UTF-8 at byte {error.start + 1}")) from None
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of too many digits
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: invalid TOML, or a number with too many digits
         problem = "too many levels of nesting" if isinstance(error, RecursionError) else str(error)
         hint = "write the file in TOML: lines [section] and key = value, with strings in quotes"
         raise DataError(message(str(path), problem, hint=hint)) from None
@@ -282,7 +285,10 @@ def override(assignments: Iterable[str]) -> dict[str, Any]:
         name, equals, text = assignment.partition("=")
         keys = [key.strip() for key in name.split(".")]
         if not equals or not all(keys):
-            problem, hint = "this is not of the form name=value", "--set training.learning_rate=0.001"
+            problem, hint = (
+                "this is not a setting of the form name=value",
+                "--set training.learning_rate=0.001",
+            )
             raise ArgumentError(message(f"--set {assignment}", problem, expected="a.b=value", hint=hint))
         try:
             value = tomllib.loads(f"value = {text}")["value"]
@@ -317,8 +323,8 @@ def merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, An
 def without_alternatives(before: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings `before` without those that contradict a setting in `new`.
 
-    If `new` sets a length of the training, the lengths in `before` (LENGTHS) are removed. The same holds for
-    the batch sizes (BATCHES), and for seed and seeds.
+    If `new` sets the length of the training (steps, epochs or minutes), all three are removed from `before`.
+    The same holds for the batch size (batch_tokens or batch_size), and for seed and seeds.
 
     >>> without_alternatives({"training": {"steps": 9, "ema": 0.1}}, {"training": {"minutes": 2.0}})
     {'training': {'ema': 0.1}}
@@ -351,7 +357,7 @@ def build(kind: type[Model], content: Mapping[str, Any], place: str) -> Model:
         first = error.errors()[0]
         keys = [
             str(key) for key in first["loc"] if "[" not in str(key)
-        ]  # not type names, such as list[int], which pydantic adds if a setting may have several types
+        ]  # leave out type names such as list[int]: pydantic adds them if a setting may have several types
         if first["type"] == "extra_forbidden":
             raise unknown_setting(kind, keys, first.get("input"), place) from None
         problem = f"{'.'.join(keys) or 'the configuration'} is {_short(first.get('input'))}"

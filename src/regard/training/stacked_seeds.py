@@ -1,8 +1,8 @@
 """Train several small models of one architecture as one stacked model, with torch.func.vmap.
 
-A small model leaves a device idle. Here the parameters of n models with the same shapes are stacked to
-(n, ...), and one forward and backward pass computes the gradients of all. Each model has its own gradient
-clipping, AdamW state and random numbers, as if it were trained alone.
+A single small model does not use a GPU fully. Here the parameters of n models with the same shapes are
+stacked to (n, ...), and one forward and backward pass computes the gradients of all. Each model has its own
+gradient clipping, AdamW state and random numbers, as if it were trained alone.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class StackedSeeds:
         initialised with different seeds.
     beta2, weight_decay: options of AdamW, see build_optimizer().
 
-    Supported are models whose forward pass vmap can run: all models of this library. Recurrent layers then
-    run step by step with plain matrix products, because vmap does not support torch's recurrent layers.
+    vmap must support the forward pass of the models; it supports all models of this library. Recurrent layers
+    run step by step with plain matrix products here, because vmap does not support torch's recurrent layers.
     Random numbers may come from dropout, torch.rand(), torch.randn() and hard attention (REINFORCE too, with
     the baseline "none"); any other random function raises an error. Parameters that the loss does not use
     get a gradient of 0, not None, so AdamW decays them. On a CPU, all random numbers are the same as when
@@ -366,7 +366,7 @@ def _check_equal(models: Sequence[nn.Module]) -> None:
         differ = sorted(name for name in {*own, *shapes[0]} if own.get(name) != shapes[0].get(name))
         if differ or type(model) is not type(models[0]) or model.training != models[0].training:
             problem = f"model {number} differs from model 0" + (f" in {differ[0]}" if differ else "")
-            expected = "models of one class, with parameters of the same shapes, dtype, device and mode"
+            expected = "models of one class, all in train or all in eval mode, with equal shapes and dtypes"
             raise ArgumentError(message("StackedSeeds()", problem, expected=expected))
 
 

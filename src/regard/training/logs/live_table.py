@@ -38,7 +38,7 @@ class Standing:
     total: number of steps of the run; None if it is not known yet.
     rate: learning rate.
     norm: gradient norm.
-    parts: other losses by name, e.g. the loss of the learned baseline.
+    parts: other losses by name, e.g. "guided" for the guided-alignment loss.
     counted: the unit over which the loss is averaged, e.g. "target tokens".
     has_perplexity: whether to show the perplexity, exp(loss).
     speed: in `counted` per second.
@@ -109,7 +109,10 @@ class Evaluated:
     best: bool = False
 
     def line(self, best_by: str = "") -> str:
-        """Return the evaluation in one line. best_by: name of the score that selects the best checkpoint."""
+        """Return the evaluation in one line of text.
+
+        best_by: name of the score that selects the best checkpoint.
+        """
         scores = [f"{metric_title(name)} {in_words(name, value)}" for name, value in self.scores.items()]
         best = [f"{best_title(best_by)} so far"] * self.best
         return "  ".join((f"evaluation at step {self.step:,}", *scores, *best))
@@ -274,7 +277,9 @@ class Display:
 
 
 def best_title(name: str) -> str:
-    """Return a label for the best evaluation. name: the score that selects it.
+    """Return a label for the best evaluation.
+
+    name: the score that selects the best evaluation.
 
     >>> best_title("exact"), best_title("loss"), best_title("")
     ('best exact match', 'lowest loss', 'best')

@@ -81,7 +81,7 @@ class Log:
         return self
 
     def flush(self) -> None:
-        """Show the steps since the last printed line or the last table update, if there are any."""
+        """Show the losses of the steps since the last printed line or table update, if there are any."""
         if self._recent.tokens:
             self._show(self.clock())
 
@@ -182,14 +182,20 @@ class Log:
         self._journal.rewind(position)
 
     def state(self) -> dict[str, Any]:
-        """Return the state as JSON values, for restore(). A resumed run then writes the same records."""
+        """Return the state of the log, such as sums of losses, as JSON values.
+
+        A resumed run loads it with restore(), and then writes the same records as without the interruption.
+        """
         rows = [{"step": e.step, "scores": e.scores, "best": e.best} for e in self._display.evaluations]
         state = strict({"since_record": self._recorded.state(), "evaluations": rows})
         assert isinstance(state, dict)
         return state
 
     def restore(self, state: Any, place: str = "state.json") -> None:
-        """Load the result of state(). place: the file that it was read from, for error messages."""
+        """Load the result of state().
+
+        place: the file that it was read from, for error messages.
+        """
         try:
             recorded = Means.restored(state["since_record"])
             evaluations = [

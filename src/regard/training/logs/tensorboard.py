@@ -64,7 +64,7 @@ class Board:
             return
         try:
             do()
-        except Exception as error:  # any type: if TensorFlow is installed, its file system code is used
+        except Exception as error:  # errors of any type: TensorFlow writes the files if it is installed
             self._open = None
             self.complain(
                 f"TensorBoard files in {self.folder.name} cannot be written: {error}; training continues"
