@@ -36,7 +36,7 @@ class Attended(NamedTuple):
         that do not compute it.
     weights, rows, top, alignment, entropy, mass: set if `look` requests the field (see Look); otherwise None.
     chosen: (B, H, T), the key that Hard or Best selected; otherwise None.
-    log_probability: (B, H, T), the log-probability of the key that Hard drew; otherwise None.
+    log_probability: (B, H, T), the log-probability of the key that Hard sampled; otherwise None.
 
     If the query has no head or batch dimension, the results have none either. `output` and `lse` are bitwise
     identical with and without `look`. Between backends, they differ by rounding.

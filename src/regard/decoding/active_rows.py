@@ -1,4 +1,4 @@
-"""Parts that all search methods share: the sentences that are still being decoded, and the first step."""
+"""Shared by all search methods: the sentences that are still being decoded, and the start of the decoder."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ __all__ = ["ActiveRows", "Ends", "device_of", "eval_without_grad", "start_decodi
 Ends = Callable[[Tensor, Tensor], Tensor]
 """A function that is called after each step and can end hypotheses before they generate EOS.
 
-Its arguments: the tokens generated so far, (b, K, t), and the index in the batch of each sentence, (b,). It
-returns a boolean tensor (b, K), True for hypotheses that end here.
+There are b sentences with K hypotheses each. Arguments of the function: the t tokens that each hypothesis has
+so far, (b, K, t), and the index of each sentence in the batch, (b,). It returns a boolean tensor (b, K), True
+for hypotheses that end here.
 """
 
 
@@ -61,12 +62,12 @@ def start_decoding(
     per_sentence: int,
     limit: LengthLimit = TRANSLATION_LIMIT,
 ) -> tuple[ActiveRows, State, Tensor]:
-    """Encode the sources, or read the prompts, and prepare the first step.
+    """Encode the B sources, or read the B prompts of a language model, and prepare the first decoding step.
 
     per_sentence: the number of hypotheses (rows) for each sentence, K.
-    limit: the maximum length of the output, if the rules have none.
+    limit: the maximum number of output tokens, used if rules.maximum is None.
 
-    All tokens of a prompt except its last one are read here, in one call, once for all K rows. The last one
+    All tokens of a prompt except its last one are read here, in one call, once for all K rows. The last token
     is the first input of the search.
 
     Return the active sentences, the decoder state with B K rows, and the first input, (B K, 1): BOS, or the
@@ -93,7 +94,11 @@ def start_decoding(
 
 
 def state_rows(index: Tensor, per_sentence: int) -> Tensor:
-    """Return the rows of the decoder state of these sentences: i K to i K + K - 1 for each i in `index`."""
+    """Return the row indices of some sentences in the decoder state, which has K rows for each sentence.
+
+    index: the indices of the sentences. The rows of sentence i are i K to i K + K - 1.
+    per_sentence: K.
+    """
     return (index[:, None] * per_sentence + torch.arange(per_sentence, device=index.device)).flatten()
 
 

@@ -18,10 +18,11 @@ UNITS = ("auto", "word", "character")
 
 @dataclass(frozen=True)
 class Units:
-    """The units of the source or of the target.
+    """The alignment units of the source or of the target: words or characters.
 
     name: "word" or "character".
-    numbers: a function from token ids to the index of the unit that each token belongs to.
+    numbers: a function that takes the token ids of a text. It returns, for each token, the index of the word
+        or character that it belongs to.
     """
 
     name: str
@@ -29,7 +30,9 @@ class Units:
 
 
 def units_of(tokenizer: Any, requested: str = "auto") -> Units:
-    """Return the units for a tokenizer. requested: one of UNITS; "auto" is the unit of the tokenizer.
+    """Return the alignment units for a tokenizer.
+
+    requested: "word", "character", or "auto" (characters for a character tokenizer, otherwise words).
 
     Character tokenizers are used for dates, numbers, spelling or pronunciation. There, the source or the
     target is often a single word, so that an alignment of words would show nothing.
@@ -44,7 +47,7 @@ def units_of(tokenizer: Any, requested: str = "auto") -> Units:
     if requested == "word" or own == "word":
         if requested == "character":
             problem = "unit is 'character', but this tokenizer is not a character tokenizer"
-            raise ArgumentError(message("unit", problem, hint="unit='auto' uses the unit of the tokenizer"))
+            raise ArgumentError(message("unit", problem, hint="use unit='auto' or unit='word'"))
         return Units("word", tokenizer.words)
     return Units(own, tokenizer.units)
 
@@ -68,8 +71,9 @@ def shown_units(text: str, pieces: tuple[str, ...], numbers: tuple[int, ...], un
     Usually the tokens have as many units as the text, and the units of the text are returned. There are two
     other cases:
 
-    - The text was truncated, so the tokens spell only its first units. Return all units of the text.
-    - The tokenizer splits the text into words in a different way. Return the words that the tokens spell.
+    - Only the beginning of the text was tokenized (truncation). All units of the text are returned.
+    - The tokenizer splits the text into words in a different way. The words that the tokens spell are
+      returned.
     """
     count = max(numbers, default=-1) + 1
     units = text_units(text, unit)
@@ -85,5 +89,5 @@ def shown_units(text: str, pieces: tuple[str, ...], numbers: tuple[int, ...], un
 
 
 def _may_begin_with(word: str, start: str) -> bool:
-    """Return whether a word may begin with `start`, the text of its tokens. <unk> can stand for any text."""
+    """Return whether a word may begin with `start`, the text of some tokens. <unk> can stand for any text."""
     return "<unk>" in start or word.startswith(start.rstrip("\ufffd"))

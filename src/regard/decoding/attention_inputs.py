@@ -33,13 +33,13 @@ def drawn_steps(
     word: str | None,
     words: Seen,
 ) -> Picture:
-    """Draw one attention computation step by step, from scores to output, for a sentence pair.
+    """Draw a picture of one attention computation for a sentence pair, step by step from scores to output.
 
-    seen: the recorded attention of the pair, with one row per token.
-    words: the same attention, with one row per word.
+    seen: the recorded attention of the pair, with one row per target token.
+    words: the same attention, with one row per target word.
     site: the name of a site, with * as wildcard. The last matching site is drawn.
     head: the index of the head. Default: 0.
-    word: draw only the rows of this word or token. Default: all rows.
+    word: draw only the rows (queries) of this word or token. Default: all rows.
     """
     place, head = matching(seen, site)[-1], head or 0
     if not 0 <= head < place.heads:

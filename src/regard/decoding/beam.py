@@ -4,8 +4,8 @@ Each step has these parts, for every sentence:
 
 1. Of the K * V continuations of the beams, take the 2K most probable ones. At most K of them end with EOS,
    because every beam has only one continuation with EOS. So at least K of them do not end with EOS.
-2. Continuations among the best K that end with EOS are finished hypotheses. They are added to the pool, which
-   keeps the `best` hypotheses with the highest ranking (log-probability with penalties).
+2. If continuations among the K most probable ones end with EOS, they are finished hypotheses. They are added
+   to the pool, which keeps the Beam.best hypotheses with the highest ranking (log-probability and penalties).
 3. The K most probable continuations that do not end with EOS are the next beams.
 4. Stop if no continuation of the beams can have a ranking that is high enough for the pool. This early
    stopping is exact: continuing to the maximum length would give the same result.
@@ -42,7 +42,7 @@ MOST_BEAMS = 5000
 
 @dataclass(frozen=True)
 class Beam:
-    """Beam search. Hypotheses are ranked with a length penalty and a coverage penalty:
+    """Settings of beam search. Hypotheses are ranked with a length penalty and a coverage penalty:
 
     ranking(Y) = log P(Y | X) / length(|Y|) + coverage * sum_s log min(sum_t a_ts, 1)
     (Wu et al. 2016, equation 14)
@@ -54,7 +54,7 @@ class Beam:
     length: the length penalty, GNMT(alpha) or Average(alpha). alpha=0 disables it.
     coverage: the weight of the coverage penalty, beta in the paper. 0 disables it. It uses the attention to
         the source, averaged over layers and heads.
-    rules: constraints on the output.
+    rules: constraints on the output, such as its maximum length.
 
     >>> from regard.decoding import Average, Beam
     >>> Beam(size=12, best=3, length=Average(alpha=0.8), coverage=0.2).best
@@ -85,7 +85,7 @@ class Beams(BatchRows):
     sums: (b, K), the log-probability of each beam, -inf for unused beams.
     covered: (b, K, S), the sum of the attention weights on each source token; (b, K, 0) without a coverage
         penalty.
-    pool: the finished hypotheses with the highest ranking, `best` for each sentence.
+    pool: the finished hypotheses with the highest ranking, at most Beam.best for each sentence.
     """
 
     tokens: Tensor
@@ -147,8 +147,8 @@ def beam_search(
     prefixes: for each sentence, the tokens that its output must begin with.
     stop_early: stop decoding a sentence as soon as its n-best list is final. With False, it is decoded to the
         maximum length, with the same result.
-    limit: the maximum length of the output, if the rules have none.
-    ends: a function that ends hypotheses before EOS (see Ends). These count as finished hypotheses.
+    limit: the maximum number of output tokens, used if how.rules.maximum is None.
+    ends: a function that ends hypotheses before EOS (see Ends). Hypotheses that it ends count as finished.
     """
     active, state, last_R1 = start_decoding(model, batch, how.rules, prefixes, how.size, limit)
     longest = int(active.limits.max()) if len(active) else 0
@@ -256,7 +256,8 @@ def best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     If values are equal, the one with the lower index comes first. topk() does not guarantee this: if several
     values are equal to the smallest value that it returns, it may return any of them. So only the larger
     values are taken from topk(). The values equal to the smallest one are searched for by index. Inside the
-    function, both lists have `count` entries, and unused entries have the index N.
+    function, the list of larger values and the list of equal values have `count` entries each, and unused
+    entries have the index N.
     """
     size = scores.shape[-1]
     large_RC, place_RC = scores.topk(count)
@@ -273,7 +274,7 @@ def best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _merge_pools(pool: SearchResult, finished: SearchResult) -> SearchResult:
-    """Return the best hypotheses of two pools. If rankings are equal, the earlier hypothesis comes first."""
+    """Return the best hypotheses of two pools. If rankings are equal, those of `pool` come first."""
     ranking = torch.cat((pool.ranking, finished.ranking), 1)
     ranking_BN, place_BN = best_of(ranking, pool.ranking.shape[1])
     tokens = torch.cat((pad(pool.tokens, (0, 1)), finished.tokens), 1)
@@ -282,12 +283,23 @@ def _merge_pools(pool: SearchResult, finished: SearchResult) -> SearchResult:
 
 
 def _take(tensor: Tensor, index: Tensor) -> Tensor:
-    """Select hypotheses of each sentence. tensor: (b, K, ...). index: (b, C). Return (b, C, ...)."""
+    """Select C of the K hypotheses of each sentence.
+
+    tensor: (b, K, ...), values of the hypotheses.
+    index: (b, C), the indices of the hypotheses to select.
+
+    Return: (b, C, ...).
+    """
     return tensor[torch.arange(len(index), device=index.device)[:, None], index]
 
 
 def _add_coverage(before: Tensor, record: Record) -> Tensor:
-    """Return `before` plus the attention weights of this step, averaged over layers and heads, (b, K, S)."""
+    """Add the attention weights of this step, averaged over layers and heads, to the sums of earlier steps.
+
+    before: (b, K, S), the sum of the attention weights of earlier steps on each source token.
+
+    Return: (b, K, S).
+    """
     recorded = [
         weights for calls in record.values() for call in calls if (weights := call.weights) is not None
     ]
@@ -296,8 +308,8 @@ def _add_coverage(before: Tensor, record: Record) -> Tensor:
             message(
                 "search()",
                 "the coverage penalty needs cross-attention weights, but this model records none",
-                expected="attention layers with the role 'cross'",
-                hint="Beam(coverage=0) disables the coverage penalty",
+                expected="a model with attention layers of the role 'cross'",
+                hint="disable the coverage penalty with Beam(coverage=0)",
             )
         )
     means = [weights.float().mean(1) if weights.dim() == 4 else weights.float() for weights in recorded]

@@ -1,8 +1,8 @@
-"""Forced decoding: the token scores and the attention of a model for given targets.
+"""Forced decoding: the log-probability of each token of given targets, and the attention of the model.
 
 search() also uses it to record the attention of its hypotheses. The search itself does not record attention,
 so that it can use the fastest kernels. Afterwards, one forward pass over all tokens of the hypotheses records
-it. The forward pass computes the same attention as the single steps of the search.
+it. This forward pass computes the same attention as the single steps of the search.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from regard.sites import Record, declared_sites, scope
 __all__ = ["CROSS", "Observed", "check_look", "observe", "pieces_of", "sites_of"]
 
 LOGITS = 2**26
-"""Maximum number of logits, B T V, that are in memory at the same time (see pieces_of())."""
+"""Maximum number of logits (batch size * target length * vocabulary size) of one forward pass.
+
+pieces_of() splits larger batches, so that their logits fit in memory.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,10 +39,10 @@ class Observed:
     """The result of forced decoding on a batch.
 
     token_scores: (B, T), the log-probability of each target token, 0 for padding.
-    attention: for each site, the weights (B, T, S), or (B, H, T, S) with heads, padded like the batch.
-        attention.role(site) says whether the rows and columns of a site are source or target tokens.
+    attention: for each attention layer (site), the weights (B, T, S), or (B, H, T, S) with heads, padded like
+        the batch. attention.role(site) says whether its rows and columns are source or target tokens.
     source_lengths, target_lengths: (B,), the number of tokens of each source and target.
-    values: for each site, the norms of the attended values, (B, H, S). Without heads, H is 1.
+    values: for each site, the norm of each value vector, (B, H, S). Without heads, H is 1.
     """
 
     token_scores: Tensor
@@ -54,9 +57,10 @@ class Observed:
         return self.token_scores.sum(-1)
 
     def attention_of(self, row: int) -> BySite[Tensor]:
-        """Return the attention weights of one pair for each site, without padding, on the CPU.
+        """Return the attention weights of sentence pair `row` of the batch for each site, without padding.
 
-        The role of a site says what its rows and columns are: source tokens or target tokens.
+        The weights are on the CPU. The role of a site says whether its rows and columns are source tokens or
+        target tokens.
         """
         unpadded = BySite[Tensor](roles=self.attention.roles)
         for site, weights in self.attention.items():
@@ -65,7 +69,10 @@ class Observed:
         return unpadded
 
     def values_of(self, row: int) -> dict[str, Tensor]:
-        """Return the norms (H, S) of the values of one pair for each site, without padding, on the CPU."""
+        """Return the norms (H, S) of the value vectors at each site for sentence pair `row` of the batch.
+
+        The norms are on the CPU, without padding.
+        """
         unpadded = {}
         for site, norms in self.values.items():
             _, columns = self._sizes(site, row)
@@ -73,7 +80,7 @@ class Observed:
         return unpadded
 
     def _sizes(self, site: str, row: int) -> tuple[int, int]:
-        """Return the number of rows and columns of the weights at a site for one pair, without padding."""
+        """Return the number of queries and keys at a site for sentence pair `row`, without padding."""
         source, target = int(self.source_lengths[row]), int(self.target_lengths[row])
         role = self.attention.role(site)
         # The locations of an image are not padded.
@@ -127,10 +134,13 @@ def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
 
 
 class _ValueNorms(dict[str, Tensor]):
-    """For each site, the norms of the attended values, (B, H, S), taken from the call with the most keys."""
+    """For each site, the norm of each value vector, (B, H, S).
+
+    If a site is called several times, as in a recurrent decoder, the call with the most keys is used.
+    """
 
     def update_from(self, site: str, call: Call) -> None:
-        """Store the norms of a call, unless an earlier call of this site had as many keys.
+        """Store the norms of a call, unless an earlier call of this site had as many keys or more.
 
         A recurrent decoder calls the site at every step with the same values, so one call is enough.
         """
@@ -139,10 +149,12 @@ class _ValueNorms(dict[str, Tensor]):
 
 
 def sites_of(model: Model, look: str = CROSS) -> list[str]:
-    """Return the names of the sites that match `look`, in forward order.
+    """Return the names of the attention layers (sites) that match `look`, in the order of the forward pass.
 
-    Usually, the layers of the model declare their sites. If no layer declares a site, the model is run on a
-    single token, and the sites of its attention calls are returned.
+    look: a role such as "cross", or names with * as wildcard.
+
+    Usually, the layers of the model declare their sites. If no layer declares a site, the model is called
+    with a single token, and the sites of its attention calls are returned.
     """
     declared = declared_sites(model)
     if declared:
@@ -154,16 +166,24 @@ def sites_of(model: Model, look: str = CROSS) -> list[str]:
 
 
 def check_look(model: Model, look: str, call: str = "Translator()") -> None:
-    """Raise ArgumentError if a model has attention sites but none of them matches `look`."""
+    """Raise ArgumentError if a model has attention sites but none of them matches `look`.
+
+    call: the name of the called function, for the message.
+    """
     sites = sites_of(model, "*")
     if sites and not sites_of(model, look):
         problem = f"look is {look!r}, which matches no site of {type(model).__name__}"
-        hint = f"its sites are {', '.join(sites)}; * is a wildcard"
+        hint = f"use the name of a site, with * as wildcard; the sites are {', '.join(sites)}"
         raise ArgumentError(message(call, problem, hint=hint))
 
 
 def pieces_of(batch: Batch, vocabulary: int) -> Iterator[Batch]:
-    """Split a batch into parts with at most LOGITS logits. Each part is padded to its own longest target."""
+    """Split a batch into parts with at most LOGITS logits each, but at least one sentence pair.
+
+    vocabulary: the size of the target vocabulary.
+
+    The targets of a part are padded to the longest target of the part.
+    """
     tokens = max(batch.target.shape[1], 1) * max(vocabulary, 1)
     rows = max(LOGITS // tokens, 1)
     for first in range(0, len(batch), rows):
@@ -173,7 +193,10 @@ def pieces_of(batch: Batch, vocabulary: int) -> Iterator[Batch]:
 
 
 def _concatenated(calls: list[Attended]) -> Tensor:
-    """Concatenate the weights of all calls of a site. A recurrent decoder makes one call per target token."""
+    """Concatenate the weights of all calls of a site along the queries.
+
+    A recurrent decoder makes one call per target token, that is, per query.
+    """
     weights = [call.weights for call in calls if call.weights is not None]
     widest = max(each.shape[-1] for each in weights)
     return torch.cat([pad(each, (0, widest - each.shape[-1])) for each in weights], -2).float()

@@ -18,10 +18,10 @@ from regard.models.base import Model
 __all__ = ["Greedy", "generate", "greedy_search"]
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
-"""A function that chooses the next token of each row. It returns (rows,). Its arguments:
+"""A function that chooses the next token of each hypothesis (row). It returns token ids, (rows,). Arguments:
 
 1. the log-probabilities (rows, V), -inf for tokens that the rules forbid
-2. the index in the batch of each active sentence, (b,)
+2. the index in the batch of each sentence that is still being decoded, (b,)
 3. the number of the step, from 0
 """
 
@@ -34,7 +34,9 @@ They are not removed at once, because each removal copies the decoder state.
 
 @dataclass(frozen=True)
 class Greedy:
-    """Take the most probable token that the rules permit at every step, until EOS.
+    """Settings of greedy search: take the most probable token that the rules permit at every step, until EOS.
+
+    rules: constraints on the output, such as its maximum length.
 
     >>> from regard.decoding import Greedy, Rules
     >>> Greedy(rules=Rules(maximum=20)).rules.maximum
@@ -76,7 +78,7 @@ def generate(
 
     per_sentence: the number of hypotheses for each source, K.
     choose: the function that chooses the next tokens (see Choose).
-    limit: the maximum length of the output, if the rules have none.
+    limit: the maximum number of output tokens, used if rules.maximum is None.
     ends: a function that ends hypotheses before EOS (see Ends).
     """
     active, state, last_R1 = start_decoding(model, batch, rules, prefixes, per_sentence, limit)

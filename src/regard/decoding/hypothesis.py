@@ -16,7 +16,10 @@ from regard.roles import BySite
 __all__ = ["Hypothesis", "ROOM", "SearchResult", "unfinished_note"]
 
 ROOM = 4096
-"""The result tensors have room for at most this many tokens at first. They grow for longer sentences."""
+"""Maximum number of tokens per hypothesis for which SearchResult is allocated at the start of a search.
+
+If hypotheses become longer, larger tensors are allocated.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +30,8 @@ class Hypothesis:
     token_scores: the log-probability of each token under the model.
     ranking: the score that hypotheses are sorted by, with length and coverage penalties.
     attention: for each attention layer (site), the weights (T, S), or (H, T, S) with heads. At a
-        cross-attention site, there is a row for each token and a column for each source token, with EOS.
-    values: for each site, the norms (H, S) of the attended values.
+        cross-attention site, there is a row for each token and a column for each source token, EOS included.
+    values: for each site, the norm of each value vector, (H, S).
 
     >>> from regard.decoding import Hypothesis
     >>> hypothesis = Hypothesis((7, 9, 3), (-0.5, -0.25, -0.25), ranking=-0.5)
@@ -62,9 +65,10 @@ class Hypothesis:
 class SearchResult(BatchRows):
     """The result of a search as tensors: K hypotheses for each of B sentences, best first.
 
-    tokens: (B, K, L), padded with PAD.
-    token_scores: (B, K, L), padded with 0.
-    ranking: (B, K), -inf for missing hypotheses if a sentence has fewer than K.
+    tokens: (B, K, L), token ids, padded with PAD.
+    token_scores: (B, K, L), the log-probability of each token, padded with 0.
+    ranking: (B, K), the score that hypotheses are sorted by; -inf for missing hypotheses if a sentence has
+        fewer than K.
     """
 
     tokens: Tensor
@@ -86,9 +90,9 @@ class SearchResult(BatchRows):
         return (self.tokens != PAD).sum(-1)
 
     def with_room_for(self, length: int, longest: int) -> SearchResult:
-        """Return a result with room for at least `length` tokens per hypothesis.
+        """Return this result if its tensors have at least `length` tokens per hypothesis, else a padded copy.
 
-        If the room is too small, it is doubled (or set to `length`, if that is more), up to `longest`.
+        The copy has twice as many tokens per hypothesis, or `length` if that is more, but at most `longest`.
         """
         room = self.tokens.shape[-1]
         if length <= room:
@@ -97,10 +101,10 @@ class SearchResult(BatchRows):
         return SearchResult(pad(self.tokens, more, value=PAD), pad(self.token_scores, more), self.ranking)
 
     def write(self, rows: Tensor, other: SearchResult) -> None:
-        """Copy the hypotheses of some sentences into this result, in place.
+        """Copy the hypotheses of b sentences into this result, in place.
 
-        rows: (b,), the indices of these sentences in this result.
-        other: the result of the b sentences.
+        rows: (b,), the index of each of these sentences in this result.
+        other: the result with the hypotheses of the b sentences.
         """
         length = other.tokens.shape[-1]
         self.tokens[rows, :, :length] = other.tokens
@@ -109,11 +113,15 @@ class SearchResult(BatchRows):
 
 
 def unfinished_note(hypotheses: Sequence[Hypothesis]) -> str:
-    """Return a note for the user if hypotheses reached the maximum length without EOS, otherwise "".
+    """Return a note for the user if a translation reached the maximum length without EOS, otherwise "".
 
-    hypotheses: one for each part of a line.
+    hypotheses: the translation of each part of a line; a line that is not too long has one part.
     """
     lengths = [len(each.tokens) for each in hypotheses if not each.finished]
     if len(hypotheses) == 1 and lengths:
-        return f"the translation reached the maximum length of {lengths[0]} tokens without an end"
-    return f"{len(lengths)} of {len(hypotheses)} parts reached the maximum length" if lengths else ""
+        return f"the translation reached the maximum length of {lengths[0]} tokens without EOS"
+    return (
+        f"{len(lengths)} of {len(hypotheses)} parts of the line reached their maximum length without EOS"
+        if lengths
+        else ""
+    )

@@ -1,4 +1,4 @@
-"""Check the arguments of Translator: lines of text, and keyword arguments with names of other toolkits."""
+"""Check the arguments of Translator: lines of text, and keyword arguments that have other names in Regard."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class Default(Enum):
-    """The type of the constant DEFAULT, which is its only value."""
+    """The type of the constant DEFAULT, which means: use the value that the Translator was created with."""
 
     DEFAULT = "the value of the translator"
 
@@ -65,7 +65,8 @@ SEARCH_KEYWORDS = {
 def check_load_keywords(returned: type, keywords: Mapping[str, object]) -> None:
     """Raise UnknownName if a keyword argument of load() is unknown.
 
-    Known are `checkpoint`, `device`, and the keyword arguments of the class that load() returns.
+    returned: the class that load() returns. Its keyword arguments are known, and `checkpoint` and `device`.
+    keywords: the keyword arguments to check.
     """
     parameters = inspect.signature(returned).parameters.values()
     known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
@@ -78,7 +79,8 @@ def check_keywords(
     """Raise UnknownName if a keyword argument is not in `known`. The message lists the known names.
 
     call: the name of the called function, for the message.
-    where: the hint if the keyword is in SEARCH_KEYWORDS. {} is replaced by what to write in Regard.
+    where: the hint for a keyword that is a search setting in another toolkit, such as num_beams (see
+        SEARCH_KEYWORDS). {} is replaced by what to write in Regard.
 
     >>> check_keywords("load()", {"num_beams": 4}, ["device", "search"])
     Traceback (most recent call last):
@@ -134,7 +136,8 @@ def checked_lines(call: str, lines: Iterable[str], first: int = 0) -> list[str]:
     """Return the lines as a list of str with valid Unicode. Raise ArgumentError if a line is not a str.
 
     Surrogate pairs become one character, and lone surrogates become U+FFFD.
-    first: the index of the first line in the data, for line numbers in error messages.
+
+    first: the number of input lines before these lines, for line numbers in error messages.
     """
     if not isinstance(lines, Iterable):
         problem = f"the argument is of type {type(lines).__name__}"
@@ -161,11 +164,13 @@ def check_tokenizers(model: Model, source: Tokenizer, target: Tokenizer) -> None
 def encode_prefixes(
     tokenizer: Tokenizer, prefixes: Sequence[str], limits: Sequence[int], first: int
 ) -> list[tuple[int, ...]]:
-    """Return the tokens of each prefix. Raise ArgumentError for unknown words or too many tokens.
+    """Return the tokens of each prefix (the text that a translation must begin with).
+
+    Raise ArgumentError for unknown words or too many tokens.
 
     limits: the maximum lengths of a translation that the rules and the model set. A prefix must be shorter
         than all of them.
-    first: the index of the first line in the data, for line numbers in error messages.
+    first: the number of input lines before these lines, for line numbers in error messages.
     """
     encoded = [tuple(tokens) for tokens in tokenizer.encode_lines(prefixes)]
     for number, tokens in enumerate(encoded, first + 1):

@@ -54,13 +54,13 @@ class Side:
 
 @dataclass(frozen=True)
 class LineDecoder:
-    """A model with the settings of one call of a Translator method. It is immutable.
+    """Decodes lines with a model and the settings of one call of a Translator method. It is immutable.
 
     source, target: the tokenizer and the alignment units (words or characters) of each side.
     look: the attention layers (sites) whose weights are recorded, or None.
-    alignment: the attention that alignments are computed from.
+    alignment: the attention (site, head and step) that alignments are computed from.
     tokens_per_batch: the maximum number of source tokens per batch, padding included.
-    limit: the maximum length of a translation, if the rules of the search have none.
+    limit: the maximum number of tokens of a translation, used if the rules of the search have no maximum.
     """
 
     model: Model
@@ -90,9 +90,9 @@ class LineDecoder:
     ) -> list[list[list[Hypothesis]]]:
         """Return the hypotheses of each part of each line. Parts of similar length are in the same batch.
 
-        parts: the parts of each line.
+        parts: for each line, its parts. A line that is not too long has one part.
         prefixes: the tokens that the translation of each line must begin with.
-        first: the index of the first line in the data.
+        first: the number of lines that were translated before these lines, if they are part of a longer text.
         """
         places = [(line, place) for line, own in enumerate(parts) for place in range(len(own))]
         found: list[list[list[Hypothesis]]] = [[[] for _ in own] for own in parts]
@@ -100,7 +100,7 @@ class LineDecoder:
         with advancing("translating", len(places)) as report:
             for rows in _batches([len(parts[line][place].tokens) + 1 for line, place in places], tokens):
                 some = [places[row] for row in rows]
-                # Sampling seeds its random numbers with this index, so it must depend only on line and part.
+                # Sampling seeds its random numbers with `index`, so it must depend only on line and part.
                 index = [(place << 40) + first + line for line, place in some]
                 batch = Batch.collate([parts[line][place].tokens for line, place in some], index=index)
                 starts = [prefixes[line] if place == 0 else () for line, place in some]
@@ -112,7 +112,10 @@ class LineDecoder:
         return found
 
     def score(self, pairs: list[tuple[Part, Part]], targets: list[str]) -> list[Passage]:
-        """Run forced decoding on pairs (source, target). Pairs of similar length are in the same batch."""
+        """Run forced decoding on pairs (source, target). Pairs of similar length are in the same batch.
+
+        targets: the target text of each pair.
+        """
         lengths = [max(len(source.tokens), len(target.tokens)) + 1 for source, target in pairs]
         passages: dict[int, Passage] = {}
         with advancing("scoring", len(pairs)) as report:
@@ -177,7 +180,7 @@ class LineDecoder:
         text: str,
         first: int = 0,
     ) -> Passage:
-        """Build a Passage: the result of decoding, with the text of each token and the index of its word.
+        """Build a Passage: tokens, scores and attention, the text of each token and the index of its word.
 
         part: the source tokens.
         token_ids: the target tokens. The last one is EOS, unless the target was cut.
@@ -203,16 +206,18 @@ class LineDecoder:
 
 
 def tokens_per_batch(tokens: int, how: Search) -> int:
-    """Return the number of source tokens per batch, which is smaller for a search with many hypotheses.
+    """Return the maximum number of source tokens per batch, smaller for a search with many hypotheses.
 
-    tokens: the number for up to FULL_BATCH_BEAMS hypotheses per sentence.
+    tokens: the maximum for a search with up to FULL_BATCH_BEAMS hypotheses per sentence.
     """
     hypotheses = getattr(how, "size", getattr(how, "count", 1))
     return tokens * FULL_BATCH_BEAMS // max(FULL_BATCH_BEAMS, hypotheses)
 
 
 def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Yield the row indices of each batch, longest rows first.
+    """Group rows (token sequences) of similar length in batches. Yield the row indices of each batch.
+
+    The batch with the longest rows comes first.
 
     lengths: the number of tokens of each row.
     tokens: the maximum number of tokens per batch, with padding.

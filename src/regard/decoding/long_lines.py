@@ -46,9 +46,10 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """The tokens of a line, or of a part of a line.
+    """The tokens of a line, or of a part of a line that is too long for the model.
 
-    words: for each token, the index of its word (or character). It is counted from the start of the line.
+    words: for each token, the index of its word (or of its character, if characters are aligned), counted
+        from the start of the line.
     """
 
     tokens: tuple[int, ...]
@@ -72,7 +73,7 @@ def sentences(line: str) -> list[str]:
 
 
 def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = None) -> tuple[list[Part], str]:
-    """Split a line into parts of at most `room` tokens. Return the parts and a note for the user.
+    """Split a line into parts of at most `room` tokens. Return the parts and a note that tells the user.
 
     Each sentence is a part. A sentence with more than `room` tokens is split between words, and a word with
     more than `room` tokens is split between tokens.
@@ -86,8 +87,9 @@ def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = No
         place = line.index(sentence, place)
         spaced = bool(first) and line[place - 1].isspace()
         place += len(sentence)
-        # Characters: a space between two sentences has an index too. Words: without a space, the last word of
-        # a sentence and the first word of the next one are a single word, such as 길다。그녀는.
+        # If the units are characters, a space between two sentences has an index too. If they are words and
+        # there is no space, the last word of a sentence and the first word of the next one are a single word,
+        # such as 길다。그녀는.
         offset = first + spaced if units.name == "character" else first - (bool(first) and not spaced)
         numbers = [number + offset if number >= 0 else -1 for number in units.numbers(tokens)]
         first = max([first, *(number + 1 for number in numbers)])
@@ -95,7 +97,7 @@ def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = No
         unsplit += len(pieces) == 1
         parts += pieces
     if unsplit == len(parts):
-        return parts, f"split into {len(parts)} sentences"
+        return parts, f"split into {len(parts)} sentences, which were translated separately"
     return parts, f"split into {len(parts)} parts, because a sentence has more than {room} tokens"
 
 

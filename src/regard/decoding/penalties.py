@@ -20,27 +20,30 @@ from regard.errors import ArgumentError, message
 __all__ = ["GNMT", "LENGTHS", "Average", "Length", "coverage"]
 
 MOST_ALPHA = 20
-"""The maximum absolute value of alpha."""
+"""The maximum absolute value of alpha, the exponent of a length penalty."""
 
 
 @dataclass(frozen=True)
 class Length:
-    """A length penalty: the log-probability is divided by base(length) ** alpha. Subclasses define base()."""
+    """A length penalty: the log-probability is divided by base(length) ** alpha. Subclasses define base().
+
+    alpha: the exponent. 0 disables the penalty; a larger alpha favours longer sentences.
+    """
 
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.alpha, int | float) or not abs(self.alpha) <= MOST_ALPHA:
-            hint = "0 disables the penalty; a larger alpha favours longer sentences"
+            hint = "use 0 to disable the penalty, or a larger alpha to favour longer sentences"
             expected, call = f"a number, -{MOST_ALPHA} to {MOST_ALPHA}", f"{type(self).__name__}()"
             raise ArgumentError(message(call, f"alpha is {self.alpha!r}", expected=expected, hint=hint))
 
     def base(self, length: int) -> float:
-        """Return the base of the power for a sentence of `length` tokens, EOS included."""
+        """Return the number that is raised to the power alpha, for a sentence of `length` tokens with EOS."""
         raise TypeError(f"{type(self).__name__} must define base()")
 
     def table(self, longest: int, device: torch.device) -> Tensor:
-        """Return the divisors for lengths 0 to `longest`, (longest + 1,). The first one is not used."""
+        """Return base(length) ** alpha for the lengths 0 to `longest`, (longest + 1,). 0 is not used."""
         powers = [self.base(length) ** self.alpha for length in range(1, longest + 1)]
         largest = torch.finfo(torch.float32).max  # avoid inf for long sentences
         return torch.tensor([1.0, *powers], dtype=torch.float64).clamp(max=largest).to(device, torch.float32)
@@ -48,7 +51,9 @@ class Length:
 
 @dataclass(frozen=True)
 class GNMT(Length):
-    """Divide by ((5 + |Y|) / 6) ** alpha (Wu et al. 2016, equation 14).
+    """Length penalty: divide the log-probability of a sentence Y by ((5 + |Y|) / 6) ** alpha.
+
+    |Y| is the number of tokens, EOS included (Wu et al. 2016, equation 14).
 
     >>> from regard.decoding import GNMT
     >>> GNMT(alpha=1.0).base(7)
@@ -64,7 +69,10 @@ class GNMT(Length):
 
 @dataclass(frozen=True)
 class Average(Length):
-    """Divide by |Y| ** alpha. With alpha = 1, the ranking is the average log-probability per token.
+    """Length penalty: divide the log-probability of a sentence Y by |Y| ** alpha.
+
+    |Y| is the number of tokens, EOS included. With alpha = 1, the ranking is the average log-probability per
+    token.
 
     >>> from regard.decoding import Average
     >>> Average().base(7)
@@ -77,10 +85,13 @@ class Average(Length):
 
 
 LENGTHS: dict[str, type[Length]] = {"average": Average, "gnmt": GNMT}
-"""The length penalties by name."""
+"""The length penalties by their names on the command line, as in --length-penalty average:1."""
 
 MIN_COVERED = 1e-6
-"""Lower bound of the attention to a source token. Sparse attention can be 0, and log 0 would be -inf."""
+"""Lower bound of the summed attention weights on a source token, for the coverage penalty.
+
+Sparse attention can be 0, and log 0 would be -inf.
+"""
 
 
 def coverage(attended: Tensor, lengths: Tensor) -> Tensor:

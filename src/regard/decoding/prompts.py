@@ -16,10 +16,13 @@ __all__ = ["Prompts"]
 
 @dataclass(frozen=True, eq=False)
 class Prompts(BatchRows):
-    """The prompts of a batch. All have the same number of tokens, as the rows of a State share one position.
+    """The prompts of a batch, which a language model continues. All have the same number of tokens.
 
-    tokens: (B, P), P at least 1. The first token of each row is BOS, or EOS in continuous text.
-    index: (B,), the position of each prompt in the data. Sampling seeds its random numbers with it.
+    The same number is needed because all rows of the decoder state are at the same position.
+
+    tokens: (B, P), P at least 1. The first token of each row is BOS, or EOS for a model that was trained on
+        continuous text.
+    index: (B,), the index of each prompt in the data. Sampling seeds its random numbers with it.
 
     >>> from regard.data.batch import BOS
     >>> from regard.decoding import Greedy, Prompts, Rules, search
@@ -39,7 +42,11 @@ class Prompts(BatchRows):
 
     @classmethod
     def collate(cls, rows: Sequence[Sequence[int]], index: Sequence[int] | None = None) -> Prompts:
-        """Return a batch of token ids. index: the position of each prompt in the data. Default: 0, 1, ..."""
+        """Return the Prompts of a batch.
+
+        rows: the token ids of each prompt.
+        index: the index of each prompt in the data. Default: 0, 1, ...
+        """
         lengths = sorted({len(row) for row in rows})
         if len(lengths) > 1 or lengths == [0]:
             problem = f"the prompts have {lengths[0]} to {lengths[-1]} tokens" if lengths[-1] else "no token"

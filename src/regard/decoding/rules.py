@@ -24,7 +24,9 @@ MOST_TOKENS = 100_000
 
 
 def check_integers(call: str, **numbers: tuple[object, int] | tuple[object, int, int]) -> None:
-    """Raise ArgumentError if a value is not an int, or is out of range.
+    """Raise ArgumentError if an argument of a function is not an int, or is out of range.
+
+    call: the name of the function, for the message.
 
     numbers: the arguments to check by name, as tuples (value, minimum) or (value, minimum, maximum).
     """
@@ -40,9 +42,9 @@ def check_integers(call: str, **numbers: tuple[object, int] | tuple[object, int,
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """The maximum number of output tokens of a task: per_source_token * source length + constant.
+    """The default maximum number of output tokens of a task: per_source_token * source length + constant.
 
-    EOS counts as a token. Each task has its own limit; Rules(maximum=...) replaces it.
+    EOS counts as a token. Each task, such as translation, has its own limit. Rules(maximum=...) replaces it.
 
     >>> import torch
     >>> LengthLimit(per_source_token=2, constant=10).tokens(torch.tensor([3, 7]))
@@ -57,24 +59,32 @@ class LengthLimit:
         check_integers("LengthLimit()", **bounds)
 
     def tokens(self, source_lengths: Tensor) -> Tensor:
-        """Return the maximum number of output tokens of each sentence, (B,). source_lengths: (B,)."""
+        """Return the maximum number of output tokens of each sentence, (B,).
+
+        source_lengths: (B,), the number of source tokens of each sentence.
+        """
         return self.per_source_token * source_lengths + self.constant
 
 
 TRANSLATION_LIMIT = LengthLimit(per_source_token=2, constant=10)
-"""The maximum length of a translation, if the rules set none: 2 * source length + 10 tokens."""
+"""The default maximum length of a translation: 2 * source length + 10 tokens. Rules(maximum=...) replaces it.
+
+If the translation must begin with a prefix, the length of the prefix is added.
+"""
 
 
 @dataclass(frozen=True)
 class Rules:
     """Constraints on the output: its length, repeated n-grams, and forbidden tokens.
 
-    minimum, maximum: the smallest and the largest number of tokens, EOS included. Default maximum: the limit
-        of the task, for translations 2 * source length + 10.
+    minimum: the smallest number of tokens, EOS included.
+    maximum: the largest number of tokens, EOS included. Default: the limit of the task, which is
+        2 * source length + 10 for translations, plus the length of the prefix.
     repeat: no n-gram of this size may occur twice (no_repeat_ngram_size in Hugging Face). 0 disables this.
     forbidden: token ids that are never generated. PAD and BOS are always forbidden. Default: UNK.
 
-    The rules do not apply to the tokens of a prefix. If the rules forbid every token, EOS is permitted.
+    A prefix is a list of tokens that an output must begin with. The rules do not forbid tokens of a prefix.
+    If the rules forbid every token, EOS is permitted.
 
     In the example, EOS (3) would come too early, and 4 would repeat the bigram (5, 4). The tokens 0 to 2 are
     PAD, UNK and BOS.
@@ -120,13 +130,14 @@ class Rules:
         limit: LengthLimit = TRANSLATION_LIMIT,
         already_read: int = 0,
     ) -> Tensor:
-        """Return the maximum number of tokens of each sentence, (B,), EOS included.
+        """Return the maximum number of output tokens of each sentence, (B,), EOS included.
 
         limit: the limit of the task, which is used if `maximum` is None.
-        already_read: the number of tokens of the prompt; each takes one position of the model.
+        already_read: the number of tokens of the prompt, which count towards the maximum sequence length of
+            the model.
 
-        Raise ArgumentError if the prefix of a sentence is as long as the maximum, or if the prompt takes all
-        positions of the model.
+        Raise ArgumentError if a prefix is not shorter than the maximum, or if the prompt is not shorter than
+        the maximum sequence length of the model.
         """
         if self.maximum is None:
             limits = (limit.tokens(source_lengths) + prefix_lengths).clamp(min=self.minimum)
@@ -135,7 +146,7 @@ class Rules:
         if model.longest_target is not None:
             if already_read >= model.longest_target:
                 problem = f"the prompt has {already_read} tokens"
-                expected = f"fewer than {model.longest_target}, the number of positions of the model"
+                expected = f"fewer than {model.longest_target}, the maximum sequence length of the model"
                 hint = "shorten the prompt"
                 raise ArgumentError(message("search()", problem, expected=expected, hint=hint))
             limits = limits.clamp(max=model.longest_target - already_read)
@@ -181,7 +192,7 @@ def pad_prefixes(
 ) -> tuple[Tensor, Tensor]:
     """Return the prefixes as one tensor (B, P), padded with PAD, and their lengths (B,).
 
-    prefixes: the tokens of each prefix. None: no sentence has a prefix.
+    prefixes: for each sentence, the tokens that its output must begin with. None: no sentence has a prefix.
     sentences: the number of sentences, B.
     size: the vocabulary size. Raise ArgumentError for tokens outside the vocabulary.
     """
@@ -193,7 +204,7 @@ def pad_prefixes(
         for token in row:
             if token in (PAD, BOS, EOS) or not 0 <= token < size:
                 problem = f"the prefix of sentence {number} has token {token}"
-                expected = f"token id 1 (UNK), or 4 to {size - 1}"
+                expected = f"1 (UNK), or 4 to {size - 1}; 0, 2 and 3 are PAD, BOS and EOS"
                 raise ArgumentError(message("search()", problem, expected=expected))
     lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
     longest = max(map(len, rows), default=0)
@@ -210,8 +221,11 @@ def _forbidden_ids(forbidden: tuple[int, ...], size: int, device: torch.device) 
 def _repeating_tokens(tokens: Tensor, size: int) -> Tensor:
     """Return the tokens that would repeat an n-gram if they were generated next, (rows, windows).
 
-    size: n. Each window is an earlier n-gram. If its first n - 1 tokens are equal to the last n - 1 tokens of
-    the row, the result contains its last token, otherwise PAD.
+    tokens: (rows, t), the tokens generated so far.
+    size: n, the size of the n-grams.
+
+    Each window is an n-gram of `tokens`. If its first n - 1 tokens are equal to the last n - 1 tokens of the
+    row, the result contains the last token of the window, otherwise PAD.
     """
     rows, length = tokens.shape
     if length < size:

@@ -1,4 +1,4 @@
-"""Sampling: draw each token at random, with temperature, top-k and top-p (nucleus) truncation."""
+"""Sampling: choose each token at random, with temperature, top-k and top-p (nucleus) truncation."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ MAX_TOP_K, MAX_SEED = 2**31 - 1, 2**63 - 1
 
 @dataclass(frozen=True)
 class Sample:
-    """Sample each token from the model's distribution over the tokens that the rules permit.
+    """Settings of sampling: each token is sampled from the model's distribution over permitted tokens.
 
     temperature: the log-probabilities are divided by it. Below 1, the distribution becomes sharper.
     top_k: sample only from the k most probable tokens. 0 disables it.
     top_p: sample from the smallest set of most probable tokens whose probabilities sum to at least top_p
         (nucleus sampling, Holtzman et al. 2020). 1 disables it.
     count: the number of sentences to sample for each source.
-    seed: random seed. The samples of a source depend on the seed and on its index in the data, but not on the
-        other sentences of the batch.
-    rules: constraints on the output.
+    seed: random seed. The samples of a source depend on the seed and on the index of the source in the data,
+        but not on the other sentences of the batch.
+    rules: constraints on the output, such as its maximum length; they determine the permitted tokens.
 
     Token scores are the log-probabilities of the model, without temperature, top-k and top-p.
 
@@ -72,17 +72,17 @@ class Sample:
             hint = "use Greedy() for temperature 0"
         elif not isinstance(self.top_p, int | float) or not 0 < self.top_p <= 1:
             problem, expected = f"top_p is {self.top_p!r}", "a number above 0 and at most 1"
-            hint = "top_p=1 disables nucleus sampling"
+            hint = "use top_p=1 to disable nucleus sampling"
         if problem:
             raise ArgumentError(message("Sample()", problem, expected=expected, hint=hint))
 
     def draw(self, left: Tensor, chance: Tensor) -> Tensor:
-        """Draw one token for each row.
+        """Sample one token for each hypothesis (row).
 
-        left: (rows, V), the log-probabilities of the tokens by the model, -inf for tokens that rules forbid.
+        left: (rows, V), the model's log-probabilities, -inf for tokens that the rules forbid.
         chance: (rows,), uniform random numbers in [0, 1).
 
-        Return: (rows,), the tokens.
+        Return: (rows,), the token ids.
         """
         sorted_RV, token_RV = (left / self.temperature).sort(dim=-1, descending=True, stable=True)
         probability_RV = sorted_RV.softmax(-1)
@@ -94,7 +94,8 @@ class Sample:
         kept_RV &= probability_RV > 0
         cumulative_RV = torch.where(kept_RV, probability_RV, 0.0).cumsum(-1)
         threshold_R1 = chance[:, None] * cumulative_RV[:, -1:]
-        # By rounding, the threshold can equal the total. Without clamp, the index would be out of range.
+        # By rounding, the threshold can be equal to the total of the probabilities. Without clamp, the index
+        # would be out of range.
         drawn_R1 = torch.searchsorted(cumulative_RV, threshold_R1, right=True).clamp(
             max=kept_RV.sum(-1, keepdim=True) - 1
         )
@@ -110,7 +111,7 @@ def sample_search(
     limit: LengthLimit = TRANSLATION_LIMIT,
     ends: Ends | None = None,
 ) -> SearchResult:
-    """Sample K sentences for each source of a batch. The samples of a source are not sorted."""
+    """Sample K = how.count sentences for each source of a batch, not sorted by score."""
     blocks = _random_numbers(how, batch.index.tolist(), batch.index.device)
     random_BLK = next(blocks)
 
@@ -128,7 +129,7 @@ def _random_numbers(how: Sample, index: Sequence[int], device: torch.device) -> 
 
     Each sentence has its own random generator, which is seeded with how.seed and the index of the sentence in
     the data. So the samples do not depend on the other sentences of the batch. The generator returns the K
-    numbers of a step one after the other, so a longer search continues the same sequence.
+    numbers of step 0, then those of step 1, and so on: a search with more steps begins with the same numbers.
     """
     streams = [np.random.default_rng([how.seed, number]) for number in index]
     while True:

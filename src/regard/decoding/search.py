@@ -45,7 +45,7 @@ def search(
     how: the search method with its settings: Greedy(...), Beam(...) or Sample(...).
     prefixes: for each source, the tokens that its output must begin with; [] for a source without a prefix.
     look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
-    limit: the maximum length of the output, if the rules of `how` have none.
+    limit: the maximum number of output tokens, used if how.rules.maximum is None.
     ends: a function that ends hypotheses before EOS, for example at a stop string (see active_rows.Ends).
 
     Every source has at least one hypothesis. Beam search returns unfinished hypotheses (cut at the maximum
@@ -85,7 +85,7 @@ def search(
             message(
                 "search()",
                 "the scores of the model are NaN",
-                hint="the training of the model diverged, or its activations overflow in this dtype",
+                hint="check that training did not diverge; if activations overflow, use model.float()",
             )
         )
     # The first hypothesis of a source always exists, even if its log-probability is -inf by underflow.
@@ -102,7 +102,10 @@ Recorded = tuple[BySite[Tensor], dict[str, Tensor]]
 def _recorded_attention(
     model: Model, batch: Batch | Prompts, result: SearchResult, exists_BK: Tensor, look: str | None
 ) -> list[Recorded]:
-    """Return the attention weights and the value norms at each site, for every hypothesis that exists."""
+    """Return the attention weights and the norms of the value vectors at each site, for some hypotheses.
+
+    exists_BK: True for the hypotheses of `result` that exist; beam search can return fewer than K.
+    """
     sentence_N, rank_N = exists_BK.nonzero(as_tuple=True)
     if look is None:
         return [(BySite(), {}) for _ in range(len(sentence_N))]
@@ -127,7 +130,11 @@ def _recorded_attention(
 def _as_hypotheses(
     result: SearchResult, exists_BK: Tensor, recorded: list[Recorded]
 ) -> list[list[Hypothesis]]:
-    """Convert a result on the CPU to Hypothesis objects, with the recorded weights and value norms."""
+    """Convert a search result on the CPU to Hypothesis objects.
+
+    exists_BK: True for the hypotheses of `result` that exist; beam search can return fewer than K.
+    recorded: the attention weights and the norms of the value vectors.
+    """
     attention_and_values = iter(recorded)
     lengths, ranking = result.lengths.tolist(), result.ranking.tolist()
     tokens, token_scores = result.tokens.tolist(), result.token_scores.tolist()

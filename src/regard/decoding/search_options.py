@@ -1,4 +1,4 @@
-"""build_search(): the search that options of the command line describe, such as --beam-size and --greedy."""
+"""build_search(): create the search method from command-line options such as --beam-size and --greedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.errors import ArgumentError, UnknownName, message
 __all__ = ["BEAM_SIZE", "LENGTH_PENALTY", "build_search"]
 
 BEAM_SIZE, LENGTH_PENALTY = 5, f"{GNMT().alpha:g}"
-"""The values of --beam-size and --length-penalty if they are not set."""
+"""Default values of --beam-size and --length-penalty."""
 
 
 def build_search(
@@ -27,12 +27,12 @@ def build_search(
     sample: bool = False,
     **sampling: float | None,
 ) -> Search:
-    """Return the search with these options; raise ArgumentError if they cannot be combined.
+    """Return the search method for command-line options; raise ArgumentError if they cannot be combined.
 
     sampling: the values of the options temperature, top_k, top_p and seed.
 
     An option that is not on the command line is None. In the example, the beam size is 9, because the default
-    is too small for 9 translations.
+    beam size, 5, is too small for an n-best list of 9.
 
     >>> build_search(None, "average:1", n_best=9)
     Beam(size=9, best=9, length=Average(alpha=1.0), coverage=0.0, rules=Rules(minimum=1, ...))

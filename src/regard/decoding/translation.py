@@ -26,7 +26,10 @@ from regard.viewing import Entry, Seen, Site, fragment, save_page
 __all__ = ["Passage", "Scored", "Translation"]
 
 DRAWN = 100
-"""Maximum number of words of each side in a drawn alignment. A page with 10,000 words would need 1 GB."""
+"""Maximum number of source words and of target words in the picture of an alignment.
+
+The picture has a cell for each pair of words: with 10,000 words on each side, a page would need 1 GB.
+"""
 
 NAMED = 5
 """Number of words outside the vocabulary that a note lists."""
@@ -34,7 +37,7 @@ NAMED = 5
 END = "</s>"
 """The text of EOS in a list of tokens."""
 
-WITHOUT_END = "the weight on </s> is not drawn, and rows are not renormalised"
+WITHOUT_END = "the weight on </s> is not drawn, so a row can sum to less than 1"
 
 _shortened = reprlib.Repr()
 _shortened.maxstring = 80
@@ -50,7 +53,7 @@ class Passage:
     token_scores: the log-probability of each target token.
     attention: for each attention layer (site), the weights ([H,] T, S). At cross-attention sites, there is a
         row for each target token and a column for each source token.
-    values: for each site, the norms (H, S) of the attended values.
+    values: for each site, the norm of each value vector, (H, S).
     source_token_ids, token_ids: the ids of the source and target tokens, EOS included.
     """
 
@@ -69,10 +72,12 @@ class Passage:
 class Scored:
     """A source and a target with their scores, attention and alignment, computed by a model.
 
-    source: the source text. text: the target text.
-    passages: usually one; several if the source was too long for one forward pass. The properties join them.
+    source: the source text.
+    text: the target text.
+    passages: the tokens, scores and attention. Usually one passage; several if the source was too long for
+        one forward pass. Properties such as `token_scores` join the passages.
     notes: messages for the user, e.g. that the line was split or truncated.
-    aligned_at: the attention that the alignment is computed from (site, head and step).
+    aligned_at: the attention that the alignment is computed from: site, head and decoding step (see Choice).
     units: the alignment units of source and target, "word" or "character".
     unknown, unknown_target: the source words and the target words (or characters) that are not in the
         vocabulary. They are encoded as UNK, or as bytes by a subword tokenizer.
@@ -131,7 +136,11 @@ class Scored:
 
     @property
     def attention(self) -> BySite[Tensor]:
-        """For each site, the weights ([H,] T, S). Weights between tokens of different passages are 0."""
+        """For each attention layer (site), the weights (T, S), or (H, T, S) with heads.
+
+        If the source was too long for one forward pass and was split into passages, weights between tokens of
+        different passages are 0.
+        """
         sites = self.passages[0].attention if self.passages else {}
         roles = sites.roles if isinstance(sites, BySite) else {}
         if len(self.passages) == 1:
@@ -141,7 +150,7 @@ class Scored:
 
     @property
     def values(self) -> dict[str, Tensor]:
-        """For each site, the norms (H, S) of the attended values."""
+        """For each attention layer (site), the norm of each value vector, (H, S)."""
         sites = self.passages[0].values if self.passages else {}
         return {site: torch.cat([each.values[site] for each in self.passages], -1) for site in sites}
 
@@ -159,8 +168,8 @@ class Scored:
     ) -> Alignment:
         """Compute the alignment from other attention than `aligned_at`.
 
-        site, head, shifted: as in Choice. If `site` is None, arguments that are None have the values of
-            `aligned_at`. If `site` is set, they have the defaults of Choice.
+        site, head, shifted: as in Choice. An argument that is None has the value of `aligned_at`. But if
+            `site` is set, None means the default of Choice: all heads, not shifted.
         """
         choice = self.aligned_at.instead(site, head, shifted)
         return Alignment.joined(
@@ -168,7 +177,7 @@ class Scored:
         )
 
     def entry(self, reference: str | None = None) -> Entry:
-        """Return the data to draw: words, alignment, score and notes. viewing.page() draws several entries.
+        """Return the words, alignment, score and notes as an entry of an HTML page (see viewing.page()).
 
         reference: a reference translation, which is shown beside the text.
         """
@@ -207,7 +216,7 @@ class Scored:
         "<s>", then all output tokens but the last.
 
         title: the title of the pictures. Default: the target text.
-        by_values: multiply each weight by the norm of its value (Kobayashi et al. 2020).
+        by_values: multiply each weight by the norm of the value vector of its key (Kobayashi et al. 2020).
 
         >>> from regard.decoding import Scored
         >>> Scored("고양이", "cat").seen().sites
@@ -265,7 +274,9 @@ class Scored:
         }
 
     def save(self, path: str | Path, title: str = "A translation") -> None:
-        """Write an HTML page with the translation and its alignment. path: must end in .html.
+        """Write an HTML page with the translation and its alignment.
+
+        path: the file to write. It must end in .html.
 
         The page is a single file and loads nothing from the network.
         """
@@ -297,7 +308,8 @@ class Scored:
 class Translation(Scored):
     """A source line and its best translation, with scores, attention, alignment and notes.
 
-    ranking: the score that hypotheses are sorted by, with penalties; for a line in several parts, the sum.
+    ranking: the score that hypotheses are sorted by, with length and coverage penalties. If a long line was
+        translated in parts, the sum of the rankings of its parts.
     others: the other translations of the n-best list. Empty if the line was translated in parts.
 
     >>> from regard.decoding import Translation
@@ -315,7 +327,7 @@ class Translation(Scored):
 
 
 def _block_diagonal(blocks: list[Tensor]) -> Tensor:
-    """Return a block-diagonal matrix ([H,] T, S) with these blocks ([H,] t, s), and 0 elsewhere."""
+    """Return a block-diagonal matrix (T, S), or (H, T, S), with these blocks (t, s), or (H, t, s)."""
     rows, columns = (sum(block.shape[size] for block in blocks) for size in (-2, -1))
     matrix = torch.zeros(*blocks[0].shape[:-2], rows, columns)
     row = column = 0
@@ -338,7 +350,12 @@ def _drawn_matrix(alignment: Alignment) -> Tensor:
 
 
 def _unknown_note(side: str, unknown: tuple[str, ...], bytewise: bool) -> str:
-    """Return a note that lists the first NAMED words outside the vocabulary."""
+    """Return a note that lists the first NAMED words outside the vocabulary.
+
+    side: "source" or "target".
+    unknown: the words (or characters) outside the vocabulary.
+    bytewise: whether the tokenizer encodes unknown characters as bytes.
+    """
     distinct = list(dict.fromkeys(unknown))
     more = f" and {len(distinct) - NAMED} more" if len(distinct) > NAMED else ""
     problem = "characters not in the vocabulary, encoded as bytes" if bytewise else "not in the vocabulary"

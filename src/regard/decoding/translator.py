@@ -33,7 +33,8 @@ __all__ = ["Translator"]
 AT_ONCE = 4096
 """Number of lines that stream() reads and translates together.
 
-They are sorted by length, so that more lines mean less padding.
+The lines are sorted by length before they are divided into batches. If more lines are read together, the
+lines of a batch have more similar lengths, so batches need less padding.
 """
 
 MAX_TOKENS = 10_000_000
@@ -55,8 +56,8 @@ class Translator:
         "truncate" translates only its beginning. Translation.notes says if a line was split or truncated.
     look: the attention layers (sites) whose weights are recorded: a role such as "cross", or names with * as
         wildcard. None records nothing.
-    alignment: the attention that alignments are computed from: sites, which are averaged over layers and
-        heads, or a Choice.
+    alignment: the attention that alignments are computed from: a role or names of sites as in `look`, whose
+        weights are averaged over sites and heads, or a Choice of site, head and decoding step.
     unit: what alignments link: "word", "character", or "auto" (characters for character tokenizers, otherwise
         words).
 
@@ -84,7 +85,7 @@ class Translator:
     """
 
     limit = TRANSLATION_LIMIT
-    """The maximum length of a translation, if the rules of the search have none."""
+    """The maximum number of tokens of a translation, used if the rules of the search have no maximum."""
 
     @answer_keywords("Translator()")
     def __init__(
@@ -155,8 +156,8 @@ class Translator:
 
         The translation of a blank line is blank.
 
-        prefixes: the text that each translation must begin with, "" for none. If a line is split, its first
-            part begins with this text.
+        prefixes: the text that each translation must begin with, "" for none. If a long line is split into
+            parts, the translation of its first part begins with this text.
         search, look: used instead of those of the translator.
         """
         if both_single("translate()", lines, lines if prefixes is None else prefixes):
@@ -286,8 +287,9 @@ class Translator:
     ) -> Alignment | list[Alignment]:
         """Return the word alignment of one sentence pair (two str), or of several.
 
-        Raise ArgumentError if no cross-attention was recorded.
         look, unit: used instead of those of the translator.
+
+        Raise ArgumentError if no cross-attention was recorded.
         """
         if both_single("align()", sources, targets):
             (only,) = self.align([str(sources)], [str(targets)], look=look, unit=unit)
@@ -296,7 +298,7 @@ class Translator:
         if None in alignments:
             sites = self.look if look is DEFAULT else look
             problem = f"{type(self.model).__name__} has no cross-attention that matches look={sites!r}"
-            hint = "use a model with attention, and look='cross'"
+            hint = "set look='cross', or use a model with cross-attention"
             raise ArgumentError(message("align()", problem, hint=hint))
         return [alignment for alignment in alignments if alignment is not None]
 
@@ -318,7 +320,7 @@ class Translator:
         )
 
     def _checked_look(self, call: str, look: str | Default | None) -> str | None:
-        """Return the sites whose attention a method call records. Raise ArgumentError if no site matches."""
+        """Return the value of `look` that a method call uses. Raise ArgumentError if it matches no site."""
         if look is DEFAULT:
             return self.look
         if look not in (None, CROSS, self.look):
@@ -332,7 +334,10 @@ class Translator:
     def _translate_lines(
         self, lines: list[str], prefixes: list[str], first: int, how: Search, decoder: LineDecoder
     ) -> list[Translation]:
-        """Translate lines. first: the index of the first line in the data."""
+        """Translate lines.
+
+        first: the number of lines that were translated before these lines, if they are part of a longer text.
+        """
         lines = [self.prepare(line) for line in lines]
         limits = [limit for limit in (how.rules.maximum, self.model.longest_target) if limit]
         starts = encode_prefixes(self.target_tokenizer, prefixes, limits, first)

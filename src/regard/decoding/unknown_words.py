@@ -12,22 +12,23 @@ from regard.errors import printable
 __all__ = ["UnknownWords"]
 
 NAMED = 8
-"""Number of words that the report lists for each side. Further words are only counted."""
+"""Maximum number of unknown words that the report lists for each side (source or target)."""
 
 LONGEST = 40
-"""Longer words are truncated to this many characters."""
+"""Maximum number of characters of a word in the report. Longer words are truncated."""
 
 
 @dataclass
 class UnknownWords:
-    """Collects the unknown words of many lines. It stores only the first NAMED words of each side.
+    """Collects the unknown words of many lines, for a report. It stores only the first few words.
 
     named: the first unknown words, as (line number, word).
     count: the number of unknown words.
     lines: the number of lines that have unknown words.
 
-    The keys of these three dicts are pairs such as ("source word", False). The first element is the side and
-    the unit of the words; the second says whether the tokenizer encodes them as bytes.
+    The keys of these three dicts are pairs such as ("source word", False). The first element says whether the
+    entry is for the source or the target, and for words or characters; the second says whether the tokenizer
+    encodes unknown characters as bytes.
 
     >>> words = UnknownWords()
     >>> words.add(3, Scored("the aardvark", "", unknown=("aardvark",)))
@@ -40,7 +41,10 @@ class UnknownWords:
     lines: dict[tuple[str, bool], int] = field(default_factory=dict)
 
     def add(self, line: int, pair: Scored) -> None:
-        """Add the unknown words of a sentence pair. line: its line number, from 1."""
+        """Add the unknown words of a sentence pair.
+
+        line: the line number of the pair, from 1.
+        """
         unknown_words = (pair.unknown, pair.unknown_target)
         for side, unit, words, bytewise in zip(
             ("source", "target"), pair.units, unknown_words, pair.bytewise, strict=True
@@ -67,7 +71,7 @@ class UnknownWords:
             count = self.count[name, bytewise]
             which = ", ".join(f"{_shown(word)} (line {line:,})" for line, word in listed)
             more = count - len(listed)
-            rest = f", and {more:,} more; {self.lines[name, bytewise]:,} lines in total" if more else ""
+            rest = f", and {more:,} more; affected lines: {self.lines[name, bytewise]:,}" if more else ""
             if bytewise:
                 has = f"{count:,} {name}s have" if count > 1 else f"1 {name} has"
                 problem = f"{has} characters that are not in the vocabulary of the model (encoded as bytes)"

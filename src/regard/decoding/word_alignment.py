@@ -16,9 +16,10 @@ __all__ = ["Alignment", "Block", "Choice", "align", "averaged", "choices", "phar
 
 
 class Block(NamedTuple):
-    """The attention weights of one part of a line, (target words, source words).
+    """The attention weights between the words of a line and its translation, or of one part of a long line.
 
-    source, target: the index of the first source word and of the first target word in the line.
+    weights: (target words, source words).
+    source, target: the index in the line of the first source word and of the first target word of the part.
     """
 
     weights: Tensor
@@ -31,7 +32,9 @@ class Alignment:
     """A word alignment: each target word is linked to the source word with the highest attention weight.
 
     str(alignment) is a line in Pharaoh format.
-    blocks: usually one; several if the line was translated in parts. There is no attention between parts.
+
+    blocks: the attention weights. Usually one Block; several if a long line was translated in parts, because
+        there is no attention between parts.
 
     >>> import torch
     >>> from regard.decoding import align
@@ -48,11 +51,14 @@ class Alignment:
 
     @property
     def links(self) -> tuple[tuple[int, int], ...]:
-        """Pairs (source word, target word), from 0. A target word whose weights are all 0 has no link."""
+        """The links as pairs (index of the source word, index of the target word), counted from 0.
+
+        A target word whose weights are all 0 has no link.
+        """
         return tuple((source, target) for source, target, _ in self.weighted())
 
     def weighted(self, threshold: float | None = None) -> list[tuple[int, int, float]]:
-        """Return the links as (source word, target word, weight), in the order of the target words.
+        """Return the links as (index of source word, index of target word, weight), sorted by target word.
 
         threshold: return all links with at least this weight. A target word may then have several links or
             none. Default: one link for each target word, to the source word with the highest weight.
@@ -115,7 +121,8 @@ def align(weights: Tensor, source_words: Sequence[int], target_words: Sequence[i
     the target word.
 
     source_words, target_words: the index of the word that each token belongs to. Tokens with the index -1,
-        such as EOS, are dropped. Rows are not renormalised, so they may sum to less than 1.
+        such as EOS, are dropped. The weights of a target word are not renormalised, so they may sum to less
+        than 1.
     """
     source_SW, first_source = _membership(source_words)
     target_TW, first_target = _membership(target_words)
@@ -124,7 +131,10 @@ def align(weights: Tensor, source_words: Sequence[int], target_words: Sequence[i
 
 
 def pharaoh(weighted: Iterable[tuple[int, int, float]], probabilities: bool = False) -> str:
-    """Write links with their weights as a line in Pharaoh format.
+    """Return links as a line in Pharaoh format.
+
+    weighted: the links as (index of source word, index of target word, weight).
+    probabilities: also write the weight of each link.
 
     >>> pharaoh([(0, 0, 0.83), (2, 1, 0.512)]), pharaoh([(0, 0, 0.83)], probabilities=True)
     ('0-0 2-1', '0-0:0.830')
@@ -151,7 +161,7 @@ def averaged(attention: Mapping[str, Tensor], site: str = CROSS, head: int | Non
     matching = [attention[name] for name in sites_matching(attention, site)]
     if not attention:
         problem = "no attention was recorded"
-        hint = "set look='cross' to record attention; the model seq2seq has no attention"
+        hint = "set look='cross', or use a model with attention (seq2seq has none)"
         raise ArgumentError(message("averaged()", problem, hint=hint))
     if not matching:
         raise UnknownName("site", site, attention)
@@ -166,7 +176,7 @@ def averaged(attention: Mapping[str, Tensor], site: str = CROSS, head: int | Non
 
 @dataclass(frozen=True)
 class Choice:
-    """The attention weights that an alignment is computed from.
+    """Which attention weights an alignment is computed from: site, head and decoding step.
 
     site: a role, or the name of an attention layer (site) with * as wildcard. Several sites are averaged.
     head: the index of a head. Default: the mean over all heads.
@@ -191,7 +201,7 @@ class Choice:
 
     @classmethod
     def of(cls, choice: Choice | str) -> Choice:
-        """Return a Choice unchanged, and convert a site name or pattern (str) to a Choice."""
+        """Return the argument if it is a Choice; convert a str (a role or site names) to a Choice."""
         return choice if isinstance(choice, Choice) else cls(choice)
 
     def instead(
@@ -199,7 +209,8 @@ class Choice:
     ) -> Choice:
         """Return this choice with some fields replaced. A field whose argument is None is kept.
 
-        But if `site` is not None, the fields whose argument is None get the defaults of Choice.
+        But if `site` is not None, a field whose argument is None gets the default of Choice, because the best
+        head of one site says nothing about another site.
         """
         base = self if site is None else Choice(site)
         return Choice(
@@ -223,7 +234,9 @@ class Choice:
 
 
 def choices(attention: Mapping[str, Tensor], site: str = CROSS) -> list[Choice]:
-    """Return all choices: all sites averaged, each site, and each head; each without and with `shifted`.
+    """Return every Choice for this attention: the average of all sites, each site, and each head of a site.
+
+    Each is returned without and with `shifted`. The average is left out if there is only one site.
 
     >>> import torch
     >>> from regard.decoding import choices
@@ -245,9 +258,10 @@ def choices(attention: Mapping[str, Tensor], site: str = CROSS) -> list[Choice]:
 
 
 def _membership(words: Sequence[int]) -> tuple[Tensor, int]:
-    """Return a matrix (tokens, words) that is 1 where a token belongs to a word, and the first word's index.
+    """Return a matrix (tokens, words), 1 where a token belongs to a word, and the index of its first column.
 
-    words: the index of the word of each token; -1 for tokens that belong to no word.
+    words: the index of the word of each token; -1 for tokens that belong to no word. The first column of the
+        matrix is for the smallest index that is not -1.
     """
     indices = [word for word in words if word >= 0]
     first, last = min(indices, default=0), max(indices, default=-1)

@@ -35,9 +35,9 @@ def save_arrays(
 ) -> None:
     """Write arrays and metadata to a file, atomically.
 
-    kind: a name for this kind of file. load_arrays() refuses files with another name.
+    kind: a name for this kind of file. load_arrays() raises an error if it expects another kind.
     metadata: values that can be written as JSON.
-    arrays: integer arrays are stored as int32, all others as float32.
+    arrays: the arrays by name. Integer arrays are stored as int32, all others as float32.
     """
     content = {
         name: numpy.ascontiguousarray(array, "<i4" if array.dtype.kind == "i" else "<f4")
@@ -52,7 +52,7 @@ def load_arrays(path: str | Path, kind: str, writer: str) -> tuple[dict[str, Any
 
     kind: the kind of file that was passed to save_arrays(). Raises DataError if the file has another kind, or
         is damaged.
-    writer: name of the function that writes such files, for the hint of the error.
+    writer: name of the function that writes files of this kind, for the hint of the error.
     """
     try:
         content = read_limited(path, "seen", named=True)
@@ -73,5 +73,5 @@ def load_arrays(path: str | Path, kind: str, writer: str) -> tuple[dict[str, Any
         return metadata, arrays
     except (AttributeError, KeyError, OverflowError, SafetensorError, TypeError, ValueError) as error:
         problem = f"the file is damaged, or it is not a file of kind {kind!r}"
-        hint = f"such files are written by {writer} ({type(error).__name__})"
+        hint = f"use a file that {writer} wrote ({type(error).__name__})"
         raise DataError(message(str(path), problem, hint=hint)) from None

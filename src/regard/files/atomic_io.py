@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 BLOCK = 2**20
-"""Number of bytes that are written at a time, and then hashed. They are still in the CPU cache when they are
+"""Number of bytes that are written at a time and then hashed. They are still in the CPU cache when they are
 hashed, which is faster."""
 
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
@@ -141,7 +141,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Call replace(). If writing fails, raise a DataError that names the file."""
+    """Write or replace a file atomically. If writing fails, raise a DataError that names the file."""
     with naming_file(path):
         replace(path, content)
 

@@ -19,7 +19,7 @@ def check_free(paths: Sequence[Path], overwrite: bool) -> None:
     """Raise DataError if one of the files already exists and `overwrite` is false."""
     existing = [shown(path) for path in paths if os.path.lexists(path)]
     if existing and not overwrite:
-        hint = "--overwrite replaces it; --output sets another folder"
+        hint = "use --overwrite to replace it, or --output to choose another folder"
         raise DataError(message(existing[0], "already exists", hint=hint))
 
 

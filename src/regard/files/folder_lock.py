@@ -1,6 +1,6 @@
 """Folder lock: only one process at a time can train in a run folder.
 
-The process also notices if its run folder is moved, removed or replaced.
+The training process also detects that its run folder was moved, removed or replaced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ ATTEMPTS = 5
 
 
 class FolderMoved(DataError):
-    """The run folder was moved, removed or replaced during training. place: its new path, or None."""
+    """Raised if the run folder was moved, removed or replaced during training.
+
+    place: the new path of the folder; None if it was not moved or the path is unknown.
+    """
 
     def __init__(self, text: str, place: Path | None = None):
         super().__init__(text)
@@ -87,7 +90,7 @@ class FolderLock:
                 handle = open_regular(path, os.O_RDWR | os.O_CREAT)  # raises OSError for a FIFO
             except OSError as error:
                 problem = f"cannot be opened: {error.strerror}"
-                hint = "remove it if no training is running here"
+                hint = "delete this lock file if no training is running in the folder"
                 raise DataError(message(str(path), problem, hint=hint)) from None
             is_free = True
             with contextlib.suppress(OSError):  # the disk may not support file locks

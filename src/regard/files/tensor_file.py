@@ -53,11 +53,16 @@ class TensorInfo(NamedTuple):
 
 
 def check_tensors(call: str, tensors: Mapping[str, Tensor]) -> None:
-    """Raise ArgumentError if a tensor cannot be written. call: the calling function, named in the error."""
+    """Raise ArgumentError if a tensor cannot be written to a tensor file.
+
+    call: the name of the calling function, for the error message.
+    """
     for name, tensor in tensors.items():
         if not isinstance(name, str) or name == "__metadata__":
             raise ArgumentError(
-                message(call, f"{name!r} is not a valid tensor name", expected="a str except __metadata__")
+                message(
+                    call, f"{name!r} is not a valid tensor name", expected="a str other than __metadata__"
+                )
             )
         if not isinstance(tensor, Tensor):
             problem = f"{name!r} has type {type(tensor).__name__}"

@@ -13,15 +13,15 @@ __all__ = ["CommandOption", "option_parameters"]
 class CommandOption:
     """An option of `regard evaluate` or `regard view` for the runs of one task, or of several tasks.
 
-    name: with its hyphens, such as "--test-file". "--lowercase/--cased" is a flag that can be set to True or
-        to False.
-    help: one plain sentence.
+    name: the name of the option with its hyphens, such as "--test-file". "--lowercase/--cased" is a flag that
+        can be set to True or to False.
+    help: the help text of the option, one sentence.
     metavar: the name of the value in the help, such as FILE; "" for a flag.
     kind: the type of the value: str, int, float, Path, bool for a flag, or list[str] for an option that may
         be repeated.
     default: the value if the option is not used.
     shown_default: the text that the help shows as default, if not `default` itself.
-    least, most: the smallest and the largest value of a number.
+    least, most: for a number, the smallest and the largest permitted value.
     panel: the heading below which the help lists the option.
 
     >>> CommandOption("--test-file", "Text file.", "FILE").parameter

@@ -26,12 +26,12 @@ def choose_device(name: str) -> str:
     if kind not in available:
         raise UnknownName("device", name, [*available, "gpu", "auto"])
     if not available[kind]:
-        hint = f"--device auto uses {choose_device('auto')} here; regard doctor lists the devices"
+        hint = f"use --device auto, which is {choose_device('auto')} here; regard doctor lists the devices"
         raise ArgumentError(message(f"device {name}", f"torch finds no {kind} device", hint=hint))
     count = torch.cuda.device_count() if kind == "cuda" else 1
     if number and not (number.isdigit() and int(number) < count):
         problem = (
             f"there {'is' if count == 1 else 'are'} {count} {kind} device{'s' * (count != 1)}, counted from 0"
         )
-        raise ArgumentError(message(f"device {name}", problem, hint=f"--device {kind}"))
+        raise ArgumentError(message(f"device {name}", problem, hint=f"use --device {kind}"))
     return name

@@ -28,11 +28,11 @@ LINES = 10_000
 class Estimate:
     """The settings, data, size, memory and duration of a planned run.
 
-    notes: messages about the data, then the text of the plan.
+    notes: messages about the data, then a sentence about the settings that the task chose.
     parameters: number of model parameters.
-    sizes: the vocabulary sizes or similar, as text.
+    sizes: the sizes that the model depends on, such as the vocabulary sizes, as text.
     epoch: number of batches per epoch.
-    steps: number of steps of the run; an estimate if the budget is in minutes, and None if such a run is
+    steps: number of steps of the run. For a budget in minutes, this is an estimate, or None if the run is
         resumed.
     memory: bytes that training on the largest batch needs, for weights, gradients, optimizer state and
         activations.

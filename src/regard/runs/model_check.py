@@ -21,8 +21,8 @@ from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
 __all__ = ["check_newest", "check_weights", "outline"]
 
 REPEATED = ("layers", "decoder_layers", "depth")
-"""Options that are numbers of layers. A layer has at least one tensor, so they cannot exceed the number of
-tensors in the checkpoint."""
+"""Model options that are numbers of layers. A layer has at least one tensor, so these options cannot exceed
+the number of tensors in the checkpoint."""
 
 MOST_LAYERS, MOST = 1000, 2**24
 """Limits without a checkpoint: MOST_LAYERS for an option in REPEATED, MOST for any other integer option."""

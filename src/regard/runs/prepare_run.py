@@ -57,7 +57,7 @@ class Machine:
 class PreparedRun:
     """A run before its first step, with complete settings and encoded data.
 
-    plan: the plan that chose the settings; None for a resumed run.
+    plan: the result of RunTask.plan(), which chose the missing settings; None for a resumed run.
     notes: messages about the data, for the log.
     fingerprints: hashes of the data.
     """
@@ -97,13 +97,13 @@ def _check_folder(task: type[RunTask], folder: Path, resume: bool, settings: Map
         hint = f"start a new run from its weights: --init-from {folder} with another --output"
         raise ArgumentError(message(str(folder), problem, hint=hint))
     if exists and not resume:
-        hint = "--resume continues the run; another --output starts a new run"
+        hint = "use --resume to continue the run, or another --output to start a new run"
         raise ArgumentError(message(str(folder), "there is a run in this folder already", hint=hint))
     if not exists and Checkpoints(folder).all():
         problem = "the folder has checkpoints, but no config.toml"
         raise DataError(message(str(folder), problem, hint="restore config.toml, or choose another --output"))
     if not exists and resume and not settings.get("data"):
-        hint = "give a run folder, or name the data to start a run"
+        hint = "give the folder of a run, or set the training data to start a new run"
         raise ArgumentError(message(str(folder), "there is no run to resume", hint=hint))
     if not exists and (others := _others(task, folder)):
         problem = f"the folder is not a run folder, and has other files: {others[0]}"
@@ -191,7 +191,7 @@ def complete(
 ) -> PreparedRun:
     """Complete the settings of a new run with RunTask.plan(). A resumed run keeps its settings.
 
-    timed: as in RunTask.plan().
+    timed: always measure the speed of training steps, not only if the task needs it to choose settings.
     """
     notes = (*run.data.notes, *run.notes)
     if run.incomplete is None:

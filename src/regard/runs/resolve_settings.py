@@ -21,7 +21,7 @@ __all__ = ["ResolvedSettings", "resolve_settings"]
 
 
 BASELINE = ("training.estimator.baseline.name", "training.estimator.baseline.hidden")
-"""Settings of an estimator that cannot change when a run is resumed, because its weights depend on them."""
+"""Settings that cannot change when a run is resumed, because the weights of the baseline depend on them."""
 
 
 @dataclass(frozen=True, eq=False)

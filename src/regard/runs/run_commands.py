@@ -144,7 +144,7 @@ class ViewOptions:
     view: the name of a view; None for the default of the task.
     site, head, word: as in regard.viewing.picture().
     subwords: whether to draw subword tokens; None if the user did not set it.
-    specials: "show" or "hide" special tokens, or hide them and "renormalise" the weights.
+    specials: "show" special tokens such as EOS, "hide" them, or "renormalise" the weights after hiding them.
     by_values: whether to multiply each weight by the norm of its value vector.
     """
 
@@ -157,7 +157,7 @@ class ViewOptions:
     by_values: bool = False
 
     def prepared(self, seen: Seen) -> Seen:
-        """Return the attention as these options draw it: for words or subwords, with or without specials."""
+        """Return the attention to draw: for words or subwords, with or without special tokens."""
         if self.by_values and not any(site.values is not None for site in seen.sites):
             problem = "the norms of the value vectors were not recorded for this input"
             raise ArgumentError(message("--by-values", problem, hint="leave --by-values out"))
@@ -170,14 +170,14 @@ class ViewOptions:
 class RunView:
     """The attention of a run for one input, ready to be drawn: the result of RunTask.view_run().
 
-    seen: the recorded attention of all sites. Files (.html, .seen) contain all of it, a picture a part.
+    seen: the recorded attention of all sites. A file (.html, .seen) contains all of it, a picture a part.
     """
 
     seen: Seen
     default_view: ClassVar[str] = "matrix"
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw one view."""
+        """Draw the view that the options select, or the default view."""
         options = replace(options, view=options.view or self.default_view)
         drawn = options.prepared(self.seen)
         return picture(drawn, str(options.view), site=options.site, head=options.head, word=options.word)

@@ -26,7 +26,7 @@ __all__ = ["Kept", "RunFacts", "facts_of"]
 
 @dataclass(frozen=True)
 class Kept:
-    """Facts about one checkpoint.
+    """Facts about one checkpoint in a run folder.
 
     size: in bytes.
     marks: contains "best" for the best checkpoint, and "latest" for the latest.
@@ -41,9 +41,9 @@ class Kept:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """The facts about a run.
+    """The facts about a run, which `regard show` prints.
 
-    model: its name and options.
+    model: the name of the model and its options.
     vocabulary: the sizes that the model depends on, such as the source and target vocabulary sizes.
     changed: settings that differ from the default.
     losses: training losses, as (step, loss).
@@ -51,10 +51,10 @@ class RunFacts:
     notes: what could not be read, and why.
     damaged: whether the run cannot be loaded.
     best_metric: the score that selects the best checkpoint.
-    lower: whether lower values of it are better.
+    lower: whether lower values of best_metric are better.
     next_command: the command that the task suggests after training.
-    counted: the units, such as target tokens, over which the loss is a mean and which progress.tokens counts.
-    usual_metric: the default of best_metric.
+    counted: what progress.tokens counts, such as "target tokens". The loss is a mean over these.
+    usual_metric: the value of best_metric if the setting training.best is not set.
     """
 
     folder: Path
@@ -207,7 +207,7 @@ def _records(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
         notes.append(f"{path.name} cannot be read: {error.strerror}")
         return
     if read > LIMITS["log"]:
-        notes.append(f"{path.name}: only the first {LIMITS['log']:,} bytes are shown")
+        notes.append(f"{path.name}: only the first {LIMITS['log']:,} bytes are read")
     if invalid:
         notes.append(f"{path.name} has {invalid} invalid lines")
 

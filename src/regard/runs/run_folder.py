@@ -1,4 +1,4 @@
-"""Run folder: read, write and compare the settings (config.toml) and the data fingerprints (data.json)."""
+"""Run folder: read, write and compare the settings (config.toml) and the hashes of the data (data.json)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def write_config(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def write_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
-    """Write the fingerprints of the data of a run to data.json."""
+    """Write the fingerprints (hashes) of the data of a run to data.json."""
     _write(folder / DATA, json.dumps(dict(fingerprints), indent=2) + "\n")
 
 
@@ -76,14 +76,14 @@ def check_settings(folder: Path, new: Mapping[str, Any], fixed: Sequence[str] | 
     if fixed is not None:
         changes = [line for line in changes if line.partition(": ")[0].startswith(tuple(fixed))]
     if changes:
-        hint = "another --output starts a new run"
-        hint = f"--change resumes with the new settings; {hint}" if fixed is None else hint
+        hint = "use another --output to start a new run"
+        hint = f"use --change to resume with the new settings, or {hint}" if fixed is None else hint
         problem = "the settings differ from those the run was started with\n  " + "\n  ".join(changes)
         raise ArgumentError(message(f"{folder} cannot be resumed", problem, hint=hint))
 
 
 def fingerprints_of(folder: Path) -> dict[str, str] | None:
-    """Read the fingerprints of the data that a run was started with; None if there is no data.json."""
+    """Read the fingerprints (hashes) of the data that a run was started with; None without a data.json."""
     path, hint = folder / DATA, "restore the file from a copy, or resume with --change, which ignores it"
     try:
         fingerprints = parse_json(read_limited(path, "json"))
@@ -100,7 +100,10 @@ def fingerprints_of(folder: Path) -> dict[str, str] | None:
 
 
 def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
-    """Raise DataError if the data differ from those that the run was started with."""
+    """Raise DataError if the data differ from those that the run was started with.
+
+    fingerprints: the hashes of the data.
+    """
     before = fingerprints_of(folder)
     if before is None:
         return
@@ -110,7 +113,7 @@ def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
             message(
                 f"{folder} cannot be resumed",
                 f"the data differ from those the run was started with: {', '.join(sorted(changed))} changed",
-                hint="--change resumes with the new data; another --output starts a new run",
+                hint="use --change to resume with the new data, or another --output to start a new run",
             )
         )
 

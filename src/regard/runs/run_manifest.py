@@ -82,7 +82,7 @@ def check_manifest(
     if changed:
         problem = "the run was trained with other settings\n  " + "\n  ".join(changed)
         hint = "change them back in config.toml"
-        hint = f"{hint}; regard train --change accepts the new ones" if fixed is None else hint
+        hint = f"{hint}, or accept them with regard train --resume --change" if fixed is None else hint
         raise DataError(message(str(folder / CONFIG), problem, hint=hint))
 
 

@@ -18,7 +18,7 @@ LARGEST_OTHER = 1_000_000
 
 
 class ModelSettings(Section):
-    """The name of the model, and its options."""
+    """The section [model] of config.toml: the name of the model, and its options."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
@@ -74,8 +74,8 @@ class RunSettings(Section):
 
     task: the name of the task, or package.module:Class.
     seeds: the seeds to train, each in a folder of its own; a list, or a number n for the seeds 0 to n - 1.
-    stack: whether these seeds are computed together as one stacked model. "auto" stacks them on a GPU only;
-        on a CPU, training one seed after the other is faster.
+    stack: whether the models of these seeds are trained together as one stacked model. "auto" does so on a
+        GPU only; on a CPU, computing one model after the other is faster.
     init_from: the folder of another run, whose weights this run starts from.
     """
 
@@ -91,7 +91,7 @@ class RunSettings(Section):
 
     @model_serializer(mode="wrap")
     def _without_seeds(self, handler: Any) -> dict[str, Any]:
-        """Leave out `seeds` and `stack` for a run of one seed, and `seed` for a run of several seeds."""
+        """Return the settings to save, without `seeds` and `stack`, or without `seed` for several seeds."""
         values: dict[str, Any] = handler(self)
         unused = ("seeds", "stack") if self.seeds is None else ("seed",)
         return {name: value for name, value in values.items() if name not in unused}

@@ -73,14 +73,14 @@ class StoredRun:
 
 
 class RunTask(Task):
-    """A task with everything that a run folder needs.
+    """Base class of tasks that can be trained in a run folder, resumed, loaded and shown.
 
     settings_type: all settings of a run, a subclass of RunSettings.
     files: names of the files that encode_data() writes to the run folder, such as tokenizers. The manifest
-    has their hashes, and --init-from copies them.
+        has their hashes, and --init-from copies them.
     paths: names of the settings in [data] whose values are paths; they are saved as absolute paths.
-    fixed: prefixes of the settings that cannot change when a run is resumed with --change.
-    for_outputs: prefixes of the settings that the outputs of a trained run depend on.
+    fixed: prefixes of the settings that cannot change when a run is resumed with --change, such as "model.".
+    for_outputs: prefixes of the settings that the outputs of a trained run depend on, such as "model.".
     """
 
     settings_type: ClassVar[type[RunSettings]]
@@ -99,8 +99,8 @@ class RunTask(Task):
     no_data_hint: ClassVar[str] = "set the training data in [data]"
     """The hint in the error message if a new run has no training data."""
     evaluate_options: ClassVar[tuple[CommandOption | str, ...]] = ()
-    """The options of `regard evaluate` for runs of this task. A str is the key of an option that other
-    commands have too."""
+    """The options of `regard evaluate` for runs of this task. For an option that other commands have too,
+    such as --beam-size, a str is enough: its name with _ instead of -, without the leading hyphens."""
     view_options: ClassVar[tuple[CommandOption | str, ...]] = ()
     """The options of `regard view` for runs of this task, besides the drawing options of all tasks."""
     own_views: ClassVar[Mapping[str, str]] = MappingProxyType({})
@@ -114,12 +114,20 @@ class RunTask(Task):
         processes: Processes | None = None,
         device: str = "cpu",
     ):
-        """corpus: the result of encode_data(). device: the kind of device to train on, such as cuda."""
+        """Create the task for training.
+
+        corpus: the result of encode_data().
+        settings: all settings of the run.
+        device: the kind of device to train on, such as "cuda".
+        """
         self.model, self.corpus, self.settings = model, corpus, settings
 
     @classmethod
     def read_data(cls, settings: Any, fingerprints: Mapping[str, str] | None = None) -> ReadData:
-        """Read and check the data. fingerprints: hashes of the data of a resumed run; None for a new run."""
+        """Read and check the data of a run.
+
+        fingerprints: hashes of the data that a resumed run was started with; None for a new run.
+        """
         raise TypeError(f"{cls.__name__} does not implement read_data()")
 
     @classmethod
@@ -145,7 +153,7 @@ class RunTask(Task):
 
     @classmethod
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> nn.Module:
-        """Build the model. The caller sets the random seed before, and may choose torch.device("meta")."""
+        """Build the model. The caller sets the random seed, or calls this in `with torch.device("meta")`."""
         raise TypeError(f"{cls.__name__} does not implement build_model()")
 
     @classmethod
@@ -173,7 +181,7 @@ class RunTask(Task):
         """Record the attention of a trained run for one input, for `regard view`.
 
         options: the values of view_options.
-        drawing: what will be drawn.
+        drawing: the options of `regard view` that say what to draw.
         """
         problem = f"the task {cls.task_name()} does not show attention"
         hint = f"implement {cls.__name__}.view_run()"
@@ -211,7 +219,7 @@ class RunTask(Task):
 
     @classmethod
     def check_model(cls, settings: Any) -> None:
-        """Check the model options of a new run before the data are read: build it with smallest_sizes."""
+        """Check the model options of a new run before the data are read, with a model of smallest_sizes."""
         cls.outlined(settings)
 
     @classmethod
@@ -243,7 +251,10 @@ class RunTask(Task):
     def plan(
         cls, settings: Mapping[str, Any], corpus: Any, device: str, processes: Processes, timed: bool = False
     ) -> Plan:
-        """Choose the settings that are not set yet. timed: always measure the speed, not only if needed."""
+        """Choose the settings that are not set yet.
+
+        timed: always measure the speed of training steps, not only if it is needed to choose settings.
+        """
         return Plan(dict(settings))
 
     def described(self) -> str:
@@ -255,7 +266,7 @@ class RunTask(Task):
         return ()
 
     def largest_batch(self) -> Any:
-        """Return the batch of the first epoch that needs the most memory."""
+        """Return the batch that needs the most memory, of all batches of the first epoch."""
         return next(iter(self.batches(0)))
 
     @classmethod

@@ -29,11 +29,13 @@ __all__ = ["Outcome", "build_trainer", "introduce"]
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The result of a training. interrupted: the name of the signal that stopped it, or "".
+    """The result of train_run().
 
+    progress: the counters of the run. For a run of several seeds, those of the first seed that did not fail.
+    interrupted: the name of the signal that stopped training, or "".
     warning: a message if the minutes were too few for this model and these data, or "".
     failed: for a run of several seeds, the error message of each seed whose loss, gradient or weights became
-    NaN or infinite. In such a run, `progress` is the progress of the first seed that did not fail.
+        NaN or infinite.
     """
 
     folder: Path

@@ -65,7 +65,7 @@ def failures_of(folder: Path) -> dict[int, tuple[int, str]]:
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
     except (ValueError, TypeError, KeyError, AttributeError):
-        hint = "delete it: the seeds that failed are then trained again"
+        hint = "delete this file, so that the seeds that failed are trained again"
         raise DataError(message(str(path), "is damaged", hint=hint)) from None
 
 

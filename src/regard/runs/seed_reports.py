@@ -37,7 +37,7 @@ class SeedsReport:
 
     @property
     def scores(self) -> dict[int, dict[str, float]]:
-        """The scores of each seed: the numbers of its report that are not counts."""
+        """The scores of each seed, such as BLEU: the numbers of its report that are not integers."""
         written = {seed: report.to_dict() for seed, report in self.reports.items()}
         return {
             seed: {name: value for name, value in each.items() if isinstance(value, float)}

@@ -1,4 +1,4 @@
-"""Train several seeds of one task together; see seed_folders for the files."""
+"""Train one model per random seed together; seed_folders.py describes the files of such a run."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def train_seeds(
     console: Console | None = None,
     change: bool = False,
 ) -> Outcome:
-    """Train the seeds of a run together, as one stacked model if possible.
+    """Train one model for each seed of a run, all together, as one stacked model if possible.
 
     change: if the run is resumed, also train the seeds again that have failed before, because their settings
-    may have changed.
+        may have changed.
     """
     write_data(folder, run.fingerprints)
     write_config_and_manifest(folder, run.settings.model_dump(), task.files)
@@ -84,9 +84,9 @@ def train_seeds(
 
 
 def _unstacked(stack: bool | str, device: str) -> str:
-    """Return why the seeds are not computed as one stacked model; "" if they are stacked."""
+    """Return why the models of the seeds are not trained as one stacked model; "" if they are."""
     if stack == "auto" and device == "cpu":
-        return "on a CPU this is faster than one stacked model (stack = true stacks them)"
+        return "on a CPU this is faster than one stacked model (set stack = true to stack them)"
     return "" if stack else "stack is false"
 
 

@@ -41,6 +41,9 @@ VARIABLES = (
 class Fact:
     """One fact about this machine.
 
+    name: what the fact is about, such as "triton".
+    value: the fact as text, such as "not installed".
+    hint: what to do, if the state is not "well".
     state: "well" (no problem), "lacking" (Regard works, but something is missing or not ideal) or "wrong"
         (Regard cannot work).
 
@@ -67,7 +70,7 @@ def version(package: str) -> str | None:
 
 
 def software() -> Iterator[Fact]:
-    """Python, Regard, and the packages that it requires."""
+    """Return facts about Python, Regard, and the packages that Regard requires."""
     bits = struct.calcsize("P") * 8
     system = f"{platform.system()} {platform.machine()}"
     yield Fact("Python", f"{platform.python_version()}, {bits} bits, {system}")
@@ -88,7 +91,7 @@ def software() -> Iterator[Fact]:
 
 
 def devices() -> Iterator[Fact]:
-    """The devices, and their memory."""
+    """Return facts about the CPU and the GPUs, and their memory."""
     cores, threads = usable_cores(), torch.get_num_threads()
     value = f"{cores} cores, torch uses {threads} threads, {torch.backends.cpu.get_cpu_capability()}"
     busy = threads > cores
@@ -98,7 +101,7 @@ def devices() -> Iterator[Fact]:
     if torch.cuda.is_available():
         yield from map(_cuda, range(torch.cuda.device_count()))
     elif torch.version.cuda or torch.version.hip:
-        hint = "there is no GPU or no driver, or CUDA_VISIBLE_DEVICES hides it: see nvidia-smi"
+        hint = "check the GPU and its driver with nvidia-smi; CUDA_VISIBLE_DEVICES may hide the GPU"
         yield Fact("cuda", "torch is built for CUDA, but finds no GPU", "lacking", hint)
     if torch.backends.mps.is_available():
         yield Fact("mps", f"Apple GPU, {size(torch.mps.recommended_max_memory())} for torch")
@@ -118,7 +121,7 @@ def _cuda(index: int) -> Fact:
 
 
 def compiling() -> Iterator[Fact]:
-    """The compilers that torch.compile and the kernels need."""
+    """Return facts about the compilers that torch.compile and the Triton kernels need."""
     names = (os.environ.get("CXX", ""), "g++", "clang++", "cl")
     compiler = next((name for name in names if _exists(name)), None)
     hint = "apt install g++ (macOS: xcode-select --install)"
@@ -140,7 +143,7 @@ def _exists(program: str) -> bool:
 
 
 def extras() -> Iterator[Fact]:
-    """The optional extras of Regard, from its package metadata."""
+    """Return, for each extra of Regard (optional dependencies), whether its packages are installed."""
     optional = {name: each for name, each in requirements().items() if name}
     if not optional:
         yield Fact("extras", "unknown: regard is not installed", "lacking", "pip install .")
@@ -158,7 +161,7 @@ def extras() -> Iterator[Fact]:
 
 
 def storage() -> Iterator[Fact]:
-    """Free disk space. The report does not name the folders, so that it can be shared."""
+    """Return facts about free disk space. Paths of folders are left out, so that the report can be shared."""
     for name, folder in (("working folder", "."), ("temporary folder", tempfile.gettempdir())):
         try:
             free = shutil.disk_usage(folder).free
@@ -176,21 +179,26 @@ def storage() -> Iterator[Fact]:
 
 
 def terminal() -> Iterator[Fact]:
-    """The terminal: its encoding, width and colours, which matter for pictures."""
+    """Return facts about the terminal: its encoding, width and colours, which matter for pictures."""
     console = Console()
     encoding = getattr(sys.stdout, "encoding", None) or "unknown"
     if encoding.lower().replace("-", "").startswith("utf"):
         yield Fact("encoding", encoding)
     else:
-        hint = "PYTHONUTF8=1, or LANG=C.UTF-8"
-        yield Fact("encoding", f"{encoding}: Korean and shaded cells are printed as ?", "lacking", hint)
+        hint = "set PYTHONUTF8=1, or LANG=C.UTF-8"
+        yield Fact(
+            "encoding",
+            f"{encoding}: Korean text and the shaded cells of pictures are printed as ?",
+            "lacking",
+            hint,
+        )
     kind = "a terminal" if console.is_terminal else "a file or a pipe"
     colours = console.color_system or "no colours"
     yield Fact("output", f"{kind}, {console.width} columns, {colours}")
 
 
 def environment() -> Iterator[Fact]:
-    """The environment variables that are set and match VARIABLES. Paths in them are not printed."""
+    """Return the environment variables that are set and match VARIABLES. Paths in them are left out."""
     for name in sorted(os.environ):
         if any(re.fullmatch(pattern, name) for pattern in VARIABLES):
             value = os.environ[name]

@@ -47,14 +47,17 @@ def train_run(
     machine: Machine | None = None,
     console: Console | None = None,
 ) -> Outcome:
-    """Train a task and write it to a run folder.
+    """Train a model for a task and save it in a run folder.
 
-    settings: nested as in config.toml; the task chooses those that are missing. "seeds", a number or a list,
-        trains several seeds in the run folders seed-0, seed-1 and so on (see seed_runs).
+    settings: nested as in config.toml; the task chooses those that are missing. If "seeds" is set (a number
+        or a list), one model per seed is trained, in the run folders seed-0, seed-1 and so on.
     resume: continue the run in this folder; if there is none, start it.
     change: resume although settings or data have changed.
     init_from: the folder of another run; the new run has its model and tokenizers, and starts from its
-        weights. Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop; Outcome.interrupted names the signal.
+        weights.
+    machine: the device and the number of CPU threads.
+
+    Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop; Outcome.interrupted names the signal.
     """
     machine, folder = machine or Machine(), Path(folder)
     if init_from is not None:
@@ -96,8 +99,8 @@ def _progress_lines(console: Console | None, processes: Processes) -> Callable[[
 def build_task(task: type[RunTask], folder: str | Path, device: str = "cpu") -> RunTask:
     """Build the task of a run folder with untrained weights, for regard.training.nonfinite_steps.replay().
 
-    device: the kind of device that the run was trained on, because on a GPU batches are padded differently
-    (for CUDA graphs).
+    device: the kind of device that the run was trained on, such as "cuda". On a GPU, batches are padded
+        differently (for CUDA graphs).
     """
     place = Path(folder)
     settings = checked_settings(task, place)

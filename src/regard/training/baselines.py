@@ -29,7 +29,7 @@ class Baseline(nn.Module):
         The loss is 0 if the baseline has no parameters.
 
         reward: (rows,), detached. The loss may depend on the rewards. The baseline may depend on their
-        number only, because the rewards depend on the keys that were sampled.
+            number only, because the rewards depend on the keys that were sampled.
         features: (rows, F), the input of a learned baseline, or None.
         """
         raise TypeError(f"{type(self).__name__} does not implement forward()")
@@ -42,7 +42,7 @@ class Baseline(nn.Module):
 
 
 class NoBaseline(Baseline):
-    """No baseline: b = 0."""
+    """A baseline that is always 0: REINFORCE subtracts nothing from the reward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,13 +52,15 @@ class NoBaseline(Baseline):
 
 
 class MovingAverage(Baseline):
-    """The exponential moving average b of the mean reward r_k of each batch k.
+    """Baseline b: the exponential moving average of the mean reward r_k of each batch k.
 
     b_k = decay b_{k-1} + (1 - decay) r_k   (Xu et al. 2015, section 4.1, where decay is 0.9)
 
+    decay: weight of the previous average.
     initial: the value b_0 before the first batch, such as the log-likelihood of a typical target before
-    training. The average is a buffer, so checkpoints save it. If a mean reward is NaN or infinite, it is
-    ignored.
+        training.
+
+    The average is a buffer, so checkpoints save it. If a mean reward is NaN or infinite, it is ignored.
 
     In the example, the mean reward is -6, so b_1 = 0.5 * 0 + 0.5 * -6 = -3, for each of 3 rows.
 
@@ -86,7 +88,10 @@ class MovingAverage(Baseline):
         self._follow(self.average, reward, counted)
 
     def _follow(self, average: Tensor, values: Tensor, counted: Tensor | None) -> None:
-        """Update a moving average, in place, with the mean of the values over rows and processes."""
+        """Update a moving average, in place, with the mean of the values over rows and processes.
+
+        counted: (rows,), False for rows that are padding; None if all rows count.
+        """
         counts = torch.ones_like(values) if counted is None else counted.to(values.dtype)
         total, count = torch.where(counts > 0, values, 0.0).sum(), counts.sum()
         if self.processes.world > 1:
@@ -96,7 +101,7 @@ class MovingAverage(Baseline):
 
 
 class LearnedBaseline(MovingAverage):
-    """A small network that predicts the reward r of a row from features x of its input.
+    """Baseline b: a small network that predicts the reward r of a sequence (row) from input features x.
 
     b(x) = m + d (v . tanh(W x + c) + e),  loss = weight sum ((r - b(x)) / d)^2
 
@@ -106,8 +111,10 @@ class LearnedBaseline(MovingAverage):
     features: the size F of x.
     hidden: size of the tanh layer.
     weight: weight of the loss.
-    decay: decay of the moving averages m and d. x is detached, so the loss trains this network only. x must
-        not depend on the keys that the attention sampled.
+    decay: decay of the moving averages m and d.
+
+    x is detached, so the loss trains this network only. x must not depend on the keys that the attention
+    sampled.
 
     >>> baseline = LearnedBaseline(features=8)
     >>> value, loss = baseline(torch.tensor([-4.0, -8.0]), torch.randn(2, 8))
@@ -166,6 +173,6 @@ def build_baseline(baseline: str | Mapping[str, Any] | Baseline) -> Baseline:
             raise UnknownName(f"option of the baseline {name}", option, known)
     missing = [each for each, parameter in known.items() if parameter.default is parameter.empty]
     if not set(missing) <= set(options):
-        hint = f'{{"name": "{name}", "{missing[0]}": 256}}, if the encoder states have size 256'
+        hint = f'if the encoder states have size 256, use {{"name": "{name}", "{missing[0]}": 256}}'
         raise ArgumentError(message(f"baseline {name}", f"{missing[0]} is not set", hint=hint))
     return BASELINES[name](**options)

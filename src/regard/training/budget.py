@@ -1,4 +1,4 @@
-"""Budgets: how many steps a run takes, from a number of steps, epochs or minutes."""
+"""Budgets: the number of steps of a training run, computed from a budget in steps, epochs or minutes."""
 
 from __future__ import annotations
 
@@ -96,9 +96,10 @@ class WallClock:
         return plan_steps(self.budget, elapsed, step, pace, self.evaluation, self._every)
 
     def settle(self, progress: Progress, elapsed: float, processes: Processes) -> str:
-        """Set the number of steps once the pace (seconds per step) is known, the same in all processes.
+        """Set the number of steps of the run, once the pace (seconds per step) is known.
 
-        Returns a message for the log; "" while the pace is unknown.
+        All processes of distributed training get the same number. Returns a message for the log; "" while the
+        pace is unknown.
         """
         if not processes.share(pace_is_known(self.budget, elapsed, progress.step)):
             return ""
@@ -106,7 +107,7 @@ class WallClock:
         return f"{count(self.budget / 60, 'minute')}: {count(progress.total, 'step')} at the current speed"
 
     def correct(self, progress: Progress, elapsed: float, processes: Processes) -> str:
-        """Estimate the number of steps again. All processes get the same number.
+        """Estimate the number of steps of the run again. All processes get the same number.
 
         Returns a message for the log if the number has changed by more than TOLERANCE; "" otherwise.
         """
@@ -170,7 +171,7 @@ def plan_steps(
     if evaluation is None:
         evaluation = EVALUATION_PART * budget / EVALUATIONS
     if every is None:
-        # Every tenth of the run, or less often if evaluations would take more than a tenth of the time.
+        # Evaluate 10 times in the run, or less often if evaluations would take more than a tenth of the time.
         min_interval = evaluation / (EVALUATION_PART * pace)
         every = max(math.ceil(max((step + left / pace) / EVALUATIONS, min_interval)), 1)
     return step + int(max(left - evaluation, 0.0) / (pace + evaluation / every)), every
@@ -187,7 +188,10 @@ def count(number: float, unit: str) -> str:
 
 
 def budget_warning(steps: int, epoch: float) -> str:
-    """Return a warning if a run has too few steps, otherwise "". epoch: number of steps per epoch.
+    """Return a warning if a run has too few steps, otherwise "".
+
+    steps: number of steps of the run.
+    epoch: number of steps per epoch.
 
     >>> budget_warning(28, epoch=100), budget_warning(150, epoch=50), budget_warning(2000, epoch=100)
     ('only 28 steps, 0.28 of an epoch', 'only 150 steps, 3 epochs', '')

@@ -26,11 +26,14 @@ __all__ = ["Captured", "Uncaptured", "capture_chosen", "shape_of", "tensors_in",
 Result = TypeVar("Result")
 
 WARM_UPS = 2
-"""Number of times a step runs before it is captured. In these runs, libraries select their kernels."""
+"""Number of times a step is executed before it is captured, so that libraries can select their kernels."""
 
 
 class Uncaptured(Exception):
-    """A step could not be captured in a CUDA graph. It can run without a graph, with the same results."""
+    """Raised if a training step cannot be captured in a CUDA graph.
+
+    The step can be executed without a graph, with the same results.
+    """
 
 
 def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) -> Capture:
@@ -61,8 +64,13 @@ def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) 
 
 @dataclass(eq=False)
 class _Graph:
-    """A captured step: the function that replays it, the tensors that the next batch is copied to, the loss,
-    and the indices of the parameters that have no gradient."""
+    """A training step that was captured in a CUDA graph.
+
+    replay: a function that executes the step again.
+    inputs: the tensors that a batch is copied to before a replay.
+    loss: the loss of the step, overwritten by each replay.
+    unused: the indices of the parameters that have no gradient.
+    """
 
     replay: Callable[[], None]
     inputs: list[Tensor]
@@ -91,7 +99,9 @@ class Captured:
     def run(self, batch: Any, seed: int, factor: float) -> Loss:
         """Return the loss of a batch, and add the gradient of factor * loss to the parameters.
 
-        seed: random seed of the batch. Raises Uncaptured if the step cannot be captured.
+        seed: random seed of the batch.
+
+        Raises Uncaptured if the step cannot be captured.
         """
         graph = self._graph(batch, factor)
         for buffer, tensor in zip(graph.inputs, tensors_in(batch), strict=True):
@@ -123,7 +133,7 @@ class Captured:
                 self._graphs.popitem(last=False)
             try:
                 self._graphs[shape] = self._capture(batch, factor)
-            except Exception as error:  # the caller then runs the step without a graph
+            except Exception as error:  # the caller executes the step without a graph
                 self._give_up()
                 raise Uncaptured(f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]) from error
         self._graphs.move_to_end(shape)
@@ -146,11 +156,11 @@ class Captured:
         before = [each.clone() for each in self._buffers]
         replay, (loss, unused) = recorded(lambda: self._step(batch), self._device, self._pool)
         for buffer, value in zip(self._buffers, before, strict=True):
-            buffer.copy_(value)  # undo what the warm-up runs changed, e.g. running means
+            buffer.copy_(value)  # undo what the warm-up steps changed, e.g. running means
         return _Graph(replay, list(tensors_in(batch)), loss, unused)
 
     def _step(self, batch: Any) -> tuple[Loss, frozenset[int]]:
-        """Write the gradients of a batch to the buffers.
+        """Compute the loss of a batch, and write the gradients to the shared gradient buffers.
 
         Returns the loss, and the indices of the parameters that have no gradient.
         """
@@ -173,7 +183,7 @@ def new_pool() -> Any:
 def recorded(
     step: Callable[[], Result], device: torch.device, pool: Any
 ) -> tuple[Callable[[], None], Result]:
-    """Run a step WARM_UPS times, then capture it in a graph.
+    """Execute a step WARM_UPS times, then capture it in a graph.
 
     Returns a function that replays the graph, and the result of the step: tensors that each replay
     overwrites.
@@ -193,7 +203,10 @@ def recorded(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Disable garbage collection inside the `with` block: if an old graph is deleted, a capture fails."""
+    """Disable Python's garbage collection inside the `with` block.
+
+    Otherwise it could delete an old graph during a capture, and the capture would fail.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -26,9 +26,9 @@ model or encodes the data."""
 class Processes:
     """The rank of this process, and the communication with the other processes.
 
-    rank: number of this process, from 0.
+    rank: index of this process, from 0.
     world: number of processes.
-    local: number of this process among those on the same machine.
+    local: index of this process among those on the same machine, from 0.
 
     >>> alone = Processes()
     >>> alone.first, alone.share({"a": 1}), alone.sum(torch.ones(2))
@@ -82,7 +82,7 @@ def joined(device: str) -> Iterator[Processes]:
     if device == "cuda":
         if local >= torch.cuda.device_count():
             problem = f"process {local} has no GPU: this machine has {torch.cuda.device_count()} GPUs"
-            hint = f"torchrun --nproc-per-node={torch.cuda.device_count()}, or --device cpu"
+            hint = f"use torchrun --nproc-per-node={torch.cuda.device_count()}, or --device cpu"
             raise ArgumentError(message("torchrun", problem, hint=hint))
         torch.cuda.set_device(local)
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"

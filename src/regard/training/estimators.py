@@ -9,8 +9,8 @@ a lower bound of the log-likelihood log p(y).
 REINFORCE (Williams 1992) replaces the sum over all selections s by samples. hard_selections() collects
 log p(s) of a forward pass; Reinforce turns it and the rewards log p(y | s) into the term of the loss whose
 gradient is the second part of dL_s. The first part is the gradient of the usual loss. sampled_loss.py adds
-both for the loss of a task. The straight-through estimator (Bengio et al. 2013) needs neither: it is the
-selection StraightThrough.
+the two parts for the loss of a task. The straight-through estimator (Bengio et al. 2013) needs no such terms:
+it is the selection StraightThrough.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ Lengths = Tensor | Mapping[str, Tensor | Sequence[Tensor]] | None
 
 
 class _Drawn(NamedTuple):
-    """The keys that one attention call sampled: their log-probabilities and the entropy of the softmax.
+    """Log-probabilities of the keys that one attention call sampled, and entropies of its softmax weights.
 
-    position_T: the decoding step of each query.
-    beams: number of decoder rows per encoded source.
+    position_T: the index of each query in its sequence (the decoding step).
+    beams: number of decoder sequences (rows) per encoded source.
     """
 
     site: str
@@ -68,7 +68,7 @@ class _Drawn(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """The log-probabilities and the entropies of hard selections, summed over each row; both (rows,)."""
+    """Sums of log-probabilities and entropies of sampled keys, one per row (decoder sequence), (rows,)."""
 
     log_probability: Tensor
     entropy: Tensor
@@ -76,7 +76,7 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _PartlyExpected(Select):
-    """Hard selection, except for queries where expected_B1T is True: they read with the softmax weights."""
+    """Hard selection, but queries with expected_B1T = True get softmax weights instead of a sampled key."""
 
     hard: Hard
     expected_B1T: Tensor
@@ -97,7 +97,7 @@ class HardSelections(Scope):
 
     A row is a sequence of the decoder: with K beams for each of B encoded sources there are B K rows.
 
-    expected, examples: see hard_selections().
+    expected, examples: the arguments of hard_selections().
     """
 
     expected: float = 0.0
@@ -108,7 +108,7 @@ class HardSelections(Scope):
         self._soft: Tensor | None = None
 
     def __len__(self) -> int:
-        """The number of attention calls that drew a key."""
+        """The number of attention calls that sampled keys."""
         return len(self._drawn)
 
     def applied(self, call: Call) -> Call:
@@ -121,7 +121,7 @@ class HardSelections(Scope):
             self._soft = torch.rand(examples, device=call.query.device) < self.expected
         if rows % len(self._soft) and len(self._soft) % rows:
             problem = f"an attention call has {rows} rows, but there are {len(self._soft)} examples"
-            raise ArgumentError(message("hard_selections()", problem, expected="a multiple of examples"))
+            raise ArgumentError(message("hard_selections()", problem, expected="a multiple of `examples`"))
         soft_R = self._soft.repeat_interleave(max(rows // max(len(self._soft), 1), 1))
         soft_BT = soft_R.view(batch, call.beams).repeat_interleave(queries // call.beams, 1)
         return replace(call, select=_PartlyExpected(call.select, soft_BT[:, None]))
@@ -132,22 +132,23 @@ class HardSelections(Scope):
             self._drawn.append(_Drawn(site, self.seen.role(site), *values))
 
     def sums(self, lengths: Lengths = None) -> Sums:
-        """Return log p(s) and the entropy of each row, summed over steps, heads and sites; both (rows,).
+        """Return the log-probability of the sampled keys and the entropy, summed over steps, heads and sites.
 
-        Both have gradients.
+        Both are (rows,), one value for each decoder sequence (row), and have gradients.
 
-        lengths: number of steps of each row, (rows,) or (B,). Later steps are padding and do not count.
-            Default: all steps count. If the encoder samples keys too, pass a mapping such as {"source":
-            source_lengths, "target": target_lengths}. A key of the mapping is the sequence that the queries
-            of a site come from ("source" or "target", see Role.rows), or a pattern for the names of sites.
-            A value may be a list of tensors, one for each call of the site, if the calls read different
-            texts.
+        lengths: number of steps of each row, (rows,), or (B,) if all beams of an encoded source have the same
+            length. Later steps are padding and do not count. Default: all steps count. If the encoder
+            samples keys too, pass a mapping such as {"source": source_lengths, "target": target_lengths}. A
+            key of the mapping is the sequence that the queries of a site come from ("source" or "target", see
+            Role.rows), or a pattern for the names of sites. A value may be a list of tensors, one for each
+            call of the site, if the calls read different texts.
         """
         if not self._drawn:
             raise ArgumentError(
                 message(
                     "HardSelections.sums()",
-                    f"no attention call drew a key; sites that were called: {', '.join(self.seen.called)}",
+                    "no attention call sampled a key; attention calls were made at these sites: "
+                    f"{', '.join(self.seen.called) or 'none'}",
                     expected='a model in training mode with select="hard"',
                 )
             )
@@ -170,10 +171,11 @@ def hard_selections(
     """Collect the log-probabilities of the keys that attention calls inside a `with` statement sample.
 
     at: pattern for the names of sites, with * and ? as wildcards.
-    expected: probability that an example reads the expected context (the mean of the values, weighted by the
-        softmax) instead of samples, at all of its steps (0.5 in Xu et al. 2015, section 4.1). With 0,
-        every example reads samples, so the outputs are the same as without hard_selections().
-    examples: number of examples; row r of a call with R rows is a sample of example r // (R / examples).
+    expected: probability that, at all steps of an example, the attention output is the mean of the values,
+        weighted by the softmax, instead of the value of the sampled key (0.5 in Xu et al. 2015, section 4.1).
+        With 0, the outputs are the same as without hard_selections().
+    examples: number of different examples in the batch. With several samples per example, the batch has
+        consecutive rows for each: of R rows, row r belongs to example r // (R / examples).
         Default: the number of rows of the first call.
 
     >>> import regard
@@ -188,7 +190,7 @@ def hard_selections(
 
 
 def _row_sums(drawn: _Drawn, lengths_X: Tensor | None, rows: int) -> tuple[Tensor, Tensor]:
-    """Sum the log-probabilities and the entropies of one call over each row; both results are (rows,)."""
+    """Return the log-probabilities and the entropies of one call, summed over each row; both (rows,)."""
     sums = []
     batch, steps = len(drawn.entropy_BHT), drawn.entropy_BHT.shape[2] // drawn.beams
     own = batch * drawn.beams
@@ -203,13 +205,13 @@ def _row_sums(drawn: _Drawn, lengths_X: Tensor | None, rows: int) -> tuple[Tenso
             lengths_R = lengths_X.repeat_interleave(own // max(len(lengths_X), 1))
             counts_RT = drawn.position_T[:steps] < lengths_R[:, None]
             values_RHT = torch.where(counts_RT[:, None], values_RHT, 0.0)
-        # An encoder call has one row for several samples. Its sums count for each of these samples.
+        # An encoder call has one row for all samples of a source. Its sums count for each of these samples.
         sums.append(values_RHT.sum((1, 2)).repeat_interleave(rows // max(own, 1)))
     return sums[0], sums[1]
 
 
 def _lengths_at(site: str, role: Role, number: int, lengths: Lengths) -> Tensor | None:
-    """Return the lengths for one call of a site. number: how many calls of this site came before."""
+    """Return the lengths for one call of a site. number: the number of earlier calls of this site."""
     if not isinstance(lengths, Mapping):
         return lengths
     keys = (key for key in lengths if key == role.rows or fnmatch.fnmatchcase(site, key))
@@ -218,15 +220,17 @@ def _lengths_at(site: str, role: Role, number: int, lengths: Lengths) -> Tensor 
         return matching
     if number >= len(matching):
         problem = f"site '{site}' was called more than {len(matching)} times"
-        raise ArgumentError(message("HardSelections.sums()", problem, expected="lengths for each call"))
+        raise ArgumentError(message("HardSelections.sums()", problem, expected="one tensor for each call"))
     return matching[number]
 
 
 def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return log p(y) of each sequence, (B,), summed over the labels that are not PAD. It is the reward.
+    """Return the log-probability of each target, (B,), which Reinforce uses as the reward.
 
     logits: (B, T, V).
-    labels: (B, T). The sum is computed in float32, or in float64 for float64 logits.
+    labels: (B, T), the target tokens. Labels that are PAD do not count.
+
+    The sum is computed in float32, or in float64 for float64 logits.
 
     >>> log_likelihood(torch.zeros(1, 2, 4), torch.tensor([[2, PAD]])).exp()
     tensor([0.2500])
@@ -240,11 +244,11 @@ def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
 class Estimate(NamedTuple):
     """The result of Reinforce: terms of the loss, summed over examples, and values for the log.
 
-    loss: the term for log p(s), weighted by the advantage (reward - baseline), and the entropy bonus.
+    loss: minus log p(s), the log-probability of the sampled keys, times (reward - baseline), minus the
+        entropy bonus (see Reinforce).
     baseline_loss: trains a learned baseline; 0 for other baselines.
-    shown: detached values, averaged over the samples of an example and summed over examples: "reward" (an
-        estimate of L_s if the reward is log p(y | s)), "bound" (see likelihood_bound()), "baseline" and
-        "entropy".
+    shown: detached values, averaged over the samples of an example and summed over examples: "reward",
+        "baseline", "entropy", and "bound" (see likelihood_bound()).
     """
 
     loss: Tensor
@@ -257,17 +261,18 @@ class Reinforce(nn.Module):
 
     loss = -1/K sum_k [scale (r_k - b) log p(s_k) + entropy H(s_k)], summed over examples, r and b constant
 
-    s_k: the keys selected in sample k of K. H: entropy of the attention. r_k: the reward. b: the baseline.
+    s_k: the keys selected in sample k of K. H: entropy of the attention. b: the baseline, which does not
+    depend on the samples. r_k: the reward, usually log p(y | s_k), the log-likelihood of the target y.
     The gradient of this term plus that of -1/K sum_k log p(y | s_k) is an unbiased estimate of -dL_s if scale
-    is 1. r_k = log p(y | s_k), the log-likelihood of the target. b does not depend on the samples s_k.
+    is 1, where L_s = sum_s p(s) log p(y | s) is a lower bound of log p(y) (eq. 10).
 
     baseline: "moving-average", "learned", "none", a mapping with the name and its options, or a Baseline.
     scale: weight of the term (lambda_r).
     entropy: weight of the entropy (lambda_e). The gradient of the entropy of a step does not include the
         effect of earlier samples on this entropy.
     samples: K, the number of samples per example; row r of the model's batch is a sample of example r // K.
-    expected: probability that an example reads the expected context instead of samples, see
-        hard_selections(); collect() applies it.
+    expected: probability that an example uses softmax weights instead of sampled keys in the forward pass
+        inside collect() (see hard_selections()).
     processes: the processes of distributed training; they share the moving averages.
 
     It is a module: add it to the model (model.estimator = Reinforce()), so that checkpoints keep the moving
@@ -315,7 +320,10 @@ class Reinforce(nn.Module):
         return f"scale={self.scale}, entropy={self.entropy}, samples={self.samples}, expected={self.expected}"
 
     def collect(self, examples: int) -> AbstractContextManager[HardSelections]:
-        """Open hard_selections() for one forward pass over the samples of `examples` examples."""
+        """Return hard_selections() with `expected`, for a `with` statement around one forward pass.
+
+        examples: number of different examples in the batch, which has `samples` consecutive rows for each.
+        """
         return hard_selections(expected=self.expected, examples=examples)
 
     def forward(
@@ -329,16 +337,18 @@ class Reinforce(nn.Module):
         """Return the terms of the loss for the selections and rewards of one forward pass.
 
         drawn: the result of collect() or hard_selections().
-        reward: (rows,), detached here.
+        reward: (rows,), the reward of each decoder sequence (row), such as log_likelihood(); detached here.
         lengths: see HardSelections.sums().
         features: (rows, F), the input of a learned baseline, detached here. It must be known before the first
             key is sampled, such as the mean of the embeddings.
-        counted: (rows,), False for rows that are padding. In training mode, the moving averages are updated.
+        counted: (rows,), False for rows that are padding. Default: all rows count.
+
+        In training mode, the call also updates the moving average of the baseline.
         """
         reward, sums = reward.detach(), drawn.sums(lengths)
         if reward.shape != sums.entropy.shape or len(reward) % self.samples:
             shown = {"reward": (reward, "B"), "log_probability": (sums.log_probability, "B")}
-            expected = f"one reward per row, and a multiple of samples={self.samples}"
+            expected = f"one reward per row; the number of rows must be a multiple of samples={self.samples}"
             raise ArgumentError(message("Reinforce()", "the reward has the wrong shape", shown, expected))
         value, baseline_loss_R = self.baseline(reward, features)
         advantage = reward - value
@@ -362,7 +372,8 @@ def likelihood_bound(log_likelihoods: Tensor, samples: int) -> Tensor:
 
     bound = sum_n log 1/K sum_k p(y_n | s_nk),  E[bound] <= sum_n log p(y_n)
 
-    Its mean lies between L_s and log p(y), closer to log p(y) with more samples (Burda et al. 2016, eq. 8).
+    s_nk: the keys that the attention selects in sample k of example n. With K = 1, the mean of the bound is
+    sum_n E[log p(y_n | s_n)]. With larger K, it is closer to sum_n log p(y_n) (Burda et al. 2016, eq. 8).
 
     log_likelihoods: log p(y_n | s_nk), (N K,), the K samples of an example next to each other.
     samples: K.
@@ -392,7 +403,7 @@ def build_estimator(estimator: str | Mapping[str, Any], processes: Processes | N
     options = {"name": estimator} if isinstance(estimator, str) else dict(estimator)
     name = options.pop("name", None)
     if name not in ESTIMATORS:
-        hint = 'straight-through is a selection of the model: select="straight-through"'
+        hint = 'for the straight-through estimator, set model.select="straight-through" instead'
         raise UnknownName("estimator", name, ESTIMATORS, hint=hint)
     known = set(signature(ESTIMATORS[name]).parameters) - {"processes"}
     for option in options:

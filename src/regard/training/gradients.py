@@ -37,9 +37,9 @@ class Gradients:
     seed: random seed of the run.
     half: use autocast with bfloat16.
     coarse: compute float32 matrix products in TF32, on GPUs that support it.
-    compiled: use torch.compile. task.shapes is the maximum number of batch shapes.
+    compiled: use torch.compile. The model is compiled for each batch shape, at most task.shapes shapes.
     captured: use one CUDA graph per batch shape.
-    say: called once with a message if a CUDA graph cannot be captured. Steps then run without CUDA graphs.
+    say: called once with a message if a CUDA graph cannot be captured. Later steps use no CUDA graphs.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Gradients:
         if self.processes.world > 1:
             objective = DistributedDataParallel(objective)
         if compiled:
-            # Without this, batches of further shapes would run uncompiled: slowly, and without a message.
+            # Without this, torch.compile would silently not compile batches of further shapes, which is slow.
             torch._dynamo.config.fail_on_recompile_limit_hit = True
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, task.shapes)
             objective = torch.compile(objective, dynamic=False)
@@ -96,7 +96,10 @@ class Gradients:
             yield Loss(loss.total, loss.shown)
 
     def prepared(self, step: int, place: int, batch: Any) -> tuple[Any, int]:
-        """Set the random seed of batch number `place` of a step; return the prepared batch and the seed."""
+        """Set the random seed of one batch of a step; return the prepared batch and the seed.
+
+        place: the index of the batch in the step.
+        """
         seed = step_seed(self.seed, step, place, self.processes.rank)
         torch.manual_seed(seed)
         return self.task.prepare(batch, self.device), seed
@@ -118,7 +121,10 @@ class Gradients:
         return Loss(loss.total.detach(), loss.shown, loss.state)
 
     def _replayed(self, ready: Any, seed: int, tokens: int) -> Loss | None:
-        """Compute a batch with a CUDA graph and return its loss. None if graphs are not or cannot be used."""
+        """Compute the gradients of a batch with a CUDA graph and return its loss.
+
+        Returns None if CUDA graphs are disabled or the step cannot be captured.
+        """
         if self._captured is None:
             return None
         try:
@@ -141,7 +147,7 @@ class Gradients:
             return self._objective(ready)
         except torch._dynamo.exc.FailOnRecompileLimitHit:
             problem = f"there are batches of more than {self.task.shapes} shapes, and each shape is compiled"
-            hint = "use training.compile = false, or batches of fewer lengths"
+            hint = "set training.compile = false, or use batches of fewer different lengths"
             raise RegardError(message("training.compile", problem, hint=hint)) from None
 
     def _together(self, last: bool) -> AbstractContextManager[Any]:
@@ -170,7 +176,9 @@ def coarse_products(enabled: bool) -> Iterator[None]:
 
 
 def in_half(precision: str, device: torch.device) -> bool:
-    """Whether to use bfloat16 for this value of training.precision. "auto": on GPUs that support bfloat16.
+    """Whether training uses bfloat16.
+
+    precision: the setting training.precision. "auto" means bfloat16 on GPUs that support it.
 
     >>> in_half("auto", torch.device("cpu")), in_half("bfloat16", torch.device("cpu"))
     (False, True)

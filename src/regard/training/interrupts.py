@@ -16,13 +16,13 @@ CAUSES = {
     for name, cause in {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "SIGHUP"}.items()
     if hasattr(signal, name)  # Windows has no SIGHUP
 }
-"""The signals that request a stop, and the name of each in messages."""
+"""Maps each signal that requests a stop to its name in messages, such as "Ctrl-C"."""
 
 EXIT_STATUS = {cause: 128 + number for number, cause in CAUSES.items()}
 """The exit status of a run that was stopped: 128 plus the number of the signal, as in shells."""
 
 NOTICE = "stopping: saving a checkpoint (press Ctrl-C again to stop without saving)"
-"""The message that the first signal prints."""
+"""The message that is printed when the first signal arrives."""
 
 
 class Interruption:
@@ -78,7 +78,9 @@ def interruptible(notice: str = NOTICE) -> Iterator[Interruption]:
 
 
 def unsaved_steps(step: int, saved: int | None) -> str:
-    """Return a message for a run that ends at `step` without saving. saved: the step of the last checkpoint.
+    """Return a message for a run that ends at `step` without saving a checkpoint.
+
+    saved: the step of the last checkpoint.
 
     >>> print(unsaved_steps(52, saved=40))
     stopped without saving a checkpoint: the steps since step 40 are not saved

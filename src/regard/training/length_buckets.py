@@ -1,4 +1,4 @@
-"""Length buckets: pad batches to a few shapes, because a model is compiled or captured once per shape."""
+"""Length buckets: pad batches to a few shapes, to compile a model or capture CUDA graphs for few shapes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Shapes:
 
     tokens: batch size in tokens, including padding; None if the batch size is in sentences.
     longest: maximum length of a sentence in tokens, including EOS.
-    sentences: number of rows of each batch, if tokens is None.
+    sentences: number of sentences (rows) of each batch, if tokens is None.
 
-    Batches(..., rounded=shapes.lengths) yields batches that have one shape for each of the lengths.
+    Batches(..., rounded=shapes.lengths) yields batches with these shapes, one shape for each length.
 
     >>> Shapes(tokens=1024, longest=100).lengths
     (8, 16, 24, 32, 48, 64, 96, 128)

@@ -38,7 +38,10 @@ SAVE_SECONDS = 600.0
 
 
 class StepRequest(NamedTuple):
-    """A step whose gradients the caller has to compute: step number, batches, and number of target tokens."""
+    """A step whose gradients the caller of Trainer.steps() has to compute: step number, batches and tokens.
+
+    The tokens are the number of target tokens of the step, in all processes.
+    """
 
     step: int
     batches: list[Any]
@@ -119,7 +122,9 @@ class Trainer:
     def resume(self, checkpoint: Checkpoint | None = None) -> Checkpoint | None:
         """Load the newest undamaged checkpoint and return it; None if the run has no checkpoint.
 
-        checkpoint: load this checkpoint instead. Damaged checkpoints that were skipped are logged.
+        checkpoint: load this checkpoint instead.
+
+        Damaged checkpoints that were skipped are logged.
         """
         checkpoint = checkpoint or self.checkpoints.latest()
         if checkpoint is None:
@@ -140,8 +145,9 @@ class Trainer:
     def run(self, interruption: Interruption | None = None) -> Progress:
         """Train until the end of the run or until interrupted, and save a checkpoint.
 
-        interruption: from interruptible(). The first signal requests a stop. The second raises
-        KeyboardInterrupt or SystemExit, and the log says which steps are lost.
+        interruption: the flag from interruptible(). The first signal (Ctrl-C, SIGTERM or SIGHUP) requests a
+            stop. The second one raises KeyboardInterrupt or SystemExit, and the log says which steps are
+            lost.
         """
         # Not "interruption or Interruption()": an interruption is false until a stop is requested.
         requested = Interruption() if interruption is None else interruption
@@ -182,7 +188,7 @@ class Trainer:
             self._event("capture", self._uncaptured)
         if self.device.type == "cpu":
             self._event("threads", f"training on the CPU with {count(torch.get_num_threads(), 'thread')}")
-        self._budget.replan_due(self._seconds())  # skip fractions that passed before the resume
+        self._budget.replan_due(self._seconds())  # skip fractions of the budget that passed before the resume
         self._out_of_time = self.processes.share(int(self._budget.is_over(self._seconds())))
         if at.step:
             self._settle_minutes()
@@ -223,7 +229,7 @@ class Trainer:
             self._announce(self._budget.settle(self.progress, self._seconds(), self.processes))
 
     def _replan(self) -> None:
-        """Correct the number of steps if the pace has changed, so that the schedule ends in time."""
+        """Correct the number of steps if their duration has changed, so that the run ends in time."""
         self._announce(self._budget.correct(self.progress, self._seconds(), self.processes))
 
     def _announce(self, text: str) -> None:
@@ -253,7 +259,8 @@ class Trainer:
         batches = [next(self._stream) for _ in range(settings.accumulation_steps)]
         at.step += 1
         own = sum(self.task.count(batch) for batch in batches)
-        # Times are those of the first process; any process may request a stop. One all-reduce sends both.
+        # One all-reduce sends two things: what is due by the clock of the first process, and whether any
+        # process requests a stop.
         elapsed = self._seconds()
         replan = at.total is not None and self._budget.replan_due(elapsed)
         clocks = (self._budget.is_over(elapsed), self.clock() - self._last_save > SAVE_SECONDS, replan)

@@ -21,7 +21,9 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
     y_t is the label of position t, and v is any token of the vocabulary.
 
     logits: (B, T, V).
-    labels: (B, T). The sums are float32 for any dtype of the logits. The plain loss is detached.
+    labels: (B, T), token ids.
+
+    The sums are float32 for any dtype of the logits. The plain loss is detached.
 
     >>> logits, labels = torch.zeros(1, 2, 4), torch.tensor([[2, PAD]])
     >>> smoothed, plain = cross_entropy(logits, labels, 0.1)
@@ -66,13 +68,13 @@ def sequence_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> t
 
 
 def guided_alignment(weights: Tensor, wanted: Tensor) -> Tensor:
-    """Compute the guided-alignment loss of Chen et al. (2016): attention weights a against target weights a*.
+    """Compute the guided-alignment loss of Chen et al. (2016): the cross-entropy between a* and attention a.
 
     loss = -sum_t sum_s a*_ts log a_ts, for target tokens t and source tokens s
 
     weights: (B, T, S), the attention weights a.
-    wanted: (B, T, S), 1 where source token s is aligned with target token t, else 0. It is divided by its sum
-        over s to get a*. A target token without aligned source tokens adds no loss.
+    wanted: (B, T, S), the reference alignment: 1 where source token s is aligned with target token t, else 0.
+        It is divided by its sum over s to get a*. A target token without aligned source tokens adds no loss.
 
     >>> weights = torch.tensor([[[0.5, 0.5], [0.9, 0.1]]])
     >>> guided_alignment(weights, torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])).item().__round__(4)

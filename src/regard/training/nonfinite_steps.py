@@ -36,7 +36,7 @@ STATE, WEIGHTS = "state.json", "weights.safetensors"
 
 
 class NonFinite(RegardError):
-    """A loss, a gradient or a weight is NaN or infinite; the last checkpoint is kept."""
+    """Raised if a loss, a gradient or a weight is NaN or infinite. The last checkpoint is kept."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def first_nonfinite(tensors: Mapping[str, Tensor]) -> str:
     floats = {name: each for name, each in tensors.items() if each.is_floating_point() and each.numel()}
     if not floats:
         return ""
-    # The infinity norm (largest absolute value): a sum of squares could overflow.
+    # Use the infinity norm (largest absolute value), because a sum of squares could overflow.
     norms = torch._foreach_norm(list(floats.values()), math.inf)
     finite = torch.stack([norm.isfinite() for norm in norms])
     if bool(finite.all()):
@@ -90,8 +90,11 @@ def keep_batches(
 ) -> Path:
     """Save what replay() needs to a folder in the run folder: the batches, and the weights before the step.
 
+    rank: index of this process.
     state: further values to save: "step", "seed", "tokens", "half" (whether bfloat16 is used) and "coarse"
-    (whether TF32 is used). Returns the path of the folder.
+        (whether TF32 is used).
+
+    Returns the path of the folder.
     """
     place = folder / f"nonfinite-{state['step']:06d}"
     make_folder(place)
@@ -124,7 +127,7 @@ def step_error(
         replay = f"regard.training.nonfinite_steps.replay() computes the step again from {place.name}"
     except OSError as error:
         replay = f"the batch could not be saved for replay: {error.strerror}"
-    hint = f"{replay}; a lower learning rate, a longer warm-up or precision='float32' may help"
+    hint = f"try a lower learning rate, a longer warm-up or precision='float32'; {replay}"
     problem = f"the loss or its gradient is {value}; {last}"
     return NonFinite(message(f"step {state['step']}", problem, expected="a finite loss", hint=hint))
 

@@ -22,7 +22,7 @@ STATES = {"step", "exp_avg", "exp_avg_sq"}
 def build_optimizer(
     model: nn.Module, *, beta2: float, weight_decay: float, name: str = "adamw", momentum: float = 0.0
 ) -> torch.optim.Optimizer:
-    """Return AdamW or SGD, with weight decay on matrices only.
+    """Return AdamW or SGD, with weight decay only for parameters of two or more dimensions (not biases).
 
     AdamW: see Loshchilov and Hutter (2019). SGD with weights w, gradient g and learning rate r:
 
@@ -65,7 +65,10 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 def load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], place: str
 ) -> None:
-    """Load the result of optimizer_tensors(). place: the checkpoint, for error messages."""
+    """Load the result of optimizer_tensors() into an optimizer.
+
+    place: the path of the checkpoint, for error messages.
+    """
     named = dict(model.named_parameters())
     kinds: dict[str, set[str]] = {}
     for key, value in tensors.items():
@@ -84,7 +87,7 @@ def load_optimizer(
     expected = _states(optimizer)
     wrong = {name for name, states in kinds.items() if states != expected}
     if wrong:
-        problem = f"the optimizer state of '{min(wrong)}' is {', '.join(sorted(kinds[min(wrong)]))}"
+        problem = f"the optimizer state of '{min(wrong)}' has {', '.join(sorted(kinds[min(wrong)]))}"
         hint = "to change the optimizer, start a new run with --init-from"
         needed = ", ".join(sorted(expected)) or "no state"
         raise DataError(message(place, problem, expected=needed, hint=hint))
@@ -145,6 +148,6 @@ class Average:
         return dict(zip(self._named, self._averages, strict=True))
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the result of tensors()."""
+        """Set the averages to the values of an earlier call of tensors()."""
         for name, average in zip(self._named, self._averages, strict=True):
             average.copy_(tensors[name])

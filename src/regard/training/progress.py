@@ -15,7 +15,7 @@ from regard.errors import DataError, message
 __all__ = ["Progress", "changes", "check_surroundings", "step_seed", "surroundings"]
 
 LARGEST = 10**18
-"""Upper limit of steps, tokens and file positions. A file with a larger value is reported as damaged."""
+"""Upper limit of numbers in state.json, such as steps and tokens. A file with a larger number is damaged."""
 
 
 @dataclass
@@ -23,8 +23,8 @@ class Progress:
     """The counters that are needed to resume a run, besides the weights and the optimizer state.
 
     step: number of completed steps.
-    epoch: number of the current epoch.
-    batch: number of the next batch within this epoch.
+    epoch: index of the current epoch, from 0.
+    batch: index of the next batch within this epoch, from 0.
     total: number of steps of the whole run; None while it is unknown.
     minutes: for a run with a time budget, the minutes that `total` was computed from.
     every: for a run with a time budget, the number of steps between two evaluations.
@@ -118,7 +118,11 @@ class Progress:
 
 
 def check_surroundings(state: Mapping[str, Any], place: str) -> None:
-    """Raise DataError if a value of state.json about the machine or the log is damaged."""
+    """Raise DataError if a value of state.json is damaged that is not in Progress, e.g. the thread count.
+
+    state: the content of state.json.
+    place: the path of state.json, for error messages.
+    """
     for name, most in (("threads", 4096), ("processes", 10**6), ("batches", LARGEST)):
         value = state.get(name)
         if type(value) is not int or not 0 <= value <= most or (not value and name != "batches"):
@@ -132,7 +136,8 @@ def check_surroundings(state: Mapping[str, Any], place: str) -> None:
 def surroundings(processes: int, device: str, batches: int) -> dict[str, Any]:
     """Return the conditions of a run, such as the number of threads, as values for state.json.
 
-    If one of them changes when a run is resumed, the weights are no longer the same, bit for bit.
+    If one of them changes when a run is resumed, the weights are no longer bit for bit those of an
+    uninterrupted run.
 
     batches: number of batches of the current epoch.
     """
@@ -152,12 +157,12 @@ def changes(state: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     now: the result of surroundings().
 
     >>> changes({"threads": 2, "device": "cpu"}, {"threads": 4, "device": "cpu"})
-    ['threads: 2 before, 4 now; training continues, but its weights will not be the same, bit for bit']
+    ['threads: 2 before, 4 now; the weights will differ from those of an uninterrupted run']
     """
     names = {"batches": "batches per epoch"}
     return [
         f"{names.get(name, name)}: {state[name]} before, {value} now; "
-        "training continues, but its weights will not be the same, bit for bit"
+        "the weights will differ from those of an uninterrupted run"
         for name, value in now.items()
         if state.get(name, value) != value
     ]
@@ -182,8 +187,11 @@ def _damaged(place: str, name: str, value: object, expected: str) -> DataError:
 def step_seed(seed: int, step: int, place: int, rank: int) -> int:
     """Return the random seed for one batch of one step in one process.
 
-    place: number of the batch within the step. Every batch has its own seed, so the state of the random
-    number generators need not be saved to resume a run.
+    place: index of the batch within the step.
+    rank: index of the process.
+
+    Every batch has its own seed, so the state of the random number generators need not be saved to resume a
+    run.
     """
     text = f"{seed} {step} {place} {rank}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=6).digest())

@@ -43,14 +43,14 @@ __all__ = [
 
 
 SAMPLED = "the loss collects the keys that the attention samples (training.estimator)"
-"""The value of Task.uncapturable for tasks that use sampled_loss()."""
+"""Why CUDA graphs cannot be used: the value of Task.uncapturable for tasks that use sampled_loss()."""
 
 
 class RowLosses(NamedTuple):
-    """The losses of the rows of a batch, both (rows,).
+    """The losses of the sequences (rows) of a batch, both (rows,).
 
     total: the loss to minimise, not detached, such as the label-smoothed cross-entropy.
-    log_likelihood: log p(y | s), for the log.
+    log_likelihood: the log-likelihood of the target, given the keys that the attention sampled; for the log.
     """
 
     total: Tensor
@@ -58,7 +58,7 @@ class RowLosses(NamedTuple):
 
 
 def check_estimator(model: nn.Module, training: Training) -> None:
-    """Raise ArgumentError if the attention of a model cannot be trained with training.estimator.
+    """Raise ArgumentError if the attention of a model cannot be trained with the setting training.estimator.
 
     >>> from regard.models import build_model
     >>> check_estimator(build_model("bahdanau", 9, 9, width=4, select="straight-through"), Training())
@@ -108,11 +108,11 @@ def sampled_loss(
     """Run the forward pass of a batch, and return its loss with the terms of the estimator.
 
     The reward of a row is its negative loss, so the gradient is an unbiased estimate of the gradient of the
-    expected loss (Williams 1992); the log-likelihood is such a reward (Xu et al. 2015, eq. 12).
+    expected loss (Williams 1992). In Xu et al. (2015, eq. 12), the loss is the negative log-likelihood.
 
-    row_losses: runs the model on the K = estimator.samples samples of each example, and returns the losses of
-        the rows; row r is a sample of example r // K. A batch is repeated with batch.repeat(K).
-    examples: number of examples, N; there are N K rows.
+    row_losses: a function that computes K = estimator.samples rows for each example, for example by calling
+        the model on batch.repeat(K), and returns the losses of the rows. Row r belongs to example r // K.
+    examples: number of different examples in the batch, N; there are N K rows.
     lengths, features, counted: see Reinforce.forward().
 
     The returned Loss has these values for the log: "loss" (the negative log-likelihood -log p(y | s)),
@@ -132,7 +132,7 @@ def sampled_loss(
 
 
 def features_size(*tables: nn.Embedding) -> int:
-    """Return the size F of the result of embedding_features() for texts with these embedding tables."""
+    """Return the size F of the features (rows, F) that embedding_features() returns for these tables."""
     return sum(table.embedding_dim + 1 for table in tables)
 
 

@@ -16,13 +16,16 @@ def _constant(step: int, warmup_steps: int, total: int) -> float:
 
 
 def _cosine(step: int, warmup_steps: int, total: int) -> float:
-    """Decay from 1 at the end of the warm-up to 0 at the last step."""
+    """Return the fraction of the peak learning rate: cosine from 1 after the warm-up to 0 at the end."""
     done = (step - warmup_steps) / max(total - warmup_steps, 1)
     return 0.5 * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0)))
 
 
 def _inverse_root(step: int, warmup_steps: int, total: int) -> float:
-    """1 / sqrt(step), as in Vaswani et al. 2017 (eq. 3), scaled to 1 at the end of the warm-up."""
+    """Return the fraction of the peak learning rate: proportional to 1 / sqrt(step), 1 after the warm-up.
+
+    See Vaswani et al. 2017, eq. 3.
+    """
     return math.sqrt(max(warmup_steps, 1) / max(step, warmup_steps, 1))
 
 
@@ -40,7 +43,7 @@ def learning_rate(step: int, *, rate: float, schedule: str, warmup_steps: int, t
 
     step: number of the step; the first is 1.
     warmup_steps: length of the warm-up. It is limited to half of `total`.
-    total: number of steps of the run; None while it is unknown; the cosine schedule is then constant.
+    total: number of steps of the run. While it is unknown (None), the cosine schedule is constant.
 
     >>> [learning_rate(step, rate=1.0, schedule="cosine", warmup_steps=2, total=6) for step in (1, 2, 4, 6)]
     [0.5, 1.0, 0.5, 0.0]
@@ -79,7 +82,7 @@ def decay_by_epoch(epoch: int, *, rate: float, after: int, factor: float) -> flo
 
 
 def scheduled_rate(settings: Training, *, step: int, epoch: int, total: int | None) -> float:
-    """Return the learning rate of a step by the schedule of the settings.
+    """Return the learning rate of a step, computed with the schedule settings.schedule.
 
     step, epoch: the number of the step and of its epoch, both counted from 1.
     total: number of steps of the run; None while it is unknown.

@@ -1,4 +1,4 @@
-"""SeedTrainers: train several seeds of one task step by step together, each in a run folder of its own."""
+"""SeedTrainers: train one model per random seed, step by step together, each in a run folder of its own."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["SeedTrainers", "SharedClock"]
 class SharedClock:
     """A clock for several trainers. Its time changes only in tick(), which is called once per step.
 
-    All trainers thus see the same time. Checkpoints that are written every ten minutes are then written after
-    the same step for all seeds, so that all seeds can be resumed at the same step.
+    So all trainers see the same time. Checkpoints that are written every ten minutes are written after the
+    same step for all trainers, so that all can be resumed at the same step.
 
     >>> clock = SharedClock()
     >>> clock() == clock()
@@ -41,14 +41,16 @@ class SharedClock:
 
 
 class SeedTrainers:
-    """Take each step of several trainers together, with gradients of one stacked model.
+    """Train one model per random seed. Each step computes the gradients of all models as one stacked model.
+
+    A "seed" below means the model that is trained with this seed.
 
     trainers: maps each seed to its trainer. All trainers have the same SharedClock as their clock.
     log: prints and writes means over the seeds.
     failed: maps each seed whose loss, gradient or weights became NaN or infinite to the step and the error.
         The training of the other seeds continues.
     on_failure: called with the seed, the step and the error when a seed fails.
-    unstacked: the reason why the gradients of each seed are computed alone; "" to stack the models.
+    unstacked: the reason why the gradients of each seed are computed separately; "" to stack the models.
 
     Seeds that are resumed at an earlier step than the others are first trained alone, until they reach
     the step of the others.
@@ -74,7 +76,7 @@ class SeedTrainers:
         self.log.event("stacking", text)
 
     def resume(self, failures: Mapping[int, int]) -> dict[int, int | None]:
-        """Load the checkpoints of all seeds, at the same step if possible.
+        """Load a checkpoint of the model of each seed, all of the same step if possible.
 
         Returns the step of each seed; None if it has no checkpoint yet.
 
@@ -106,7 +108,7 @@ class SeedTrainers:
         return resumed
 
     def run(self, requested: Interruption) -> dict[int, Progress]:
-        """Train all seeds to the end or until interrupted, and save checkpoints.
+        """Train the models of all seeds to the end or until interrupted, and save checkpoints.
 
         Returns the progress of each seed.
         """
@@ -130,7 +132,7 @@ class SeedTrainers:
         return {seed: trainer.progress for seed, trainer in self.trainers.items()}
 
     def _take_step(self) -> None:
-        """Take the next step of the seeds with the lowest step number. Seeds that are ahead wait."""
+        """Take the next step of the models with the lowest step number. Models that are ahead wait."""
         step = min(request.step for request in self._pending.values())
         requests = {seed: each for seed, each in self._pending.items() if each.step == step}
         losses = self.gradients.add(requests)
@@ -157,7 +159,7 @@ class SeedTrainers:
         except NonFinite as error:
             self.failed[seed] = self.trainers[seed].progress.step, error
             self.on_failure(seed, self.trainers[seed].progress.step, error)
-        except RegardError as error:  # e.g. its folder was moved: the other seeds save first
+        except RegardError as error:  # e.g. its folder was moved; raised after the others have saved
             self._stopped, self._error = True, self._error or error
 
 

@@ -1,4 +1,4 @@
-"""Other names of settings: of earlier versions and of other toolkits. Also the error for an unknown name."""
+"""Names of settings in earlier versions of Regard and in other toolkits; the error for an unknown name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OLD_NAMES = {
     "evaluation.beam": "evaluation.beam_size",
 }
 """Maps the name of a setting in earlier versions to its current name, so that old config.toml files, recipes
-and scripts still work."""
+and programs still work."""
 
 PEER_NAMES = {
     "the learning rate is training.learning_rate": ("lr", "learning_rate", "max_lr", "peak_lr"),
@@ -111,7 +111,7 @@ PEER_NAMES = {
     "one vocabulary for both sides is data.joint": (
         *("share_vocab", "joined_dictionary", "share_all_embeddings", "joint_vocab"),
     ),
-    "the maximum number of tokens of a side is data.max_length": (
+    "the maximum number of tokens of a source or target is data.max_length": (
         *("max_len", "max_sent_length", "max_seq_length", "src_seq_length", "tgt_seq_length"),
         *("max_source_length", "max_target_length", "max_source_positions", "max_target_positions"),
     ),
@@ -164,9 +164,9 @@ def current_names(settings: Mapping[str, Any], place: str = "the settings") -> d
 
 
 def _as_table(value: Any, inner: str = "") -> Any:
-    """Return {"name": value} if the value is a str, so that tables of options can be merged with it.
+    """Return {"name": value} if the value is a str, so that further options can be added to the dict.
 
-    inner: an option of the table that may be a name too. It is converted in the same way.
+    inner: the name of an option in the dict, e.g. "baseline", whose value is converted in the same way.
     """
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping) or inner not in table:
@@ -178,9 +178,9 @@ def unknown_setting(kind: type[BaseModel], keys: list[str], value: Any, place: s
     """Return the error for a setting that does not exist. It suggests a name that exists, if possible.
 
     kind: the class of all settings.
-    keys: the sections and the name of the setting: ["training", "lr"].
+    keys: the sections and the name of the setting, e.g. ["training", "lr"].
     value: the value of the unknown setting.
-    place: where it comes from.
+    place: where the setting comes from, e.g. the path of a config.toml.
     """
     end = "" if place == "the settings" else f" in {place}"
     path = [*keys, *value] if isinstance(value, Mapping) and len(value) == 1 else keys  # such as optimizer.lr
@@ -225,7 +225,7 @@ def section_of(kind: type[BaseModel], keys: Iterable[str]) -> type[BaseModel]:
 
 
 def _answer(name: object) -> str:
-    """Return a sentence that names our setting for a name from another toolkit; "" for other names."""
+    """Return a sentence with Regard's name of a setting for its name in another toolkit; "" if unknown."""
     return ANSWERS.get(str(name).lower().replace("-", "_"), "")
 
 
@@ -240,7 +240,7 @@ def _renamed(name: str) -> str:
 
 
 def _names(kind: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """Yield each setting that is in a section, as e.g. ("training.", "steps")."""
+    """Yield each setting that is in a section as a pair (prefix, name), e.g. ("training.", "steps")."""
     for key, field in kind.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from ((f"{key}.", name) for name in field.annotation.model_fields)

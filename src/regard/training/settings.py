@@ -51,7 +51,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Clash(ValueError):
-    """Settings of one section that contradict each other: the problem, and what was expected."""
+    """Raised if settings of one section contradict each other: the problem, and what was expected."""
 
     def __init__(self, problem: str, expected: str):
         super().__init__(problem)
@@ -59,18 +59,22 @@ class Clash(ValueError):
 
 
 class Section(BaseModel):
-    """Base class for the tables of the configuration. Unknown keys and values of a wrong type are errors."""
+    """Base class for the sections (TOML tables) of config.toml.
+
+    Unknown keys and values of a wrong type are errors.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 
 
 class BaselineSettings(Section):
-    """The name of the baseline of an estimator, and its options; see training/baselines.py.
+    """The baseline that an estimator subtracts from the reward, and its options (see training/baselines.py).
 
     name: "moving-average" (of the rewards), "learned" (a network that predicts the reward from the input), or
         "none".
-    decay: decay of the moving averages. For "learned" only: hidden is the size of the hidden layer, and
-        weight is the weight of the loss.
+    decay: decay of the moving averages.
+    hidden: for "learned" only, the size of the hidden layer.
+    weight: for "learned" only, the weight of the loss that trains the network.
     """
 
     name: Literal["moving-average", "learned", "none"] = "moving-average"
@@ -94,11 +98,11 @@ class EstimatorSettings(Section):
     """How hard attention (model.select = "hard") is trained; see training/estimators.py.
 
     name: "reinforce".
-    baseline: what is subtracted from the reward.
+    baseline: the value that is subtracted from the reward, such as its moving average.
     scale: weight of the REINFORCE term.
     entropy: weight of the entropy of the attention, which is maximised.
-    samples: number of samples of each example.
-    expected: probability that an example reads the expected context instead of samples.
+    samples: number of samples of each example; each sample is one forward pass with newly sampled keys.
+    expected: probability that an example uses softmax weights instead of sampled keys.
 
     >>> EstimatorSettings(baseline=BaselineSettings(name="learned")).options(features=8)["baseline"]
     {'name': 'learned', 'features': 8}
@@ -123,7 +127,10 @@ class EstimatorSettings(Section):
         return self
 
     def options(self, features: int) -> dict[str, Any]:
-        """Return the arguments of build_estimator(). features: size of the input of a learned baseline."""
+        """Return these settings as the mapping that build_estimator() expects.
+
+        features: size of the input of a learned baseline.
+        """
         baseline = {key: value for key, value in dict(self.baseline).items() if value is not None}
         if self.baseline.name == "learned":
             baseline["features"] = features
@@ -136,7 +143,8 @@ class Training(Section):
     steps, epochs, minutes: length of the run. At most one of them may be set; by default, the number of
         epochs depends on the data. minutes are converted to a number of steps once the speed is known, so
         that the learning rate depends on the step alone.
-    batch_tokens: batch size in tokens per process, padding included; or batch_size: in sentences per process.
+    batch_tokens: batch size in tokens per process, padding included.
+    batch_size: batch size in sentences per process, instead of batch_tokens.
     accumulation_steps: number of batches per step.
     optimizer: "adamw", or "sgd" with `momentum`, which needs a learning_rate.
     learning_rate: the peak of the schedule, reached after warmup_steps. With the schedule "epoch-decay", the
@@ -188,7 +196,7 @@ class Training(Section):
     @model_validator(mode="before")
     @classmethod
     def _one_batch_size(cls, values: Any) -> Any:
-        """With a batch_size, batch_tokens is None; otherwise it has a value."""
+        """Set batch_tokens to None if batch_size is set. Raise an error if both are set."""
         if not isinstance(values, Mapping):
             return values
         if values.get("batch_size") is None:
@@ -224,7 +232,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_toml(content: bytes, path: str | Path) -> dict[str, Any]:
-    """Parse settings in TOML, and replace old names of settings by current ones. path: for error messages."""
+    """Parse settings in TOML, and replace old names of settings by current ones.
+
+    path: the path of the file, for error messages.
+    """
     try:
         text = content.decode("utf-8")
         if LONG_KEY.search(text):  # tomllib takes quadratic time for such keys
@@ -232,9 +243,12 @@ def parse_toml(content: bytes, path: str | Path) -> dict[str, Any]:
         settings = tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise DataError(message(str(path), f"is not UTF-8 at byte {error.start + 1}")) from None
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of too many digits
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: invalid TOML, or a number with too many digits
         problem = "too many levels of nesting" if isinstance(error, RecursionError) else str(error)
-        hint = "the format is TOML: [section] and key = value lines, strings in quotes"
+        hint = "write the file in TOML: lines [section] and key = value, with strings in quotes"
         raise DataError(message(str(path), problem, hint=hint)) from None
     return current_names(settings, str(path))
 
@@ -271,7 +285,10 @@ def override(assignments: Iterable[str]) -> dict[str, Any]:
         name, equals, text = assignment.partition("=")
         keys = [key.strip() for key in name.split(".")]
         if not equals or not all(keys):
-            problem, hint = "this is not a setting with a value", "--set training.learning_rate=0.001"
+            problem, hint = (
+                "this is not a setting of the form name=value",
+                "--set training.learning_rate=0.001",
+            )
             raise ArgumentError(message(f"--set {assignment}", problem, expected="a.b=value", hint=hint))
         try:
             value = tomllib.loads(f"value = {text}")["value"]
@@ -287,7 +304,7 @@ def override(assignments: Iterable[str]) -> dict[str, Any]:
 
 
 def merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge nested settings; later ones override earlier ones, and None values are ignored.
+    """Merge nested settings (dicts); later dicts override earlier ones, and None values are ignored.
 
     >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3, "b": None}})
     {'a': {'b': 1, 'c': 3}}
@@ -306,8 +323,8 @@ def merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, An
 def without_alternatives(before: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings `before` without those that contradict a setting in `new`.
 
-    If `new` sets a length of the training, the lengths in `before` (LENGTHS) are removed. The same holds for
-    the batch sizes (BATCHES), and for seed and seeds.
+    If `new` sets the length of the training (steps, epochs or minutes), all three are removed from `before`.
+    The same holds for the batch size (batch_tokens or batch_size), and for seed and seeds.
 
     >>> without_alternatives({"training": {"steps": 9, "ema": 0.1}}, {"training": {"minutes": 2.0}})
     {'training': {'ema': 0.1}}
@@ -328,9 +345,11 @@ def without_alternatives(before: Mapping[str, Any], new: Mapping[str, Any]) -> d
 
 
 def build(kind: type[Model], content: Mapping[str, Any], place: str) -> Model:
-    """Validate nested values and return an instance of `kind`. Errors name the key and suggest a known one.
+    """Validate nested settings and return an instance of `kind`. Errors name the key and suggest a known one.
 
-    place: where the values come from, for errors.
+    kind: the class of the settings.
+    content: the nested settings.
+    place: where the settings come from, e.g. the path of a config.toml, for error messages.
     """
     try:
         return kind.model_validate(current_names(content, place))
@@ -338,7 +357,7 @@ def build(kind: type[Model], content: Mapping[str, Any], place: str) -> Model:
         first = error.errors()[0]
         keys = [
             str(key) for key in first["loc"] if "[" not in str(key)
-        ]  # not type names, such as list[int], which pydantic adds if a setting may have several types
+        ]  # leave out type names such as list[int]: pydantic adds them if a setting may have several types
         if first["type"] == "extra_forbidden":
             raise unknown_setting(kind, keys, first.get("input"), place) from None
         problem = f"{'.'.join(keys) or 'the configuration'} is {_short(first.get('input'))}"
@@ -358,7 +377,7 @@ def build(kind: type[Model], content: Mapping[str, Any], place: str) -> Model:
 def check_names(kind: type[BaseModel], content: Mapping[str, Any], place: str) -> None:
     """Raise UnknownName if a key is not a field of `kind`. Values and missing keys are not checked.
 
-    place: where the keys come from, for errors.
+    place: where the keys come from, e.g. the path of a config.toml, for error messages.
     """
     try:
         kind.model_validate(content)

@@ -60,8 +60,9 @@ def slowdown_warning(first: float, recent: float, threads: int, counted: str = "
     """Return a warning that training has slowed down.
 
     first: speed at the start.
-    recent: speed now. Both are in `counted` (e.g. target tokens) per second.
-    threads: number of CPU threads.
+    recent: speed now.
+    threads: number of CPU threads of this process.
+    counted: what the speeds count per second, e.g. "target tokens".
 
     >>> print(slowdown_warning(5540.0, 77.0, threads=1))
     training has slowed down: 77 target tokens/s, 5,540 at the start; other programs may be using this machine

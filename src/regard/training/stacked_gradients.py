@@ -1,4 +1,4 @@
-"""Gradients of one step of several seeds, computed as one stacked model where torch.func.vmap can run it."""
+"""Gradients of one step for several models that differ in the seed, computed together by torch.func.vmap."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ class StackedGradients:
 
     trainers: maps each seed to its trainer.
     say: called once, with the reason, if torch.func.vmap cannot run these models. From then on, the gradients
-        of each seed are computed alone.
+        of each model are computed separately.
     problem: the reason why the models must not be stacked; "" to stack them.
 
-    Each seed has its own batch. Task.padded() pads the batches to the same shape; a seed whose batch still
-    has another shape is computed alone. The tokens of a batch get the same random numbers, such as dropout
-    masks, with and without padding. So each model gets the gradients that it would get alone, up to rounding.
-    Gradient clipping, the optimizer and the moving average are then done by each Trainer, as in a single run.
+    Each seed has its own batch. Task.padded() pads the batches to the same shape. If the batch of a seed has
+    another shape nevertheless, its gradients are computed separately. The tokens of a batch get the same
+    random numbers, such as dropout masks, with and without padding. So each model gets the gradients that it
+    would get alone, up to rounding. Each Trainer clips the gradients and updates the weights and the moving
+    average of its model, as in a run with a single seed.
     """
 
     def __init__(
@@ -46,7 +47,10 @@ class StackedGradients:
         self._unused: frozenset[str] = frozenset()
 
     def add(self, requests: Mapping[int, StepRequest]) -> dict[int, dict[str, Tensor]]:
-        """Add the gradients of one step. Return, for each seed, the losses that Gradients.add() returns."""
+        """Add the gradients of one step to the parameters. Return, for each seed, its losses by name.
+
+        requests: for each seed, the step of its trainer. The losses are those that Gradients.add() returns.
+        """
         sums: dict[int, dict[str, Tensor]] = {seed: {} for seed in requests}
         for place in range(max(len(request.batches) for request in requests.values())):
             for seed, loss in self._batch(requests, place).items():
@@ -55,7 +59,10 @@ class StackedGradients:
         return sums
 
     def _batch(self, requests: Mapping[int, StepRequest], place: int) -> dict[int, Loss]:
-        """Add the gradients of batch number `place` of each seed. Return the loss of each seed."""
+        """Add the gradients of one batch of each seed. Return the loss of each seed.
+
+        place: the index of the batch in the step.
+        """
         ready, drawn = {}, {}
         for seed, request in requests.items():
             gradients = self.trainers[seed].gradients
@@ -76,7 +83,7 @@ class StackedGradients:
         return losses
 
     def _give_up(self, error: Exception) -> None:
-        """Compute the gradients of each seed alone from now on."""
+        """Compute the gradients of each seed separately from now on, and log the reason."""
         text = str(getattr(getattr(error, "message", None), "problem", "") or error).strip()
         self.problem = text.splitlines()[0] if text else type(error).__name__
         self._stacked = None
@@ -85,9 +92,9 @@ class StackedGradients:
     def _stacked_losses(
         self, requests: Mapping[int, StepRequest], ready: Mapping[int, Any], drawn: Mapping[int, int]
     ) -> dict[int, Loss]:
-        """Compute the seeds that can be stacked: add their gradients, and return their losses.
+        """Add the gradients of the seeds whose models can be stacked, and return their losses.
 
-        Seeds can be stacked if their batches have equal shapes after padding.
+        Models can be stacked if their batches have equal shapes after padding.
         """
         stacked = self._stack(list(requests), ready)
         padded, sizes = self._padded(ready)
@@ -152,7 +159,8 @@ class StackedGradients:
         """Pad the batches of all seeds to the same sizes.
 
         Returns the padded batch of each seed, and for each seed a dict from a size after padding to the size
-        before padding. StackedSeeds.gradients() needs it, to draw the same random numbers as without padding.
+        before padding. StackedSeeds.gradients() needs the dict to generate the same random numbers as without
+        padding.
         """
         before = {seed: self.trainers[seed].task.padded_sizes(batch) for seed, batch in ready.items()}
         if len(set(before.values())) == 1 or not all(before.values()):

@@ -1,8 +1,8 @@
-"""Several seeds as one stacked model: small models of one architecture trained together by torch.func.vmap.
+"""Train several small models of one architecture as one stacked model, with torch.func.vmap.
 
-A small model leaves a device idle. Here the parameters of n models with the same shapes are stacked to
-(n, ...), and one forward and backward pass computes the gradients of all. Clipping and AdamW act on each seed
-alone, and each seed draws its own random numbers, as it would alone.
+A single small model does not use a GPU fully. Here the parameters of n models with the same shapes are
+stacked to (n, ...), and one forward and backward pass computes the gradients of all. Each model has its own
+gradient clipping, AdamW state and random numbers, as if it were trained alone.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class StackedSeeds:
         initialised with different seeds.
     beta2, weight_decay: options of AdamW, see build_optimizer().
 
-    Supported are models whose forward pass vmap can run: all models of this library. Recurrent layers then
-    run step by step with plain matrix products, because vmap does not support torch's recurrent layers.
+    vmap must support the forward pass of the models; it supports all models of this library. Recurrent layers
+    run step by step with plain matrix products here, because vmap does not support torch's recurrent layers.
     Random numbers may come from dropout, torch.rand(), torch.randn() and hard attention (REINFORCE too, with
     the baseline "none"); any other random function raises an error. Parameters that the loss does not use
     get a gradient of 0, not None, so AdamW decays them. On a CPU, all random numbers are the same as when
@@ -112,7 +112,7 @@ class StackedSeeds:
         loss, batches, seeds, factor: as for add_gradients(), for r models.
         rows: the indices of these r models. Default: all models.
         sizes: for each batch, a dict from a size after padding to the size before padding. A tensor of random
-            numbers with a dimension of a padded size is drawn with the size before padding, so that its
+            numbers with a dimension of a padded size is generated with the size before padding, so that its
             numbers are the same as for the batch without padding. The padding gets other random numbers.
         """
         device = next(iter(self.parameters.values())).device
@@ -165,9 +165,9 @@ class StackedSeeds:
             raise ArgumentError(message("StackedSeeds.add_gradients()", problem, hint=hint))
 
     def clip(self, limit: float = math.inf) -> Tensor:
-        """Scale the gradient of each seed to a norm of at most `limit`; return the norms before that, (n,).
+        """Scale the gradient of each model to a norm of at most `limit`.
 
-        As torch.nn.utils.clip_grad_norm_ does for one model.
+        Returns the norms before scaling, (n,), as torch.nn.utils.clip_grad_norm_ does for one model.
         """
         gradients = [each.grad for each in self.parameters.values() if each.grad is not None]
         each_norm = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
@@ -188,7 +188,8 @@ class StackedSeeds:
     def share(self) -> None:
         """Make each parameter of the models a view of the stacked parameter.
 
-        A change of either then changes both, so that each model can have an optimizer of its own.
+        After this, an update of a model also changes the stacked parameter, and the other way round, so that
+        each model can have an optimizer of its own.
         """
         for number, model in enumerate(self.models):
             for name, parameter in _Objective(model).named_parameters():
@@ -196,7 +197,7 @@ class StackedSeeds:
 
     @torch.no_grad()
     def unstacked(self) -> list[nn.Module]:
-        """Copy the parameters back to the models, and return these."""
+        """Copy the stacked parameters back to the models, and return the models."""
         for number, model in enumerate(self.models):
             for name, parameter in _Objective(model).named_parameters():
                 parameter.copy_(self.parameters[name][number])
@@ -214,7 +215,10 @@ class StackedSeeds:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor], place: str = "StackedSeeds.load()") -> None:
-        """Load the result of tensors(). place: the file, for error messages."""
+        """Load the result of tensors().
+
+        place: the path of the file, for error messages.
+        """
         named = {name.removeprefix("model."): each for name, each in self.parameters.items()}
         if missing := [name for name in named if name not in tensors]:
             raise DataError(message(place, f"{missing[0]} is missing"))
@@ -241,7 +245,7 @@ class _Objective(nn.Module):
 
 
 class _OwnRandom(TorchFunctionMode):
-    """Draw the random numbers of each seed from its own generator, in the same order as if trained alone.
+    """Generate the random numbers of each seed with its own generator, in the same order as if trained alone.
 
     Inside vmap, a random function is called once for all seeds. This mode replaces the call by one call for
     each seed outside of vmap, with the generator state of that seed, and stacks the results.
@@ -279,7 +283,9 @@ class _OwnRandom(TorchFunctionMode):
     def _drawn(self, like: Tensor, draw: Callable[[Tensor], Tensor]) -> Tensor:
         """Call draw(tensor) for each seed, with a tensor of the shape of `like`.
 
-        Return the results as one tensor that vmap has batched. As in torch, the numbers are drawn in the
+        draw: a function that fills a tensor with random numbers.
+
+        Return the results as one tensor that vmap has batched. As in torch, the numbers are generated in the
         memory order of `like`, which may be transposed.
         """
         (level,) = (
@@ -360,7 +366,7 @@ def _check_equal(models: Sequence[nn.Module]) -> None:
         differ = sorted(name for name in {*own, *shapes[0]} if own.get(name) != shapes[0].get(name))
         if differ or type(model) is not type(models[0]) or model.training != models[0].training:
             problem = f"model {number} differs from model 0" + (f" in {differ[0]}" if differ else "")
-            expected = "models of one class, with parameters of the same shapes, dtype, device and mode"
+            expected = "models of one class, all in train or all in eval mode, with equal shapes and dtypes"
             raise ArgumentError(message("StackedSeeds()", problem, expected=expected))
 
 

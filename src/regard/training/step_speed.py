@@ -15,10 +15,10 @@ from regard.training.task import Task
 __all__ = ["StepTimer", "fastest_threads"]
 
 SECONDS, LEAST, MOST = 0.6, 3, 50
-"""A measurement lasts SECONDS seconds, but has at least LEAST and at most MOST steps."""
+"""Training steps are timed for SECONDS seconds, but at least LEAST and at most MOST steps."""
 
 TURNS, TURN_SECONDS = 5, 0.05
-"""Each number of threads is timed TURNS times, for TURN_SECONDS seconds each time."""
+"""Operations are timed TURNS times with each number of threads, for TURN_SECONDS seconds each time."""
 
 UNTIMED = {"cuda": 6}
 """For each device type, the number of first steps that are not timed, e.g. because they compile kernels. It
@@ -61,7 +61,7 @@ def fastest_threads(most: int) -> int:
 
     More threads are not always faster: they wait for each other at the end of every operation, so if other
     programs use the cores, two threads can be much slower than one. Small operations are timed with 1, 2, 4,
-    ... threads in several rounds, and the medians are compared.
+    ... threads in several rounds, and the median times are compared.
     """
     counts = sorted({*(2**power for power in range(most.bit_length())), most})
     seconds: dict[int, list[float]] = {count: [] for count in counts}

@@ -58,15 +58,14 @@ class Evaluation:
 
 
 class Task(ABC):
-    """What is trained: a model, its batches, its loss and its evaluation.
+    """Base class of tasks: what is trained. A task has a model, batches, a loss and an evaluation.
 
-    The trainer uses only this interface: to train something else, write another task.
+    The Trainer uses only this interface. To train something else, write a subclass.
     """
 
     model: nn.Module
     shapes: int = 8
-    """Maximum number of batch shapes. With torch.compile, more shapes are an error; it is also the maximum
-    number of CUDA graphs."""
+    """Maximum number of different batch shapes with torch.compile (more are an error), and of CUDA graphs."""
     small_steps: bool = False
     """Whether the speed of a step on a GPU is bound by kernel launches.
 
@@ -87,7 +86,7 @@ class Task(ABC):
 
     @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Yield the batches of an epoch for this process, starting with batch number `start`."""
+        """Yield the batches of an epoch for this process, starting with the batch of index `start`."""
 
     @abstractmethod
     def len_epoch(self, epoch: int) -> int:
@@ -126,7 +125,7 @@ class Task(ABC):
         return ()
 
     def padded(self, ready: Any, sizes: tuple[int, ...]) -> Any:
-        """Pad a prepared batch to these sizes; the loss must stay the same."""
+        """Pad a prepared batch to these sizes (see padded_sizes()); the loss must stay the same."""
         return ready
 
     def keep_state(self, batch: Any, state: tuple[Tensor, ...]) -> None:
@@ -138,17 +137,18 @@ class Task(ABC):
             raise TypeError(f"loss() returned a state, but {type(self).__name__} has no keep_state()")
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """State besides the weights that the next batch depends on, such as a carried recurrent state.
+        """Return the state besides the weights that the next batch depends on, such as a recurrent state.
 
-        Each checkpoint saves it, unless it is empty. Only the state of the first process is saved: a task
-        with state must refuse several processes.
+        Each checkpoint saves it, unless it is empty. Only the state of the first process is saved, so a task
+        with state must raise an error in distributed training.
         """
         return {}
 
     def load_state_tensors(self, tensors: dict[str, Tensor], place: str) -> None:
-        """Restore the result of state_tensors() from a checkpoint. place: the file, for error messages.
+        """Restore the result of state_tensors() from a checkpoint.
 
-        tensors: {} if the checkpoint has no such state.
+        tensors: the result of state_tensors(); {} if the checkpoint has none.
+        place: the path of the checkpoint, for error messages.
         """
         if tensors:
             names = ", ".join(sorted(tensors))

@@ -41,7 +41,7 @@ def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
         return None
     steps = about.get("steps") if isinstance(about, dict) else None
     if not isinstance(steps, list) or not all(type(step) is int and 0 <= step < 10**18 for step in steps):
-        problem = "'averaged' is damaged: the run and the steps are missing"
+        problem = "the entry 'averaged' is damaged: the run and the steps are missing"
         raise DataError(message(place, problem, hint="restore this file from a copy"))
     return Averaged(str(about.get("run")), steps)
 

@@ -50,7 +50,7 @@ class Checkpoint:
         """Compare the files with the hashes in the manifest; raise DataError if one is damaged or missing.
 
         tensors: names of the tensor files to verify, such as "weights". Default: all. state.json is always
-        verified.
+            verified.
         """
         for name, written in self.verify_sizes(tensors).items():
             try:
@@ -125,7 +125,7 @@ class Checkpoint:
         if version != VERSION:
             raise self._damaged(f"{MANIFEST} has version {version!r}; this version of Regard reads {VERSION}")
         if step != self.step or STATE not in files or not all(map(NAME.fullmatch, files)):
-            raise self._damaged(f"{MANIFEST} does not belong to this checkpoint")
+            raise self._damaged(f"{MANIFEST} has the wrong step or wrong file names")
         return files
 
     def _json(self, name: str) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def write_checkpoint(
 
 
 def write_state(folder: Path, before: Checkpoint, state: bytes) -> None:
-    """Write a checkpoint with the tensors of `before` and a new state into a new folder.
+    """Write a checkpoint with the tensors of the checkpoint `before` and a new state into a new folder.
 
     Hard links to the tensor files of `before` are created, so that their content is not written again.
     """

@@ -52,7 +52,7 @@ class CheckpointSaver:
         try:
             self.model.load_state_dict(checkpoint.tensors("raw") if checkpoint.has("raw") else averaged)
         except RuntimeError as error:
-            hint = "the settings of the model have changed: start a new run, or use --init-from"
+            hint = "the settings of the model have changed; restore them, or start a new run"
             raise DataError(message(str(checkpoint.path), str(error).splitlines()[0], hint=hint)) from None
         if self.average is not None:
             self.average.load(averaged)
@@ -76,7 +76,7 @@ class CheckpointSaver:
         if any(each.step == best_step for each in self.checkpoints.all()):
             self.checkpoints.mark_best(
                 best_step
-            )  # the process may have been killed before it marked the best
+            )  # the process may have been killed before it marked the best checkpoint
 
     def write(self, progress: Progress, surroundings: Mapping[str, Any]) -> None:
         """Write a checkpoint. If the tensors of this step are already saved, write only state.json."""
@@ -97,7 +97,7 @@ class CheckpointSaver:
         self.checkpoints.save(progress.step, tensors, state)
 
     def mark_saved(self, progress: Progress) -> None:
-        """Remember that the first process has saved a checkpoint with this progress."""
+        """Remember, in every process of distributed training, that a checkpoint of this progress is saved."""
         self._saved, self._tensors_step = progress.state(), progress.step
 
     def is_saved(self, progress: Progress) -> bool:
@@ -109,7 +109,7 @@ class CheckpointSaver:
         return self._tensors_step == step
 
     def last(self) -> str:
-        """Return a text about the last checkpoint, for error messages."""
+        """Return a text for error messages, such as "the last checkpoint is step 100"."""
         return (
             f"the last checkpoint is step {self._saved[0]}" if self._saved else "there is no checkpoint yet"
         )

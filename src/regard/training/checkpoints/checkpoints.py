@@ -56,7 +56,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2):
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 2:
-            hint = "a run with a single checkpoint cannot be resumed if that checkpoint is damaged"
+            hint = "keep at least 2, so that the run can be resumed if the last checkpoint is damaged"
             raise ArgumentError(
                 message("Checkpoints()", f"keep is {keep!r}", expected="2 or more", hint=hint)
             )
@@ -67,11 +67,13 @@ class Checkpoints:
     def save(
         self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
     ) -> Checkpoint:
-        """Write a checkpoint, point `latest` to it, and delete old checkpoints.
+        """Write a checkpoint, write its name to the file `latest`, and delete old checkpoints.
 
         tensors: the tensors of each file, {"weights": {...}, "optimizer": {...}}, on any device.
-        state: any values that JSON can store. A checkpoint of the same step is replaced. If writing fails,
-            DataError is raised, and the previous checkpoint stays the latest.
+        state: any values that JSON can store.
+
+        A checkpoint of the same step is replaced. If writing fails, DataError is raised, and the previous
+        checkpoint stays the latest.
         """
         text = checked(step, tensors, state)
         size = sum(tensor.nbytes for group in tensors.values() for tensor in group.values())
@@ -87,7 +89,7 @@ class Checkpoints:
         return self._write(step, lambda folder: write_state(folder, before, text))
 
     def _write(self, step: int, write: Callable[[Path], None], size: int = 0) -> Checkpoint:
-        """Write a checkpoint to a temporary folder, rename the folder, and point `latest` to it.
+        """Write a checkpoint to a temporary folder, rename the folder, and write its name to `latest`.
 
         write: a function that writes the files of the checkpoint to a folder.
         size: number of bytes to write, for the error message if the disk is full.
@@ -117,7 +119,7 @@ class Checkpoints:
     def latest(self, tensors: Sequence[str] | None = None) -> Checkpoint | None:
         """Return the checkpoint to resume from, or None if the run has no checkpoint yet.
 
-        It is the checkpoint that the pointer `latest` names. If that one is damaged, it is skipped with a
+        It is the checkpoint whose name is in the file `latest`. If that one is damaged, it is skipped with a
         note, and another one is returned. If all are damaged, DataError is raised, because the run would
         otherwise start again from the beginning.
 
@@ -142,17 +144,18 @@ class Checkpoints:
                 problems.append(f"{self.folder / 'latest'} is missing")
         if not checkpoints:
             if os.path.lexists(self.folder / "latest"):
-                raise self._none_usable("`latest` exists, but there is no checkpoint")
+                raise self._none_usable("the file `latest` exists, but there is no checkpoint")
             return None
         if pointed is not None and pointed not in [each.step for each in checkpoints]:
             problems.append(f"{self.folder / 'latest'} names {folder_name(pointed)}, which does not exist")
-        # Checkpoints newer than `latest` come last: their save was killed, or an earlier run wrote them.
+        # Checkpoints of steps after `latest` come last: saving them was interrupted, or an earlier run wrote
+        # them.
         newer = [each for each in checkpoints if pointed is not None and each.step > pointed]
         older = [each for each in checkpoints if each not in newer]
         return self._first_undamaged([*reversed(older), *reversed(newer)], problems, tensors)
 
     def latest_step(self) -> int | None:
-        """Return the step that the pointer `latest` names, or None. No files are verified."""
+        """Return the step of the checkpoint that the file `latest` names, or None. No files are verified."""
         with contextlib.suppress(DataError):
             return self._pointed("latest")
         return None
@@ -178,11 +181,11 @@ class Checkpoints:
             problem = str(error)
         latest = self._newest([f"the best checkpoint cannot be used: {problem}"], tensors)
         if latest is None:
-            raise self._none_usable("`best` exists, but there is no checkpoint")
+            raise self._none_usable("the file `best` exists, but there is no checkpoint")
         return latest
 
     def mark_best(self, step: int) -> None:
-        """Point `best` to the checkpoint of this step. It is kept until another checkpoint is marked."""
+        """Mark the checkpoint of this step as the best. It is kept until another checkpoint is marked."""
         steps = [each.step for each in self.all()]
         if step not in steps:
             existing = ", ".join(map(str, steps)) or "a step that was saved; none was saved yet"

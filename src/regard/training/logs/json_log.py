@@ -16,17 +16,19 @@ from regard.files.untrusted import open_regular
 __all__ = ["Journal", "strict"]
 
 HELD = 1000
-"""Maximum number of lines kept in memory while the file cannot be written. Older lines are dropped."""
+"""Maximum number of records kept in memory while the log file cannot be written. Older ones are dropped."""
 
 BLOCK = 1 << 16
 
 
 class Journal:
-    """A file of JSON lines. A resumed run truncates it to the records before its checkpoint.
+    """A log file with one record (JSON object) per line.
+
+    A resumed run truncates the file to the records before its checkpoint.
 
     path: the file to append to; None writes nothing.
-    complain: called once with a message if writing fails. Lines that were not written
-        are written together with the next record.
+    complain: called once with a message if writing fails. Records that were not written are written
+        together with the next record.
 
     The file is opened again for each record and then closed. This costs little, because records are rare.
 

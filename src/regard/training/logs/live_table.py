@@ -35,9 +35,10 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud
 class Standing:
     """The state of a training run: means over recent steps, the speed, and the remaining time.
 
+    total: number of steps of the run; None if it is not known yet.
     rate: learning rate.
     norm: gradient norm.
-    parts: other losses by name.
+    parts: other losses by name, e.g. "guided" for the guided-alignment loss.
     counted: the unit over which the loss is averaged, e.g. "target tokens".
     has_perplexity: whether to show the perplexity, exp(loss).
     speed: in `counted` per second.
@@ -63,7 +64,7 @@ class Standing:
     has_perplexity: bool = True
 
     def of(self) -> str:
-        """Return the step and the total, e.g. "1,200/10,000"."""
+        """Return the step and the number of steps of the run, e.g. "1,200/10,000"."""
         return f"{self.step:,}/{self.total:,}" if self.total is not None else f"{self.step:,}"
 
     def cells(self) -> dict[str, str]:
@@ -94,7 +95,10 @@ class Standing:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The result of an evaluation. scores: the scores by name. best: whether they are the best so far.
+    """The result of an evaluation.
+
+    scores: the scores by name, such as "bleu".
+    best: whether the evaluation is the best so far.
 
     >>> print(Evaluated(500, {"loss": 2.1, "bleu": 31.24}, best=True).line(best_by="bleu"))
     evaluation at step 500  loss 2.100  BLEU 31.2  best BLEU so far
@@ -105,14 +109,17 @@ class Evaluated:
     best: bool = False
 
     def line(self, best_by: str = "") -> str:
-        """Return the evaluation in one line. best_by: name of the score that selects the best checkpoint."""
+        """Return the evaluation in one line of text.
+
+        best_by: name of the score that selects the best checkpoint.
+        """
         scores = [f"{metric_title(name)} {in_words(name, value)}" for name, value in self.scores.items()]
         best = [f"{best_title(best_by)} so far"] * self.best
         return "  ".join((f"evaluation at step {self.step:,}", *scores, *best))
 
 
 class Shown:
-    """Text or a drawing to print as it is: markup and control characters in it have no effect.
+    """Text or a picture to print as it is: markup and control characters in it have no effect.
 
     >>> import io
     >>> page = io.StringIO()
@@ -167,7 +174,7 @@ class Display:
         """Show the live table, if the console is a terminal."""
         if self._live is not None or not _interactive(self.console):
             return
-        # No refresh thread: it could hold a lock while the process forks. refresh() redraws the table.
+        # No refresh thread: it could hold a lock while the process forks. refresh() updates the table.
         self._live = Live(
             console=self.console,
             auto_refresh=False,
@@ -190,7 +197,7 @@ class Display:
                 live.stop()
 
     def say(self, *things: RenderableType, style: str = "") -> None:
-        """Print lines and drawings, above the table if it is shown."""
+        """Print text lines and pictures, above the live table if it is shown."""
         if self._gone:
             return
         with self._guarded():
@@ -201,13 +208,13 @@ class Display:
             self.refresh()
 
     def keep(self, *evaluations: Evaluated) -> None:
-        """Add evaluations to the table, which shows the last ROWS evaluations and the best one."""
+        """Add evaluations to the live table, which shows the last ROWS evaluations and the best one."""
         rows = [*self.evaluations, *evaluations]
         best = [each for each in rows if each.best][-1:]
         self.evaluations = [each for each in best if each not in rows[-ROWS:]] + rows[-ROWS:]
 
     def refresh(self) -> None:
-        """Redraw the table."""
+        """Update the live table on the screen."""
         if self._live is not None and not self._gone:
             with self._guarded():
                 self._live.refresh()
@@ -242,7 +249,7 @@ class Display:
             parts.append(numbers)
         if self.evaluations:
             parts.append(self._evaluations())
-        # The cursor stays on an empty line, where the progress bar of a translation can be drawn.
+        # The cursor stays on an empty line, where the progress bar of a translation can appear.
         return Shown(Group(*parts, Text("")))
 
     def _bar(self, at: Standing) -> list[RenderableType]:
@@ -270,7 +277,9 @@ class Display:
 
 
 def best_title(name: str) -> str:
-    """Return a label for the best evaluation. name: the score that selects it.
+    """Return a label for the best evaluation.
+
+    name: the score that selects the best evaluation.
 
     >>> best_title("exact"), best_title("loss"), best_title("")
     ('best exact match', 'lowest loss', 'best')

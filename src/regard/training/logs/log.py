@@ -81,7 +81,7 @@ class Log:
         return self
 
     def flush(self) -> None:
-        """Show the steps since the last printed line or the last table update, if there are any."""
+        """Show the losses of the steps since the last printed line or table update, if there are any."""
         if self._recent.tokens:
             self._show(self.clock())
 
@@ -132,8 +132,11 @@ class Log:
         shown: Sequence[RenderableType] = (),
         **fields: object,
     ) -> None:
-        """Log an evaluation. best: whether it is the best so far. shown: printed above the live table.
+        """Log an evaluation.
 
+        scores: the scores by name, such as "bleu".
+        best: whether it is the best so far.
+        shown: text or pictures that are printed above the live table.
         fields: further values of the record in log.jsonl.
         """
         row = Evaluated(step, {name: float(value) for name, value in scores.items()}, best)
@@ -152,6 +155,7 @@ class Log:
     def event(self, kind: str, text: str, *, shown: RenderableType | None = None, **fields: object) -> None:
         """Log an event: print the text, and write it to log.jsonl together with the kind and the fields.
 
+        kind: the kind of the event, e.g. "started".
         shown: what to print instead of the text, e.g. a table.
         """
         self._display.say(text if shown is None else shown)
@@ -178,14 +182,20 @@ class Log:
         self._journal.rewind(position)
 
     def state(self) -> dict[str, Any]:
-        """Return the state as JSON values, for restore(). A resumed run then writes the same records."""
+        """Return the state of the log, such as sums of losses, as JSON values.
+
+        A resumed run loads it with restore(), and then writes the same records as without the interruption.
+        """
         rows = [{"step": e.step, "scores": e.scores, "best": e.best} for e in self._display.evaluations]
         state = strict({"since_record": self._recorded.state(), "evaluations": rows})
         assert isinstance(state, dict)
         return state
 
     def restore(self, state: Any, place: str = "state.json") -> None:
-        """Load the result of state(). place: the file that it was read from, for error messages."""
+        """Load the result of state().
+
+        place: the file that it was read from, for error messages.
+        """
         try:
             recorded = Means.restored(state["since_record"])
             evaluations = [
@@ -206,7 +216,7 @@ class Log:
         self._display.say(text, style="yellow")
 
     def _write(self, step: int) -> None:
-        """Write a record of the steps since the previous one, and add a point to each TensorBoard curve."""
+        """Write a record of the steps since the last record, and add a point to each TensorBoard curve."""
         means, self._recorded = self._recorded, Means()
         own, parts = means.own(), means.parts()
         curves = {**parts, **own, "rate": self._rate}
@@ -280,7 +290,7 @@ class Log:
 
 
 def memory() -> dict[str, int]:
-    """Return the memory of this process in bytes, and the peak memory on the GPU if CUDA is used."""
+    """Return the resident memory of this process in bytes, and the peak GPU memory if CUDA is used."""
     sizes = {}
     if (held := resident()) is not None:
         sizes["memory"] = held

@@ -1,4 +1,4 @@
-"""SeedLog: the log of seeds that are trained together, with the mean and deviation of their scores."""
+"""SeedLog: the log of a run with one model per random seed, with means and deviations of the scores."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ NEVER = 2**62
 
 
 class SeedLog(Log):
-    """The log of a run of several seeds: log.jsonl and the console have means over the seeds.
+    """The log of a run with one model per random seed: log.jsonl and the console have means over the seeds.
 
-    path, console: as for Log. Each seed also has a Log of its own, created by of_seed(), which writes to the
-    folder of the seed and prints nothing. The record of an evaluation contains the mean of each score, its
-    sample standard deviation ("deviation") and the scores of each seed ("seeds").
+    path, console: as for Log.
+
+    Each seed also has a Log of its own, created by of_seed(), which writes to the folder of the seed and
+    prints nothing. The record of an evaluation contains the mean of each score, its sample standard deviation
+    ("deviation") and the scores of each seed ("seeds").
     """
 
     def __init__(self, path: Path | None, *, console: Console | None = None):
@@ -36,7 +38,7 @@ class SeedLog(Log):
         self._evaluated: set[int] = set()
 
     def of_seed(self, seed: int, path: Path, record: int, board: Path | None) -> Log:
-        """Return a log for one seed, which passes its losses and scores to this log.
+        """Return a log for the model of one seed, which passes its losses and scores to this log.
 
         record, board: as for Log.
         """
@@ -80,7 +82,7 @@ class SeedLog(Log):
 
     def failed(self, seed: int, step: int, error: Exception) -> None:
         """Log that the training of a seed has failed and is not continued."""
-        text = f"seed {seed} has failed, the other seeds go on: {str(error).splitlines()[0]}"
+        text = f"seed {seed} has failed, training of the other seeds continues: {str(error).splitlines()[0]}"
         self.event("failed", text, seed=seed, step=step)
 
     def rewind_to_step(self, step: int) -> None:
@@ -101,7 +103,7 @@ class SeedLog(Log):
 
 
 class _OfSeed(Log):
-    """The log of one seed, which passes its losses and scores to the SeedLog."""
+    """The log of the model of one seed, which passes its losses and scores to the SeedLog."""
 
     def __init__(self, group: SeedLog, seed: int, path: Path, record: int, board: Path | None):
         super().__init__(path, console=Console(quiet=True), record=record, board=board)
@@ -162,6 +164,7 @@ def scores_table(
 ) -> Table:
     """Return a table with a row for each seed, and a last row with the mean and the deviation.
 
+    scores: for each seed, the scores by name.
     others: for each seed, the cells of further columns as text, by column name.
     """
     names = list(dict.fromkeys(name for row in scores.values() for name in row))

@@ -39,7 +39,7 @@ class Board:
         self.folder, self.complain = folder, complain
 
     def add(self, step: int, points: Mapping[str, float]) -> None:
-        """Add a point to each of these curves."""
+        """Add a point to each curve in `points`, which maps the name of a curve to its value at this step."""
         self._try(lambda: self._add(step, points))
 
     def flush(self) -> None:
@@ -64,7 +64,7 @@ class Board:
             return
         try:
             do()
-        except Exception as error:  # any type: if TensorFlow is installed, its file system code is used
+        except Exception as error:  # errors of any type: TensorFlow writes the files if it is installed
             self._open = None
             self.complain(
                 f"TensorBoard files in {self.folder.name} cannot be written: {error}; training continues"
