@@ -21,6 +21,7 @@ def copied(trained, tmp_path):
 def test_mean_weights_are_a_run_that_translates(command, trained, tmp_path):
     result = command("average", trained, "--last", 3, "--output", tmp_path / "new" / "mean")
     assert result.status == 0 and "3 checkpoints (steps 20, 30, 40)" in result.out
+    assert "warning" not in result.err
     mean = load_translator(tmp_path / "new" / "mean", device="cpu")
     each = [load_translator(trained, checkpoint=step, device="cpu").model for step in ("20", "30", "40")]
     for name, weight in mean.model.state_dict().items():
@@ -43,6 +44,7 @@ def test_mean_weights_are_a_run_that_translates(command, trained, tmp_path):
 def test_average_of_named_steps(command, trained, tmp_path):
     result = command("average", trained, "--steps", "40, 10,40", "--output", tmp_path / "mean")
     assert result.status == 0 and "2 checkpoints (steps 10, 40)" in result.out
+    assert "warning" in result.err and "steps 10, 40" in result.err
     assert command("evaluate", tmp_path / "mean", "--split", "test", "--sentences", 3).status == 0
     shown = command("show", tmp_path / "mean")
     assert shown.status == 0 and "the mean of steps 10, 40 of tiny" in shown.out

@@ -212,3 +212,19 @@ def test_damaged_labels_are_an_error(command, run, tmp_path):
     (copy / "labels.json").unlink()
     said = command("classify", copy, "--text", "one")
     assert said.status == 2 and "labels.json" in said.err
+
+
+def test_json_lines_files_are_read_by_their_fields(command, run, paired, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"label": "neg", "text": "bad film"}\n\n{"text": "good film"}\n')
+    said = command("classify", run, tmp_path / "a.jsonl")
+    assert said.status == 0 and [line.split("\t")[0] for line in said.lines] == ["neg", "", "pos"]
+    (tmp_path / "b.jsonl").write_text('{"text": "good film", "second": "it is good"}\n')
+    said = command("classify", paired, tmp_path / "b.jsonl", "--json")
+    assert said.status == 0 and json.loads(said.lines[0])["texts"][1]["text"] == "it is good"
+    (tmp_path / "c.ndjson").write_text('{"text": "bad film"}\n{"review": "bad film"}\n')
+    for fields in ("c.ndjson", "line 2", "'text'", "review"):
+        assert fields in command("classify", run, tmp_path / "c.ndjson").err
+    (tmp_path / "d.jsonl").write_text('{"text": 3}\n')
+    assert command("classify", run, tmp_path / "d.jsonl").status == 2
+    said = command("classify", run, "--jsonl", tmp_path / "a.jsonl")
+    assert said.status == 2 and "FILES" in said.err and "use --json" not in said.err

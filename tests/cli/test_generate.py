@@ -195,6 +195,9 @@ def test_prompt_of_unknown_words_in_a_file_is_named_and_the_others_are_continued
     assert "'zebra' (line 5)" in said.err
     records = [json.loads(line) for line in command(*options, "--json").lines]
     assert [each["stop_reason"] == "prompt" for each in records] == [False, True, True, False, False]
+    assert [each["unknown"] for each in records] == [[], ["zebra", "yak"], ["zebra"], [], ["zebra"]]
+    for name in ("log_probability", "perplexity", "ranking"):
+        assert [each[name] is None for each in records] == [False, True, True, False, False]
     best = command(*options, "--beam-size", 2, "--n-best", 2)
     assert {line.split("\t")[0] for line in best.lines} == {"1", "4", "5"}
     (tmp_path / "many.txt").write_text("I\n" + "zebra\n" * 20)
@@ -230,13 +233,13 @@ def test_score_prints_log_probability_and_perplexities(command, run, tmp_path):
         assert total == pytest.approx(result.log_probability, abs=1e-4)
         assert per_token == pytest.approx(result.perplexity, rel=1e-3)
         assert per_word == pytest.approx(math.exp(-result.log_probability / (result.words + 1)), rel=1e-3)
-    assert "7 tokens and 7 words" in said.err and "line 2" in said.err and "'zebra'" in said.err
-    assert "in 2 lines\n" in said.err and "in 1 line\n" in command("score", run, "--text", "I").err
+    assert "7 tokens; 5 words and 2 line ends" in said.err and "line 2" in said.err and "'zebra'" in said.err
+    assert "1 word and 1 line end\n" in command("score", run, "--text", "I").err
     (tmp_path / "lines.txt").write_text("I learned CS\nfilm zebra\n")
     for arguments, stdin in (((tmp_path / "lines.txt",), b""), ((), b"I learned CS\nfilm zebra\n")):
         assert command("score", run, *arguments, stdin=stdin).lines == said.lines
     record = json.loads(command("score", run, "--text", "I learned CS", "--json").out)
-    assert record["words"] == 3 and record["pieces"][-1] == "</s>"
+    assert (record["words"], record["line_ends"]) == (3, 1) and record["pieces"][-1] == "</s>"
     assert json.loads(command("score", run, "--text", "I", "--tokens").out)["tokens"] == ["I", "</s>"]
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from rich.console import Console
 
-from regard.cli.show import sparkline
+from regard.cli.show import compared, sparkline
+from regard.runs.run_facts import RunFacts
+from regard.runs.seed_facts import SeedFacts
 from regard.tasks.translation import load_translator
 
 
@@ -156,3 +160,17 @@ def test_best_evaluation_is_always_shown(command, copied):
 )
 def test_sparkline(values, width, expected):
     assert sparkline(values, width) == expected
+
+
+def test_table_of_runs_of_different_tasks_has_the_mean_over_seeds():
+    def run(task: str, score: str, value: float) -> RunFacts:
+        evaluations = [{"step": 1, score: value}]
+        return RunFacts(
+            Path(task), task, {"name": "lstm"}, {}, {}, evaluations=evaluations, best_metric=score
+        )
+
+    seeds = {seed: run("classification", "accuracy", value) for seed, value in enumerate((0.5, 0.7))}
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(compared([SeedFacts(Path("seeds"), [0, 1], seeds), run("language", "perplexity", 9.0)]))
+    assert "0.600 ± 0.141" in capture.get() and "9.00" in capture.get()

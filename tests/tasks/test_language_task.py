@@ -332,6 +332,13 @@ def test_plan_chooses_windows_sizes_and_rates_that_suit_the_text():
     assert fixed.settings["model"]["width"] == 40 and "tie" not in fixed.settings["model"]
 
 
+def test_plan_of_a_text_shorter_than_a_batch_counts_the_tokens_that_it_has():
+    known: dict[str, Any] = {"data": {}, "model": {"name": "transformer"}, "training": {"steps": 200}}
+    for batch in ({}, {"batch_tokens": 4096}, {"batch_size": 32}):
+        plan = choose(merged(known, {"training": batch}), 89, "cpu", 1, lambda _: 1e4)
+        assert plan.epochs == 200 and "17,800 tokens (200 epochs)" in plan.text and "e+" not in plan.text
+
+
 def test_estimate_measures_time_and_memory(text, tmp_path: Path):
     run = estimate(LanguageTask, small(text), tmp_path / "run", machine=Machine("cpu"))
     assert run.steps == 12 and run.memory > 4 * 4 * run.parameters and run.seconds is not None

@@ -69,8 +69,11 @@ def average(
             message("regard average", "no checkpoints are chosen", expected="either --last or --steps")
         )
     chosen = last_intact(run, last) if last is not None else checkpoints_at(run, steps or "")
-    averaged = average_run(kind, run, chosen, output)
     named = ", ".join(f"{each.step:,}" for each in chosen)
+    averaged = average_run(kind, run, chosen, output)
+    if 2 * chosen[0].step < chosen[-1].step:
+        problem = f"the checkpoints (steps {named}) are far apart: the mean may be worse than step"
+        say(f"warning: {problem} {chosen[-1].step:,}; regard show {shown(run)} lists all checkpoints")
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(f"Wrote {shown(output)}: the mean of {len(chosen)} checkpoints (steps {named})"))
     console.print(Text(f"Next: {next_command(kind, shown(averaged.path.parent))}", "dim"))

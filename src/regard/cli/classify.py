@@ -24,6 +24,7 @@ from regard.cli.run_options import (
     batch_tokens_option,
     open_task,
 )
+from regard.data.labelled_formats import FORMATS, fields_of_json, text_of_json
 from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell, writing
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, DataError, message, printable
@@ -44,8 +45,8 @@ Files = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILES",
-        help="Files with one text per line, or two texts with a tab between them for pairs; - is standard "
-        "input.",
+        help="Files with one text per line, or two texts with a tab between them for pairs. A file named "
+        ".jsonl has one JSON object per line. - is standard input.",
     ),
 ]
 Texts = Annotated[
@@ -102,6 +103,9 @@ def classify(
     are replaced), truncated texts, unknown words and blank lines are reported on standard error. If the run
     was trained on pairs of texts, each line has two texts with a tab between them.
 
+    If the name of a file ends in .jsonl or .ndjson, each line is a JSON object. The texts are in the fields
+    that the run was trained with (data.text and data.second); the defaults are text and second.
+
     Examples:
 
     * `regard classify runs/x --text "a stirring , funny film" --draw`
@@ -120,7 +124,8 @@ def classify(
         problem = "this classifier has no attention to draw: its pooling is not attention"
         hint = "train it with model.pooling=attention, the default"
         raise ArgumentError(message("--draw", problem, hint=hint))
-    inputs = Inputs(lines, _seconds(text, second, classifier.model.pairs), classifier.model.pairs)
+    pairs, fields = classifier.model.pairs, classifier.json_fields
+    inputs = Inputs(lines, _seconds(text, second, pairs), pairs, fields=fields)
     results = classifier.stream(
         inputs, at_once or (1 if lines.keyboard else AT_ONCE), look="pool" if draw or json else None
     )
@@ -153,6 +158,7 @@ class Inputs:
     repaired: number of lines so far that had invalid UTF-8.
     tabs: if the run classifies single texts, the number of lines so far that contain a tab.
     first_tab: file and line number of the first line that contains a tab.
+    fields: the names of the fields with the texts, in files of JSON lines.
 
     >>> list(Inputs(Lines([b"one\\tother\\n"]), None, pairs=True))
     [('one', 'other')]
@@ -164,6 +170,7 @@ class Inputs:
     repaired: int = 0
     tabs: int = 0
     first_tab: str = ""
+    fields: tuple[str, ...] = ("text",)
 
     def __iter__(self) -> Iterator[str | tuple[str, str]]:
         for number, place in enumerate(self.lines.places):
@@ -171,7 +178,9 @@ class Inputs:
             for text in part:
                 self.repaired += part.repaired
                 part.repaired = 0
-                if not self.pairs:
+                if isinstance(place, str) and _has_suffix(place, FORMATS["jsonl"].suffixes):
+                    yield self._json(text, f"{place_name(place)}, line {part.read}")
+                elif not self.pairs:
                     if "\t" in text.strip():
                         self._count_tab(place, part.read)
                     yield text
@@ -183,11 +192,17 @@ class Inputs:
     def _count_tab(self, place: str | bytes, line: int) -> None:
         """Count a line with a tab; raise DataError if it is the first line of a file named .tsv."""
         where = f"{place_name(place)}, line {line}"
-        if line == 1 and isinstance(place, str) and place.lower().removesuffix(".gz").endswith(".tsv"):
+        if line == 1 and isinstance(place, str) and _has_suffix(place, FORMATS["tsv"].suffixes):
             hint = "write the column with the texts to a file of its own"
             raise DataError(message(where, "the line has several columns", expected=ONE_TEXT, hint=hint))
         self.first_tab = self.first_tab or where
         self.tabs += 1
+
+    def _json(self, line: str, place: str) -> str | tuple[str, str]:
+        """Return the text, or the two texts, of a line that is a JSON object."""
+        values = fields_of_json(line, self.fields, place) if line.strip() else [""] * len(self.fields)
+        texts = [text_of_json(value, place) for value in values]
+        return (texts[0], texts[1]) if self.pairs else texts[0]
 
     def _pair(self, text: str, place: str) -> tuple[str, str]:
         sides = text.split("\t")
@@ -198,6 +213,11 @@ class Inputs:
             hint = "this run classifies pairs: two texts with a tab between them, or --text with --second"
             raise DataError(message(place, problem, hint=hint))
         return sides[0], sides[1]
+
+
+def _has_suffix(file: str, suffixes: tuple[str, ...]) -> bool:
+    """Return whether the name of a file, without .gz, ends in one of the suffixes."""
+    return file.lower().removesuffix(".gz").endswith(suffixes)
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,10 @@ BeamSearch = Annotated[
 ]
 NBest = Annotated[
     int,
-    n_best_option("Number of texts per prompt: the best ones of beam search, or samples."),
+    n_best_option(
+        "Number of texts per prompt: samples with --sample, otherwise the best texts of beam search. Without "
+        "--beam-size, the beam size is 5, or --n-best if it is larger."
+    ),
 ]
 BatchTokens = Annotated[int, batch_tokens_option("Batch size in tokens, including the tokens to generate.")]
 
@@ -307,7 +310,6 @@ class OutputForm:
         """Yield the lines of output for a prompt: n_best lines if n_best > 1, otherwise one."""
         if self.shown:
             return
-        continued = result.stop_reason != "prompt"
         if self.json:
             yield json.dumps(result.to_dict(), ensure_ascii=False)
         elif self.draw:
@@ -316,7 +318,7 @@ class OutputForm:
                 console.print(result)
             yield capture.get()
         elif self.n_best > 1:
-            for rank, each in enumerate((result, *result.others) if continued else (), 1):
+            for rank, each in enumerate((result, *result.others) if result.continued else (), 1):
                 scores = f"{each.ranking:.4f}\t{each.log_probability:.4f}"
                 yield f"{number}\t{rank}\t{scores}\t{each.whole_text}"
         else:
@@ -336,7 +338,8 @@ def write_texts(
     with writing(form.output) as write:
         for number, result in enumerate(texts, 1):
             notes.add(number, result.notes)
-            unknown.add_words(number, tokenizer.unit, result.unknown, tokenizer.bytewise)
+            if result.continued:  # the message about a prompt that is not continued lists its words
+                unknown.add_words(number, tokenizer.unit, result.unknown, tokenizer.bytewise)
             if number <= keep:
                 results.append(result)
             elif number == keep + 1 and keep:

@@ -136,6 +136,9 @@ An error recommends the first of the answers that the command has as an option o
 capitals is a positional argument.
 """
 
+FILE_ARGUMENTS = {"classify": ("--jsonl", "--tsv", "--test-file", "--train-file", "--file")}
+"""Command -> options of other commands for files; this command reads these files from its argument FILES."""
+
 PEER_COMMANDS = {
     "decode": "translate",
     "download": "data",
@@ -217,7 +220,8 @@ def no_such_option(error: Any) -> str:
     optional = [each for each in parameters if each.param_type_name == "option"]
     options = [name for each in optional for name in (*each.opts, *each.secondary_opts)]
     call, problem = context.command_path, f"no such option {error.option_name}"
-    if answer := peer_answer(error.option_name, [*options, *arguments]):
+    of_files = error.option_name in FILE_ARGUMENTS.get(context.info_name or "", ())
+    if answer := "FILES" if of_files else peer_answer(error.option_name, [*options, *arguments]):
         if answer in arguments:
             return message(call, f"{problem}; {answer} is an argument: {call} {' '.join(arguments)}")
         return message(call, f"{problem}; use {answer}")

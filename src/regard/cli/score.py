@@ -153,7 +153,8 @@ def _score_pairs(
     tell(notes, pairs)
     unknown.say()
     if count:
-        say(f"perplexity {perplexity(-total / count):.2f}: {count:,} tokens in {_lines(lines)}")
+        counts = f"{_count(count, 'token')} in {_count(lines, 'line')}"
+        say(f"perplexity {perplexity(-total / count):.2f}: {counts}")
 
 
 def to_json(pair: Scored) -> str:
@@ -175,13 +176,13 @@ def _score_lines(lines: Lines, language: Any, output: Path | None, form: str) ->
                 notes.add(number, result.notes)
                 unknown.add_words(number, tokenizer.unit, result.unknown, tokenizer.bytewise)
                 total += result.log_probability
-                tokens, words = tokens + len(result.token_scores), words + result.words + 1
+                tokens, words = tokens + len(result.token_scores), words + result.words
                 write(_line(result, form))
     tell(notes, lines)
     unknown.say()
     if tokens:
-        per_token, per_word = (perplexity(-total / count) for count in (tokens, words))
-        counts = f"{tokens:,} tokens and {words:,} words (each line end is one) in {_lines(number)}"
+        per_token, per_word = (perplexity(-total / count) for count in (tokens, words + number))
+        counts = f"{_count(tokens, 'token')}; {_count(words, 'word')} and {_count(number, 'line end')}"
         say(f"perplexity {per_token:.2f} per token, {per_word:.2f} per word: {counts}")
 
 
@@ -196,8 +197,8 @@ def _checked_lines(lines: Lines, language: Any) -> Iterator[str]:
             yield text
 
 
-def _lines(count: int) -> str:
-    return f"{count:,} line{'s' * (count != 1)}"
+def _count(count: int, unit: str) -> str:
+    return f"{count:,} {unit}{'s' * (count != 1)}"
 
 
 def _line(result: Any, form: str) -> str:

@@ -313,7 +313,9 @@ def compared(facts: Sequence[RunFacts | SeedFacts]) -> Table:
         step = "" if at is None else f"{at.step:,}"
         step += f"/{at.total:,}" if at is not None and at.total not in (None, at.step) else ""
         best_by = titles.get(each.best_metric, metric_title(each.best_metric))
-        if several_tasks and each.best_metric in best:
+        if several_tasks and folder in seeds and each.best_metric in seeds[folder].summary:
+            best_by = f"{best_by} {mean_text(each.best_metric, seeds[folder].summary[each.best_metric])}"
+        elif several_tasks and each.best_metric in best:
             best_by = f"{best_by} {in_words(each.best_metric, best[each.best_metric])}"
         table.add_row(
             Text(place),

@@ -6,7 +6,7 @@ To add a format, write its function and add a line to FORMATS.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from regard.data.read_text import read_lines
 from regard.data.row_formats import field_of
 from regard.errors import ArgumentError, DataError, message, printable, shown
 
-__all__ = ["FORMATS", "Columns", "Format", "Row"]
+__all__ = ["FORMATS", "Columns", "Format", "Row", "fields_of_json", "text_of_json"]
 
 
 class Row(NamedTuple):
@@ -83,15 +83,27 @@ def json_lines(path: Path, columns: Columns) -> Iterator[Row]:
             yield Row(number, "", ("",) * len(columns.texts))
             continue
         place = f"{shown(path)}, line {number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(message(place, f"not valid JSON: {error}")) from None
-        try:
-            label, *texts = (field_of(row, str(name)) for name in columns.all)
-        except LookupError as error:
-            raise DataError(message(place, str(error.args[0]), hint="check the field names")) from None
-        yield Row(number, _label(label, place), tuple(_text(text, place) for text in texts))
+        label, *texts = fields_of_json(line, tuple(map(str, columns.all)), place)
+        yield Row(number, _label(label, place), tuple(text_of_json(text, place) for text in texts))
+
+
+def fields_of_json(line: str, names: Sequence[str], place: str) -> list[Any]:
+    """Return the values of fields of a line that is a JSON object.
+
+    names: the names of the fields; "a.b" means the field "b" of the object in the field "a".
+    place: the file and the line, for error messages.
+
+    >>> fields_of_json('{"text": "good", "stars": 5}', ["stars", "text"], "x.jsonl, line 1")
+    [5, 'good']
+    """
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(message(place, f"not valid JSON: {error}")) from None
+    try:
+        return [field_of(row, name) for name in names]
+    except LookupError as error:
+        raise DataError(message(place, str(error.args[0]), hint="check the field names")) from None
 
 
 def label_first(path: Path, columns: Columns) -> Iterator[Row]:
@@ -149,7 +161,8 @@ def _label(value: Any, place: str) -> str:
     raise DataError(message(place, problem, expected="a string, an integer or a boolean"))
 
 
-def _text(value: Any, place: str) -> str:
+def text_of_json(value: Any, place: str) -> str:
+    """Return a text from JSON; null becomes "". Raise DataError for other values that are not a string."""
     if value is None:
         return ""
     if not isinstance(value, str):

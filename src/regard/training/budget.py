@@ -15,6 +15,7 @@ __all__ = [
     "budget_warning",
     "count",
     "end_reason",
+    "epochs_text",
     "evaluation_due",
     "evaluation_interval",
     "pace_is_known",
@@ -199,7 +200,20 @@ def budget_warning(steps: int, epoch: float) -> str:
     epochs = steps / max(epoch, 1.0)
     if steps >= FEW_STEPS and epochs >= 0.25:
         return ""
-    return f"only {steps:,} steps, {epochs:.2g} {'of an epoch' if epochs < 1 else 'epochs'}"
+    amount = f"{epochs:.2g} of an epoch" if epochs < 1 else epochs_text(epochs)
+    return f"only {steps:,} steps, {amount}"
+
+
+def epochs_text(epochs: float) -> str:
+    """Return a number of epochs as text, with two digits or without decimals.
+
+    >>> epochs_text(0.284), epochs_text(1.0), epochs_text(460.2), epochs_text(1e-9)
+    ('0.28 epochs', '1 epoch', '460 epochs', 'less than 0.001 epochs')
+    """
+    if epochs < 0.001:
+        return "less than 0.001 epochs"
+    text = f"{epochs:.2g}" if epochs < 9.95 else f"{epochs:,.0f}"
+    return f"{text} epoch{'s' * (text != '1')}"
 
 
 def evaluation_interval(settings: Training, total: int | None) -> int | None:

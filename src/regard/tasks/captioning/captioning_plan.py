@@ -11,7 +11,7 @@ import torch
 
 from regard.runs.run_task import Plan, RunTask
 from regard.tasks.captioning.captioning_data import CaptionCorpus
-from regard.training.budget import EVALUATION_PART, RESERVED
+from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
 from regard.training.distributed import Processes
 from regard.training.settings import BATCHES, build, merged
 from regard.training.step_speed import StepTimer
@@ -119,4 +119,6 @@ def _sentence(settings: Mapping[str, Any], epochs: float) -> str:
     training = settings["training"]
     batch = f"{training['batch_size']:,} captions" if training.get("batch_size") else ""
     batch = batch or f"{training['batch_tokens']:,} tokens"
-    return f"plan: batches of {batch}, learning rate {training['learning_rate']:g}, about {epochs:.3g} epochs"
+    return (
+        f"plan: batches of {batch}, learning rate {training['learning_rate']:g}, about {epochs_text(epochs)}"
+    )

@@ -14,7 +14,7 @@ import torch
 
 from regard.runs.run_task import Plan, RunTask
 from regard.tasks.classification.classification_data import LabelledCorpus
-from regard.training.budget import EVALUATION_PART, RESERVED
+from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
 from regard.training.distributed import Processes
 from regard.training.settings import BATCHES, build, merged
 from regard.training.step_speed import StepTimer
@@ -135,4 +135,4 @@ def _sentence(settings: Mapping[str, Any], epochs: float) -> str:
     batch = batch or f"{training['batch_tokens']:,} tokens"
     rate = f"learning rate {training['learning_rate']:g}"
     width = f"width {settings['model']['width']}, " if settings.get("model", {}).get("width") else ""
-    return f"plan: {width}batches of {batch}, {rate}, about {epochs:.3g} epochs"
+    return f"plan: {width}batches of {batch}, {rate}, about {epochs_text(epochs)}"

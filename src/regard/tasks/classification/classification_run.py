@@ -21,6 +21,16 @@ class ClassificationRun(LoadedRun, TextClassifier):
 
     settings: ClassificationSettings
 
+    @property
+    def json_fields(self) -> tuple[str, ...]:
+        """The names of the JSON fields with the text and, for pairs, the second text.
+
+        These are the settings data.text and data.second if they are names, otherwise "text" and "second".
+        """
+        data = self.settings.data
+        columns = {"text": data.text, "second": data.second} if self.model.pairs else {"text": data.text}
+        return tuple(column if isinstance(column, str) else name for name, column in columns.items())
+
     def shown(self) -> dict[str, object]:
         return {**super().shown(), "labels": list(self.labels)}
 

@@ -60,17 +60,27 @@ class GeneratedText(TextResult):
         before = clean(self.prompt)
         return f"{before}{self.text}" if before else self.text.lstrip()
 
+    @property
+    def continued(self) -> bool:
+        """Whether the model could read the prompt, so that there is a continuation."""
+        return self.stop_reason != "prompt"
+
     def with_others(self, others: Iterable[GeneratedText]) -> GeneratedText:
         """Return a copy with the other continuations of the same prompt."""
         return replace(self, others=tuple(others))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values of TextResult.to_dict(), with the prompt, the stop reason and the other texts."""
+        """Return the values of TextResult.to_dict(), with the prompt, the stop reason and the other texts.
+
+        If there is no continuation (stop reason "prompt"), all its scores are None.
+        """
+        unscored = {} if self.continued else {"log_probability": None, "perplexity": None}
         return {
             "prompt": self.prompt,
             **super().to_dict(),
+            **unscored,
             "stop_reason": self.stop_reason,
-            "ranking": self.ranking,
+            "ranking": self.ranking if self.continued else None,
             "prompt_token_ids": list(self.prompt_token_ids),
             "prompt_pieces": list(self.prompt_pieces),
             "others": [each.to_dict() for each in self.others],
@@ -78,6 +88,8 @@ class GeneratedText(TextResult):
 
     @property
     def facts(self) -> tuple[str, ...]:
+        if not self.continued:
+            return (f"not continued: {STOP_REASONS[self.stop_reason]}",)
         return (f"{super().facts[0]}; ended because {STOP_REASONS[self.stop_reason]}",)
 
     def html_text(self) -> str:

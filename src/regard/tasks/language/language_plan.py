@@ -19,7 +19,7 @@ import torch
 from regard.runs.run_task import Plan, RunTask
 from regard.tasks.language.language_data import TextCorpus
 from regard.tasks.language.language_settings import is_recurrent
-from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED
+from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED, epochs_text
 from regard.training.distributed import Processes
 from regard.training.settings import build, merged
 from regard.training.step_speed import StepTimer
@@ -148,12 +148,12 @@ def choose(
             size, measured = option, timing
         total = seconds * (measured or 0.0)
     else:
-        total = _tokens_of(training, tokens, _batch(settings) * group)
+        total = _tokens_of(training, tokens, _batch(settings, tokens) * group)
         enough = [each for least, each in sizes.items() if total >= least]
         size = {} if fixed else enough[-1 if device == "cuda" else min(len(enough), 2) - 1]
     if training.get("steps") is None and not _has_batch(user):
         settings = merged(settings, smaller_batches(settings, total / group))
-    batch = _batch(settings) * group
+    batch = _batch(settings, tokens) * group
     steps, epochs = total / batch, total / tokens
     chosen: Options = {**size, "dropout": _dropout(epochs, recurrent)}
     if recurrent and model.get("embedding") in (None, model.get("width", size.get("width"))):
@@ -166,7 +166,7 @@ def choose(
     if timed and measured is None:
         measured = speed(complete)
     duration = None if measured is None else total / measured / (1 - EVALUATION_PART - RESERVED)
-    return Plan(complete, _sentence(complete, total, epochs, measured), epochs, duration)
+    return Plan(complete, _sentence(complete, total, tokens, measured), epochs, duration)
 
 
 def smaller_batches(settings: Mapping[str, Any], total: float) -> Options:
@@ -195,12 +195,19 @@ def _has_batch(settings: Mapping[str, Any]) -> bool:
     return any(each is not None for each in fixed)
 
 
-def _batch(settings: Mapping[str, Any]) -> int:
-    """Return the number of tokens of one batch in one process."""
+def _batch(settings: Mapping[str, Any], tokens: int) -> int:
+    """Return the number of tokens of one batch in one process.
+
+    tokens: number of tokens of the training text. No batch has more.
+
+    >>> _batch({"data": {"window": 128}, "training": {"batch_size": 32}}, tokens=300)
+    300
+    """
     training, data = settings["training"], settings["data"]
+    size = training.get("batch_tokens")
     if training.get("batch_size") is not None:
-        return training["batch_size"] * (data.get("window") or TRANSFORMER_WINDOW)
-    return training["batch_tokens"]
+        size = training["batch_size"] * (data.get("window") or TRANSFORMER_WINDOW)
+    return max(min(size, tokens), 1)
 
 
 def _tokens_of(training: Mapping[str, Any], tokens: int, batch: int) -> float:
@@ -236,18 +243,20 @@ def _rate(recurrent: bool, model: Mapping[str, Any], batch: int, steps: float) -
     return float(f"{min(rate * min(1.0, 1000 / max(steps, 1.0)) ** 0.25, highest):.2g}")
 
 
-def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: float | None) -> str:
+def _sentence(settings: Mapping[str, Any], total: float, tokens: int, speed: float | None) -> str:
+    """Return the plan as a sentence. total: tokens to train on. tokens: tokens of the training text."""
     model, training, data = settings["model"], settings["training"], settings["data"]
     size = ", ".join(f"{name} {model[name]}" for name in ("size", "width", "layers") if model.get(name))
-    batch = f"batches of {training.get('batch_tokens') or 0:,} tokens"
+    batch = f"batches of {min(training.get('batch_tokens') or 0, tokens):,} tokens"
     if data.get("streams"):
-        batch = f"batches of {data['streams']} streams of {data['window']} tokens"
+        streams = f"{data['streams']:,} stream{'s' * (data['streams'] != 1)}"
+        batch = f"batches of {streams} of {data['window']:,} tokens"
     elif training.get("batch_size") is not None:
-        batch = f"batches of {training['batch_size']:,} rows"
+        batch = f"batches of {training['batch_size']:,} row{'s' * (training['batch_size'] != 1)}"
     name = model.get("name", "lstm")
     parts = [f"{name} with {size}" if size else name, f"dropout {model.get('dropout', 0):g}", batch]
     text = f"{', '.join(parts)}, learning rate {training['learning_rate']:g}"
-    amount = f"about {total:,.0f} tokens ({epochs:.2g} epoch{'' if f'{epochs:.2g}' == '1' else 's'})"
+    amount = f"about {total:,.0f} tokens ({epochs_text(total / tokens)})"
     return f"{text}: for {amount}" + ("" if speed is None else f" at {speed:,.0f} tokens/s")
 
 

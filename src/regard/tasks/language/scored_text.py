@@ -22,7 +22,7 @@ class ScoredText(TextResult):
 
     @property
     def words(self) -> int:
-        """Number of words of the line, separated by spaces."""
+        """Number of words of the line, separated by spaces. The end of the line is not one of them."""
         return count_text([self.text]).words
 
     @property
@@ -31,10 +31,12 @@ class ScoredText(TextResult):
         return exp_or_inf(-self.log_probability / (self.words + 1))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values of TextResult.to_dict(), and also `words` and `word_perplexity`."""
-        per_word = self.word_perplexity
-        added = {"words": self.words, "word_perplexity": per_word if per_word < float("inf") else None}
-        return {**super().to_dict(), **added}
+        """Return the values of TextResult.to_dict(), and also `words`, `line_ends` and `word_perplexity`.
+
+        word_perplexity is exp(-log_probability / (words + line_ends)); line_ends is 1.
+        """
+        per_word = None if self.word_perplexity == float("inf") else self.word_perplexity
+        return {**super().to_dict(), "words": self.words, "line_ends": 1, "word_perplexity": per_word}
 
     @property
     def facts(self) -> tuple[str, ...]:

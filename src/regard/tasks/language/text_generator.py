@@ -107,7 +107,10 @@ class TextGenerator:
             except ArgumentError:
                 if not options.skip_invalid:
                     raise
-                results[row] = GeneratedText("", (), (), (), prompt=text, stop_reason="prompt")
+                unknown = self.tokenizer.unknown(text)
+                results[row] = GeneratedText(
+                    "", (), (), (), unknown=unknown, prompt=text, stop_reason="prompt"
+                )
         if options.on_text is not None and (len(texts) != 1 or not self._streams(options)):
             problem = "on_text needs one prompt, and Greedy(...) or Sample(count=1)"
             raise ArgumentError(message("generate()", problem))

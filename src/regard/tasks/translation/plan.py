@@ -17,7 +17,7 @@ from regard.data import suggest_tokenizer
 from regard.data.korean.corpus import VERSION
 from regard.data.tokenizers.normalize import sides
 from regard.models.transformer import SIZES
-from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED
+from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED, epochs_text
 from regard.training.settings import LENGTHS, merged
 
 __all__ = ["DEFAULT_PAIRS", "Plan", "Workload", "fill_data", "fit_to_text", "make_plan", "with_grammar"]
@@ -368,7 +368,7 @@ def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: f
         f"batches of {batch}",
         f"learning rate {training['learning_rate']:g}",
     ]
-    amount = f"about {total:,.0f} target tokens ({epochs:.2g} epoch{'' if f'{epochs:.2g}' == '1' else 's'})"
+    amount = f"about {total:,.0f} target tokens ({epochs_text(epochs)})"
     if speed is not None:
         minutes = training["minutes"]
         amount += f", {minutes:g} minute{'' if minutes == 1 else 's'} at {speed:,.0f} target tokens/s"
