@@ -44,12 +44,12 @@ Files = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILES",
-        help="Files with one text per line, or two texts with a tab between them for pairs; - is standard "
-        "input.",
+        help="Files with one text per line; for pairs, two texts per line, separated by a tab; - is standard "
+        "input. Without FILES and --text, standard input is read.",
     ),
 ]
 Texts = Annotated[
-    list[str] | None, typer.Option("--text", metavar="TEXT", help="A text to classify; may be repeated.")
+    list[str] | None, typer.Option("--text", metavar="TEXT", help="A text to classify. May be repeated.")
 ]
 Seconds = Annotated[
     list[str] | None,
@@ -62,7 +62,9 @@ Seconds = Annotated[
 Json = Annotated[
     bool,
     typer.Option(
-        "--json", help="Print one JSON object per line: label, probability of each class, words and weights."
+        "--json",
+        help="Print a JSON object for each text or pair: label, probability of each class, words and their "
+        "attention weights.",
     ),
 ]
 Draw = Annotated[

@@ -64,20 +64,22 @@ DRAWN_WIDTH = 100
 
 Prompt = Annotated[
     list[str] | None,
-    typer.Option("--prompt", metavar="TEXT", help="The beginning of a text to continue; may be repeated."),
+    typer.Option("--prompt", metavar="TEXT", help="The beginning of a text to continue. May be repeated."),
 ]
 PromptFiles = Annotated[
     list[str] | None,
     typer.Option(
         "--prompt-file",
         metavar="FILE",
-        help="File with one prompt per line, or - for standard input, the default; may be repeated.",
+        help="File with one prompt per line; - is standard input. May be repeated. Without --prompt and "
+        "--prompt-file, standard input is read.",
     ),
 ]
 Json = Annotated[
     bool,
     typer.Option(
-        "--json", help="Print one JSON object per prompt: text, tokens, log-probabilities and stop reason."
+        "--json",
+        help="Print a JSON object for each prompt: text, tokens, log-probabilities and stop reason.",
     ),
 ]
 Draw = Annotated[bool, typer.Option("--draw", help="Draw the attention of every layer in the terminal.")]
@@ -98,7 +100,8 @@ Stop = Annotated[
     typer.Option(
         "--stop",
         metavar="TEXT",
-        help="End a text before this string; may be repeated.",
+        help="Stop generating a text when it contains this string; the string itself is left out. May be "
+        "repeated.",
         rich_help_panel=SEARCHING,
     ),
 ]

@@ -23,7 +23,7 @@ SourceLines = Annotated[
     typer.Option(
         "--source",
         metavar="FILE",
-        help="Source sentences, one per line; - is standard input. May be repeated.",
+        help="File with one source sentence per line; - is standard input. May be repeated.",
     ),
 ]
 TargetLines = Annotated[
@@ -31,7 +31,8 @@ TargetLines = Annotated[
     typer.Option(
         "--target",
         metavar="FILE",
-        help="Target sentences: line N is the translation of line N of --source. - is standard input.",
+        help="File with target sentences: line N is the translation of line N of --source; - is standard "
+        "input. May be repeated.",
     ),
 ]
 TsvFiles = Annotated[Files, pair_option("--tsv")]

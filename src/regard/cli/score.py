@@ -50,23 +50,29 @@ AT_ONCE = 4096
 Files = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="FILES", help="For a language model: files with one text per line; - is standard input."
+        metavar="FILES",
+        help="For a language model: files with one text per line; - is standard input. Without FILES and "
+        "--text, standard input is read.",
     ),
 ]
 Texts = Annotated[
     list[str] | None,
-    typer.Option("--text", metavar="TEXT", help="For a language model: a text to score; may be repeated."),
+    typer.Option("--text", metavar="TEXT", help="For a language model: a text to score. May be repeated."),
 ]
 Tokens = Annotated[
     bool,
     typer.Option(
         "--tokens",
-        help="Print one JSON object per line or pair, with its tokens and their log-probabilities.",
+        help="Print a JSON object for each input line or pair, with its tokens and their log-probabilities.",
     ),
 ]
 Json = Annotated[
     bool,
-    typer.Option("--json", help="Print one JSON object per line or pair, with all scores, tokens and notes."),
+    typer.Option(
+        "--json",
+        help="Print a JSON object for each input line or pair, with its text, tokens, scores, unknown words "
+        "and notes (warnings about the text).",
+    ),
 ]
 
 

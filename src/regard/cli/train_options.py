@@ -399,7 +399,7 @@ Assignments = Annotated[
     _option(
         "--set",
         "NAME=VALUE",
-        "Change one setting, e.g. training.ema=0.999; may be repeated. --dry-run lists all settings.",
+        "Change one setting, e.g. training.ema=0.999. May be repeated. --dry-run lists all settings.",
         RUN,
     ),
 ]

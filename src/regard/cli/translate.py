@@ -55,11 +55,13 @@ AT_ONCE = 4096
 Files = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="FILES", help="Files with one sentence per line; - is standard input, the default."
+        metavar="FILES",
+        help="Files with one sentence per line; - is standard input. Without FILES and --text, standard "
+        "input is read.",
     ),
 ]
 Sentences = Annotated[
-    list[str] | None, typer.Option("--text", metavar="TEXT", help="A sentence to translate; may be repeated.")
+    list[str] | None, typer.Option("--text", metavar="TEXT", help="A sentence to translate. May be repeated.")
 ]
 Scores = Annotated[
     bool,

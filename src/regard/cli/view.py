@@ -229,7 +229,8 @@ def _check_self_attention(seen: Seen, view: str | None) -> None:
     if view in OWN and not any(each.role.kind == "self" for each in seen.sites):
         sites = ", ".join(each.name for each in seen.sites) or "none"
         problem = f"the model has no self-attention; its attention sites: {sites}"
-        raise ArgumentError(message(f"--view {view}", problem, hint="a transformer has self-attention"))
+        hint = "choose another --view, or a run of a model with self-attention, such as a transformer"
+        raise ArgumentError(message(f"--view {view}", problem, hint=hint))
 
 
 def _check_head(seen: Seen, site: str | None, head: int | None) -> None:

@@ -41,10 +41,11 @@ CARRIED_WINDOW = 1024
 
 
 def evaluation_batches(text: EncodedText, settings: LanguageSettings) -> Iterable[TextBatch]:
-    """Return batches for text_loss(), in which every token of the text is predicted once.
+    """Return batches for text_loss(), in which every token of the text counts once in the loss.
 
-    A recurrent model reads a continuous text from beginning to end. In all other cases the model reads
-    overlapping windows; a document that fits into one window is read at once.
+    A recurrent model reads a continuous text from beginning to end, and keeps its state between windows. In
+    all other cases the model reads overlapping windows: the overlap is only context, and its tokens are not
+    counted again. A document that fits into one window is read at once.
     """
     window = settings.evaluation.window
     if settings.carried:

@@ -42,11 +42,11 @@ SENTENCES, MOST_SENTENCES = 1000, 10_000_000
 COMPARED, COUNTED = "Gold alignments", "Scores"
 
 EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
-    CommandOption("--source", "Source sentences, one per line; - is standard input.", "FILE"),
+    CommandOption("--source", "File with one source sentence per line; - is standard input.", "FILE"),
     CommandOption(
         "--target",
-        "Reference translations: line N is the translation of line N of --source. Repeat the option for "
-        "several references per sentence.",
+        "File with reference translations: line N is the translation of line N of --source. May be repeated: "
+        "each file has one more reference for each sentence.",
         "FILE",
         list[str],
     ),
@@ -126,12 +126,16 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 """The options of `regard evaluate` for translation."""
 
 REFERENCES = ("source", "target", "tsv", "jsonl", "split", "sentences", "gold_alignments", "base")
-"""The options whose values become fields of ReferenceOptions, besides --columns and --fields."""
+"""Names of the options that become fields of ReferenceOptions; --columns and --fields are set separately."""
 
 
 @dataclass(frozen=True)
 class TranslationEvaluation:
-    """The scores of translations, and the faithfulness of the attention if it was measured."""
+    """The result of `regard evaluate` for translation.
+
+    report: BLEU and the other scores.
+    faithful: how much the output depends on the attended source words; None if it was not measured.
+    """
 
     report: EvaluationReport
     faithful: FaithfulnessReport | None = None
@@ -191,10 +195,10 @@ def evaluate_translation(
 
 @dataclass(frozen=True)
 class ReferenceOptions:
-    """The options that say where the references are.
+    """The options of `regard evaluate` that say where the reference translations are.
 
-    They are in parallel files (source, target), in files of pairs (tsv or jsonl), or in a split of the
-    built-in corpus.
+    The references are in parallel files (source, target), in files of sentence pairs (tsv or jsonl), or in a
+    split of the built-in corpus.
     """
 
     source: str | None
@@ -214,7 +218,10 @@ class ReferenceOptions:
         return [*(self.tsv or ()), *(self.jsonl or ())]
 
     def check(self, translations: str | None) -> None:
-        """Raise ArgumentError unless one kind of references is named, with all the files that it needs."""
+        """Raise ArgumentError unless the references are named in one way only, with all files that it needs.
+
+        translations: the value of --translations, the file to evaluate; None if a run is evaluated.
+        """
         files = self.source is not None or bool(self.target)
         if self.split is not None and (files or self.rows or self.gold_alignments is not None):
             problem = "the built-in corpus has its own source, target and alignments"

@@ -31,10 +31,11 @@ MAX_SENTENCES = 100
 
 @dataclass(frozen=True)
 class FaithfulnessReport:
-    """How faithful the cross-attention of a model is, and how much it agrees with that of another run.
+    """How faithful the cross-attention of a model is: does the output depend on the attended source words?
 
-    results: the first result is for all sites together. If there are several sites, one result for each site
-    follows.
+    results: the first result is for all cross-attention layers (sites) together. If there are several sites,
+        one result for each site follows.
+    agreement: how similar the cross-attention of another run is; None if no other run was compared.
     """
 
     results: list[Faithfulness]
@@ -77,10 +78,12 @@ class FaithfulnessReport:
 def measure_faithfulness(
     translator: Any, references: References, other: Any | None = None
 ) -> FaithfulnessReport | None:
-    """Measure faithfulness on the first MAX_SENTENCES pairs, with progress on standard error.
+    """Measure how much the references depend on the attended source words, with progress on standard error.
 
-    other: the translator of another run, to compare its attention. Returns None, and reports why, if the
-    model has no attention to its source.
+    Only the first MAX_SENTENCES pairs are measured. Returns None, and reports why, if the model has no
+    attention to its source.
+
+    other: the translator of another run, whose attention is compared; None for no comparison.
     """
     sources, targets = references.sources[:MAX_SENTENCES], references.references[0][:MAX_SENTENCES]
     (sample,) = translator.score(sources[:1], targets[:1])

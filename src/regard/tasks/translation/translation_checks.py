@@ -33,9 +33,13 @@ def check_evaluation(how: Evaluating) -> None:
 
 
 def check_same_format(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise ArgumentError if the options name data in another format than the run that they resume.
+    """Raise ArgumentError if a run is resumed with data options of another format than it was started with.
 
-    Otherwise the merged settings would have both formats.
+    Otherwise the merged settings would name data in both formats, for example source, target and tsv.
+
+    folder: the run folder.
+    before: the settings in the run folder.
+    settings: the settings of the command line.
     """
     old, new = ways_named(before.get("data", {})), ways_named(settings["data"])
     if new and new != old:
