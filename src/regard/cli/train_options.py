@@ -1,4 +1,4 @@
-"""The options of `regard train`, and the setting that each of them sets."""
+"""The options of `regard train`, and the setting that each option sets."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SETTINGS = {
     "seeds": ("seeds",),
     "init_from": ("init_from",),
 }
-"""Parameter of train() -> the settings that its option sets, as far as the task has them."""
+"""Parameter of train() -> the settings that its option sets. A task need not have all these settings."""
 
 EXCLUSIVE = (
     ("minutes", "steps", "epochs"),
@@ -76,7 +76,7 @@ EXCLUSIVE = (
 
 
 def settings_of(options: Mapping[str, Any], task: type[RunTask]) -> dict[str, Any]:
-    """Return the values of options as nested settings of a task, without options that are None.
+    """Convert options of `regard train` to nested settings of a task. Options that are None are left out.
 
     Raises ArgumentError for an option whose setting the task does not have.
 
@@ -124,9 +124,9 @@ def _seeds(text: str) -> int | list[int]:
 def _has_setting(kind: Any, name: str) -> bool:
     """Return whether a task has a setting of this name, such as "training.steps".
 
-    It is also True if the section, such as "training", accepts any name.
+    The result is also True if the section, such as "training", accepts any name.
 
-    kind: the class of all settings.
+    kind: the class of all settings of the task.
     """
     *sections, last = name.split(".")
     for section in sections:
@@ -140,7 +140,7 @@ def _has_setting(kind: Any, name: str) -> bool:
 
 
 def _unknown_option(option: str, names: Sequence[str], task: type[RunTask]) -> ArgumentError:
-    """Return the error for an option that a task does not have. The hint lists the data options it has."""
+    """Return the error for an option that a task does not have; its hint lists the task's data options."""
     own, _ = task.data_options({})
     data = [
         f"--{other.replace('_', '-')}"
@@ -191,22 +191,27 @@ BuiltIn = Annotated[
 TrainFile = Annotated[Files, train_option("--train-file", DATA)]
 ValidFile = Annotated[
     Files,
-    _option("--valid-file", "FILE", "Text file of the validation set.", show_default=HELD_OUT_TEXT),
+    _option(
+        "--valid-file",
+        "FILE",
+        "File of the validation set, in the format of --train-file. May be repeated.",
+        show_default=HELD_OUT_TEXT,
+    ),
 ]
 ValidSource = Annotated[
     Files,
-    _option("--valid-source", "FILE", "Source sentences of the validation set.", show_default=HELD_OUT),
+    _option("--valid-source", "FILE", "Like --source, for the validation set.", show_default=HELD_OUT),
 ]
-ValidTarget = Annotated[Files, _option("--valid-target", "FILE", "Target sentences of the validation set.")]
-ValidTsv = Annotated[Files, _option("--valid-tsv", "FILE", "TSV file of the validation set.")]
-ValidJsonl = Annotated[Files, _option("--valid-jsonl", "FILE", "JSON lines file of the validation set.")]
+ValidTarget = Annotated[Files, _option("--valid-target", "FILE", "Like --target, for the validation set.")]
+ValidTsv = Annotated[Files, _option("--valid-tsv", "FILE", "Like --tsv, for the validation set.")]
+ValidJsonl = Annotated[Files, _option("--valid-jsonl", "FILE", "Like --jsonl, for the validation set.")]
 GoldAlignments = Annotated[
     Files,
     _option(
         "--gold-alignments",
         "FILE",
-        "Word alignments of the training pairs, for --guided. Line N has the links of pair N: 0-2 links "
-        "source word 0 to target word 2.",
+        "File with word alignments of the training pairs, for --guided. Line N has the links of pair N: 0-2 "
+        "links source word 0 to target word 2. May be repeated.",
     ),
 ]
 Tokenizer = Annotated[
@@ -221,7 +226,11 @@ Tokenizer = Annotated[
 VocabSize = Annotated[
     int | None,
     _option(
-        "--vocab-size", "INT", "Vocabulary size; for translation, of each side.", show_default=CHOSEN, min=5
+        "--vocab-size",
+        "INT",
+        "Vocabulary size; for translation, of the source and of the target.",
+        show_default=CHOSEN,
+        min=5,
     ),
 ]
 TaskName = Annotated[
@@ -229,7 +238,7 @@ TaskName = Annotated[
     _option(
         "--task",
         "NAME",
-        "Task: translation, language, classification, or a class of your own as package.module:Class.",
+        "Task: translation, language (language model), classification, or package.module:Class for your own.",
         RUN,
         callback=bounds.none_if_default,
     ),
@@ -292,7 +301,7 @@ Minutes = Annotated[
     _option(
         "--minutes",
         "FLOAT",
-        "Train for this many minutes; the learning rate decays to zero by then.",
+        "Train for this many minutes; the learning rate decays to zero at the end.",
         TRAINING,
         callback=bounds.finite,
     ),
@@ -323,7 +332,7 @@ BatchTokens = Annotated[
 ]
 BatchSize = Annotated[
     int | None,
-    _option("--batch-size", "INT", "Batch size in sentence pairs, instead of --batch-tokens.", TRAINING),
+    _option("--batch-size", "INT", "Batch size in pairs or texts, instead of --batch-tokens.", TRAINING),
 ]
 LearningRate = Annotated[
     float | None,
@@ -362,7 +371,8 @@ EstimatorName = Annotated[
     _option(
         "--estimator",
         "NAME",
-        "Estimator for --select hard: reinforce. To set its options: --set training.estimator.samples=2.",
+        "Gradient estimator for --select hard: reinforce. To set its number of samples: --set "
+        "training.estimator.samples=2.",
         TRAINING,
     ),
 ]

@@ -28,7 +28,7 @@ LEAST_SCALE = 0.01
 decreases are smaller than LEAST_SCALE, all words are drawn lighter, so that they do not look important."""
 
 OWN_VIEWS = MappingProxyType({ERASURE: "the words, shaded by how much the probability falls without a word"})
-"""Name of a view that only classification has -> its help text. Other tasks cannot hide single words."""
+"""Name of a view that only classification has -> its help text. This view needs the classifier."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     "text",
