@@ -39,7 +39,7 @@ COMMANDS = (
     "doctor",
     "data",
 )
-"""The commands, in the order of the help. To add a command, write NAME() in NAME.py, and add NAME here."""
+"""The commands, in the order of the help. To add one, write a function NAME() in NAME.py, and add NAME here."""
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -47,7 +47,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _Commands(CommandGroup):
-    """The group of all commands; a command is imported when it is used."""
+    """All commands of `regard`. The module of a command is imported only when the command is used."""
 
     def __init__(self, **options: Any):
         super().__init__(**options)
@@ -179,15 +179,15 @@ def _status(arguments: list[str] | None) -> int:
 
 
 def _printable(path: Any) -> str:
-    """Return a path as text without control characters."""
+    """Return the path of a file as text that can be printed: control characters are replaced by �."""
     text = os.fsencode(path).decode("utf-8", "replace") if isinstance(path, str | bytes) else str(path)
     return "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
 def _invalid_value(error: Any) -> str:
-    """Return the message for a number that is invalid or out of range; "" for other errors of Typer.
+    """Return the message for an option whose number is invalid or out of range; "" for other errors.
 
-    Typer validates numbers with pydantic, whose error contains the value and the bound.
+    error: the error that Typer raised. It contains the value and the bound.
     """
     option = "".join(getattr(getattr(error, "param", None), "opts", ())[:1])
     details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()

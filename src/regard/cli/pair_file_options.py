@@ -40,12 +40,22 @@ TRAIN_FILES = {
 
 
 def pair_option(name: str, panel: str | None = None, **more: Any) -> Any:
-    """Return one of the options in PAIR_FILES. panel: the heading under which the help lists it."""
+    """Return an option for files of sentence pairs.
+
+    name: a key of PAIR_FILES, such as --source.
+    panel: the heading under which the help lists the option.
+    more: further arguments of typer.Option().
+    """
     return _option(name, PAIR_FILES[name], panel, **more)
 
 
 def train_option(name: str, panel: str | None = None, **more: Any) -> Any:
-    """Return one of the options in TRAIN_FILES. panel: as in pair_option()."""
+    """Return an option of `regard train` for files.
+
+    name: a key of TRAIN_FILES, such as --train-file.
+    panel: the heading under which the help lists the option.
+    more: further arguments of typer.Option().
+    """
     return _option(name, TRAIN_FILES[name], panel, **more)
 
 

@@ -52,7 +52,7 @@ Chosen = Annotated[
 
 @dataclass(frozen=True)
 class PairFiles:
-    """The files of sentence pairs on the command line. Each field is the value of the option of this name."""
+    """The files of sentence pairs on the command line. A field is the value of the option of that name."""
 
     source: list[str] | None
     target: list[str] | None
@@ -70,13 +70,16 @@ class PairFiles:
         """Raise ArgumentError unless one kind of files is named: --source and --target, --tsv or --jsonl."""
         ways = (self.source or self.target, self.tsv, self.jsonl)
         if sum(map(bool, ways)) != 1 or bool(self.source) != bool(self.target):
-            problem = "more than one kind of files is named, or one side is missing"
+            problem = "more than one kind of files is named, or the source or the target is missing"
             problem = problem if self.all else "no files of pairs are named"
             expected = "--source and --target, or --tsv, or --jsonl"
             raise ArgumentError(message(command, problem, expected=expected))
 
     def pairs(self, choose: list[str] | None) -> Pairs:
-        """Return the pairs as an object that can be checked and split. choose: the values of --choose."""
+        """Return the pairs as a Pairs object, which can be checked and split.
+
+        choose: the values of --choose, such as "invalid=replace".
+        """
         return read_pairs(
             self.source or None,
             self.target or None,
