@@ -39,7 +39,7 @@ COMMANDS = (
     "doctor",
     "data",
 )
-"""The commands, in the order of the help. To add one, write a function NAME() in NAME.py, and add NAME here."""
+"""The commands, in the order of the help. To add a command, write NAME() in NAME.py, and add NAME here."""
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

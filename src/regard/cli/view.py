@@ -150,18 +150,17 @@ def view(
 ) -> None:
     """Show the attention of a run for one text, in the terminal or in a file.
 
-    Translation: the text is translated, and the attention to the source words is shown. Language models: the
-    self-attention is shown, from each token to the tokens before it. Classification: the words of the text
-    are shaded by their attention weights; a table shows how much the probability of the class changes if each
-    word is hidden.
+    Translation: the attention of the translation to the words of the text. Language models: self-attention of
+    each token to the tokens before it. Classification: the words, shaded by their attention weights, and a
+    table of how much the probability of the class changes if each word is hidden.
 
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.
 
     The line under a picture of a translation says how much the translation depends on the words that it
     attends to: by how many nats the log-probability decreases if the most attended source word is masked and,
-    for comparison, if a random source word is masked. With --site or --head, the word is masked only in this
-    site or head. See docs/faithfulness.md.
+    for comparison, if a random source word is masked. With --site or --head, the most attended word is that
+    of this site or head; a word is always masked in all cross-attention layers. See docs/faithfulness.md.
 
     Examples:
 

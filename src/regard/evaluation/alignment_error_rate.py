@@ -166,9 +166,10 @@ def linked(proposed: Any) -> frozenset[Link]:
 
 
 def past_the_end(drawn: Sequence[Links], lengths: Sequence[Link]) -> list[tuple[int, Link]]:
-    """Return the links to words that do not exist in their sentence, as (sentence index, link).
+    """Return the links whose word indices are out of range, as (index of the sentence pair, link).
 
-    lengths: the number of source and target words of each sentence.
+    drawn: the gold alignment of each sentence pair.
+    lengths: the number of source words and of target words of each sentence pair.
 
     >>> past_the_end([parse_links("0-0 1-1"), parse_links("0-0 1p2")], [(2, 2), (2, 2)])
     [(1, (1, 2))]

@@ -96,8 +96,8 @@ def _measured(translator: Any, translation: Any, drawing: ViewOptions) -> Seen:
     """Return the attention of a translation, with a note on its faithfulness for the captions of pictures.
 
     Faithfulness (does the output depend on the attended source words?) is measured for cross-attention. If
-    drawing.site is a cross-attention layer (site), it is measured for this site and drawing.head only;
-    otherwise for all cross-attention, and the note says so.
+    drawing.site is a cross-attention layer (site), the attended words are those of this site and of
+    drawing.head; otherwise those of all cross-attention, and the note says so.
     """
     seen, site, head = translation.seen(), drawing.site, drawing.head
     empty = not translation.text.strip() or len(translation.source_units) < 2
