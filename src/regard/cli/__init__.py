@@ -175,7 +175,7 @@ def _status(arguments: list[str] | None) -> int:
             _drop_output()
             return _print_error(f"standard output: cannot be written: {error.strerror}", 1)
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return _print_error(f"{text}\nhint: REGARD_TRACEBACK=1 shows where it happened", 1)
+        return _print_error(f"{text}\nhint: REGARD_TRACEBACK=1 shows the traceback", 1)
 
 
 def _printable(path: Any) -> str:

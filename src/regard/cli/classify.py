@@ -32,7 +32,7 @@ from regard.evaluation.classification import Classification
 __all__ = ["classify"]
 
 AT_ONCE = 4096
-"""Number of input lines that are classified together: sorted by length, batches need less padding."""
+"""Number of input lines that are classified together. They are sorted by length for less padding."""
 
 ONE_TEXT = "one text per line, because this run classifies single texts"
 """The expected content of a file, for messages, if the run classifies single texts instead of pairs."""

@@ -248,7 +248,10 @@ def _tokens(option: str, side: str, word: int, words: Sequence[int]) -> list[int
 
 
 def _place(option: str, text: str) -> dict[str, Any]:
-    """Parse a site and, optionally, a head: decoder.1.cross or decoder.1.cross:0."""
+    """Parse the name of an attention layer (site), with or without a head: decoder.1.cross:0.
+
+    option: the option that the text is from, for error messages.
+    """
     match = PLACE.fullmatch(text)
     if match is None:
         raise ArgumentError(

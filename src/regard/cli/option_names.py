@@ -190,7 +190,7 @@ def similar_options(name: str, options: Iterable[str]) -> list[str]:
     """Return the options that are similar to an unknown option, at most SIMILAR, the best first.
 
     An option is similar if it begins with the unknown name, if the unknown name begins with it and a hyphen,
-    or if both differ by a few letters.
+    or if the two names differ by a few letters.
 
     >>> similar_options("--epoch", ["--epochs", "--steps"])
     ['--epochs']

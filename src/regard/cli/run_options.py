@@ -120,7 +120,7 @@ Sampling = Annotated[
     bool,
     typer.Option(
         "--sample",
-        help="Sample tokens from the predicted probabilities, instead of using the most probable ones.",
+        help="Sample tokens from the predicted probabilities, instead of searching for the best output.",
         rich_help_panel=SEARCHING,
     ),
 ]

@@ -124,14 +124,14 @@ def score(
     if issubclass(task_in_regard(run, "translation or language"), find_task("language")):
         for option, given in pairs.items():
             if given:
-                hint = f"regard score {shown(run)} FILES, or --text TEXT"
+                hint = f"use regard score {shown(run)} FILES, or --text TEXT"
                 raise ArgumentError(message(option, "this run is a language model", hint=hint))
         _score_lines(given_lines(files, text), open_task("language", *loading), output, form)
         return
     if files or text:
         option = "--text" if text else "FILES"
         problem = "a language model scores single texts, but this run is not a language model"
-        hint = "a translator scores pairs: --source FILE --target FILE"
+        hint = "give sentence pairs to a translator: --source FILE --target FILE"
         raise ArgumentError(message(option, problem, hint=hint))
     given_pairs = PairFiles(source, target, tsv, jsonl, columns, fields)
     given_pairs.check("regard score")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["import_from_here", "next_command", "resume_command", "task_of_run"]
 
 WITH_TASK = ("show", "evaluate", "view", "average")
-"""Commands for trained runs that have the option --task."""
+"""The commands that read a trained run and have the option --task."""
 
 OwnTask = Annotated[
     str | None,

@@ -41,7 +41,7 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "max_source_length": (MaxSourceLength, MAX_SOURCE_LENGTH),
     "batch_tokens": (BatchTokens, BATCH_TOKENS),
 }
-"""Option that other commands have too -> the annotation of its function parameter, and its default."""
+"""Option that other commands have too, e.g. beam_size -> annotation and default of its function parameter."""
 
 
 def with_task_options(attribute: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -177,7 +177,7 @@ def heads() -> TourStep:
     names = [f"head {number}: {question}" for number, question in enumerate(questions, start=1)]
     return TourStep(
         "Many heads: several questions at once",
-        "One head has one set of weights. Two heads read the same sentence for where he went, and why.",
+        "One head has one set of weights. Two heads ask two questions about the sentence: where and why.",
         "attention(query, key)        # (B, H, T, D): H = 2 heads; MultiHead is the layer",
         [draw(_weights(seen)[0, :, 0], names, words, numbers=True, most=1)],
     )

@@ -234,7 +234,7 @@ def _stopped_early(folder: Path) -> Iterator[None]:
 def _advice(settings: Mapping[str, Any]) -> str:
     """Return advice for a run that was too short: train longer, or do not set the model size if it is set.
 
-    If it is not set, a size is chosen that suits the length of the run.
+    If the user does not set the model size, a size is chosen that suits the length of the run.
     """
     model = settings.get("model", {})
     size = next((f"model.{name}" for name in ("width", "size", "layers") if model.get(name) is not None), "")

@@ -238,7 +238,7 @@ TaskName = Annotated[
     _option(
         "--task",
         "NAME",
-        "Task: translation, language (language model), classification, or package.module:Class for your own.",
+        "Task: translation, language, classification, or package.module:Class for a task of your own.",
         RUN,
         callback=bounds.none_if_default,
     ),

@@ -50,7 +50,7 @@ from regard.tasks.translation.translation_page import TranslationPage, describe_
 __all__ = ["translate"]
 
 AT_ONCE = 4096
-"""Default number of input lines that are translated together: sorted by length, batches need less padding."""
+"""Default number of input lines that are translated together. They are sorted by length for less padding."""
 
 Files = Annotated[
     list[str] | None,
@@ -89,7 +89,7 @@ AtOnce = Annotated[
     typer.Option(
         "--at-once",
         metavar="INT",
-        help="Number of input lines that are read and translated together, before they are written.",
+        help="Number of input lines that are read and translated together, before any output is written.",
         show_default=f"{AT_ONCE}; 1 if you type the lines in a terminal",
         min=1,
         max=bounds.LINES,
@@ -131,9 +131,9 @@ def translate(
     Files are UTF-8, plain or gzip. Warnings on standard error report invalid bytes (they are replaced), lines
     that are too long, translations that reached the maximum length, and unknown words.
 
-    With --n-best N, each source line gives N lines of output. Each has five fields, separated by tabs: number
-    of the source line (the first is 1), rank, score with length penalty, log-probability, text. Exception: a
-    source line that is split because it is too long gives only one translation.
+    With --n-best N, each source line gives N output lines. An output line has five fields, separated by tabs:
+    number of the source line (the first is 1), rank, score with length penalty, log-probability, text.
+    Exception: a source line that is split because it is too long gives only one translation.
 
     Examples:
 

@@ -36,8 +36,9 @@ LINK = re.compile(r"([0-9]{1,9})([-p?])([0-9]{1,9})(?::[0-9]{1,9}(?:\.[0-9]{1,18
 class Links:
     """The links of one sentence pair, as (source word, target word), counted from 0.
 
-    sure, possible: the sure and the possible links, as in Och and Ney (2003). The constructor adds the sure
-        links to the possible links.
+    sure: the unambiguous links (Och and Ney 2003).
+    possible: also the links on which annotators disagree, or which are part of a phrase. The constructor adds
+        the sure links to the possible links.
 
     >>> links = parse_links("0-0 1-2 1p3")
     >>> sorted(links.sure), sorted(links.possible)

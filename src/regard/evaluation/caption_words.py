@@ -1,4 +1,4 @@
-"""The words of captions, for CIDEr-D and caption BLEU, and the checks of their arguments."""
+"""Split captions into words, and check the arguments of the caption metrics (CIDEr-D and caption BLEU)."""
 
 from __future__ import annotations
 

@@ -73,7 +73,9 @@ def cider_d(captions: Iterable[str], references: Iterable[Iterable[str]]) -> Sco
 
 
 class CiderD:
-    """CIDEr-D with prepared references, to score the captions of several models or checkpoints.
+    """CIDEr-D for fixed references, whose tf-idf vectors are computed only once.
+
+    Use it to score the captions of several models or checkpoints.
 
     references: for each image, one or more references.
 

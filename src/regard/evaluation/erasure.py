@@ -98,7 +98,7 @@ class Trials(Generic[T]):
         self._indices: dict[T, int] = {}
 
     def add(self, trial: T) -> int:
-        """Add a trial, unless an equal one was added before; return its index."""
+        """Add a trial, unless an equal trial was added before; return its index."""
         if trial not in self._indices:
             self._indices[trial] = len(self.all)
             self.all.append(trial)

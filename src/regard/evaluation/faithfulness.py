@@ -31,8 +31,8 @@ from regard.viewing.word_groups import spelled_or_space
 __all__ = ["Faithfulness", "Translates", "WordTruth", "faithfulness"]
 
 FRACTIONS = (0.1, 0.2, 0.5)
-"""Comprehensiveness is measured with these fractions of the source words hidden, sufficiency with only these
-fractions kept: the source words with the largest attention weights."""
+"""Fractions of the source words, those with the largest attention weights. To measure comprehensiveness, this
+fraction of the words is hidden; to measure sufficiency, all other words are hidden."""
 
 
 @runtime_checkable
@@ -262,7 +262,7 @@ class _Plan:
         self.unit = scored.units[1]
         if not passage.attention:
             problem = f"{type(model).__name__} has no attention to the source"
-            hint = "use bahdanau, luong or transformer"
+            hint = "use a model with attention: bahdanau, luong or transformer"
             raise ArgumentError(message("faithfulness()", problem, hint=hint))
         weights_VW = scored.align(at, head).matrix.double().numpy()
         self.pairs.append(Pair(passage.source_token_ids, passage.token_ids))

@@ -1,8 +1,9 @@
 """Symmetrization: combine the word alignments of two translation directions into one.
 
 Attention links each target word to one source word; a model of the opposite direction links each source word
-to one target word. The intersection of both has high precision, the union has high recall. The grow-diag
-methods start with the intersection and add links of the union (Och and Ney 2003; Koehn, Och and Marcu 2003).
+to one target word. The intersection of both alignments has high precision, their union has high recall. The
+grow-diag methods start with the intersection and add links of the union (Och and Ney 2003; Koehn, Och and
+Marcu 2003).
 """
 
 from __future__ import annotations

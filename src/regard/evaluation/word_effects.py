@@ -27,7 +27,7 @@ ROWS = 12
 """Maximum number of words in the printed table. The words that change the probability the most are shown."""
 
 SMALLEST = 0.0005
-"""If no word changes the probability by more than this, sentence() names no word."""
+"""If no word changes the probability by more than this, WordEffects.sentence() names no word."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def hide_each_word(classifier: TextClassifier, line: Line) -> WordEffects:
     trials = [Trial(0, side, unknown=each) for (side, _), each in zip(words, places, strict=True)] + [
         Trial(0, side, hidden=each)
         for (side, _), each in zip(words, places, strict=True)
-        if site is not None and len(result.texts[side].places) > 1  # the pooling needs a visible word
+        if site is not None and len(result.texts[side].places) > 1  # one word must remain
     ]
     chances = numpy.exp(trial_scores(PredictedLabels(classifier, site, [result]), trials)).tolist()
     by_trial = dict(zip(trials, chances, strict=True))

@@ -21,7 +21,7 @@ TASKS = {
 """Name of a task -> its module and class. The module is imported when the task is used."""
 
 DEFAULT = "translation"
-"""The task that is used if neither --task of `regard train` nor config.toml names one."""
+"""The task that is used if neither --task of `regard train` nor config.toml names a task."""
 
 OWN = "package.module:Class"
 """How a user names a task that is not in TASKS: its module, a colon, and its class."""

@@ -118,7 +118,7 @@ def _epoch_steps(
     task: type[RunTask], settings: Mapping[str, Any], corpus: LabelledCorpus, group: int
 ) -> float:
     """Return the number of optimizer steps of an epoch. group: the number of batches of one step."""
-    with torch.device("meta"):  # the model gets no memory: len_epoch() needs no weights
+    with torch.device("meta"):  # no memory for the weights: len_epoch() does not need them
         return _built(task, settings, corpus, "cpu").len_epoch(0) / group
 
 

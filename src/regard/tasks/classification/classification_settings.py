@@ -56,13 +56,13 @@ class ClassificationData(Section):
 
 
 class ClassificationModel(ModelSettings):
-    """The name of the model, and its options for build_classifier()."""
+    """The section [model] of the settings: `name`, and further arguments of build_classifier()."""
 
     name: str = "lstm"
 
 
 class ClassificationTraining(Training):
-    """Training settings of a classification run: those of all tasks, and three special ones.
+    """The training settings of a classification run. It has those of all tasks, and also:
 
     best: the metric that selects the best checkpoint.
     label_smoothing: weight of the uniform distribution in the target distribution of the loss.

@@ -79,7 +79,7 @@ TOKENS = ("lowercase", "tokenizer", "vocab_size")
 
 
 class ClassificationTask(RunTask):
-    """Train a classifier on labelled texts, or pairs of texts, and evaluate it on the validation texts."""
+    """Trains a classifier on labelled texts, or pairs of texts, and evaluates it on the validation texts."""
 
     model: Classifier
     settings_type = ClassificationSettings
@@ -199,7 +199,9 @@ class ClassificationTask(RunTask):
         pairs, second = settings.model.options.get("pairs", False), settings.data.second
         if pairs is not (second is not None):
             problem = f"model.pairs is {pairs}, and data.second is {'not set' if second is None else second}"
-            hint = "set data.second, the column of the second text, for pairs of texts, and only for them"
+            hint = (
+                "do not set model.pairs; for pairs of texts, set data.second, the column of the second text"
+            )
             raise ArgumentError(message("the settings", problem, hint=hint))
 
     @classmethod

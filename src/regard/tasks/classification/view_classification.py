@@ -27,7 +27,7 @@ LEAST_SCALE = 0.01
 """In the view "erasure", the word without which the probability decreases most is drawn darkest. If all
 decreases are smaller than LEAST_SCALE, all words are drawn lighter, so that they do not look important."""
 
-OWN_VIEWS = MappingProxyType({ERASURE: "the words, shaded by how much the probability falls without a word"})
+OWN_VIEWS = MappingProxyType({ERASURE: "words, shaded by how much the probability falls without each word"})
 """Name of a view that only classification has -> its help text. This view needs the classifier."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (

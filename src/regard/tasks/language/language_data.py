@@ -49,7 +49,7 @@ class TextLines:
 
     @property
     def name(self) -> str:
-        """The files, for messages."""
+        """The names of the files, for messages."""
         more = len(self.files) - 1
         return shown(self.files[0]) + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
 

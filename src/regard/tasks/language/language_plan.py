@@ -57,8 +57,8 @@ TRANSFORMER_SIZES = {
     2_000_000: {"width": 256, "layers": 4, "heads": 4, "inner": 1024},
     20_000_000: {"width": 512, "layers": 6, "heads": 8, "inner": 2048},
 }
-"""Maps a number of tokens to the size of a model that is trained on at least this many tokens. The last size
-is only used on GPUs."""
+"""Number of training tokens -> size of a recurrent model, or of a Transformer, that is trained on at least so
+many tokens. The last size is only used on GPUs."""
 
 TUNING_RATE = 3e-4
 """The learning rate of a run that starts from the weights of another run."""

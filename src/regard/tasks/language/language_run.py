@@ -232,9 +232,11 @@ class LanguageRun(LoadedRun):
         return text_loss(self.model, evaluation_batches(text, self.settings), text)
 
     def encode_line(self, text: str, place: str) -> list[int]:
-        """Return the tokens of a line to score, without EOS. place: the file and line, for error messages.
+        """Return the tokens of a line to score, without EOS.
 
         Raise ArgumentError if the line has more tokens than the model has positions.
+
+        place: the file and line, for error messages.
         """
         tokens, longest = self.tokenizer.encode(text), self.model.longest_target
         if longest is not None and len(tokens) >= longest:

@@ -28,8 +28,8 @@ class TextData(Section):
     streams: a recurrent model reads a continuous text as this many parallel parts, and carries its state from
         window to window.
     lowercase: whether to lowercase the text.
-    tokenizer: unigram, bpe, word, character or closed-word. The vocabulary of closed-word has all words of
-        the training text, which contains the word <unk> in place of unknown words.
+    tokenizer: unigram, bpe, word, character or closed-word. closed-word is for a text in which rare words are
+        already replaced by <unk>, as in Penn Treebank: its vocabulary has all words of the training text.
     max_length: maximum number of tokens of a document; longer training documents are dropped.
     """
 
@@ -57,13 +57,13 @@ class TextData(Section):
 
 
 class LanguageModelSettings(ModelSettings):
-    """The name of the model, and its options for build_language_model()."""
+    """The section [model] of the settings: `name`, and further arguments of build_language_model()."""
 
     name: str = "lstm"
 
 
 class LanguageTraining(Training):
-    """Training settings of a language model run: those of all tasks, and two with other values or defaults.
+    """The training settings of a language model run. It has those of all tasks, and also:
 
     best: the metric that selects the best checkpoint.
     label_smoothing: weight of the uniform distribution in the target distribution of the loss.

@@ -34,7 +34,9 @@ This saves memory: with 8 heads and 2,048 tokens, all weights of a layer take 13
 TOP = 32
 
 LOGITS, WEIGHTS = 2**26, 2**20
-"""Maximum number of logits (B T V) of a forward pass, and of attention weights (B T T) of each head."""
+"""LOGITS: maximum number of logits (B T V) of a forward pass.
+
+WEIGHTS: maximum number of attention weights (B T T) of each head in a forward pass."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +90,7 @@ def observe_texts(
     return [
         ObservedText(
             tuple(scores[row][:size]),
-            # Copied, because a view would keep the weights of the whole batch in memory.
+            # The weights are copied, because a view would keep those of the whole batch in memory.
             BySite(
                 {site: each[row, ..., :size, :size].numpy().copy() for site, each in weights.items()},
                 record.roles,

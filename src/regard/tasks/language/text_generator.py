@@ -78,9 +78,9 @@ class TextGenerator:
     first_token: int
 
     def encode_prompt(self, text: str, place: str) -> list[int]:
-        """Return the tokens of a prompt. place: the file and line, or the call, for error messages.
+        """Return the tokens of a prompt. In continuous text, a line break in the prompt is EOS.
 
-        In continuous text, a line break in the prompt is EOS, the end of a line.
+        place: the file and line, or the call, for error messages.
 
         Raise ArgumentError if no word of the prompt is in the vocabulary, or if the model has too few
         positions.
@@ -243,7 +243,10 @@ class TextGenerator:
 
 
 def checked_texts(call: str, name: str, texts: str | Iterable[str]) -> list[str]:
-    """Return the texts as a list; raise ArgumentError if one is not a str. name: "line" or "prompt".
+    """Return the texts as a list; raise ArgumentError if one of them is not a str.
+
+    call: the public function that was called, for the error message.
+    name: what a text is called in the error message, "line" or "prompt".
 
     >>> checked_texts("score()", "line", "a rose")
     ['a rose']

@@ -26,7 +26,9 @@ from regard.viewing.html_document import check_ending, document, safe, static
 __all__ = ["TextResult", "save_texts", "unknown_note"]
 
 MATRIX = 48
-"""Maximum number of words of a text whose attention is drawn as a matrix. Longer texts are drawn as a map."""
+"""Maximum number of words of a text whose attention is drawn as a matrix with a row for each word.
+
+Longer texts are drawn as a map: each cell is the largest weight in a block of tokens."""
 
 LAYERS = 24
 """Maximum number of attention layers that are drawn on a page."""

@@ -91,7 +91,7 @@ class StopCheck:
         """Return which hypotheses end, a boolean tensor (b, K) for K hypotheses of each of b prompts.
 
         tokens: the tokens generated so far, (b, K, t).
-        index: the prompt of each row of tokens, (b,).
+        index: for each row of `tokens`, the index of its prompt, (b,).
         """
         if self.observer is not None:
             self.observer(tokens[0, 0].tolist())

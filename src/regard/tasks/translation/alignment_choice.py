@@ -182,10 +182,10 @@ def read_choice(folder: str | Path) -> Choice | None:
         if not (isinstance(choice.site, str) and valid_head and isinstance(choice.shifted, bool)):
             raise TypeError
         if content.get("checksum", _checksum(choice)) != _checksum(choice):
-            raise ValueError("the checksum does not match: delete it if you have edited this file")
+            raise ValueError("its checksum does not match; if you have edited the file, delete the checksum")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"the file is damaged ({str(error) or type(error).__name__})"
-        hint = "delete it to align by all layers and heads, or run regard align --choose again"
+        hint = "delete the file to align by all layers and heads, or run regard align --choose again"
         raise DataError(message(str(path), problem, hint=hint)) from None
     return choice
 
@@ -203,5 +203,5 @@ def check_choice(model: Model, choice: Choice, folder: str | Path) -> None:
     try:
         averaged(attention, choice.site, choice.head)
     except (ArgumentError, UnknownName) as error:
-        hint = "delete it to align by all layers and heads, or run regard align --choose again"
+        hint = "delete the file to align by all layers and heads, or run regard align --choose again"
         raise DataError(message(str(Path(folder) / CHOSEN), str(error), hint=hint)) from None

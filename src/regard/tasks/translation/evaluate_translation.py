@@ -90,7 +90,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     ),
     CommandOption(
         "--lowercase/--cased",
-        "Lowercase the text before scoring, or not.",
+        "Lowercase translations and references before scoring, or not.",
         kind=bool,
         shown_default="the setting of the run; without a run, --cased",
         panel=COUNTED,
@@ -104,7 +104,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     ),
     CommandOption(
         "--moses",
-        "Also compute BLEU with the Moses tokenizer of this language, e.g. en.",
+        "Also compute BLEU with the Moses tokenizer for this language, e.g. en.",
         "LANGUAGE",
         panel=COUNTED,
     ),
@@ -245,7 +245,7 @@ class ReferenceOptions:
     def check_split(self, settings: TranslationSettings) -> None:
         """Raise ArgumentError if --split is used with a run that was not trained on the built-in corpus."""
         if self.split is not None and settings.data.built_in is None:
-            hint = "regard data korean --split test writes these sentences to files"
+            hint = "use files: regard data korean --split test, then --source and --target"
             problem = "this run was not trained on the built-in corpus"
             raise ArgumentError(message(f"--split {self.split}", problem, hint=hint))
 

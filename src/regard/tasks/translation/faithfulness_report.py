@@ -26,7 +26,7 @@ LEGEND = (
 """Explanation of the columns of the table, printed below it."""
 
 MAX_SENTENCES = 100
-"""Maximum number of sentences to measure on, which is slow: every target word is scored about 15 times."""
+"""Maximum number of sentences to measure. It is small because each target word is scored about 15 times."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,16 @@ class FaithfulnessReport:
         lines: list[RenderableType] = [Text(""), self.table()]
         lines.append(Text(LEGEND, style="dim"))
         lines.append(Text(f"{first.summary()}."))
-        lines.append(Text(f"Uniform attention costs {first.uniform:.2f} nats per word."))
+        lines.append(Text(f"With uniform attention, the loss is {first.uniform:.2f} nats per word higher."))
         if self.agreement is not None:
             lines.append(Text(f"With the other run: {self.agreement}."))
         return Group(*lines)
 
     def table(self) -> Table:
-        """Return a table with a row for all sites, and one for each site if there are several."""
+        """Return a table with a row for all attention layers (sites) together, and a row for each site.
+
+        If there is only one site, the table has one row.
+        """
         first = self.results[0]
         title = f"Faithfulness over {first.sentences:,} references, {len(first.words):,} words: loss in nats"
         table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")

@@ -46,7 +46,7 @@ USUAL_BATCH = {"cpu": 2048, "cuda": 4096}
 """Kind of device -> the batch size, in tokens, of a run whose length is set in steps."""
 
 REPEATS = 8
-"""Number of epochs that is enough for any model size: to train longer, a larger model is better."""
+"""A model needs no more than this many epochs: in longer runs, a larger model is better than more epochs."""
 
 MEASUREMENTS = 3
 """Maximum number of model sizes whose speed is measured."""
@@ -129,7 +129,7 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """How long the run will take, including its evaluations; None if the speed was not measured."""
+        """How many seconds the run will take, with its evaluations; None if the speed was not measured."""
         if self.tokens_per_second is None:
             return None
         return self.tokens / self.tokens_per_second / (1 - EVALUATION_PART - RESERVED)

@@ -25,7 +25,7 @@ FIXED = ("task", "model", *(f"data.{name}" for name in TOKENS))
 
 
 def check_evaluation(how: Evaluating) -> None:
-    """Check the evaluation settings before training, not only when the first evaluation uses them."""
+    """Raise an error if an evaluation setting is invalid: before training, not at the first evaluation."""
     if how.tokenize not in TOKENIZERS:
         raise UnknownName("value of evaluation.tokenize:", how.tokenize, TOKENIZERS)
     bleu(["a"], ["a"], tokenize=how.tokenize, lowercase=how.lowercase)

@@ -270,7 +270,9 @@ def _built_in(data: Data) -> Split:
 
 
 def texts(pairs: Pairs, count: int) -> Iterator[tuple[str, str]]:
-    """Yield `count` pairs as text, at equal distances in the file: a file may be sorted by length.
+    """Yield `count` pairs as text, at equal distances in the file.
+
+    The first pairs would not be typical if the file is sorted by length.
 
     >>> from regard.data import pairs_from_lists
     >>> numbers = [str(number) for number in range(9)]

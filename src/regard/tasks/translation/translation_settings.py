@@ -48,7 +48,7 @@ class Data(Section):
     lowercase: whether to lowercase the text.
     tokenizer: unigram, bpe, word or character.
     source_vocab_size, target_vocab_size: vocabulary sizes.
-    joint: one vocabulary for both sides.
+    joint: whether source and target share one vocabulary.
     subword_sampling: strength of subword regularization (0 disables it).
     max_length: maximum number of tokens of each side; longer pairs are dropped.
     """
@@ -101,13 +101,13 @@ class Data(Section):
 
 
 class TranslationModel(ModelSettings):
-    """The name of the model, and its options for build_model()."""
+    """The section [model] of the settings: `name`, and further arguments of build_model()."""
 
     name: str = "bahdanau"
 
 
 class TranslationTraining(Training):
-    """Training settings of a translation run: those of all tasks, and four that are special for translation.
+    """The training settings of a translation run. It has those of all tasks, and also:
 
     best: the metric that selects the best checkpoint.
     label_smoothing: weight of the uniform distribution in the target distribution of the loss.
