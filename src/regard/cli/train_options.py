@@ -1,4 +1,4 @@
-"""The options of `regard train`, and the setting that each of them sets."""
+"""The options of `regard train`, and the setting that each option sets."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ SETTINGS = {
     "seeds": ("seeds",),
     "init_from": ("init_from",),
 }
-"""Parameter of train() -> the settings that its option sets, as far as the task has them."""
+"""Parameter of train() -> the settings that its option sets. A task need not have all these settings."""
 
 EXCLUSIVE = (
     ("minutes", "steps", "epochs"),
@@ -77,7 +77,7 @@ EXCLUSIVE = (
 
 
 def settings_of(options: Mapping[str, Any], task: type[RunTask]) -> dict[str, Any]:
-    """Return the values of options as nested settings of a task, without options that are None.
+    """Convert options of `regard train` to nested settings of a task. Options that are None are left out.
 
     Raises ArgumentError for an option whose setting the task does not have.
 
@@ -126,9 +126,9 @@ def _seeds(text: str) -> int | list[int]:
 def _has_setting(kind: Any, name: str) -> bool:
     """Return whether a task has a setting of this name, such as "training.steps".
 
-    It is also True if the section, such as "training", accepts any name.
+    The result is also True if the section, such as "training", accepts any name.
 
-    kind: the class of all settings.
+    kind: the class of all settings of the task.
     """
     *sections, last = name.split(".")
     for section in sections:
@@ -142,7 +142,7 @@ def _has_setting(kind: Any, name: str) -> bool:
 
 
 def _unknown_option(option: str, names: Sequence[str], task: type[RunTask]) -> ArgumentError:
-    """Return the error for an option that a task does not have. The hint lists the data options it has."""
+    """Return the error for an option that a task does not have; its hint lists the task's data options."""
     own, _ = task.data_options({})
     data = [
         f"--{other.replace('_', '-')}"
@@ -198,22 +198,27 @@ Images = Annotated[
 TrainFile = Annotated[Files, train_option("--train-file", DATA)]
 ValidFile = Annotated[
     Files,
-    _option("--valid-file", "FILE", "Text file of the validation set.", show_default=HELD_OUT_TEXT),
+    _option(
+        "--valid-file",
+        "FILE",
+        "File of the validation set, in the format of --train-file. May be repeated.",
+        show_default=HELD_OUT_TEXT,
+    ),
 ]
 ValidSource = Annotated[
     Files,
-    _option("--valid-source", "FILE", "Source sentences of the validation set.", show_default=HELD_OUT),
+    _option("--valid-source", "FILE", "Like --source, for the validation set.", show_default=HELD_OUT),
 ]
-ValidTarget = Annotated[Files, _option("--valid-target", "FILE", "Target sentences of the validation set.")]
-ValidTsv = Annotated[Files, _option("--valid-tsv", "FILE", "TSV file of the validation set.")]
-ValidJsonl = Annotated[Files, _option("--valid-jsonl", "FILE", "JSON lines file of the validation set.")]
+ValidTarget = Annotated[Files, _option("--valid-target", "FILE", "Like --target, for the validation set.")]
+ValidTsv = Annotated[Files, _option("--valid-tsv", "FILE", "Like --tsv, for the validation set.")]
+ValidJsonl = Annotated[Files, _option("--valid-jsonl", "FILE", "Like --jsonl, for the validation set.")]
 GoldAlignments = Annotated[
     Files,
     _option(
         "--gold-alignments",
         "FILE",
-        "Word alignments of the training pairs, for --guided. Line N has the links of pair N: 0-2 links "
-        "source word 0 to target word 2.",
+        "File with word alignments of the training pairs, for --guided. Line N has the links of pair N: 0-2 "
+        "links source word 0 to target word 2. May be repeated.",
     ),
 ]
 Tokenizer = Annotated[
@@ -228,7 +233,11 @@ Tokenizer = Annotated[
 VocabSize = Annotated[
     int | None,
     _option(
-        "--vocab-size", "INT", "Vocabulary size; for translation, of each side.", show_default=CHOSEN, min=5
+        "--vocab-size",
+        "INT",
+        "Vocabulary size; for translation, of the source and of the target.",
+        show_default=CHOSEN,
+        min=5,
     ),
 ]
 TaskName = Annotated[
@@ -236,8 +245,8 @@ TaskName = Annotated[
     _option(
         "--task",
         "NAME",
-        "Task: translation, language, classification, captioning, or a class of your own as "
-        "package.module:Class.",
+        "Task: translation, language, classification, captioning, or package.module:Class for a task of your "
+        "own.",
         RUN,
         callback=bounds.none_if_default,
     ),
@@ -300,7 +309,7 @@ Minutes = Annotated[
     _option(
         "--minutes",
         "FLOAT",
-        "Train for this many minutes; the learning rate decays to zero by then.",
+        "Train for this many minutes; the learning rate decays to zero at the end.",
         TRAINING,
         callback=bounds.finite,
     ),
@@ -331,7 +340,7 @@ BatchTokens = Annotated[
 ]
 BatchSize = Annotated[
     int | None,
-    _option("--batch-size", "INT", "Batch size in sentence pairs, instead of --batch-tokens.", TRAINING),
+    _option("--batch-size", "INT", "Batch size in pairs or texts, instead of --batch-tokens.", TRAINING),
 ]
 LearningRate = Annotated[
     float | None,
@@ -370,7 +379,8 @@ EstimatorName = Annotated[
     _option(
         "--estimator",
         "NAME",
-        "Estimator for --select hard: reinforce. To set its options: --set training.estimator.samples=2.",
+        "Gradient estimator for --select hard: reinforce. To set its number of samples: --set "
+        "training.estimator.samples=2.",
         TRAINING,
     ),
 ]
@@ -407,7 +417,7 @@ Assignments = Annotated[
     _option(
         "--set",
         "NAME=VALUE",
-        "Change one setting, e.g. training.ema=0.999; may be repeated. --dry-run lists all settings.",
+        "Change one setting, e.g. training.ema=0.999. May be repeated. --dry-run lists all settings.",
         RUN,
     ),
 ]
