@@ -47,11 +47,13 @@ class Place(NamedTuple):
 
 
 class Person(NamedTuple):
-    """A person.
+    """A person of the example sentences: a pronoun, a name or a family member.
 
-    subject, object: the English words for the person as subject (I) and as object (me).
+    korean: the Korean words, for example 민수.
+    subject, object: the English words for the person as the subject of a sentence ("I", "Minsu") and as its
+        object ("me", "Minsu").
     agreement: the form of the English verb: "I", "you", "we", "they", or "he" (third person singular).
-    pronoun: the English pronoun.
+    pronoun: the English pronoun that replaces the words when the person is mentioned again: "he" for Minsu.
     """
 
     korean: str
