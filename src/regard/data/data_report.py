@@ -40,7 +40,7 @@ them is kept, and the number of duplicates is estimated."""
 
 REFUSED = "refused"
 COLUMNS, NUMBERS = ("problem", "pairs", "dropped", "action", "first"), ("pairs", "dropped")
-"""COLUMNS: the column names of the printed report. NUMBERS: the columns with numbers, aligned to the right."""
+"""COLUMNS: the column names of the printed report. NUMBERS: the names of the columns with numbers."""
 
 ACTIONS = {"error": REFUSED, "skip": "dropped", "replace": "repaired", "keep": "kept"}
 """The word that the report prints for each action of Choices."""
@@ -301,7 +301,7 @@ class _DuplicateCounter:
 
 
 class _Tally:
-    """Counts the problems of the pairs, chunk by chunk, and creates the report.
+    """Counts the problems of the sentence pairs, chunk by chunk, and creates the data report.
 
     parallel: whether source and target are in separate files. If True, the report also looks for lines that
         have no translation at the same line number of the other file.
@@ -343,7 +343,7 @@ class _Tally:
             self.refused = refusal(chunk, int(wrong[0]), self.choices, int(marks[wrong[0]]))
 
     def _features(self, side: int, block: Block) -> Features:
-        """Return numbers that describe each line of a block, such as its length, to find misaligned lines.
+        """Return the features (length, last byte, digits) of the lines of a block, to find misaligned lines.
 
         They are cached, because several chunks may use the same block.
         """
@@ -353,7 +353,7 @@ class _Tally:
         return last[1]
 
     def features(self) -> tuple[Features, Features]:
-        """Return numbers that describe each line, such as its length, for all source and target lines read."""
+        """Return the features (length, last byte, digits) of all source lines and all target lines read."""
         return Features.joined(self.line_features[0]), Features.joined(self.line_features[1])
 
     def report(self, counts: tuple[int, int] | None, refused: DataError | None, fingerprint: str) -> Report:

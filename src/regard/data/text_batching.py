@@ -80,7 +80,8 @@ class StreamBatches:
     window: number of tokens of each row. If it does not divide the length of the streams, the last window is
         shorter.
     streams: number of rows, per process. The tokens at the end of the text that do not fill all streams
-        equally are left out; `left_out` is their number, which is 0 with one stream.
+        equally are left out; the attribute `left_out` is their number, which is 0 with one stream.
+    rank, world: index of this process, and number of processes.
 
     In the example, 3 is EOS. The last windows have 2 tokens, because the streams have 6.
 
@@ -244,7 +245,7 @@ class WindowBatches:
 
 
 class SlidingWindows:
-    """Overlapping windows of a text for evaluation: each token is counted in the loss once, with enough context.
+    """Overlapping windows of a text for evaluation: each token counts in the loss once, with enough context.
 
     Window k reads the tokens from k * stride to k * stride + window - 1 of a document or of the continuous
     text. The windows overlap, but only targets that no earlier window has counted are counted in the loss;
@@ -310,7 +311,7 @@ def _gathered(
     The inputs of row r are flat[begins[r]:ends[r]]. The target of each position is the next token in `flat`.
 
     counted: for each row, the position in `flat` of the first input whose target is counted in the loss.
-    index: the number of each row in the data, for the field `index` of the batch.
+    index: the field `index` of the batch: where each row is in the text; see TextBatch.
     width: number of positions to which the rows are padded, if they are shorter.
     """
     lengths = ends - begins
