@@ -330,7 +330,9 @@ def shown(path: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def naming_place(place: str) -> Iterator[None]:
-    """Replace the name of the call in an ArgumentError by `place`, such as the settings that a user has set.
+    """Replace the name of the call in the text of an ArgumentError by `place`, which the user knows better.
+
+    In this example, `place` is the section of a configuration file that sets the width.
 
     >>> with naming_place("[model]"):
     ...     positive("Model()", width=0)
