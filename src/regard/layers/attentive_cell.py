@@ -30,10 +30,11 @@ def attend_along(
 
     c_t = attention(s_{t-1}, memory),  s_t = cell(gates_t, s_{t-1}, c_t)
 
-    gates_BTG: the input part of the gates, from cell.gates().
-    first_BM: the initial state s_0.
+    cell: a GatedCell with T steps, batch size B and state size M here.
+    gates_BTG: the input part of the gates, from cell.gates(), (B, T, 3 M).
+    first_BM: the initial state s_0, (B, M).
     memory: keys and values from regard.prepare(), with an additive score function.
-    site: name of the attention site.
+    site: name of the attention layer for record() and intervene().
 
     Returns the states s_t (B, T, M) and the contexts c_t (B, T, E). The result is the same as calling
     attention() and the cell at each step. Double backward is not supported. Do not use it inside record():

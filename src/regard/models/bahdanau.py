@@ -39,7 +39,7 @@ class Bahdanau(Model):
     s_i  = GatedCell(e(y_{i-1}), s_{i-1}, c_i)                       (appendix A.2.2)
     t_i  = maxout(U_o s_i + V_o e(y_{i-1}) + C_o c_i),  p(y_i) = softmax(W_o t_i)
 
-    U_a h_j does not depend on i, so it is computed once for each source.
+    e(y) is the embedding of the word y. U_a h_j does not depend on i, so it is computed once for each source.
 
     width: size of the states (n in the paper).
     embedding: size of the word embeddings (m in the paper). Default: width.
@@ -205,7 +205,7 @@ class Maxout(nn.Module):
 
 
 class FastEncoder(nn.Module):
-    """Bidirectional encoder with torch.nn.GRU."""
+    """Bidirectional encoder with torch.nn.GRU, which is faster than PaperEncoder."""
 
     def __init__(self, inputs: int, width: int):
         super().__init__()
@@ -216,7 +216,7 @@ class FastEncoder(nn.Module):
 
 
 class PaperEncoder(nn.Module):
-    """Bidirectional encoder with the paper's cell (A.1.1), one step at a time."""
+    """Bidirectional encoder with the cell of Bahdanau et al. 2014 (appendix A.1.1), one step at a time."""
 
     def __init__(self, inputs: int, width: int):
         super().__init__()

@@ -171,7 +171,16 @@ class Transformer(Model):
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """Settings that all layers of a Transformer share."""
+    """Settings that all layers of a Transformer share.
+
+    size: widths, and number of heads.
+    position: the position scheme.
+    pre: True for layer normalisation before each sublayer, False for after it.
+    activation: activation of the feed-forward layers: relu, gelu or swiglu.
+    dropout: dropout probability of the output of each sublayer.
+    inner_dropout: dropout probability of attention weights, and inside the feed-forward layers.
+    attention: the score function and the selection of the attention layers.
+    """
 
     size: Size
     position: PositionOption
@@ -200,7 +209,7 @@ class LayerSettings:
 
 
 class TransformerLayer(nn.Module):
-    """One layer: self-attention, cross-attention (decoder only) and the feed-forward layer.
+    """One layer of a Transformer: self-attention, cross-attention (decoder only) and a feed-forward layer.
 
     decodes: whether the layer has cross-attention. If True, its self-attention is causal.
     causal: whether the self-attention is causal in a layer without cross-attention.
