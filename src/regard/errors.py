@@ -197,7 +197,7 @@ class LookError(RegardError, ValueError):
     ...     print(error)
     attention(): Look(entropy=...) is not available with Gate
     expected: one of alignment, mass, rows, top, weights
-    hint: the weights do not sum to 1, so they have no entropy
+    hint: request another field: the weights do not sum to 1, so they have no entropy
     """
 
 

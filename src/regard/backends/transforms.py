@@ -12,7 +12,7 @@ from regard.errors import BackendError, message
 
 __all__ = ["once_differentiable", "once_differentiable_node", "reasons_of_transforms"]
 
-_HINT = 'backend="reference" supports torch.func, forward-mode AD and double backward'
+_HINT = 'use backend="reference", which supports torch.func, forward-mode AD and double backward'
 
 
 def reasons_of_transforms(vmap: bool = False) -> list[str]:

@@ -18,7 +18,7 @@ IN_CACHE = 1 << 21
 enough for several threads to work in parallel."""
 
 ON_GPU = 32
-"""Factor by which workspaces are larger on a GPU, where a kernel launch costs more than a cache miss."""
+"""Factor by which the workspace is larger on a GPU, where a kernel launch costs more than a cache miss."""
 
 
 def at_once(count: int, device: torch.device) -> int:
@@ -46,6 +46,7 @@ def add_additive_gradients(
     """Add the gradients of query, key and vector to dquery, dkey and dvector.
 
     gradient_BHTS: the gradient of the scores.
+
     What is added to dquery and dkey is not yet multiplied by v. The caller multiplies the sums by v at the
     end, since v is the same for a whole head.
     """

@@ -14,12 +14,12 @@ LOOKS = ("alignment", "entropy", "mass", "rows", "top", "weights")
 
 
 class Selection(NamedTuple):
-    """The result of Select.choose(): the weights (B, H, T, S), and optional values for each query, (B, H, T).
+    """The result of Select.choose(): weights (B, H, T, S), and values per query, each (B, H, T) or None.
 
     lse: log-sum-exp of the scores.
     chosen: index of the selected key.
     log_probability: log-probability of the selected key.
-    entropy: entropy of the softmax. A value is None if the selection does not compute it.
+    entropy: entropy of the softmax.
 
     >>> import regard, torch
     >>> scores, visible = torch.zeros(1, 1, 1, 4), torch.ones(1, 1, 1, 4, dtype=torch.bool)
