@@ -96,7 +96,7 @@ class Setting:
 
 
 Hint = str | tuple[str | Setting, ...]
-"""A hint: text, or a sequence of text and settings."""
+"""The hint of an error message: a text, or a sequence of texts and Settings."""
 
 
 class Message(str):
@@ -104,7 +104,7 @@ class Message(str):
 
     call: where the problem is: the call, the option, or the file and line.
     problem: what is wrong.
-    rows: one line per tensor.
+    rows: one line per tensor, with its name, shape, dtype and device.
     expected: what is valid.
     hint: what the user can change.
     """

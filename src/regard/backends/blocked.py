@@ -39,7 +39,7 @@ def reasons(call: Call) -> list[str]:
 
 
 def run(call: Call) -> Forward:
-    """Compute the forward pass block by block; small inputs are computed without blocks (small_inputs)."""
+    """Compute the forward pass block by block, or without blocks (small_inputs.py) if the input is small."""
     if small_inputs.fits(call):
         return small_inputs.run(call)
     output, lse = _Blocked.apply(call, call.query, call.key, call.value, call.vector, *call.bias_tensors)
@@ -66,7 +66,7 @@ class _Blocked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, doutput: Tensor, _: Tensor) -> tuple[Any, ...]:
         *tensors, output, lse = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: double backward
+        if torch.is_grad_enabled():  # backward(create_graph=True), for a double backward
             return None, *differentiable(ctx.call, tensors, doutput)
         wide = _widened(ctx.call)
         doutput = doutput.to(output.dtype)
@@ -281,7 +281,7 @@ def _collect(
     """Add the gradients of `inputs` through the bias of one tile to `totals`.
 
     added: the bias of the tile.
-    dadded: its gradient.
+    dadded: the gradient of `added`.
     inputs: the query, then the parameters of the bias.
     """
     learned = [each for each in inputs if each.requires_grad]

@@ -144,9 +144,11 @@ def _evaluated(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
 
 
 def _in_order(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the number of True entries in each row of blocks, and the indices of all key blocks.
+    """Return the number of True entries in each row of `blocks`, and the indices of all key blocks.
 
     In each row, the indices of the True entries come first, in increasing order, as BlockMask requires.
+
+    blocks: a bool tensor, (..., blocks of rows, blocks of keys).
     """
     order = blocks.byte().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), order.int()

@@ -90,8 +90,8 @@ def _joined(tensor_BHXY: Tensor) -> Tensor:
 def _pieces(query_NTA: Tensor, key_NSA: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
     """Iterate over parts of the query rows that fit in the workspace.
 
-    Yields a slice of sequences (of N), a slice of rows (of T), and tanh(q + k) for them and all keys,
-    (n, t, S, A). The next iteration overwrites that tensor.
+    Yields a slice of n of the N sequences, a slice of t of the T rows, and tanh(q + k) for these rows and all
+    keys, (n, t, S, A). The next iteration overwrites the tensor with tanh(q + k).
     """
     count, queries, width = query_NTA.shape
     keys, room = key_NSA.shape[1], at_once(IN_CACHE, key_NSA.device)

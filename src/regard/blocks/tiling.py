@@ -21,7 +21,7 @@ ROWS = 128
 
 
 def row_blocks(call: Call) -> Iterator[slice]:
-    """Iterate over the query rows of the call, as slices of one block each."""
+    """Divide the query rows of the call into blocks, and yield the slice of each block."""
     _, _, queries, _ = call.sizes
     rows = at_once(ROWS, call.query.device)
     for first in range(0, queries, rows):

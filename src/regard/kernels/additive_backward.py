@@ -116,9 +116,9 @@ def _added(
 ):  # fmt: skip
     """Add the terms of two rows of the other side to the accumulators `shares` and `slopes`.
 
-    The own side is the tensor (query or key) whose gradient is computed; the other side is the other one of
-    them. r = 1 / (1 + mine * first) for the first row, and 1 / (1 + mine * second) for the second row; one
-    reciprocal gives both.
+    If the gradient of the query is computed, the own side is the query, and the other side is the key; if the
+    gradient of the key is computed, vice versa. r = 1 / (1 + mine * first) for the first row, and
+    1 / (1 + mine * second) for the second row; both are computed with one reciprocal.
 
     slopes: g * (r - r^2) is added to it.
     shares: if SHARES is True, g * _share(r) is added to it.

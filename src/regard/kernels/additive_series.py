@@ -79,8 +79,8 @@ scores is multiplied.
 Their order: 15 sines, one exponential (64 e^-2x), 15 cosines, one exponential (64 e^2x)."""
 
 BASIS_ROWS = tl.constexpr(16)
-"""Number of rows in a block. Each program of additive_basis_kernel computes the basis functions of one block,
-and the maximum of x and of -x over its rows."""
+"""Number of rows of query or key that one program of additive_basis_kernel processes. For the elements x of
+these rows, it computes the basis functions, and the maximum of x and of -x in each channel."""
 
 FIRST = math.pi / 14.6
 """The lowest frequency, w_0. The other frequencies are its odd multiples: w_n = (2 n + 1) w_0."""
@@ -244,7 +244,8 @@ def _saturation(x, ranges, with_sine, with_cosine, low, high, blocks, padded, CH
     """Return which channels of each row are saturated, and the sum of g e^-2|x + y| for these channels.
 
     x stands for the elements of the tensor (query or key) whose gradient is computed, and y for the elements
-    of the other one in the rows `low` to `high`. g is the gradient of the scores.
+    of the other one in the rows `low` to `high`. g is the gradient of the scores. A channel of a row is
+    saturated if tanh(x + y) is almost 1 for all y, or almost -1 for all y.
 
     x: (ROWS, CHANNELS).
     with_sine, with_cosine: the products of g with the basis functions; the last element of each is the

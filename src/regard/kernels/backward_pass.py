@@ -140,8 +140,10 @@ class Backward:
     def chunk(self, scores: Tensor, first: int, rows: int) -> list[Tensor]:
         """Compute what one chunk of `rows` query rows, from row `first` on, contributes to the gradients.
 
-        scores: the scores of these rows, (B H, rows, S). Writes or adds to self.dquery, self.dkey and
-        self.dvalue. Returns partial gradients of the vector, each (B, H, n, D)."""
+        scores: the scores of these rows, (B H, rows, S).
+
+        Writes or adds to self.dquery, self.dkey and self.dvalue.
+        Returns partial gradients of the vector, each (B, H, n, D)."""
         if self.others:
             self.to_value(scores, first, rows)
         weighed = self.weighed(scores, first, rows, turned=not self.alone)
@@ -159,7 +161,8 @@ class Backward:
     def weighed(self, scores: Tensor, first: int, rows: int, turned: bool) -> Weighed:
         """Compute the gradient of the scores for a chunk of query rows, with two kernels.
 
-        additive_weigh_kernel writes the gradient of the weights and delta (see additive_weights).
+        additive_weigh_kernel writes the gradient of the weights, and partial sums of delta, the sum over the
+        keys of weight * gradient of the weight.
         additive_balance_kernel overwrites the gradient of the weights with the gradient of the scores.
 
         turned: whether to write the transpose of the gradient of the scores too."""

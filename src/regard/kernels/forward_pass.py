@@ -287,7 +287,8 @@ class Forward:
     def read(self, scores: Tensor, first: int, rows: int, held: Tensor | None) -> None:
         """Compute softmax and output of a chunk of rows.
 
-        scores: (parts, B H, rows, S).
+        scores: (parts, B H, rows, S). Each part is the sum over some of the channels; the sum of the parts is
+            the score.
         held: if not None, the sum of the parts is written to it."""
         shape, launch = self.shape, self.launch
         sequences, tiles = shape.batch * shape.heads, -(-shape.keys // launch.read_columns)

@@ -28,8 +28,8 @@ gradients by the Fourier series of tanh (additive_series.py) are faster than by 
 SERIES = {"ROWS": 128, "COLUMNS": 64, "CHANNELS": 4, "num_warps": 8}
 """Launch parameters of additive_series_kernel, chosen by timing on an H200.
 
-ROWS: number of rows of a tile, from the tensor (query or key) whose gradient is computed.
-COLUMNS: number of rows of a tile from the other one of query and key.
+ROWS: number of rows of the query in a tile if its gradient is computed, or of the key if its gradient is.
+COLUMNS: number of rows of the key in a tile if the gradient of the query is computed, and vice versa.
 CHANNELS: number of channels of a tile, with 32 basis functions (sines, cosines, exponentials) each.
 num_warps: number of warps per program."""
 
@@ -120,7 +120,8 @@ LAUNCHES: dict[str, Launch] = {
         rows=64, columns=32, group=4, unroll=1, read_rows=32, read_columns=128, depth=128, warps=4, fours=4
     ),
 }
-"""Launch parameters by kind of shape (Shape.kind); chosen by timing on an H200."""
+"""Launch parameters of the kernels of additive attention for each kind of shape (Shape.kind), chosen by
+timing on an H200."""
 
 CHANGES: dict[tuple[str, str], dict[str, int]] = {
     # A float32 matrix product needs three TF32 products, so the tiles are smaller. If a tile has one row,
@@ -250,8 +251,8 @@ class Shape(NamedTuple):
     def chunk(self) -> int:
         """Number of query rows in a chunk, whose scores are in memory at the same time.
 
-        All rows if the scores are kept (`held`). Otherwise a multiple of the tile size, or all rows if there
-        are fewer."""
+        If the scores are kept (`held`), all rows are one chunk. Otherwise a chunk has a multiple of the rows
+        of a tile, as many as fit in memory, or all rows if there are not that many."""
         if self.held:
             return self.queries
         sequences = self.batch * self.heads

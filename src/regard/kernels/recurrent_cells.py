@@ -52,7 +52,9 @@ def _get(pointer, places, there):
 def gated_forward_kernel(
     gates, more, state, reset, width, gates_row, more_row, state_row, reset_row, BLOCK: tl.constexpr
 ):
-    """Compute the update gate z and the reset gate r of the gated cell, and r * s, where s is the state.
+    """Compute the update gate z and the reset gate r of the gated cell, and r * s.
+
+    z, r = sigma(W e + U s + C c), with input e ("input part" W e), state s ("recurrent part" U s), context c
 
     gates: (rows, 3 width). Its first two thirds contain the input and context parts of z and r, and are
         overwritten with z and r.

@@ -142,6 +142,8 @@ def gated_backward(
 ) -> None:
     """Backward pass of gated(): compute the gradients of the reset gate r and of the previous state s.
 
+    z is the update gate, and s~ the candidate state of GatedCell.
+
     dreset_BM: the gradient of r * s.
     gates_BG: (B, 3 width), the activations z, r and s~.
     state_BM: (B, width), the previous state s.

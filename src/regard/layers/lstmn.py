@@ -234,7 +234,7 @@ class LSTMN(nn.Module):
         return torch.where(inside_BS1, states_BSM, 0.0)
 
     def last_step(self, state: Hidden) -> Hidden:
-        """Return the state without the earlier steps except the last one, as contiguous copies."""
+        """Return the state with only its last step, as contiguous copies; the earlier steps are removed."""
         tapes_BLSE, keys_BLSA, summaries_BLM = state
         last = (
             each[:, :, -1:].clone(memory_format=torch.contiguous_format) for each in (tapes_BLSE, keys_BLSA)

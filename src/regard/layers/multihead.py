@@ -263,7 +263,7 @@ class MultiHead(nn.Module):
         """Create a MultiHead with a copy of the weights of a torch.nn.MultiheadAttention.
 
         batch_first: the layout of inputs and outputs. Default: the layout of `layer`, so that the same inputs
-        give the same outputs.
+            give the same outputs.
 
         The MultiHead can replace `self_attn` or `multihead_attn` in nn.TransformerEncoderLayer and
         nn.TransformerDecoderLayer if these layers are called without masks. If they are called with src_mask,

@@ -20,8 +20,8 @@ from regard.layers.gru import gru_ways
 __all__ = ["CELLS", "Hidden", "Recurrence", "Recurrent", "flip"]
 
 Hidden = tuple[Tensor, ...]
-"""The state of all layers: (h,), or (h, c) for an LSTM. Each tensor has shape (rows, depth, width), where
-rows is the batch size; (rows, 2 depth, width) for bidirectional layers."""
+"""The state of a stack of recurrent layers: (h,), or (h, c) for an LSTM. Each tensor has shape (rows, depth,
+width), where rows is the batch size; (rows, 2 depth, width) for bidirectional layers."""
 
 
 def _tanh_cell(x_BG: Tensor, u_BG: Tensor, hidden: Hidden) -> Hidden:

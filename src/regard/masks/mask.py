@@ -203,7 +203,7 @@ class Mask:
 
     @property
     def batch(self) -> int:
-        """The batch size of this mask; 1 if it is the same for all sequences."""
+        """The batch size of this mask; 1 if the mask is the same for all sequences."""
         tensors = [t for t in (self.lengths, self.table, *(self.documents or ())) if t is not None]
         inside = [mask.batch for mask in self.condition.parts()] if self.condition is not None else []
         return max([1, *(tensor.shape[0] for tensor in tensors), *inside])

@@ -88,7 +88,7 @@ class Bahdanau(Model):
         self.encoder = ENCODERS[encoder](inputs, width)
         self.first = nn.Linear(width, width)
         self.score = _build_score(score, width, 2 * width, hidden)
-        # Some score functions, such as dot, need queries and keys of the same size. Then project the keys.
+        # Some score functions, such as dot, need queries and keys of the same size: project the keys.
         narrows = self.score.mismatch(width, 2 * width, 1) is not None
         self.score = _build_score(score, width, width, hidden) if narrows else self.score
         self.narrow = nn.Linear(2 * width, width, bias=False) if narrows else None
@@ -136,10 +136,10 @@ class Bahdanau(Model):
         return torch.stack(states, 1), torch.stack(contexts, 1)
 
     def _can_fuse(self, embedded_RTM: Tensor, state: State, encoded: Encoded) -> bool:
-        """Return whether attend_along(), which is faster than single steps, can compute these steps.
+        """Return whether attend_along(), which is faster than one call per step, can run the decoder here.
 
-        It requires the attention of the paper (an additive score function and softmax), training on whole
-        targets, a device other than the CPU, and no open scope of record() or intervene().
+        It requires an additive score function and softmax, as in Bahdanau et al., training on whole targets,
+        a device other than the CPU, and no open scope of record() or intervene().
         """
         if type(self.score) is not Additive or self.score.heads or self.select != Soft() or in_transform():
             return False

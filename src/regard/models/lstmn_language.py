@@ -96,7 +96,8 @@ class LSTMNLanguageModel(StatefulLanguageModel):
     def read(self, batch: TextBatch, state: State | None = None) -> tuple[State, Tensor]:
         """Read a batch; return the state after it and the logits (B, T, V). See LanguageModel.read().
 
-        If `tape` is "window", the tapes of the returned state have only the last step of the batch.
+        If `tape` is "window", the returned state has the hidden and cell state of the last token only, so
+        tokens of the next batch cannot attend to earlier tokens.
         """
         after, logits_BTV = super().read(batch, state)
         if self.tape == WINDOW:

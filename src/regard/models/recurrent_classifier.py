@@ -21,8 +21,8 @@ POOLINGS: dict[str, Callable[[int, bool, PoolingOptions], nn.Module]] = {
     "last": lambda width, both_ways, options: LastPooling(both_ways=both_ways),
     "attention": lambda width, both_ways, options: options.build(width, POOL),
 }
-"""For each name, a function that creates the pooling layer. Arguments: the width of the states, whether
-the recurrent layers are bidirectional, and the options of the pooling."""
+"""For each name of a pooling, a function that creates the pooling layer. The arguments of the function are
+the width of the states, whether the recurrent layers are bidirectional, and the options of the pooling."""
 
 
 class RecurrentClassifier(Classifier):

@@ -35,7 +35,8 @@ class StatefulLanguageModel(LanguageModel):
         run().
     sizes: number of tokens V, size of the embeddings, and size of the states M.
     dropout: probability of D.
-    tie: whether embedding and output layer share their weights. Then both sizes must be equal.
+    tie: whether embedding and output layer share their weights. This requires the same size for embeddings
+        and states.
     uniform: if set, all initial weights and biases are sampled uniformly from [-uniform, uniform].
     """
 

@@ -26,8 +26,8 @@ POOLINGS: dict[str, Callable[[int, PoolingOptions], nn.Module]] = {
     "first": lambda width, options: FirstPooling(),
     "attention": lambda width, options: options.build(width, POOL),
 }
-"""For each name, a function that creates the pooling layer. Arguments: the width of the states, and the
-options of the pooling."""
+"""For each name of a pooling, a function that creates the pooling layer. The arguments of the function are
+the width of the states, and the options of the pooling."""
 
 
 class TransformerClassifier(Classifier):

@@ -125,7 +125,7 @@ class T5Bias(Bias):
         self.table = nn.Parameter(torch.randn(buckets, heads) * 0.02)
 
     def bucket(self, offset: Tensor) -> Tensor:
-        """Return the index of the bucket of each offset j - i, from 0 to buckets - 1."""
+        """Return the index of the bucket, from 0 to buckets - 1, for key position minus query position."""
         count = self.buckets // 2 if self.bidirectional else self.buckets
         later = (offset > 0).long() * count if self.bidirectional else torch.zeros_like(offset)
         distance = offset.abs() if self.bidirectional else (-offset).clamp_min(0)

@@ -50,7 +50,7 @@ class Select:
     why_not: ClassVar[str] = ""
 
     def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
-        """Return the weights for scores (B, H, T, S); keys that are not visible must get exactly 0."""
+        """Return a Selection with the weights for the scores; hidden keys must get a weight of exactly 0."""
         raise TypeError(f"{type(self).__name__} does not implement choose()")
 
     def visible(self, visible_BHTS: Tensor) -> Tensor:
