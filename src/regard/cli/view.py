@@ -234,7 +234,7 @@ def _check_self_attention(seen: Seen, view: str | None) -> None:
     if view in OWN and not any(each.role.kind == "self" for each in seen.sites):
         sites = ", ".join(each.name for each in seen.sites) or "none"
         problem = f"the model has no self-attention; its attention sites: {sites}"
-        hint = "choose another --view, or a run of a model with self-attention, such as a transformer or an lstmn"
+        hint = "choose another --view, or a run of a transformer or an lstmn, which have self-attention"
         raise ArgumentError(message(f"--view {view}", problem, hint=hint))
 
 
