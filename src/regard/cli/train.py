@@ -15,6 +15,7 @@ from rich.text import Text
 
 from regard.cli import train_options as options
 from regard.cli.task_option import import_from_here, next_command, resume_command, task_of_run
+from regard.cli.train_settings import check_exclusive, check_no_files, settings_of
 from regard.errors import printable
 
 if TYPE_CHECKING:
@@ -99,8 +100,8 @@ def train(
     * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --output runs/x`
     """
     arguments = locals()
-    options.check_no_files(files)
-    options.check_exclusive(arguments)
+    check_no_files(files)
+    check_exclusive(arguments)
     _print_inputs(arguments)
     run = _estimate if dry_run else _train
     return run(*_task_and_settings(arguments), output, arguments)
@@ -144,7 +145,7 @@ def _task_and_settings(arguments: Mapping[str, Any]) -> tuple[type[RunTask], dic
         kind = task_of_run(arguments["output"], name)
     else:
         kind = find_task(name or DEFAULT)
-    settings = merged({}, options.settings_of(arguments, kind), assigned)
+    settings = merged({}, settings_of(arguments, kind), assigned)
     check_names(kind.settings_type, recipe, str(arguments["recipe"]))
     return kind, merged(without_alternatives(recipe, settings), settings)
 
