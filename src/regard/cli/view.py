@@ -229,8 +229,13 @@ def _check_self_attention(seen: Seen, view: str | None) -> None:
     if view in OWN and not any(each.role.kind == "self" for each in seen.sites):
         sites = ", ".join(each.name for each in seen.sites) or "none"
         problem = f"the model has no self-attention; its attention sites: {sites}"
-        hint = "a transformer has self-attention: use a run of a transformer, or choose another --view"
-        raise ArgumentError(message(f"--view {view}", problem, hint=hint))
+        raise ArgumentError(
+            message(
+                f"--view {view}",
+                problem,
+                hint="a transformer has self-attention: use a run of a transformer, or choose another --view",
+            )
+        )
 
 
 def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
