@@ -134,8 +134,8 @@ Choose = Annotated[
     typer.Option(
         metavar=f"FILE|{AGREEMENT}",
         help="Try every site and head, with and without --shifted, and save the best choice in the run. With "
-        f"FILE, the best has the lowest AER on the gold alignments in this file. With {AGREEMENT}, it agrees "
-        "best with the alignments of --backward.",
+        "FILE, the best choice is the one with the lowest AER on the gold alignments in this file. With "
+        f"{AGREEMENT}, it is the one whose alignments agree best with those of --backward.",
         rich_help_panel=WHERE,
     ),
 ]

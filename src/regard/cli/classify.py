@@ -120,7 +120,7 @@ def classify(
     classifier = _open_classifier(run, checkpoint, device, threads, batch_tokens)
     if draw and classifier.model.pool_site is None:
         problem = "this classifier has no attention to draw: its pooling is not attention"
-        hint = "train it with model.pooling=attention, the default"
+        hint = "train a classifier with model.pooling=attention (the default)"
         raise ArgumentError(message("--draw", problem, hint=hint))
     inputs = Inputs(lines, _seconds(text, second, classifier.model.pairs), classifier.model.pairs)
     results = classifier.stream(

@@ -65,7 +65,7 @@ ABOUT = {
     "matrix": "a row for each target word, a column for each source word",
     "lines": "lines between source and target words",
     "heads": "a matrix for each head",
-    "word": "the weight of one source word for each target word",
+    "word": "the weight of one source word at each target word",
     "shaded": "the source words, shaded by their weights",
     "self": "self-attention",
     "rollout": "attention through all layers of the encoder",
@@ -233,7 +233,7 @@ def _check_self_attention(seen: Seen, view: str | None) -> None:
     if view in OWN and not any(each.role.kind == "self" for each in seen.sites):
         sites = ", ".join(each.name for each in seen.sites) or "none"
         problem = f"the model has no self-attention; its attention sites: {sites}"
-        hint = "choose another --view, or a run of a transformer or an lstmn, which have self-attention"
+        hint = "a transformer or an lstmn has self-attention: use such a run, or choose another --view"
         raise ArgumentError(message(f"--view {view}", problem, hint=hint))
 
 

@@ -102,7 +102,7 @@ class ClassifierErasure:
         return sum(wins) / len(wins) if wins else math.nan
 
     def summary(self) -> str:
-        """Return one sentence for the caption of a picture."""
+        """Return a sentence for a caption: how much the log-probability falls without the attended words."""
         if not self.texts:
             return "the texts have too few words to measure the effect of hiding words"
         hidden = "most attended word" if self.k == 1 else f"{self.k} most attended words"

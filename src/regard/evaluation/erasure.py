@@ -106,7 +106,10 @@ class Trials(Generic[T]):
 
 
 def trial_scores(task: Erasure[T], trials: Sequence[T]) -> NDArray[numpy.float64]:
-    """Return the log-probability of the output of each trial, with shape (trials,)."""
+    """Return the log-probability of the output of each trial, an array of shape (trials,).
+
+    A trial is one forward pass without some input words.
+    """
     log_probabilities = numpy.zeros(len(trials))
     for indices in task.batches(trials):
         edit, run = task.scores([trials[index] for index in indices])

@@ -134,7 +134,7 @@ class Faithfulness:
         return float(numpy.mean([each.hidden > each.hidden_random for each in self.words or [_NONE]]))
 
     def summary(self) -> str:
-        """Return one sentence for the caption of a picture."""
+        """Return a sentence for a caption: how much the log-probability falls without the attended words."""
         if not self.words:
             return f"the source has too few {self.unit}s to measure the faithfulness of the attention"
         attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))

@@ -199,9 +199,7 @@ class ClassificationTask(RunTask):
         pairs, second = settings.model.options.get("pairs", False), settings.data.second
         if pairs is not (second is not None):
             problem = f"model.pairs is {pairs}, and data.second is {'not set' if second is None else second}"
-            hint = (
-                "do not set model.pairs; for pairs of texts, set data.second, the column of the second text"
-            )
+            hint = "do not set model.pairs; for pairs, set data.second, the column of the second text"
             raise ArgumentError(message("the settings", problem, hint=hint))
 
     @classmethod

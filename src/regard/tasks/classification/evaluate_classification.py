@@ -116,7 +116,7 @@ def evaluate_classification(
     classifier: ClassificationRun = run.load(task, tokens_per_batch=options["batch_tokens"])
     if options["faithfulness"] and classifier.model.pool_site is None:
         problem = "this classifier has no attention: its pooling is not attention"
-        hint = "train it with model.pooling=attention, the default"
+        hint = "train a classifier with model.pooling=attention (the default)"
         raise ArgumentError(message("--faithfulness", problem, hint=hint))
     data = classifier.settings.data
     texts = _read(data, classifier.labels, options)

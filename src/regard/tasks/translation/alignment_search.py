@@ -72,5 +72,7 @@ def _by_agreement(translator: Any, other: Any, before: list[str], after: list[st
 
 def _save(folder: Path, choice: Choice, why: str) -> None:
     write_choice(folder, choice, why)
-    undo = "saved in alignment.json; delete this file to undo"
-    say(f"{shown(folder)}: word alignments are now computed from {choice} ({undo})")
+    say(
+        f"{shown(folder)}: word alignments are now computed from {choice} (saved in alignment.json; delete "
+        "this file to undo)"
+    )
