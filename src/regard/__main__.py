@@ -13,7 +13,7 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 + SIGINT."""
 
 RETRY = 0.05
-"""Seconds to wait before Ctrl-C is signalled again, if it arrived during an import."""
+"""If Ctrl-C arrives during an import, seconds between two attempts to handle it."""
 
 STARTING = ("torch", "regard.tasks.translation")
 """Modules that a command imports before it does any work. Their import takes seconds, and there is nothing to
@@ -25,7 +25,7 @@ _announced: list[bool] = []
 
 def main() -> None:
     """Run the command line. At any moment, Ctrl-C ends it with exit status 130 and without a traceback."""
-    # If another handler is set, keep it. For example, a shell can start the command with SIGINT ignored.
+    # Replace only Python's default handler of SIGINT: a shell can start the command with SIGINT ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
     from regard.cli import main as command_line

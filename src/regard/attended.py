@@ -32,11 +32,19 @@ class Attended(NamedTuple):
     """The result of attention() and of the attention layers: a named tuple; pass `.output` to the next layer.
 
     output: (B, H, T, E), the weighted sum of the values.
-    lse: (B, H, T), the log-sum-exp of each query's scores, -inf if the query sees no key; None for selections
-        that do not compute it.
-    weights, rows, top, alignment, entropy, mass: set if `look` requests the field (see Look); otherwise None.
-    chosen: (B, H, T), the key that Hard or Best selected; otherwise None.
-    log_probability: (B, H, T), the log-probability of the key that Hard sampled; otherwise None.
+    lse: (B, H, T), the log-sum-exp of each query's scores, -inf if the query sees no key; None if the
+        selection, such as Sparse, does not compute it.
+    chosen: (B, H, T), the index of the key that Hard or Best selected; None for other selections.
+    log_probability: (B, H, T), the log-probability of the key that Hard sampled; None for other selections.
+
+    The other fields are None unless the argument `look` of attention() requests them:
+
+    weights: (B, H, T, S), all attention weights.
+    rows: (B, H, R, S), the weights of the R queries listed in Look(rows=...).
+    top: the k largest weights of each query and their keys, a Top.
+    alignment: (B, H, T), the index of the key with the largest weight.
+    entropy: (B, H, T), the entropy of each query's weights.
+    mass: (B, H, S), the sum of the weights that each key receives.
 
     If the query has no head or batch dimension, the results have none either. `output` and `lse` are bitwise
     identical with and without `look`. Between backends, they differ by rounding.

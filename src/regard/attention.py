@@ -126,9 +126,11 @@ def read(
     output_t = sum_s weight_ts value_s
 
     weights: (B, H, T, S).
-    value: (B, H, S, E). Both may lack the head dimension, or head and batch dimensions. record() and
-        intervene() apply to read() as they do to attention(). A neural Turing machine uses read() to read
-        from its memory with shifted and sharpened weights.
+    value: (B, H, S, E).
+
+    weights and value may lack the head dimension, or head and batch dimensions. record() and intervene()
+    apply to read() as they do to attention(). A neural Turing machine uses read() to read from its memory
+    with shifted and sharpened weights.
 
     >>> import regard, torch
     >>> regard.read(torch.tensor([[0.25, 0.75]]), torch.tensor([[0.0], [4.0]])).output
@@ -164,6 +166,7 @@ def _attend(call: Call, backend: str, site: str, role: Role | None, dims: int) -
     """Run one call: edit it, run a backend, compute the fields that `look` requests, and record the result.
 
     The scopes opened by intervene() edit the call, and those opened by record() record its result.
+
     dims: number of dimensions of the user's query. The result has a head or batch dimension only if the query
         has it.
     """
@@ -193,7 +196,7 @@ def _with_beams(call: Call, beams: int) -> Call:
 
 
 def _no_autocast(call: Call) -> AbstractContextManager[object]:
-    """Return a context without autocast: check() has already cast the inputs, and backends must not do so."""
+    """Return a context manager that disables autocast: check() has already cast the inputs of the backend."""
     device = call.query.device.type
     if not autocast_on(device):
         return nullcontext()

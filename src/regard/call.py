@@ -20,8 +20,9 @@ __all__ = ["Call", "Forward"]
 class Forward(NamedTuple):
     """The result of a backend: output (B, H, T, E) and lse (B, H, T).
 
-    The other fields are set for selections other than Soft, because for these selections the looking pass
-    (which computes the fields that `look` requests) cannot recompute them.
+    weights, chosen, log_probability and entropy are None for Soft: if `look` requests the weights or the
+    entropy, they are recomputed from the lse afterwards. For other selections this is not possible, so the
+    backend returns what the selection has computed.
     """
 
     output: Tensor
@@ -39,8 +40,9 @@ class Call:
     Keys and values that no query can see are set to 0.
 
     query: (B, H, T, D).
-    key: (B, K, S, D), value: (B, K, S, E), where H is a multiple of K.
-    combine: "inner" or "additive", see scores.py.
+    key: (B, K, S, D), where H is a multiple of K.
+    value: (B, K, S, E).
+    combine: "inner" for the score scale * q . k, "additive" for the score v . tanh(q + k).
     scale: factor of the inner product.
     vector: the vector v of an additive score function, (H or 1, D); None for an inner product.
     bias: a tensor broadcastable to (B, H, T, S), a position scheme that acts on scores, or None.
@@ -79,13 +81,13 @@ class Call:
 
     @property
     def whole(self) -> Tile:
-        """The tile that covers all rows and columns."""
+        """The tile that covers the whole matrix of scores: all T queries and all S keys."""
         batch, heads, queries, keys = self.sizes
         return whole_tile(queries, keys, self.start, batch, heads, self.query.device)
 
     @property
     def positions(self) -> Tensor:
-        """The position of each row in its sequence, (T,); the first row of each beam has position `start`."""
+        """The position of each query in its sequence, (T,); the first query of each beam is at `start`."""
         queries = self.query.shape[2]
         return self.start + torch.arange(queries, device=self.query.device) % max(queries // self.beams, 1)
 
@@ -133,9 +135,10 @@ class Call:
         return tensor_BKSX.repeat_interleave(self.groups, dim=1)
 
     def bias_tile(self, query_BHTD: Tensor, tile: Tile) -> Tensor | None:
-        """Return what the bias adds to the scores of this tile, or None if there is no bias.
+        """Return what the bias adds to the scores of one tile, or None if there is no bias.
 
         query_BHTD: the queries of the tile.
+        tile: the part of the score matrix, some queries and some keys.
         """
         if self.bias is None:
             return None

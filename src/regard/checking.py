@@ -53,7 +53,8 @@ def check(
     full_mask = hiding = lifted_mask(mask, dims).to(query.device)
     if memory:
         full_mask, score = memory.mask.to(query.device) & full_mask, memory.score
-        # Without the lengths of memory.mask: prepare() has already set the keys that they hide to 0.
+        # `hiding` decides which keys are set to 0 below. It omits the lengths in memory.mask, because
+        # prepare() has already set the keys beyond these lengths to 0.
         hiding = replace(full_mask, lengths=hiding.lengths)
     _check_score(score, query, raw_key, memory.key_size if memory else raw_key.shape[-1], shown)
 
@@ -65,7 +66,7 @@ def check(
         raise ArgumentError(message("attention()", problem, shown, expected, hint))
     problem = select.problem(tuple(query.shape[:-1]))
     if problem:
-        expected, hint = "one centre per query", "centre has the shape of query without its last dimension"
+        expected, hint = "one centre per query", "pass a centre with the shape query.shape[:-1]"
         raise ArgumentError(message("attention()", problem, shown, expected, hint))
     full_mask = full_mask.simplified(queries, keys, start)
     bias = _lifted_bias(bias, dims, (batch, heads, queries, keys), query.device, shown)
@@ -77,7 +78,7 @@ def check(
         score.project_query(query),
         raw_key if memory else score.project_key(raw_key),
     )
-    # Under autocast, some operations return float32 for any input. Kernels need one dtype for all inputs.
+    # Under autocast, a projection can return float32 for any input, but kernels need one dtype: value's.
     projected_query, projected_key = (
         each.to(raw_value.dtype) for each in score.narrowed(projected_query, projected_key)
     )
@@ -182,7 +183,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, shown: dict[str, tu
         refuse(
             f"query has {query.dim()} dimensions, key has {key.dim()}, value has {value.dim()}",
             "2, 3 or 4 dimensions, the same number for all: (T, D), (B, T, D) or (B, H, T, D)",
-            "for one query per sequence: query[:, None, :]",
+            "if each sequence has one query, pass query[:, None, :]",
         )
     if key.shape[-2] != value.shape[-2]:
         refuse("the numbers of keys and values differ", "S of key = S of value")
@@ -190,7 +191,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, shown: dict[str, tu
         refuse(
             "the batch sizes differ",
             "B of query = B of key = B of value",
-            "to share one key among all sequences: key.expand(B, -1, -1)",
+            "to use one sequence of keys for the whole batch, pass key.expand(B, -1, -1)",
         )
     if query.dim() == 4:
         heads, key_heads = query.shape[1], key.shape[1]
@@ -200,7 +201,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, shown: dict[str, tu
             refuse(
                 "the number of query heads is not a multiple of the number of key heads",
                 "H of query is a multiple of H of key",
-                "for example, 8 query heads can share 2 key heads (grouped-query attention)",
+                "use, for example, 8 query heads with 8, 4, 2 or 1 key heads (grouped-query attention)",
             )
 
 
@@ -297,7 +298,7 @@ def _check_score(
             f"this {name} has parameters for {score.heads} heads, "
             f"but query has {heads[0]} heads and key has {heads[1]}",
             f"query (B, {score.heads}, T, D) and key (B, {score.heads}, S, D)",
-            "a score function created without heads=... shares its parameters among all heads",
+            "to share the parameters among all heads, create the score function without heads=...",
         )
     parameter = next(score.parameters(), None) if isinstance(score, nn.Module) else None
     if parameter is not None and parameter.device != query.device:

@@ -96,7 +96,7 @@ class Setting:
 
 
 Hint = str | tuple[str | Setting, ...]
-"""A hint: text, or a sequence of text and settings."""
+"""The hint of an error message: a text, or a sequence of texts and Settings."""
 
 
 class Message(str):
@@ -104,7 +104,7 @@ class Message(str):
 
     call: where the problem is: the call, the option, or the file and line.
     problem: what is wrong.
-    rows: one line per tensor.
+    rows: one line per tensor, with its name, shape, dtype and device.
     expected: what is valid.
     hint: what the user can change.
     """
@@ -197,7 +197,7 @@ class LookError(RegardError, ValueError):
     ...     print(error)
     attention(): Look(entropy=...) is not available with Gate
     expected: one of alignment, mass, rows, top, weights
-    hint: the weights do not sum to 1, so they have no entropy
+    hint: request another field: the weights do not sum to 1, so they have no entropy
     """
 
 
@@ -330,7 +330,9 @@ def shown(path: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def naming_place(place: str) -> Iterator[None]:
-    """Replace the name of the call in an ArgumentError by `place`, such as the settings that a user has set.
+    """Replace the name of the call in the text of an ArgumentError by `place`, which the user knows better.
+
+    In this example, `place` is the section of a configuration file that sets the width.
 
     >>> with naming_place("[model]"):
     ...     positive("Model()", width=0)

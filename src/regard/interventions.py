@@ -42,9 +42,9 @@ Link = tuple[int | None, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Intervention:
-    """Base class of changes to the attention weights at some sites.
+    """Base class of changes to the attention weights at some sites, that is, named attention layers.
 
-    at: pattern for the names of sites, with * and ? as wildcards.
+    at: pattern for the names of sites, with * and ? as wildcards, such as "decoder.*.cross".
     head: index of the head; None for all heads.
     row: position of the query (in a decoder, the index of the generated token); None for all queries.
     key: position of the key.
@@ -106,10 +106,12 @@ class Cut(Intervention):
 
 @dataclass(frozen=True)
 class Force(Intervention):
-    """Set the weight of a key; the other weights are scaled so that the row sums to 1.
+    """Set the weight of a key; the other weights of the query are scaled so that all sum to 1.
 
+    row: position of the query; None for all queries.
+    key: position of the key.
     weight: the new weight, between 0 and 1. Default: 1. If the mask hides the key from the query, the key
-    keeps weight 0, and the row sums to 1 - weight.
+        keeps weight 0, and the weights of the query sum to 1 - weight.
 
     >>> Force(1, 4).weight
     1.0
@@ -129,7 +131,7 @@ class Force(Intervention):
 
 @dataclass(frozen=True)
 class Uniform(Intervention):
-    """Give all keys that the query may see the same weight.
+    """Make the weights of a query equal for all keys that the mask allows it to attend to.
 
     >>> Uniform(at="decoder.1.cross", head=0).row is None
     True
@@ -141,7 +143,9 @@ class Uniform(Intervention):
 
 @dataclass(frozen=True)
 class Scale(Intervention):
-    """Multiply weights by a factor, without normalising them again; a factor of 0 removes a head.
+    """Multiply weights by a factor, without normalising them again.
+
+    With a factor of 0, as in this example, the output of the head is 0.
 
     >>> Scale(0.0, head=3).factor
     0.0
@@ -203,9 +207,9 @@ def intervene(
 
     cut: (row, key), or a list of such pairs. Hides the key from this row; row None means every row.
     force: (row, key) or (row, key, weight), or a list of these. Sets the weight of the key; default: 1.
-    uniform: True for every row, or a row, or a list of rows. Gives all keys that such a row may see the same
-        weight.
-    scale: a factor. Multiplies the weights by it; 0 removes a head.
+    uniform: True for every row, or a row, or a list of rows. Makes the weights of the row equal for all keys
+        that the mask allows.
+    scale: a factor by which the weights are multiplied; 0 sets the output of the head to 0.
     at: pattern for the names of the sites to which the four options above apply. Default: all sites.
     head: index of the head to which the four options above apply. Default: all heads.
     given: Cut, Force, Uniform and Scale objects of regard.interventions, instead of or besides the options.

@@ -16,15 +16,19 @@ __all__ = ["Look"]
 
 @dataclass(frozen=True)
 class Look:
-    """What attention() should return besides output and lse; the result, Attended, has fields of these names.
+    """What attention() should return besides output and lse.
 
-    weights: the whole matrix of weights, (B, H, T, S).
-    rows: the weights of these queries only, (B, H, R, S); negative numbers count from the end.
+    Each argument except `gradient` requests the field of the result, an Attended, that has the same name.
+
+    weights: True for the whole matrix of weights, (B, H, T, S).
+    rows: indices of R queries, for the weights of these queries only, (B, H, R, S). Negative indices count
+        from the end.
     top: a number k, for the k largest weights of each query and their keys, (B, H, T, k).
-    alignment: the key with the largest weight, (B, H, T); -1 if the query sees no key.
-    entropy: the entropy of each query's weights in nats, (B, H, T).
-    mass: the sum of the weights that each key receives, (B, H, S).
-    gradient: whether these fields and lse are differentiable, for regularisation or guided alignment.
+    alignment: True for the index of the key with the largest weight, (B, H, T); -1 if the query sees no key.
+    entropy: True for the entropy of each query's weights in nats, (B, H, T).
+    mass: True for the sum of the weights that each key receives, (B, H, S).
+    gradient: True to make the requested fields and lse differentiable, for regularisation or guided
+        alignment.
 
     All fields describe the weights before dropout. All fields except `weights` can be computed without
     storing the T x S matrix, so they also work for long sequences.
@@ -65,7 +69,7 @@ class Look:
         return tuple(name for name in LOOKS if getattr(self, name) not in (False, None, 0))
 
     def __or__(self, other: Look | None) -> Look:
-        """Return a Look that requests what either of the two requests."""
+        """Return a Look that requests all fields of this Look and of `other`."""
         if other is None or other == self:
             return self
         rows = tuple(dict.fromkeys((self.rows or ()) + (other.rows or ())))

@@ -23,7 +23,7 @@ class Memory:
     key: (B, H, S, D), the keys, projected by `score`.
     value: (B, H, S, E).
     score: the score function that compares queries with these keys.
-    mask: a mask for every query; attention() combines it with its own mask.
+    mask: a mask that applies to every query; attention() combines it with its argument `mask`.
     key_size: width of the keys before projection.
 
     `key` and `value` lack the head or batch dimension if the inputs of prepare() lack it. A Memory is
@@ -73,7 +73,7 @@ class Memory:
                     "Memory.append()",
                     f"the mask of this memory ({', '.join(self.mask.parts)}) is for a fixed number of keys",
                     expected="a memory prepared without padding(), documents() or a mask tensor",
-                    hint="pass such a mask to attention() at each step instead",
+                    hint="pass this mask to attention() at each step instead",
                 )
             )
         return replace(
@@ -92,7 +92,10 @@ class Memory:
         return replace(self, key=self.key.detach(), value=self.value.detach())
 
     def reorder(self, index: Tensor) -> Memory:
-        """Return a new memory, as for beam search. index: (B',), the indices of its sequences in this one."""
+        """Return a new memory with selected sequences of the batch, for example after a step of beam search.
+
+        index: (B',). Sequence i of the new memory is sequence index[i] of this one.
+        """
         return replace(
             self,
             key=self.key.index_select(0, index),

@@ -81,11 +81,11 @@ class Score:
         return None
 
     def narrowed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Remove columns of the projected query and key that are 0 in all keys, to save computation."""
+        """Return projected query and key without columns that are 0 in all keys, to save computation."""
         return query, key
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
-        """Return (problem, expected, hint) for an error if these sizes cannot be compared, else None."""
+        """Return (problem, expected, hint) if vectors of these sizes cannot be compared, else None."""
         if query_size == key_size:
             return None
         name = type(self).__name__
@@ -106,7 +106,6 @@ class Dot(Score):
     """Inner product as score function.
 
     score(q, k) = q . k   (Luong et al. 2015, section 3.1, "dot")
-    Computed by inner(), without projections and with scale 1.
 
     >>> import regard, torch
     >>> x, look = torch.eye(2), regard.Look(weights=True)
@@ -122,8 +121,7 @@ class Dot(Score):
 class ScaledDot(Score):
     """Scaled inner product: the factor 1/sqrt(D) makes the variance of the scores independent of D.
 
-    score(q, k) = q . k / sqrt(D)   (Vaswani et al. 2017, eq. 1)
-    Computed by inner(), without projections and with scale 1/sqrt(D).
+    score(q, k) = q . k / sqrt(D)   (Vaswani et al. 2017, eq. 1), where D is the width of query and key
 
     >>> import regard, torch
     >>> q = k = 2 * torch.eye(4)[:2]
@@ -167,7 +165,7 @@ class Cosine(Score):
                     "the shape of Cosine's sharpness does not match the query",
                     {"sharpness": (beta, "BHT"), "query": (query, "BHTD")},
                     "one number, or one for each query",
-                    "sharpness has the shape of the query without its last dimension",
+                    "pass a number, or a tensor with the shape query.shape[:-1]",
                 )
             )
         return _unit(query) * (beta.unsqueeze(-1).to(query.dtype) if isinstance(beta, Tensor) else beta)
@@ -217,10 +215,10 @@ class Additive(nn.Module, Score):
     score(q, k) = v . tanh(W q + U k)   (Bahdanau et al. 2014, appendix A.1.2)
     Computed by additive(). U k does not depend on the query, so prepare() computes it once.
 
-    query_size, key_size: widths of query and key. hidden: size of the tanh layer. Default: query_size.
-    heads: number of heads if each has its own parameters. Default: all heads share them.
-    Parameters: query_weight W, (query_size, hidden); key_weight U, (key_size, hidden); vector v, (hidden,);
-    if `heads` is set, each parameter has a first dimension of this size.
+    query_size, key_size: widths of query and key.
+    hidden: size of the tanh layer. Default: query_size.
+    heads: number of heads if each has its own parameters (their first dimension). Default: shared by all.
+    Parameters: query_weight W, (query_size, hidden); key_weight U, (key_size, hidden); vector v, (hidden,).
 
     >>> import regard, torch
     >>> score = regard.Additive(query_size=3, key_size=6, hidden=4)
@@ -266,8 +264,9 @@ class Concat(nn.Module, Score):
     score(q, k) = v . tanh(W [q; k])   (Luong et al. 2015, section 3.1, "concat")
     Computed by additive(): W [q; k] = W_q q + W_k k, where W_q and W_k are the two parts of W.
 
-    query_size, key_size, hidden, heads: as for Additive. Parameters: weight W, (query_size + key_size,
-    hidden); vector v, (hidden,); if `heads` is set, each parameter has a first dimension of this size.
+    query_size, key_size, hidden: widths of query, key and tanh layer. Default of `hidden`: query_size.
+    heads: number of heads if each has its own parameters (their first dimension). Default: shared by all.
+    Parameters: weight W, (query_size + key_size, hidden); vector v, (hidden,).
 
     >>> import regard, torch
     >>> score = regard.Concat(query_size=3, key_size=6)
@@ -374,7 +373,8 @@ SCORES: dict[str, type[Score]] = {
 def build_score(score: str | Score, query_size: int, key_size: int, heads: int | None = None) -> Score:
     """Create a score function by name for these widths; a Score is returned unchanged.
 
-    score: a key of SCORES, or a Score. heads: number of heads if each should have its own parameters.
+    score: a key of SCORES such as "general", or a Score.
+    heads: number of heads if each should have its own parameters. Default: all heads share them.
 
     >>> import regard
     >>> regard.build_score("general", query_size=3, key_size=5).weight.shape

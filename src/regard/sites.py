@@ -48,8 +48,8 @@ R = TypeVar("R")
 S = TypeVar("S", bound="Scope")
 
 _thread = threading.local()
-"""Its attribute `scopes` is a tuple of the open scopes of this thread. If no scope is open, the attribute
-does not exist."""
+"""Thread-local storage. Its attribute `scopes` is a tuple of the open scopes of the current thread. If no
+scope is open, the attribute does not exist."""
 
 _context: ContextVar[tuple[Scope, ...]] = ContextVar("regard.scopes", default=())
 """A copy of _thread.scopes for the threads of autograd, which can read the context variables of the thread
@@ -58,9 +58,9 @@ that called backward()."""
 _open: tuple[Scope, ...] = ()
 """The open scopes of all threads in the order in which they were opened."""
 
-# Whether any scope is open, and whether any open scope applies to all threads. Code that may be compiled
-# reads these flags and not _open: torch.compile guards on the length of a tuple, and would recompile for each
-# length.
+# _any_open: whether any scope is open. _any_shared: whether any open scope applies to all threads.
+# Code that may be compiled reads these two flags and not _open: torch.compile guards on the length of a
+# tuple, and would recompile for each length.
 _any_open = _any_shared = False
 _lock = threading.Lock()
 
@@ -88,7 +88,15 @@ class Record(BySite[list[Attended]]):
 
 @dataclass(eq=False)
 class Scope:
-    """Records or edits the calls at the sites that match the pattern `at`; see scope()."""
+    """What one `with` statement of record() or intervene() does with the attention() calls inside it.
+
+    look: the fields to record of each call; None records nothing.
+    edit: a function that gets the Call and returns the Call to run instead, or None.
+    at: the pattern, with * and ? as wildcards, that the name of the site must match.
+    watch: a function that is called after each call with the name of the site and the Call, or None.
+    seen: the recorded results.
+    all_threads: whether the scope applies to every thread, not only to the one that opened it.
+    """
 
     look: Look | None = None
     edit: Edit | None = None
@@ -217,7 +225,7 @@ def _set_own_scopes(scopes: tuple[Scope, ...]) -> None:
 
 
 def _set_open(scopes: tuple[Scope, ...]) -> None:
-    """Replace the open scopes of the process, and update the flags. The caller must hold the lock."""
+    """Set _open, and update _any_open and _any_shared. The caller must hold _lock."""
     global _open, _any_open, _any_shared
     _open, _any_open = scopes, bool(scopes)
     _any_shared = any(each.all_threads for each in scopes)
@@ -292,7 +300,7 @@ def _not_a_look(look: object) -> ArgumentError:
     """Return the error if the first argument of record() is not a Look, with a hint for its type."""
     problem, hint = f"look is a {type(look).__name__}", "record(Look(weights=True))"
     if isinstance(look, nn.Module):
-        hint = "record() records all models that run inside it: with record() as seen: model(...)"
+        hint = "run the model inside the `with` statement: with record() as seen: model(...)"
     elif isinstance(look, str):
         problem, hint = f"look is {look!r}", f"to select sites by name: record(at={look!r})"
     return ArgumentError(message("record()", problem, expected="a Look", hint=hint))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from regard.cli.train import train
-from regard.cli.train_options import SETTINGS
+from regard.cli.train_settings import SETTINGS
 from regard.runs.run_folder import config_of
 from regard.tasks.translation import TranslationTask, plan
 from regard.tasks.translation.translation_data import check_header_lines

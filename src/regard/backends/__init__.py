@@ -20,8 +20,8 @@ _SDPA_ABOUT = {
 }
 
 LARGE_TABLE = 1 << 24
-"""If T x S is at least this number, "auto" prefers flex to kernels that need a mask tensor of size T x S,
-because flex skips masked blocks."""
+"""If T x S is at least this number, "auto" prefers the backend flex to the sdpa kernels that need a mask
+tensor of size T x S, because flex needs no such tensor and skips masked blocks."""
 
 
 def _not_requested(call: Call) -> list[str]:
@@ -63,8 +63,9 @@ BACKENDS: dict[str, Backend] = {
 def choose_backend(call: Call, name: str = "auto") -> str:
     """Return the name of the backend that runs this call.
 
-    name: "auto", a key of BACKENDS, or "sdpa" for the first of the sdpa kernels that can run the call. Raises
-    BackendError if the named backend cannot run the call.
+    name: "auto", a key of BACKENDS, or "sdpa" for the first of the sdpa kernels that can run the call.
+
+    Raises BackendError if the named backend cannot run the call.
     """
     if name == "auto":
         for each, backend in BACKENDS.items():

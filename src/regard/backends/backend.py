@@ -16,7 +16,7 @@ def _none(call: Call) -> list[str]:
 
 @dataclass(frozen=True)
 class Backend:
-    """One implementation of the forward pass.
+    """One implementation of attention, called a backend.
 
     reasons(call): why the backend cannot run this call; empty if it can.
     run(call): compute the forward pass.

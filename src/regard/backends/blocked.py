@@ -39,7 +39,7 @@ def reasons(call: Call) -> list[str]:
 
 
 def run(call: Call) -> Forward:
-    """Compute the forward pass block by block; small inputs are computed without blocks (small_inputs)."""
+    """Compute the forward pass block by block, or without blocks (small_inputs.py) if the input is small."""
     if small_inputs.fits(call):
         return small_inputs.run(call)
     output, lse = _Blocked.apply(call, call.query, call.key, call.value, call.vector, *call.bias_tensors)
@@ -66,7 +66,7 @@ class _Blocked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, doutput: Tensor, _: Tensor) -> tuple[Any, ...]:
         *tensors, output, lse = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: double backward
+        if torch.is_grad_enabled():  # backward(create_graph=True), for a double backward
             return None, *differentiable(ctx.call, tensors, doutput)
         wide = _widened(ctx.call)
         doutput = doutput.to(output.dtype)
@@ -115,6 +115,7 @@ def _forward_rows(call: Call, rows: slice, seed: int, saved: list[Tensor] | None
 
     Block by block, the function updates three quantities for each row: the maximum of the scores (`best`),
     the sum of exp(score - best) (`total`) and the weighted sum of the values (`output`).
+
     saved: a list to which the scores of each block are appended, for the backward pass; or None.
     """
     query = call.query[:, :, rows]
@@ -169,7 +170,7 @@ class _Totals:
     def shaped_like(self, tensors: list[Tensor | None], groups: int) -> list[Tensor | None]:
         """Return the gradients in the shapes and dtypes of query, key, value, vector and the bias tensors.
 
-        tensors: these tensors; None for a tensor that the call does not have.
+        tensors: query, key, value, vector and the bias tensors; None for those that the call does not have.
         groups: number of query heads that share a key head.
         """
         if self.factor is not None:  # add_additive_gradients() does not multiply by v
@@ -280,7 +281,7 @@ def _collect(
     """Add the gradients of `inputs` through the bias of one tile to `totals`.
 
     added: the bias of the tile.
-    dadded: its gradient.
+    dadded: the gradient of `added`.
     inputs: the query, then the parameters of the bias.
     """
     learned = [each for each in inputs if each.requires_grad]
@@ -299,7 +300,8 @@ def _collect(
 def _dropout(call: Call, weights: Tensor, tile: Tile, seed: int) -> Tensor:
     """Return a tensor of dropout factors for the weights of one tile, each 0 or 1 / (1 - dropout).
 
-    They depend only on the seed and the place of the tile, so forward and backward pass use the same factors.
+    The factors depend only on the seed and on the rows and keys of the tile, so that forward and backward
+    pass use the same factors.
     """
     offset = int(tile.rows_T[0]) * call.sizes[3] + int(tile.columns_S[0])
     generator = torch.Generator(weights.device).manual_seed(seed + offset)

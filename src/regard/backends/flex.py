@@ -158,8 +158,8 @@ def _bias(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tens
     bias, device = call.bias, call.query.device
     if bias is None:
         return None
-    # These are tensors, because torch.compile would recompile for each new Python number, and Inductor would
-    # then fail.
+    # `start` and `temperature` are tensors: torch.compile would recompile for each new Python number, and
+    # Inductor would fail.
     start = torch.full((), call.start, device=device)
     temperature = torch.full((), call.temperature, dtype=torch.float32, device=device)
     if isinstance(bias, Bias):

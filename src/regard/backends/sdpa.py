@@ -153,9 +153,9 @@ def _reasons_of_all(call: Call) -> list[str]:
 
 
 def _causal_alone(call: Call) -> bool:
-    """Whether the mask of the call is exactly what is_causal=True means for these kernels.
+    """Whether the kernel option is_causal=True computes exactly the mask of the call, without a bias.
 
-    For them, row i attends to keys 0 to i (causal, aligned to the top left), without a bias.
+    With this option, the query in row i attends to keys 0 to i (aligned to the top left).
     """
     _, _, queries, keys = call.sizes
     return call.mask.parts == ("causal",) and call.bias is None and call.start == 0 and queries == keys
@@ -164,7 +164,8 @@ def _causal_alone(call: Call) -> bool:
 def _causal_and_padding(call: Call) -> bool:
     """Whether the mask has only the parts causal and padding, and there is no bias.
 
-    The CPU kernel then applies the causal part (is_causal=True), and only the padding becomes a bias tensor.
+    For such a call, the CPU kernel itself applies the causal mask (is_causal=True), and only the padding is
+    passed as a bias tensor.
     """
     return call.mask.causal and call.mask.only("causal", "lengths") and call.bias is None and call.start == 0
 

@@ -69,7 +69,7 @@ class _Small(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, doutput: Tensor, _: Tensor) -> tuple[Any, ...]:
         *tensors, hidden_BHTSA, weights_BHTS = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: double backward
+        if torch.is_grad_enabled():  # backward(create_graph=True), for a double backward
             return None, *differentiable(ctx.call, tensors, doutput)
         dtype, (queries, keys) = weights_BHTS.dtype, weights_BHTS.shape[2:]
         doutput = doutput.to(dtype)

@@ -12,7 +12,7 @@ from regard.errors import BackendError, message
 
 __all__ = ["once_differentiable", "once_differentiable_node", "reasons_of_transforms"]
 
-_HINT = 'backend="reference" supports torch.func, forward-mode AD and double backward'
+_HINT = 'use backend="reference", which supports torch.func, forward-mode AD and double backward'
 
 
 def reasons_of_transforms(vmap: bool = False) -> list[str]:
@@ -36,7 +36,7 @@ def reasons_of_transforms(vmap: bool = False) -> list[str]:
 
 
 def once_differentiable(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return views of the tensors that raise a BackendError if a gradient is differentiated again.
+    """Return views of the tensors; a double backward through these views raises a BackendError.
 
     A tensor that requires no gradient is returned unchanged. Inside torch.compile or torch.func, all tensors
     are returned unchanged.

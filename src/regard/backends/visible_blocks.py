@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["seen_blocks"]
 
 BLOCK = 128
-"""Block size, in rows and in keys."""
+"""Number of query rows in a block of the score matrix, and number of keys."""
 
 PAIRS_AT_ONCE = 1 << 24
 """Number of (row, key) pairs to evaluate at once, for masks that must be evaluated for every pair."""
@@ -84,7 +84,7 @@ def _may_see(mask: Mask, tile: Tile) -> Callable[[Tensor, Tensor, Tensor, Tensor
 
 
 def _from_ends(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
-    """Return which blocks may contain visible pairs, and which blocks are fully visible.
+    """Return which blocks may contain visible (query, key) pairs, and which blocks are fully visible.
 
     Both results are bool tensors, (B or 1, 1, blocks of rows, blocks of keys). They are computed from the
     first and last position and the smallest and largest document id of each block. Only the parts causal,
@@ -114,14 +114,17 @@ def _from_ends(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
 
 
 def _ends(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the smallest and the largest document id of each block, both (B, 1, blocks, 1). ids: (B, N)."""
+    """Return the smallest and the largest document id of each block, two tensors (B, 1, blocks, 1).
+
+    ids: the document id of each position, (B, N).
+    """
     last = ids[:, -1:].expand(-1, -ids.shape[1] % BLOCK)
     ends = torch.cat([ids, last], 1).unflatten(1, (-1, BLOCK)).aminmax(dim=2)
     return ends.min[:, None, :, None], ends.max[:, None, :, None]
 
 
 def _evaluated(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
-    """Return which blocks contain visible pairs, and which blocks are fully visible.
+    """Return which blocks contain visible (query, key) pairs, and which blocks are fully visible.
 
     Only mask.table and mask.condition are considered; they are evaluated for every pair. Both results are
     (B or 1, H or 1, blocks of rows, blocks of keys).
@@ -141,9 +144,11 @@ def _evaluated(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
 
 
 def _in_order(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the number of True blocks in each row of blocks, and the indices of all key blocks.
+    """Return the number of True entries in each row of `blocks`, and the indices of all key blocks.
 
-    In each row, the indices of the True blocks come first, in increasing order, as BlockMask requires.
+    In each row, the indices of the True entries come first, in increasing order, as BlockMask requires.
+
+    blocks: a bool tensor, (..., blocks of rows, blocks of keys).
     """
     order = blocks.byte().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), order.int()

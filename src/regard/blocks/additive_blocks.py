@@ -18,7 +18,7 @@ IN_CACHE = 1 << 21
 enough for several threads to work in parallel."""
 
 ON_GPU = 32
-"""Factor by which workspaces are larger on a GPU, where a kernel launch costs more than a cache miss."""
+"""Factor by which the workspace is larger on a GPU, where a kernel launch costs more than a cache miss."""
 
 
 def at_once(count: int, device: torch.device) -> int:
@@ -46,6 +46,7 @@ def add_additive_gradients(
     """Add the gradients of query, key and vector to dquery, dkey and dvector.
 
     gradient_BHTS: the gradient of the scores.
+
     What is added to dquery and dkey is not yet multiplied by v. The caller multiplies the sums by v at the
     end, since v is the same for a whole head.
     """
@@ -89,8 +90,8 @@ def _joined(tensor_BHXY: Tensor) -> Tensor:
 def _pieces(query_NTA: Tensor, key_NSA: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
     """Iterate over parts of the query rows that fit in the workspace.
 
-    Yields a slice of sequences (of N), a slice of rows (of T), and tanh(q + k) for them and all keys,
-    (n, t, S, A). The next iteration overwrites that tensor.
+    Yields a slice of n of the N sequences, a slice of t of the T rows, and tanh(q + k) for these rows and all
+    keys, (n, t, S, A). The next iteration overwrites the tensor with tanh(q + k).
     """
     count, queries, width = query_NTA.shape
     keys, room = key_NSA.shape[1], at_once(IN_CACHE, key_NSA.device)

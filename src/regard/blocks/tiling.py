@@ -21,7 +21,7 @@ ROWS = 128
 
 
 def row_blocks(call: Call) -> Iterator[slice]:
-    """Iterate over the query rows of the call, as slices of one block each."""
+    """Divide the query rows of the call into blocks, and yield the slice of each block."""
     _, _, queries, _ = call.sizes
     rows = at_once(ROWS, call.query.device)
     for first in range(0, queries, rows):
@@ -29,10 +29,12 @@ def row_blocks(call: Call) -> Iterator[slice]:
 
 
 def column_blocks(call: Call, rows: slice) -> Iterator[tuple[slice, Tile]]:
-    """Iterate over the keys, as slices of one block each, with the Tile of these rows and keys.
+    """Iterate over the blocks of keys for some query rows: yield the slice of keys, and the Tile.
+
+    rows: the slice of query rows.
 
     Keys at the beginning and at the end are left out if the causal or window part of the mask hides them from
-    all of these rows.
+    all queries in `rows`.
     """
     batch, heads, _, keys = call.sizes
     low, high = call.mask.span(rows.start + call.start, rows.stop - 1 + call.start, keys)
@@ -50,7 +52,7 @@ def column_blocks(call: Call, rows: slice) -> Iterator[tuple[slice, Tile]]:
 def tile_scores(call: Call, query_BHTD: Tensor, key_BHSD: Tensor, tile: Tile) -> Tensor:
     """Return (score + bias) / temperature for one tile; -inf where masked.
 
-    query_BHTD, key_BHSD: the rows and keys of the tile.
+    query_BHTD, key_BHSD: the queries and keys of the tile.
     """
     if call.combine == "inner":
         scores = (query_BHTD * (call.scale / call.temperature)) @ key_BHSD.transpose(-2, -1)

@@ -48,7 +48,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _Commands(CommandGroup):
-    """The group of all commands; a command is imported when it is used."""
+    """All commands of `regard`. The module of a command is imported only when the command is used."""
 
     def __init__(self, **options: Any):
         super().__init__(**options)
@@ -178,19 +178,19 @@ def _status(arguments: list[str] | None) -> int:
             _drop_output()
             return _print_error(f"standard output: cannot be written: {error.strerror}", 1)
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return _print_error(f"{text}\nhint: REGARD_TRACEBACK=1 shows where it happened", 1)
+        return _print_error(f"{text}\nhint: REGARD_TRACEBACK=1 shows the traceback", 1)
 
 
 def _printable(path: Any) -> str:
-    """Return a path as text without control characters."""
+    """Return the path of a file as text that can be printed: control characters are replaced by �."""
     text = os.fsencode(path).decode("utf-8", "replace") if isinstance(path, str | bytes) else str(path)
     return "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
 def _invalid_value(error: Any) -> str:
-    """Return the message for a number that is invalid or out of range; "" for other errors of Typer.
+    """Return the message for an option whose number is invalid or out of range; "" for other errors.
 
-    Typer validates numbers with pydantic, whose error contains the value and the bound.
+    error: the error that Typer raised. It contains the value and the bound.
     """
     option = "".join(getattr(getattr(error, "param", None), "opts", ())[:1])
     details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()

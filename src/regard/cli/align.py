@@ -1,4 +1,4 @@
-"""regard align: print word alignments: the source word that each target word attends to most."""
+"""regard align: print word alignments, which link each target word to the source word it attends to most."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ from regard.tasks.translation.translation_page import TranslationPage
 __all__ = ["align"]
 
 AT_ONCE = 1024
-"""Number of sentence pairs that are aligned together: their attention weights are in memory together."""
+"""Number of sentence pairs that are aligned at once. It is limited because their attention is in memory."""
 
 SYMMETRISE = "grow-diag-final-and"
 
 AGREEMENT = "agreement"
-"""If --choose has this value, not the name of a file, it maximises the agreement with the --backward run."""
+"""A value of --choose, instead of a file: choose the alignments that agree best with the --backward run."""
 
 COMPARED, WHERE, BOTH = "Gold alignments", "Attention weights to align with", "Two directions"
 
@@ -85,7 +85,7 @@ Site = Annotated[
         metavar="NAME",
         help="Attention layers (sites): a role, e.g. cross, or a name, e.g. decoder.5.cross; * matches any "
         "text. Several sites are averaged.",
-        show_default="the site saved by --choose; else the site trained with --guided; else all",
+        show_default="the site saved by --choose; else the site trained with --guided; else all sites",
         rich_help_panel=WHERE,
     ),
 ]
@@ -134,8 +134,8 @@ Choose = Annotated[
     typer.Option(
         metavar=f"FILE|{AGREEMENT}",
         help="Try every site and head, with and without --shifted, and save the best choice in the run. With "
-        f"FILE, the best has the lowest AER on the gold alignments in this file. With {AGREEMENT}, it agrees "
-        "best with the alignments of --backward.",
+        "FILE, the best choice is the one with the lowest AER on the gold alignments in this file. With "
+        f"{AGREEMENT}, it is the one whose alignments agree best with those of --backward.",
         rich_help_panel=WHERE,
     ),
 ]
@@ -238,7 +238,7 @@ def align(
 
 @dataclass(frozen=True)
 class AlignOptions:
-    """Options: which attention weights are used, how two directions are combined, and the output format."""
+    """The options of `regard align` for the links. Each field is the value of the option of the same name."""
 
     site: str | None = None
     head: int | None = None
@@ -248,7 +248,10 @@ class AlignOptions:
     threshold: float | None = None
 
     def check(self, choose: str | None, backward: Path | None) -> None:
-        """Raise ArgumentError if options cannot be combined, or if --backward is missing."""
+        """Raise ArgumentError if options cannot be combined, or if an option needs --backward.
+
+        choose, backward: the values of --choose and --backward.
+        """
         if self.symmetrise is not None and self.symmetrise not in SYMMETRISATIONS:
             raise UnknownName("symmetrisation", self.symmetrise, SYMMETRISATIONS)
         if self.symmetrise is not None and backward is None:
@@ -280,7 +283,11 @@ class AlignOptions:
 
 @dataclass
 class Alignments:
-    """The links of each pair, and how many source and target words (or characters) each pair has."""
+    """The links and the lengths of all sentence pairs.
+
+    links: the links of each pair, as (source word, target word).
+    words: for each pair, the number of source words and of target words (or characters).
+    """
 
     links: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
     words: list[tuple[int, int]] = field(default_factory=list)
@@ -299,7 +306,14 @@ def write_links(
     output: Path | None,
     page: TranslationPage,
 ) -> Alignments:
-    """Align pairs in batches and write one line for each pair. other: the run of the opposite direction."""
+    """Align sentence pairs in batches, and write the links of each pair as one line in Pharaoh format.
+
+    other: the run of the opposite direction, for --backward; None without it.
+    options: how the links are computed.
+    pairs: the sentence pairs.
+    output: the file to write; None for standard output.
+    page: the HTML page of --page, to which the pairs are added.
+    """
     notes, unknown, alignments, line = Notes(), UnknownWords(), Alignments(), pairs.first_line
     with writing(output) as write:
         for before, after in in_batches(pairs, AT_ONCE):

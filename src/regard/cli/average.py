@@ -83,7 +83,11 @@ def average_run(task: type[RunTask], run: Path, chosen: list[Checkpoint], out: P
     """Write a new run folder: its weights are the mean of checkpoints, its other files are copies.
 
     The files are written to a temporary folder, which is renamed at the end. If the command is interrupted,
-    there is no run folder, and the next regard average deletes the temporary folder.
+    no run folder is written; the next `regard average` deletes the temporary folder.
+
+    run: the old run folder.
+    chosen: the checkpoints of the old run.
+    out: the new run folder.
     """
     if os.path.lexists(out) and (not out.is_dir() or any(out.iterdir())):
         hint = "choose a folder that does not exist"
@@ -126,9 +130,11 @@ def _is_copied(name: str) -> bool:
 
 
 def _remove_interrupted(place: Path) -> None:
-    """Delete the temporary folders that interrupted commands left.
+    """Delete the temporary folders of earlier `regard average` commands that were interrupted.
 
-    A folder is kept if it is locked, because its command is still running.
+    A locked folder is kept, because the command that writes it is still running.
+
+    place: the new run folder.
     """
     for path in place.parent.iterdir():
         left = leftover(path.name)
@@ -177,7 +183,10 @@ def last_intact(run: Path, count: int) -> list[Checkpoint]:
 
 
 def checkpoints_at(run: Path, steps: str) -> list[Checkpoint]:
-    """Return the checkpoints of these steps, ordered by step; raise if one is missing or damaged."""
+    """Return the checkpoints of these steps, ordered by step; raise an error if one is missing or damaged.
+
+    steps: the value of --steps, such as "8000,9000,10000".
+    """
     by_step = {str(each.step): each for each in Checkpoints(run).all()}
     chosen: dict[int, Checkpoint] = {}
     for step in (part.strip() for part in steps.split(",")):

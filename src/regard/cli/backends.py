@@ -56,7 +56,11 @@ def _device_name(device: str) -> str:
 
 
 def _explained(name: str, device: str, dtype: torch.dtype, trains: bool) -> regard.Explanation:
-    """Explain a typical attention call with this score function: batch 2, 4 heads of size 64, length 128."""
+    """Return which backend computes a typical attention call: batch size 2, 4 heads of size 64, length 128.
+
+    name: the name of the score function.
+    trains: whether gradients are needed.
+    """
     score = regard.build_score(name, 64, 64)
     if isinstance(score, torch.nn.Module):
         score.to(device, dtype)
@@ -65,7 +69,7 @@ def _explained(name: str, device: str, dtype: torch.dtype, trains: bool) -> rega
 
 
 def explained(explanation: regard.Explanation) -> Table:
-    """Return an explanation as a table: the backend that is used, and why each other backend is not."""
+    """Return an explanation as a table: the backend that is used, and why each other backend is not used."""
     table = _table("", "backend", "")
     for name in BACKENDS:
         why = "; ".join(explanation.refused.get(name, []))

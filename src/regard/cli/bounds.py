@@ -36,7 +36,7 @@ COUNT = 100_000
 
 HEADS = 10_000
 LINES = 1_000_000
-"""Maximum number of lines in memory at once. Also the largest value of a word number and of --top-k."""
+"""Maximum number of input lines that are read at once; also the largest word number and --top-k."""
 
 MINUTES = 1_000_000.0
 PAIRS = 100_000_000
@@ -62,7 +62,7 @@ def finite(value: float | None) -> float | None:
 def none_if_default(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
     """Option callback: return None if the option is not on the command line.
 
-    So the help shows the default value, and the command knows whether the user set the option.
+    In this way, the help shows a default value, but the command can tell whether the user has set the option.
     """
     source = context.get_parameter_source(str(parameter.name))
     return None if source is not None and source.name == "DEFAULT" else value

@@ -1,4 +1,4 @@
-"""regard classify: classify texts, or pairs of texts, line by line."""
+"""regard classify: predict the class of texts, or of pairs of texts, line by line."""
 
 from __future__ import annotations
 
@@ -33,24 +33,25 @@ from regard.evaluation.classification import Classification
 __all__ = ["classify"]
 
 AT_ONCE = 4096
-"""Number of lines classified at once. They are sorted by length, so that batches need less padding."""
+"""Number of input lines that are classified together. They are sorted by length for less padding."""
 
 ONE_TEXT = "one text per line, because this run classifies single texts"
 """The expected content of a file, for messages, if the run classifies single texts instead of pairs."""
 
 DRAWN_WIDTH = 100
-"""The width, in characters, of drawings that are written to a file."""
+"""The width, in characters, of texts that are drawn in a file (--draw with --output)."""
 
 Files = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILES",
-        help="Files with one text per line, or two texts with a tab between them for pairs. A file named "
-        ".jsonl has one JSON object per line. - is standard input.",
+        help="Files with one text per line; for pairs, two texts per line, separated by a tab; a .jsonl "
+        "file has one JSON object per line; - is standard input. Without FILES and --text, standard input is "
+        "read.",
     ),
 ]
 Texts = Annotated[
-    list[str] | None, typer.Option("--text", metavar="TEXT", help="A text to classify; may be repeated.")
+    list[str] | None, typer.Option("--text", metavar="TEXT", help="A text to classify. May be repeated.")
 ]
 Seconds = Annotated[
     list[str] | None,
@@ -63,7 +64,9 @@ Seconds = Annotated[
 Json = Annotated[
     bool,
     typer.Option(
-        "--json", help="Print one JSON object per line: label, probability of each class, words and weights."
+        "--json",
+        help="Print a JSON object for each text or pair: label, probability of each class, words and their "
+        "attention weights.",
     ),
 ]
 Draw = Annotated[
@@ -74,7 +77,7 @@ AtOnce = Annotated[
     typer.Option(
         "--at-once",
         metavar="INT",
-        help="Number of lines that are read and classified together, before the results are written.",
+        help="Number of input lines that are read and classified together, before the results are written.",
         show_default=f"{AT_ONCE}, or 1 for a terminal",
         min=1,
         max=bounds.LINES,
@@ -122,7 +125,7 @@ def classify(
     classifier = _open_classifier(run, checkpoint, device, threads, batch_tokens)
     if draw and classifier.model.pool_site is None:
         problem = "this classifier has no attention to draw: its pooling is not attention"
-        hint = "train it with model.pooling=attention, the default"
+        hint = "train a classifier with model.pooling=attention (the default)"
         raise ArgumentError(message("--draw", problem, hint=hint))
     pairs, fields = classifier.model.pairs, classifier.json_fields
     inputs = Inputs(lines, _seconds(text, second, pairs), pairs, fields=fields)
@@ -133,12 +136,15 @@ def classify(
 
 
 def _open_classifier(run: Path, checkpoint: str, device: str, threads: int | None, batch_tokens: int) -> Any:
-    """Load the classifier of a run and report skipped checkpoints."""
+    """Load the classifier of a run, and report checkpoints that were skipped because they are damaged."""
     return open_task("classification", run, checkpoint, device, threads, tokens_per_batch=batch_tokens)
 
 
 def _seconds(text: Sequence[str] | None, second: Sequence[str] | None, pairs: bool) -> list[str] | None:
-    """Return the texts of --second; None without --second. Raise unless each --text has one --second."""
+    """Return the texts of --second; None without --second.
+
+    Raise ArgumentError if the number of --second is not that of --text, or if the run classifies no pairs.
+    """
     if not second:
         return None
     if not pairs:
@@ -151,9 +157,10 @@ def _seconds(text: Sequence[str] | None, second: Sequence[str] | None, pairs: bo
 
 @dataclass
 class Inputs:
-    """Iterate over the texts, or pairs of texts, of all lines. Errors name the file and the line.
+    """An iterable of the texts, or pairs of texts, of all input lines. Errors name the file and the line.
 
-    seconds: the second text of each line, from --second; None if each line has both texts.
+    lines: the input lines.
+    seconds: the second text of each line, from --second; None if both texts of a pair are in the line.
     pairs: whether the run classifies pairs.
     repaired: number of lines so far that had invalid UTF-8.
     tabs: if the run classifies single texts, the number of lines so far that contain a tab.
@@ -222,7 +229,12 @@ def _has_suffix(file: str, suffixes: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True)
 class OutputForm:
-    """Where results are written (None: standard output), and in which format."""
+    """Where results are written, and in which format.
+
+    output: the file to write; None for standard output.
+    json: whether each result is written as a JSON object.
+    draw: whether each text is drawn, with its words shaded by their attention weights.
+    """
 
     output: Path | None = None
     json: bool = False

@@ -259,7 +259,7 @@ def sample(
 
 
 def drawn(example: Example) -> Any:
-    """Draw the alignment of an example: a row per English word, a column per Korean word.
+    """Draw the word alignment of a sentence pair: a row for each English word, a column for each Korean word.
 
     Sure links are dark, possible links are light.
     """

@@ -67,7 +67,10 @@ Quick = Annotated[
 ]
 Guided = Annotated[
     bool,
-    typer.Option("--guided", help="Also train the attention on the gold alignments (guided-alignment loss)."),
+    typer.Option(
+        "--guided",
+        help="Also train the attention weights to follow the gold alignments (guided-alignment loss).",
+    ),
 ]
 Output = Annotated[
     Path | None,
@@ -93,7 +96,7 @@ def demo(
 
     * `regard demo`
 
-    * `regard demo --guided` trains the attention with the gold alignments
+    * `regard demo --guided` also trains the attention weights to follow the gold alignments
 
     * `regard demo --quick` takes seconds
     """
@@ -137,7 +140,7 @@ def demo(
 
 
 def _report_earlier(folder: Path, errors: Console) -> None:
-    """If there is a demo in the folder, print whether it is finished or continues, and how to start anew."""
+    """If the folder has an earlier demo, print whether it is finished or continues, and how to start anew."""
     from regard.runs.run_folder import is_run
     from regard.training.checkpoints.checkpoints import Checkpoints
 

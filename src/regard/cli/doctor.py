@@ -79,7 +79,7 @@ def _table(section: str, facts: list[Fact]) -> Table:
 
 
 def checks() -> Iterator[Fact]:
-    """Compute a small attention on each device, and encode and decode sentences with a tokenizer."""
+    """Compute attention for a small input on each device; encode and decode sentences with a tokenizer."""
     for device in devices():
         yield _checked(f"attention on {device}", functools.partial(_check_attention, device))
     yield _checked("tokenizer", _check_tokenizer)

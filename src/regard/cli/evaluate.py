@@ -53,7 +53,7 @@ def evaluate(
 
     A task of your own: the scores of its method evaluate() on the validation data.
 
-    A run of several seeds: the scores of each seed, their mean and standard deviation.
+    A run with several seeds (train --seeds): the scores of each seed, their mean and standard deviation.
 
     Examples:
 

@@ -51,33 +51,39 @@ if TYPE_CHECKING:
 __all__ = ["generate"]
 
 AT_ONCE, MAX_NEW_TOKENS = 256, 100
-"""AT_ONCE: number of prompts that are continued together. MAX_NEW_TOKENS: default of --max-new-tokens."""
+"""AT_ONCE: number of prompts that are continued together.
+
+MAX_NEW_TOKENS: default of --max-new-tokens."""
 
 ON_PAGE = 100
 """Maximum number of texts on a page. It is small because each text has a picture for every layer."""
 
 REPORTED = 8
-"""Number of prompts that the model cannot read that are reported one by one. The others are only counted."""
+"""Number of invalid prompts (unknown words only, or too long) that are reported one by one.
+
+The other invalid prompts are only counted."""
 
 DRAWN_WIDTH = 100
-"""The width, in characters, of drawings that are written to a file."""
+"""The width, in characters, of attention that is drawn as text in a file (--draw with --output)."""
 
 Prompt = Annotated[
     list[str] | None,
-    typer.Option("--prompt", metavar="TEXT", help="The beginning of a text to continue; may be repeated."),
+    typer.Option("--prompt", metavar="TEXT", help="The beginning of a text to continue. May be repeated."),
 ]
 PromptFiles = Annotated[
     list[str] | None,
     typer.Option(
         "--prompt-file",
         metavar="FILE",
-        help="File with one prompt per line, or - for standard input, the default; may be repeated.",
+        help="File with one prompt per line; - is standard input. May be repeated. Without --prompt and "
+        "--prompt-file, standard input is read.",
     ),
 ]
 Json = Annotated[
     bool,
     typer.Option(
-        "--json", help="Print one JSON object per prompt: text, tokens, log-probabilities and stop reason."
+        "--json",
+        help="Print a JSON object for each prompt: text, tokens, log-probabilities and stop reason.",
     ),
 ]
 Draw = Annotated[bool, typer.Option("--draw", help="Draw the attention of every layer in the terminal.")]
@@ -98,7 +104,8 @@ Stop = Annotated[
     typer.Option(
         "--stop",
         metavar="TEXT",
-        help="End a text before this string; may be repeated.",
+        help="Stop generating a text when it contains this string; the string itself is left out. May be "
+        "repeated.",
         rich_help_panel=SEARCHING,
     ),
 ]
@@ -195,7 +202,7 @@ def generate(
 def _search(
     beam_size: int | None, length_penalty: str | None, n_best: int, sample: bool, sampling: dict[str, Any]
 ) -> Search:
-    """Return the search method: sampling with --sample, beam search with one of its options, else greedy."""
+    """Return the search: sampling with --sample, beam search with an option of beam search, or greedy."""
     unused = [name for name, value in sampling.items() if value is not None and not sample]
     if unused:
         option = f"--{unused[0].replace('_', '-')}"
@@ -220,13 +227,14 @@ def _given_prompts(prompt: Sequence[str] | None, files: Sequence[str] | None) ->
 
 @dataclass
 class Prompts:
-    """Iterate over all prompts. Errors name the file and the line.
+    """An iterable of all prompts, which are checked while they are read. Errors name the file and the line.
 
-    lines: the prompts as bytes, or the files with prompts.
+    lines: the prompts of --prompt as bytes, or the files with prompts.
+    language: the language model.
     skip_invalid: whether a prompt that the model cannot read is reported, instead of raising an error.
     repaired: number of lines so far that had invalid UTF-8.
     skipped: number of prompts so far that the model cannot read.
-    first_error: the error of the first of them.
+    first_error: the error of the first prompt that the model cannot read.
     """
 
     lines: Lines
@@ -261,9 +269,9 @@ class Prompts:
                 say(f"{str(error).splitlines()[0]}; the prompt is not continued")
 
     def report_skipped(self, count: int) -> None:
-        """Report how many prompts were not continued; raise an error if all of them were not.
+        """Report how many prompts the model could not read; raise an error if it could read none.
 
-        count: number of prompts that were read.
+        count: number of prompts.
         """
         if self.first_error is not None and self.skipped == count:
             raise self.first_error
@@ -293,7 +301,14 @@ def _show(language: LanguageRun, prompts: Prompts, **options: Any) -> GeneratedT
 
 @dataclass(frozen=True)
 class OutputForm:
-    """Where generated texts are written, and in which format. shown: whether they are printed already."""
+    """Where generated texts are written, and in which format.
+
+    output: the file to write; None for standard output.
+    json: whether each text is written as a JSON object.
+    draw: whether the attention is drawn below each text.
+    n_best: number of texts for each prompt.
+    shown: whether the text was printed token by token, so that it is not written again.
+    """
 
     output: Path | None = None
     json: bool = False
@@ -328,7 +343,7 @@ class OutputForm:
 def write_texts(
     texts: Iterator[GeneratedText], form: OutputForm, inputs: Prompts, *, keep: int
 ) -> list[GeneratedText]:
-    """Write each text as soon as it is generated. Return the first `keep` results, for the page.
+    """Write each text as soon as it is generated. Return the first `keep` texts, for the HTML page.
 
     At the end, report problems of the prompts on standard error.
     """

@@ -46,21 +46,24 @@ from regard.viewing.entry import ROWS
 __all__ = ["intervene"]
 
 NARROW = 36
-"""Minimum width, in characters, of the column of each translation, even if its drawing is narrower."""
+"""Minimum width, in characters, of the columns in which the two translations are printed side by side."""
 
 LINK = re.compile(r"(\d{1,6})-(\d{1,6})(?::([0-9.]{1,9}))?")
 PLACE = re.compile(r"(.+?)(?::(\d{1,4}))?")
 
 Cuts = Annotated[
     list[str] | None,
-    typer.Option("--cut", metavar="S-T", help="Mask source word S when target word T is predicted."),
+    typer.Option(
+        "--cut", metavar="S-T", help="Mask source word S when target word T is predicted. May be repeated."
+    ),
 ]
 Forces = Annotated[
     list[str] | None,
     typer.Option(
         "--force",
         metavar="S-T",
-        help="Make target word T attend to source word S only. S-T:0.5 gives S half of the attention weight.",
+        help="Make target word T attend to source word S only. S-T:0.5 gives S half of the attention weight. "
+        "May be repeated.",
     ),
 ]
 Erased = Annotated[
@@ -68,7 +71,8 @@ Erased = Annotated[
     typer.Option(
         "--erase",
         metavar="INT",
-        help="Mask the source word with this number for all target words.",
+        help="Mask the source word with this number (the first word is 0) for all target words. May be "
+        "repeated.",
         min=0,
         max=bounds.LINES,
     ),
@@ -79,7 +83,7 @@ Evens = Annotated[
         "--uniform",
         metavar="SITE[:HEAD]",
         help="Make the weights of an attention layer (site) uniform, e.g. decoder.1.cross, or of one head, "
-        "e.g. decoder.1.cross:0.",
+        "e.g. decoder.1.cross:0. May be repeated.",
     ),
 ]
 Drops = Annotated[
@@ -87,7 +91,7 @@ Drops = Annotated[
     typer.Option(
         "--drop",
         metavar="SITE[:HEAD]",
-        help="Set the output of an attention layer (site), or of one of its heads, to zero.",
+        help="Set the output of an attention layer (site), or of one of its heads, to zero. May be repeated.",
     ),
 ]
 Place = Annotated[
@@ -114,7 +118,7 @@ Data = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.json",
-        help="JSON file of interventions, written by --json. Its numbers count tokens, not words.",
+        help="JSON file of interventions, e.g. the output of --json. It numbers tokens, not words.",
     ),
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a drawing.")]
@@ -144,8 +148,8 @@ def intervene(
     """Translate a sentence with and without changes to its attention, side by side.
 
     S-T is a link of source word S and target word T, as in regard align; the first word is 0. In a run with a
-    character tokenizer, S and T are numbers of characters. T is a word of the original translation; the
-    changes may replace it and the words after it.
+    character tokenizer, S and T are numbers of characters. T is a word of the original translation; in the
+    changed translation, word T and the words after it may be different.
 
     Examples:
 
@@ -203,9 +207,13 @@ def intervene(
 
 
 def _linked(option: str, link: str, before: Translation) -> tuple[list[int], list[int], float]:
-    """Parse a link, S-T or S-T:WEIGHT. Return the tokens of both words, as positions, and the weight.
+    """Parse a link, S-T or S-T:WEIGHT.
 
-    The weight is 1 if the link has none.
+    Return the indices of the tokens of source word S, the indices of the tokens of target word T, and the
+    weight. Without WEIGHT, the weight is 1.
+
+    option: the option that the link is from, for error messages.
+    before: the original translation.
     """
     match = LINK.fullmatch(link)
     if match is None:
@@ -224,7 +232,13 @@ def _source(option: str, word: int, before: Translation) -> list[int]:
 
 
 def _tokens(option: str, side: str, word: int, words: Sequence[int]) -> list[int]:
-    """Return the positions of the tokens that make up a word. words: for each token, its word index."""
+    """Return the indices of the tokens that make up a word.
+
+    option: the option that names the word, for error messages.
+    side: "source" or "target".
+    word: the index of the word.
+    words: for each token, the index of its word.
+    """
     places = [place for place, each in enumerate(words) if each == word]
     if not places:
         count = max(words, default=-1) + 1
@@ -234,7 +248,10 @@ def _tokens(option: str, side: str, word: int, words: Sequence[int]) -> list[int
 
 
 def _place(option: str, text: str) -> dict[str, Any]:
-    """Parse a site and, optionally, a head: decoder.1.cross or decoder.1.cross:0."""
+    """Parse the name of an attention layer (site), with or without a head: decoder.1.cross:0.
+
+    option: the option that the text is from, for error messages.
+    """
     match = PLACE.fullmatch(text)
     if match is None:
         raise ArgumentError(
@@ -261,8 +278,8 @@ def _token_scores(before: Scored, rescored: Scored) -> list[tuple[str, float, fl
     """Return the tokens of the unchanged translation, with log-probabilities before and after the change.
 
     before: the unchanged translation.
-    rescored: the same translation, scored with the changed attention. The list is empty if their tokens
-        differ.
+    rescored: the same translation, scored with the changed attention. If its tokens are not those of
+        `before`, the result is empty.
     """
     if before.pieces[: len(rescored.pieces)] != rescored.pieces:
         return []
@@ -286,7 +303,7 @@ def _to_json(before: Translation, after: Translation, rescored: Scored) -> dict[
 
 
 def _side_by_side(console: Console, before: Entry, after: Entry) -> Table:
-    """Return both translations in two columns of equal width, with the same colour scale."""
+    """Return a table with two columns, the original and the changed translation, with one colour scale."""
     pair = (before, after)
     weights = [entry.weights[:ROWS] for entry in pair]
     most = max((float(each.max(initial=0.0)) for each in weights), default=0.0)
@@ -315,8 +332,10 @@ def _side_by_side(console: Console, before: Entry, after: Entry) -> Table:
 
 
 def _print(console: Console, before: Translation, after: Translation, rescored: Scored) -> None:
-    """Print both translations with their alignments, and the log-probabilities of the original one.
+    """Print both translations with their attention, and the log-probabilities of the original translation.
 
+    before: the original translation.
+    after: the translation with changed attention.
     rescored: the original translation, scored with the changed attention.
     """
     console.print(_side_by_side(console, before.entry(), after.entry()))

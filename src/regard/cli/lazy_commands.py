@@ -60,10 +60,11 @@ def _plain(parameter: Any) -> Any:
 
 
 class LazyCommand(TyperCommand):
-    """The command of the module regard.cli.NAME, which has a function or a Typer app called NAME.
+    """A command whose module is imported only when the command is used, not for the list of commands.
 
-    The help in the list of commands is read from the source text of the module. The module is imported when
-    the arguments of the command are parsed.
+    The command NAME is the function, or the Typer app, called NAME in the module regard.cli.NAME. Its line in
+    the list of commands is read from the source text of the module. The module is imported when the
+    arguments of the command are parsed.
     """
 
     def __init__(self, name: str):

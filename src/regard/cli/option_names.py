@@ -36,9 +36,9 @@ OLD_NAMES_OF = {
     "evaluate": {"alignment": "gold-alignments", "gold": "gold-alignments"},
     "align": {"alignment": "gold-alignments", "gold": "gold-alignments"},
 }
-"""Command -> old names that are replaced in this command only, in the form of OLD_NAMES.
+"""Command -> (option name of this command in an earlier version -> current name).
 
-In other commands, some of them are current names: translate has --alignments."""
+The same names may be current names in other commands: --alignments is old in train, but not in translate."""
 
 PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     # data
@@ -132,8 +132,8 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 """Options of Hugging Face, fairseq, OpenNMT, JoeyNMT and Sockeye -> what to use instead in Regard.
 
-An error recommends the first of the answers that the command has as an option or argument. An answer in
-capitals is a positional argument.
+For an unknown option, the error message recommends the first name on the right that the command has. A name
+in capitals, such as RUN, is a positional argument.
 """
 
 FILE_ARGUMENTS = {"classify": ("--jsonl", "--tsv", "--test-file", "--train-file", "--file")}
@@ -162,9 +162,12 @@ SIMILAR = 3
 
 
 def current_name(name: str, command: str = "") -> str:
-    """Return the current name of an option, without leading hyphens. Other names are returned unchanged.
+    """Return the current name of an option that had another name in an earlier version.
 
-    command: the name of the command, for OLD_NAMES_OF.
+    A name that is not an old name is returned unchanged.
+
+    name: the name without leading hyphens.
+    command: the command that the option belongs to; some names are old in one command only.
 
     >>> current_name("beam"), current_name("alignments"), current_name("alignments", "train")
     ('beam-size', 'alignments', 'gold-alignments')
@@ -173,7 +176,7 @@ def current_name(name: str, command: str = "") -> str:
 
 
 def peer_answer(name: str, known: Collection[str]) -> str:
-    """Return what to use instead of an option of another toolkit; "" if there is no answer.
+    """Return what to use instead of an option of another toolkit, such as fairseq; "" if nothing is known.
 
     name: the option of the other toolkit; underscores are read as hyphens.
     known: the options and arguments of the command.
@@ -190,7 +193,7 @@ def similar_options(name: str, options: Iterable[str]) -> list[str]:
     """Return the options that are similar to an unknown option, at most SIMILAR, the best first.
 
     An option is similar if it begins with the unknown name, if the unknown name begins with it and a hyphen,
-    or if both differ by a few letters.
+    or if the two names differ by a few letters.
 
     >>> similar_options("--epoch", ["--epochs", "--steps"])
     ['--epochs']

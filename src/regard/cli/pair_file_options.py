@@ -13,22 +13,24 @@ __all__ = ["Files", "pair_option", "train_option"]
 Files = list[str] | None
 
 PAIR_FILES = {
-    "--source": "File of source sentences, one per line; may be repeated.",
-    "--target": "File of translations: line N is the translation of line N of --source.",
-    "--tsv": "TSV file of sentence pairs, instead of --source and --target (see --columns).",
-    "--jsonl": "JSON lines file of sentence pairs, instead of --source and --target (see --fields).",
+    "--source": "File with one source sentence per line. May be repeated.",
+    "--target": "File with translations: line N is the translation of line N of --source. May be repeated.",
+    "--tsv": "TSV file with sentence pairs, instead of --source and --target (see --columns). May be "
+    "repeated.",
+    "--jsonl": "JSON lines file with sentence pairs, instead of --source and --target (see --fields). May "
+    "be repeated.",
     "--columns": COLUMNS,
     "--fields": FIELDS,
 }
 """Option for files of sentence pairs -> its help text."""
 
 TRAIN_FILES = {
-    "--train-file": "Language models: text file. Classification: file of labelled texts (.tsv or .jsonl). "
-    "May be repeated.",
-    "--tsv": "TSV file of sentence pairs, instead of --source and --target, or of labelled texts for "
-    "classification (see --columns).",
-    "--jsonl": "JSON lines file of sentence pairs, instead of --source and --target, or of labelled texts "
-    "for classification (see --fields).",
+    "--train-file": "Language models: text file. Classification: file with labelled texts (.tsv or "
+    ".jsonl). May be repeated.",
+    "--tsv": "TSV file (see --columns). Translation: sentence pairs, instead of --source and --target. "
+    "Classification: labelled texts. May be repeated.",
+    "--jsonl": "JSON lines file (see --fields). Translation: sentence pairs, instead of --source and "
+    "--target. Classification: labelled texts. May be repeated.",
     "--columns": "The columns of --tsv: numbers (the first column is 1) or names from the header line. "
     "Translation: source,target. Classification: label,text or, for pairs of texts, label,text,second.",
     "--fields": "The fields of --jsonl: names, in the order of --columns. a.b is the field b inside the "
@@ -38,12 +40,22 @@ TRAIN_FILES = {
 
 
 def pair_option(name: str, panel: str | None = None, **more: Any) -> Any:
-    """Return one of the options in PAIR_FILES. panel: the heading under which the help lists it."""
+    """Return an option for files of sentence pairs.
+
+    name: a key of PAIR_FILES, such as --source.
+    panel: the heading under which the help lists the option.
+    more: further arguments of typer.Option().
+    """
     return _option(name, PAIR_FILES[name], panel, **more)
 
 
 def train_option(name: str, panel: str | None = None, **more: Any) -> Any:
-    """Return one of the options in TRAIN_FILES. panel: as in pair_option()."""
+    """Return an option of `regard train` for files.
+
+    name: a key of TRAIN_FILES, such as --train-file.
+    panel: the heading under which the help lists the option.
+    more: further arguments of typer.Option().
+    """
     return _option(name, TRAIN_FILES[name], panel, **more)
 
 

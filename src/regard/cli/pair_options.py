@@ -23,7 +23,7 @@ SourceLines = Annotated[
     typer.Option(
         "--source",
         metavar="FILE",
-        help="Source sentences, one per line; - is standard input. May be repeated.",
+        help="File with one source sentence per line; - is standard input. May be repeated.",
     ),
 ]
 TargetLines = Annotated[
@@ -31,7 +31,8 @@ TargetLines = Annotated[
     typer.Option(
         "--target",
         metavar="FILE",
-        help="Target sentences: line N is the translation of line N of --source. - is standard input.",
+        help="File with target sentences: line N is the translation of line N of --source; - is standard "
+        "input. May be repeated.",
     ),
 ]
 TsvFiles = Annotated[Files, pair_option("--tsv")]
@@ -51,7 +52,7 @@ Chosen = Annotated[
 
 @dataclass(frozen=True)
 class PairFiles:
-    """The files of sentence pairs on the command line. Each field is the value of the option of this name."""
+    """The files of sentence pairs on the command line. A field is the value of the option of that name."""
 
     source: list[str] | None
     target: list[str] | None
@@ -69,13 +70,16 @@ class PairFiles:
         """Raise ArgumentError unless one kind of files is named: --source and --target, --tsv or --jsonl."""
         ways = (self.source or self.target, self.tsv, self.jsonl)
         if sum(map(bool, ways)) != 1 or bool(self.source) != bool(self.target):
-            problem = "more than one kind of files is named, or one side is missing"
+            problem = "more than one kind of files is named, or the source or the target is missing"
             problem = problem if self.all else "no files of pairs are named"
             expected = "--source and --target, or --tsv, or --jsonl"
             raise ArgumentError(message(command, problem, expected=expected))
 
     def pairs(self, choose: list[str] | None) -> Pairs:
-        """Return the pairs as an object that can be checked and split. choose: the values of --choose."""
+        """Return the pairs as a Pairs object, which can be checked and split.
+
+        choose: the values of --choose, such as "invalid=replace".
+        """
         return read_pairs(
             self.source or None,
             self.target or None,

@@ -35,7 +35,7 @@ __all__ = [
 SEARCHING, MACHINE = "Decoding", "Checkpoint and device"
 
 MAX_SOURCE_LENGTH, BATCH_TOKENS = 512, 4096
-"""Defaults of --max-source-length and --batch-tokens. The defaults of --temperature etc. are in Sample."""
+"""Defaults of --max-source-length and --batch-tokens. The defaults for sampling are in decoding.Sample."""
 
 
 def _option(name: str, metavar: str, text: str, panel: str = SEARCHING, **more: Any) -> Any:
@@ -43,22 +43,31 @@ def _option(name: str, metavar: str, text: str, panel: str = SEARCHING, **more: 
 
 
 def beam_size_option(text: str, **more: Any) -> Any:
-    """Return the option --beam-size. text: its help. more: other arguments of typer.Option()."""
+    """Return the option --beam-size.
+
+    text: the help text.
+    more: further arguments of typer.Option().
+    """
     return _option("--beam-size", "INT", text, min=1, max=MOST_BEAMS, **more)
 
 
 def n_best_option(text: str) -> Any:
-    """Return the option --n-best. text: its help."""
+    """Return the option --n-best. text: the help text."""
     return _option("--n-best", "INT", text, min=1, max=MOST_BEAMS)
 
 
 def batch_tokens_option(text: str) -> Any:
-    """Return the option --batch-tokens. text: its help."""
+    """Return the option --batch-tokens. text: the help text."""
     return _option("--batch-tokens", "INT", text, MACHINE, min=1, max=bounds.TOKENS)
 
 
 def length_option(name: str, text: str, **more: Any) -> Any:
-    """Return an option for a maximum number of tokens. text: its help."""
+    """Return an option for a maximum number of tokens.
+
+    name: the name of the option, such as --max-length.
+    text: the help text.
+    more: further arguments of typer.Option().
+    """
     return _option(name, "INT", text, min=1, max=MOST_TOKENS, **more)
 
 
@@ -111,7 +120,7 @@ Sampling = Annotated[
     bool,
     typer.Option(
         "--sample",
-        help="Sample tokens from the predicted probabilities, instead of using the most probable ones.",
+        help="Sample tokens from the predicted probabilities, instead of searching for the best output.",
         rich_help_panel=SEARCHING,
     ),
 ]
@@ -212,7 +221,7 @@ def open_run(run: Path, checkpoint: str, device: str, threads: int | None, **opt
 def open_task(task: str, run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:
     """Load a run of this task, and report checkpoints that were skipped because they are damaged.
 
-    Raises ArgumentError if the run is of another task; the hint is the command that suits the run.
+    Raises ArgumentError if the run is of another task; its hint is the command that suits the run.
     """
     import torch
 
@@ -228,7 +237,7 @@ def open_task(task: str, run: Path, checkpoint: str, device: str, threads: int |
 
 
 def check_task(task: str, run: Path) -> None:
-    """Raise ArgumentError if the run is of another task; the hint is the command that suits the run."""
+    """Raise ArgumentError if the run is of another task; its hint is the command that suits the run."""
     from regard.tasks.task_table import find_task
 
     kind = task_in_regard(run, task)
@@ -239,9 +248,11 @@ def check_task(task: str, run: Path) -> None:
 
 
 def task_in_regard(run: Path, expected: str) -> type[RunTask]:
-    """Return the task of a run, for a command without --task; raise if the task is not part of Regard.
+    """Return the class of the task of a run; raise an error if the task is not part of Regard.
 
-    expected: the tasks that the command can use, for the error message.
+    It is for commands without the option --task.
+
+    expected: the tasks whose runs the command accepts, for the error message.
     """
     from regard.runs.run_folder import config_of
     from regard.tasks.task_table import TASKS, task_of
@@ -257,7 +268,7 @@ def task_in_regard(run: Path, expected: str) -> type[RunTask]:
 def one_sentence(command: str, sentence: str | None, text: str | None) -> str:
     """Return the sentence to translate: the positional argument, or the value of --text.
 
-    Raises ArgumentError if the user gave both or neither of them, or if the sentence is empty.
+    Raises ArgumentError if the command line has both, if it has neither, or if the sentence is empty.
 
     >>> one_sentence("regard view", None, "나는 고양이로소이다")
     '나는 고양이로소이다'

@@ -45,28 +45,34 @@ from regard.training.logs.live_table import perplexity
 __all__ = ["score"]
 
 AT_ONCE = 4096
-"""Number of pairs, or of lines, that are scored together."""
+"""Number of sentence pairs, or of input lines, that are scored together."""
 
 Files = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="FILES", help="For a language model: files with one text per line; - is standard input."
+        metavar="FILES",
+        help="For a language model: files with one text per line; - is standard input. Without FILES and "
+        "--text, standard input is read.",
     ),
 ]
 Texts = Annotated[
     list[str] | None,
-    typer.Option("--text", metavar="TEXT", help="For a language model: a text to score; may be repeated."),
+    typer.Option("--text", metavar="TEXT", help="For a language model: a text to score. May be repeated."),
 ]
 Tokens = Annotated[
     bool,
     typer.Option(
         "--tokens",
-        help="Print one JSON object per line or pair, with its tokens and their log-probabilities.",
+        help="Print a JSON object for each input line or pair, with its tokens and their log-probabilities.",
     ),
 ]
 Json = Annotated[
     bool,
-    typer.Option("--json", help="Print one JSON object per line or pair, with all scores, tokens and notes."),
+    typer.Option(
+        "--json",
+        help="Print a JSON object for each input line or pair, with its text, tokens, scores, unknown words "
+        "and notes (warnings about the text).",
+    ),
 ]
 
 
@@ -91,11 +97,12 @@ def score(
 ) -> None:
     """Print the log-probability of each target sentence given its source, or of each line of a text.
 
-    A translator scores pairs (--source and --target, --tsv or --jsonl): one number per line. A language model
-    scores the lines of FILES, of --text or of standard input: log-probability, perplexity per token and
-    perplexity per word, separated by tabs. The log-probability is summed over the tokens of the sentence,
-    including the end token `</s>`, which counts as a word too. The perplexity of all tokens is printed to
-    standard error.
+    For a translator, the input is sentence pairs (--source and --target, --tsv or --jsonl), and the output is
+    one number for each pair: the log-probability. For a language model, the input is the lines of FILES, of
+    --text or of standard input, and the output is three numbers for each input line, separated by tabs:
+    log-probability, perplexity per token and perplexity per word. The log-probability is summed over the
+    tokens of the line, including the end token `</s>`, which counts as a word too. The perplexity of all
+    input is printed to standard error.
 
     Examples:
 
@@ -117,14 +124,14 @@ def score(
     if issubclass(task_in_regard(run, "translation or language"), find_task("language")):
         for option, given in pairs.items():
             if given:
-                hint = f"regard score {shown(run)} FILES, or --text TEXT"
+                hint = f"use regard score {shown(run)} FILES, or --text TEXT"
                 raise ArgumentError(message(option, "this run is a language model", hint=hint))
         _score_lines(given_lines(files, text), open_task("language", *loading), output, form)
         return
     if files or text:
         option = "--text" if text else "FILES"
         problem = "a language model scores single texts, but this run is not a language model"
-        hint = "a translator scores pairs: --source FILE --target FILE"
+        hint = "give sentence pairs to a translator: --source FILE --target FILE"
         raise ArgumentError(message(option, problem, hint=hint))
     given_pairs = PairFiles(source, target, tsv, jsonl, columns, fields)
     given_pairs.check("regard score")
@@ -135,7 +142,13 @@ def score(
 def _score_pairs(
     files: PairFiles, loading: tuple[Any, ...], options: dict[str, Any], output: Path | None, form: str
 ) -> None:
-    """Score sentence pairs with a translator. form: "json", "tokens", or "" for one number per pair."""
+    """Score sentence pairs with a translator, and write the scores.
+
+    loading: the run folder, checkpoint, device and number of threads.
+    options: further arguments of Translator.
+    output: the file to write; None for standard output.
+    form: "json" for --json, "tokens" for --tokens, or "" for one number for each pair.
+    """
     pairs = files.stream()
     translator = open_run(*loading, **options)
     notes, unknown, total, count, lines = Notes(), UnknownWords(), 0.0, 0, 0
@@ -158,13 +171,18 @@ def _score_pairs(
 
 
 def to_json(pair: Scored) -> str:
-    """Return a scored pair as a line of JSON."""
+    """Return the score and the token scores of a pair as a line of JSON, for --tokens."""
     record = {"score": pair.score, "tokens": pair.pieces, "token_scores": pair.token_scores}
     return json_format.dumps(record | ({"notes": pair.notes} if pair.notes else {}), ensure_ascii=False)
 
 
 def _score_lines(lines: Lines, language: Any, output: Path | None, form: str) -> None:
-    """Score lines with a language model. form: "json", "tokens", or "" for three numbers per line."""
+    """Score input lines with a language model, and write the scores.
+
+    language: the language model.
+    output: the file to write; None for standard output.
+    form: "json" for --json, "tokens" for --tokens, or "" for three numbers for each input line.
+    """
     checked = _checked_lines(lines, language)
     at_once = 1 if lines.keyboard else AT_ONCE
     notes, unknown, tokenizer = Notes(), UnknownWords(), language.tokenizer
@@ -187,7 +205,10 @@ def _score_lines(lines: Lines, language: Any, output: Path | None, form: str) ->
 
 
 def _checked_lines(lines: Lines, language: Any) -> Iterator[str]:
-    """Yield all lines; raise an error with file and line if a line has too many tokens for the model."""
+    """Yield all input lines; raise an error if a line has too many tokens for the model.
+
+    The error names the file and the line.
+    """
     for place in lines.places:
         part = Lines([place])
         for text in part:

@@ -26,7 +26,7 @@ from regard.training.logs.seed_log import mean_text, scores_table
 __all__ = ["show", "sparkline"]
 
 ROWS = 12
-"""Maximum number of evaluations in the table. They are the last evaluations and the best one."""
+"""Maximum number of evaluations in the table: the last ones, and always the best one."""
 
 WIDEST = 24
 """Maximum width, in characters, of the column with the names of runs."""
@@ -87,13 +87,13 @@ def _readable_runs(runs: Sequence[Path], task: str | None) -> Iterator[RunFacts 
             message(
                 "regard show",
                 "none of these is a run folder",
-                hint="regard train --output FOLDER creates one",
+                hint="regard train --output FOLDER creates a run folder",
             )
         )
 
 
 def describe_run(facts: RunFacts, console: Console) -> Iterator[Table | Text]:
-    """Yield the parts of the output for a run: tables and lines of text."""
+    """Yield what `regard show` prints for one run: tables and lines of text."""
     yield _listed(shown(facts.folder), dict(_about(facts)))
     validation = [(each["step"], each["loss"]) for each in facts.evaluations if {"step", "loss"} <= set(each)]
     curves = {"training loss": facts.losses, "validation loss": validation}
@@ -116,7 +116,7 @@ def describe_run(facts: RunFacts, console: Console) -> Iterator[Table | Text]:
 
 
 def describe_seeds(facts: SeedFacts) -> Iterator[Table | Text]:
-    """Yield the parts of the output for a run of several seeds: tables and lines of text."""
+    """Yield what `regard show` prints for a run with several seeds: tables and lines of text."""
     first = next(iter(facts.runs.values()), None)
     about = {} if first is None else dict(_about(first))
     about["progress"] = facts.status
@@ -176,7 +176,7 @@ def _value(value: object) -> str:
 
 
 def _next(facts: RunFacts) -> str:
-    """Return what to do next, usually a command; "" if it is `regard show`, which the user is running."""
+    """Return what to do next, usually a command; "" if the command is `regard show`, which is running now."""
     folder = shown(facts.folder)
     if facts.damaged:
         return "restore the damaged files from a copy, or train again"
@@ -219,7 +219,7 @@ def _curve(losses: list[tuple[int, float]], console: Console) -> Text:
 
 
 def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
-    """Draw numbers as a row of bars. If there are more than `width`, neighbouring numbers are averaged.
+    """Draw numbers as a row of bars, at most `width` bars: neighbouring numbers are averaged if necessary.
 
     >>> sparkline([8, 6, 4, 3, 2, 2], width=3)
     '█▃▁'
@@ -273,9 +273,9 @@ def _briefly(count: int) -> str:
 
 
 def compared(facts: Sequence[RunFacts | SeedFacts]) -> Table:
-    """Return a table with one row for each run. It also says which score selects the best checkpoint.
+    """Return a table with one row for each run. It names the score that selects the best checkpoint.
 
-    For a run of several seeds, the mean and the standard deviation of each score are shown.
+    For a run with several seeds, the mean and the standard deviation of each score are shown.
     """
     seeds = {each.folder: each for each in facts if isinstance(each, SeedFacts)}
     firsts = [next(iter(each.runs.values()), None) if isinstance(each, SeedFacts) else each for each in facts]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["import_from_here", "next_command", "resume_command", "task_of_run"]
 
 WITH_TASK = ("show", "evaluate", "view", "average")
-"""Commands for trained runs that have the option --task."""
+"""The commands that read a trained run and have the option --task."""
 
 OwnTask = Annotated[
     str | None,
@@ -44,7 +44,9 @@ def task_of_run(folder: Path, task: str | None) -> type[RunTask]:
 def next_command(task: type[RunTask], run: str, command: str | None = None) -> str:
     """Return the command to suggest for a trained run, with --task if the task is not part of Regard.
 
-    command: the command to suggest, with {run} for the run folder. Default: the one that the task suggests.
+    task: the class of the task.
+    run: the run folder.
+    command: the command to suggest, with {run} in place of the run folder. Default: task.next_command.
 
     >>> from regard.tasks.task_table import find_task
     >>> next_command(find_task("language"), "runs/x", "regard show {run}")

@@ -1,4 +1,4 @@
-"""Add the options of all tasks to a command; select those that the task of a run has.
+"""Add the options of all tasks to a command, and select the options that the task of a run has.
 
 A task declares its options in its own folder (RunTask.evaluate_options, RunTask.view_options). So commands
 need no change when a task is added.
@@ -41,14 +41,15 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "max_source_length": (MaxSourceLength, MAX_SOURCE_LENGTH),
     "batch_tokens": (BatchTokens, BATCH_TOKENS),
 }
-"""Option that other commands have too -> the annotation of its function parameter, and its default."""
+"""Option that other commands have too, e.g. beam_size -> annotation and default of its function parameter."""
 
 
 def with_task_options(attribute: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds the options of all tasks to a command.
 
-    attribute: the attribute of RunTask with these options: "evaluate_options" or "view_options". In the help,
-    they are listed before the keyword-only parameters of the command.
+    In the help, the options of the tasks are listed before the keyword-only parameters of the command.
+
+    attribute: the attribute of RunTask with the options: "evaluate_options" or "view_options".
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -98,9 +99,12 @@ def _parameter(option: CommandOption | str) -> inspect.Parameter:
 
 
 def options_of(task: type[RunTask], attribute: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the options that a task has. attribute: as in with_task_options().
+    """Return the values of the options that a task has.
 
-    Options that only a task of the user declares cannot be set on the command line; they have their default.
+    Options that only a task of the user declares cannot be set on the command line; they have their defaults.
+
+    attribute: the attribute of RunTask with the options: "evaluate_options" or "view_options".
+    options: the values of the options of all tasks.
     """
     declared: tuple[CommandOption | str, ...] = getattr(task, attribute)
     defaults = {each.parameter: each.default for each in declared if isinstance(each, CommandOption)}
@@ -110,6 +114,7 @@ def options_of(task: type[RunTask], attribute: str, options: Mapping[str, Any]) 
 def check_given(context: typer.Context, task: type[RunTask], attribute: str, hint: str = "") -> None:
     """Raise ArgumentError if the command line has an option that only other tasks have.
 
+    attribute: the attribute of RunTask with the options: "evaluate_options" or "view_options".
     hint: the hint of the error message; by default, it names the tasks that have the option.
     """
     accepted = option_parameters(getattr(task, attribute))
@@ -123,7 +128,12 @@ def check_given(context: typer.Context, task: type[RunTask], attribute: str, hin
 
 
 def given_options(context: typer.Context, attribute: str) -> dict[str, str]:
-    """Return the options of tasks that are on the command line: parameter -> name, such as --test-file."""
+    """Return a dict of the options of tasks that are on the command line: parameter -> option.
+
+    For example, {"test_file": "--test-file"}.
+
+    attribute: the attribute of RunTask with the options: "evaluate_options" or "view_options".
+    """
     names = {name for each in TASKS for name in option_parameters(getattr(find_task(each), attribute))}
     return {
         str(each.name): each.opts[0]

@@ -26,7 +26,13 @@ STEPS = 40
 
 @dataclass(frozen=True)
 class TourStep:
-    """One step of the tour: a title, an explanation, the call, and the drawings."""
+    """One step of `regard tour`.
+
+    title: the title of the step.
+    text: an explanation.
+    call: a call of attention(), as source code.
+    pictures: drawings of the attention weights.
+    """
 
     title: str
     text: str
@@ -35,7 +41,7 @@ class TourStep:
 
 
 def soft_dictionary() -> TourStep:
-    """Look up 어디에서 (where) in a dictionary of three entries, with queries of increasing length."""
+    """Look up 어디에서 (where) in a dictionary of three entries, with query vectors of increasing norm."""
     entries = {"주어": "최웅준", "동사": "밥을 먹었다", "어디에서": "집에서"}
     where, sharpness = 2, [0, 1, 2, 4, 8]
     key = value = torch.eye(3)
@@ -107,7 +113,7 @@ def masks() -> TourStep:
 
 
 def selections() -> TourStep:
-    """Turn the same five scores into weights with every selection."""
+    """Compute weights from the same five scores with every selection: Soft, Sparse, Gate, Hard and others."""
     words = ["고양이", "개", "새", "물", "돌"]
     query, key = torch.ones(1, 1), torch.tensor([[2.0], [1.6], [0.9], [-0.5], [-2.0]])
     selects: dict[str, regard.Select] = {
@@ -124,8 +130,9 @@ def selections() -> TourStep:
     rows = [_weights(attention(query, key, select=select, look=WEIGHTS))[0] for select in selects.values()]
     return TourStep(
         "Select: from scores to weights",
-        "The query is an animal; the scores are 2, 1.6, 0.9, -0.5 and -2 in every row. Softmax gives every "
-        "key some weight, Sparse gives some 0; Gate weights do not sum to 1; Hard samples, Best is argmax.",
+        "The query is an animal; the scores are 2, 1.6, 0.9, -0.5 and -2 in every row. Soft gives every key "
+        "some weight, Sparse gives some keys 0; Gate weights do not sum to 1; Hard samples a key, Best is "
+        "the argmax.",
         "attention(query, key, select=Sparse(1.5))",
         [draw(torch.stack(rows), list(selects), words, numbers=True, most=1)],
     )
@@ -170,7 +177,7 @@ def heads() -> TourStep:
     names = [f"head {number}: {question}" for number, question in enumerate(questions, start=1)]
     return TourStep(
         "Many heads: several questions at once",
-        "One head has one set of weights. Two heads read the same sentence for where he went, and why.",
+        "One head has one set of weights. Two heads ask two questions about the sentence: where and why.",
         "attention(query, key)        # (B, H, T, D): H = 2 heads; MultiHead is the layer",
         [draw(_weights(seen)[0, :, 0], names, words, numbers=True, most=1)],
     )
@@ -250,7 +257,10 @@ def _paper(kind: type[Any]) -> str:
 
 
 def _train_score(score: nn.Module, query: Tensor, key: Tensor, alignment: Tensor) -> None:
-    """Train a score function by gradient descent. alignment: for each query, the key it should attend to."""
+    """Train a score function by gradient descent.
+
+    alignment: for each query, the index of the key that it should attend to.
+    """
     assert isinstance(score, regard.Score)
     for _ in range(STEPS):
         seen = attention(query, key, score=score, look=regard.Look(weights=True, gradient=True))

@@ -1,4 +1,4 @@
-"""regard train: train a translator on sentence pairs, or another task."""
+"""regard train: train a translator, a language model or a classifier."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.text import Text
 
 from regard.cli import train_options as options
 from regard.cli.task_option import import_from_here, next_command, resume_command, task_of_run
+from regard.cli.train_settings import check_exclusive, check_no_files, settings_of
 from regard.errors import printable
 
 if TYPE_CHECKING:
@@ -99,8 +100,8 @@ def train(
     * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --output runs/x`
     """
     arguments = locals()
-    options.check_no_files(files)
-    options.check_exclusive(arguments)
+    check_no_files(files)
+    check_exclusive(arguments)
     _print_inputs(arguments)
     run = _estimate if dry_run else _train
     return run(*_task_and_settings(arguments), output, arguments)
@@ -109,7 +110,7 @@ def train(
 def _estimate(
     kind: type[RunTask], settings: dict[str, Any], output: Path, arguments: Mapping[str, Any]
 ) -> int:
-    """Print the estimate of --dry-run; return the exit status."""
+    """Print what --dry-run reports, such as the estimated time; return the exit status."""
     from regard.runs.estimate import estimate
 
     _print_estimate(estimate(kind, settings, output, **_run_arguments(arguments)))
@@ -144,7 +145,7 @@ def _task_and_settings(arguments: Mapping[str, Any]) -> tuple[type[RunTask], dic
         kind = task_of_run(arguments["output"], name)
     else:
         kind = find_task(name or DEFAULT)
-    settings = merged({}, options.settings_of(arguments, kind), assigned)
+    settings = merged({}, settings_of(arguments, kind), assigned)
     check_names(kind.settings_type, recipe, str(arguments["recipe"]))
     return kind, merged(without_alternatives(recipe, settings), settings)
 
@@ -158,7 +159,7 @@ def _run_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finished(kind: type[RunTask], folder: Path, interrupted: str | None, console: Console) -> int:
-    """Print what to do next; return the exit status."""
+    """Print that training has finished or was interrupted, and the next command; return the exit status."""
     from regard.runs.run_folder import config_of
     from regard.training.interrupts import EXIT_STATUS
 
@@ -176,7 +177,7 @@ def _failed(output: str, failed: Mapping[int, str], console: Console) -> int:
     """Print which seeds of a run have failed; return the exit status."""
     for seed, text in failed.items():
         console.print(Text(f"seed {seed} has failed: {printable(text)}"), soft_wrap=True)
-    text = "The other seeds were saved. To train the failed ones again with other settings: regard train "
+    text = "The other seeds were saved. To train the failed seeds again with other settings: regard train "
     console.print(Text(f"{text}--output {output} --resume --change ..."), soft_wrap=True)
     return 1
 
@@ -184,7 +185,7 @@ def _failed(output: str, failed: Mapping[int, str], console: Console) -> int:
 def _print_inputs(arguments: Mapping[str, Any]) -> None:
     """Print the names of the input files, or nothing if one of them does not exist.
 
-    They are printed before torch is imported, because the import takes seconds.
+    It is called before torch is imported: the import takes seconds, and the user sees at once what is read.
     """
     if os.environ.get("RANK", "0") != "0":
         return
@@ -232,7 +233,10 @@ def _stopped_early(folder: Path) -> Iterator[None]:
 
 
 def _advice(settings: Mapping[str, Any]) -> str:
-    """Return advice for a run that was too short: train longer or, if its size is set, do not set it."""
+    """Return advice for a run that was too short: train longer, or do not set the model size if it is set.
+
+    If the user does not set the model size, a size is chosen that suits the length of the run.
+    """
     model = settings.get("model", {})
     size = next((f"model.{name}" for name in ("width", "size", "layers") if model.get(name) is not None), "")
     return f"train for more minutes, or do not set {size}" if size else "train for more minutes"

@@ -50,16 +50,18 @@ from regard.tasks.translation.translation_page import TranslationPage, describe_
 __all__ = ["translate"]
 
 AT_ONCE = 4096
-"""Default number of lines that are translated together. They are sorted by length, to need less padding."""
+"""Default number of input lines that are translated together. They are sorted by length for less padding."""
 
 Files = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="FILES", help="Files with one sentence per line; - is standard input, the default."
+        metavar="FILES",
+        help="Files with one sentence per line; - is standard input. Without FILES and --text, standard "
+        "input is read.",
     ),
 ]
 Sentences = Annotated[
-    list[str] | None, typer.Option("--text", metavar="TEXT", help="A sentence to translate; may be repeated.")
+    list[str] | None, typer.Option("--text", metavar="TEXT", help="A sentence to translate. May be repeated.")
 ]
 Scores = Annotated[
     bool,
@@ -87,7 +89,7 @@ AtOnce = Annotated[
     typer.Option(
         "--at-once",
         metavar="INT",
-        help="Number of lines that are read and translated together, before their translations are written.",
+        help="Number of input lines that are read and translated together, before any output is written.",
         show_default=f"{AT_ONCE}; 1 if you type the lines in a terminal",
         min=1,
         max=bounds.LINES,
@@ -129,9 +131,9 @@ def translate(
     Files are UTF-8, plain or gzip. Warnings on standard error report invalid bytes (they are replaced), lines
     that are too long, translations that reached the maximum length, and unknown words.
 
-    With --n-best N, each source line gives N lines of output. Each has five fields, separated by tabs: number
-    of the source line (the first is 1), rank, score with length penalty, log-probability, text. Exception: a
-    source line that is split because it is too long gives only one translation.
+    With --n-best N, each source line gives N output lines. An output line has five fields, separated by tabs:
+    number of the source line (the first is 1), rank, score with length penalty, log-probability, text.
+    Exception: a source line that is split because it is too long gives only one translation.
 
     Examples:
 
@@ -178,7 +180,15 @@ def translate(
 
 @dataclass(frozen=True)
 class OutputForm:
-    """Where translations and their alignments are written, and in which format."""
+    """Where translations and their alignments are written, and in which format.
+
+    output: the file for translations; None for standard output.
+    alignments: the file for word alignments; None for no file.
+    n_best: number of translations for each input line.
+    scores: whether the log-probability is written before each translation.
+    draw: whether the attention of each translation is drawn.
+    probabilities: whether the weight of each link is written to `alignments`.
+    """
 
     output: Path | None = None
     alignments: Path | None = None
@@ -188,7 +198,9 @@ class OutputForm:
     probabilities: bool = False
 
     def format(self, translation: Translation, number: int) -> Iterator[str]:
-        """Yield the lines of output for a translation: n_best lines if n_best > 1, otherwise one.
+        """Yield the output lines for one input line: n_best lines if n_best > 1, otherwise one.
+
+        number: the number of the input line, from 1.
 
         >>> list(OutputForm(scores=True).format(Translation("", ""), number=1))
         ['0.0000\\t']
@@ -228,6 +240,6 @@ def pharaoh_line(translation: Translation, probabilities: bool = False) -> str:
     """Return the alignment in Pharaoh format; raise ArgumentError if the model has no cross-attention."""
     if translation.alignment is None:
         problem = "the model has no attention to its source, so there are no alignments"
-        hint = "bahdanau, luong, lstmn and transformer have attention to the source"
+        hint = "use a model with attention: bahdanau, luong, lstmn or transformer"
         raise ArgumentError(message("--alignments", problem, hint=hint))
     return translation.alignment.written(probabilities=probabilities)

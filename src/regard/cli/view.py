@@ -70,7 +70,7 @@ ABOUT = {
     "self": "self-attention",
     "rollout": "attention through all layers of the encoder",
     "player": "an animation, word by word",
-    "long": "a map of a long sequence",
+    "long": "a map of a long text: each cell is the largest weight in a block of tokens",
     "reading": "one line for each word of a text, with the earlier words shaded by their weights",
     **TASK_VIEWS,
 }
@@ -107,8 +107,8 @@ Head = Annotated[
 Word = Annotated[
     str | None,
     _option(
-        "The source word for --view word, or the target word for --view shaded and steps. Give its text "
-        "(cat:2 is the second cat) or its number (the first is 0).",
+        "The source word for --view word, or the target word for --view shaded and --view steps: its text "
+        "(cat:2 is the second cat) or its number (the first word is 0).",
         metavar="WORD",
     ),
 ]
@@ -154,17 +154,17 @@ def view(
 ) -> None:
     """Show the attention of a run for one text, in the terminal or in a file.
 
-    Translation: the sentence is translated. Language models: the self-attention over the text so far.
-    Classification: the words of the text, shaded by their attention weights, and how much the probability of
-    the class changes if each word is hidden. Captioning: the image, bright where each word attends.
+    Translation: the attention of the translation to the words of the text. Language models: self-attention of
+    each token to the tokens before it. Classification: the words, shaded by their attention weights, and a
+    table of how much the probability changes if each word is hidden. Captioning: the image, per word.
 
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.
 
     The line under a picture of a translation says how much the translation depends on the words that it
     attends to: by how many nats the log-probability decreases if the most attended source word is masked and,
-    for comparison, if a random source word is masked. With --site or --head, the word is masked only in this
-    site or head. See docs/faithfulness.md.
+    for comparison, if a random source word is masked. With --site or --head, the most attended word is that
+    of this site or head; a word is always masked in all cross-attention layers. See docs/faithfulness.md.
 
     Examples:
 
@@ -222,7 +222,7 @@ def _check_has_view(task: type[RunTask]) -> None:
 
 
 def _check_view(task: type[RunTask], view: str | None) -> None:
-    """Raise ArgumentError if only other tasks have this view."""
+    """Raise ArgumentError if this view exists, but only for runs of other tasks."""
     if view in TASK_VIEWS and view not in task.own_views:
         problem = f"runs of the task {task.task_name()} have no such view"
         raise ArgumentError(message(f"--view {view}", problem, expected=", ".join((*VIEWS, *task.own_views))))
@@ -233,13 +233,12 @@ def _check_self_attention(seen: Seen, view: str | None) -> None:
     if view in OWN and not any(each.role.kind == "self" for each in seen.sites):
         sites = ", ".join(each.name for each in seen.sites) or "none"
         problem = f"the model has no self-attention; its attention sites: {sites}"
-        raise ArgumentError(
-            message(f"--view {view}", problem, hint="a transformer or an lstmn has self-attention")
-        )
+        hint = "a transformer or an lstmn has self-attention: use such a run, or choose another --view"
+        raise ArgumentError(message(f"--view {view}", problem, hint=hint))
 
 
 def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
-    """Raise ArgumentError if a site to be drawn has no head of this number."""
+    """Raise ArgumentError if an attention layer (site) to be drawn has no head with this index."""
     sites = [each for each in seen.sites if each.kind == "cross" or site is not None]
     sites = [each for each in sites if site is None or matches(site, each.name, each.role)]
     heads = min((each.heads for each in sites), default=0)
@@ -267,7 +266,7 @@ def _check(view: str | None, specials: str, out: Path | None) -> None:
 
 
 def _check_without_model(context: typer.Context, path: Path, sentence: str | None, view: str | None) -> None:
-    """Raise ArgumentError if an option needs a model, because a .seen file has only attention weights."""
+    """Raise ArgumentError if an option needs a model, but `path` is a .seen file, which has no model."""
     needed = [f"--view {view}"] if view in TASK_VIEWS else []
     needed += ["a sentence"] if sentence else []
     needed += [f"--{name.replace('_', '-')}" for name in given_options(context, "view_options")]

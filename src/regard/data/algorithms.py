@@ -31,9 +31,9 @@ def algorithm_batch(
     *,
     shortest: int | None = None,
 ) -> Batch:
-    """Draw a batch of random sequences and their targets.
+    """Return a batch of random sequences, with targets: the same symbols copied, reversed or sorted.
 
-    name: a task in TASKS.
+    name: the task: "copy", "reverse" or "sort".
     count: number of sequences (batch size).
     length: number of symbols in each sequence.
     symbols: number of different symbols; their token ids start at 4, so a model needs a vocabulary of

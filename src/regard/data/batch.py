@@ -23,12 +23,12 @@ and end of sentence."""
 
 @dataclass(frozen=True, eq=False)
 class Batch(BatchRows):
-    """Source sentences with EOS and target sentences with BOS and EOS, padded with PAD.
+    """A batch of source sentences with EOS and target sentences with BOS and EOS, padded with PAD.
 
-    source: (B, S).
-    source_lengths: (B,), including EOS.
-    target: (B, 1 + T), starting with BOS.
-    target_lengths: (B,), including EOS but not BOS.
+    source: (B, S), token ids.
+    source_lengths: (B,), number of tokens of each source, including EOS.
+    target: (B, 1 + T), token ids, starting with BOS.
+    target_lengths: (B,), number of tokens of each target, including EOS but not BOS.
     index: (B,), position of each sample in its dataset.
 
     >>> from regard.data.batch import Batch
@@ -68,7 +68,8 @@ class Batch(BatchRows):
     ) -> Batch:
         """Add BOS and EOS to lists of token ids, and pad them to a batch.
 
-        targets: None for inference; then the target of each sentence is only BOS.
+        sources: the token ids of each source sentence.
+        targets: the token ids of each target sentence. None for inference: each target is only BOS.
         index: position of each sample in its dataset; the default is 0, 1, ...
         """
         source_rows = [[*source, EOS] for source in sources]

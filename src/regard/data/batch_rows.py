@@ -1,4 +1,4 @@
-"""BatchRows: the base class of batches and of other dataclasses whose tensors have one row per sample."""
+"""BatchRows: the base class of batches and of other dataclasses whose tensors have one row per sequence."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ __all__ = ["BatchRows"]
 
 
 class BatchRows:
-    """Base class of dataclasses of tensors that are moved, selected and repeated as a whole.
+    """Base class of dataclasses of tensors with one row per sequence, for example of batches.
 
-    The first dimension of every tensor is the batch dimension, and every Memory has one sequence per row.
+    Its methods change all fields together: they move them to a device, or select or repeat rows. The first
+    dimension of every tensor, and of every regard.Memory (prepared keys and values), is the batch dimension.
     Tensors and memories may be in tuples and in other BatchRows. Values of other types, such as None or a
     bool, are the same for all rows and are kept. So a subclass can add a field without further code.
 
@@ -32,7 +33,7 @@ class BatchRows:
     """
 
     def to(self, device: torch.device | str) -> Self:
-        """Return the rows on another device."""
+        """Return a copy with all tensors on another device."""
         # A non-blocking copy to the CPU could be read before it is complete.
         non_blocking = torch.device(device).type != "cpu"
         return self._map(
@@ -58,13 +59,13 @@ class BatchRows:
         )
 
     def detach(self) -> Self:
-        """Return the rows with detached tensors: no gradient flows back through them."""
+        """Return a copy with detached tensors: no gradient flows back through them."""
         return self._map(Tensor.detach, Memory.detach)
 
     def add_rows(self, count: int) -> Self:
-        """Append `count` rows of zeros to every tensor; memories are not supported.
+        """Append `count` rows of zeros to every tensor. Raises TypeError if a field has a regard.Memory.
 
-        Set the fields for which 0 is not the right value with dataclasses.replace().
+        If 0 is not the right value for a field, change the result with dataclasses.replace().
         """
 
         def refuse(memory: Memory) -> Memory:
@@ -75,7 +76,9 @@ class BatchRows:
         )
 
     def named_tensors(self) -> dict[str, Tensor]:
-        """Return tensors and numbers by the names of their fields, for a file; from_tensors() reads them.
+        """Return the fields with tensors and numbers as a dict of tensors, which can be saved in a file.
+
+        from_tensors() reads the dict.
 
         A number becomes a 0-dimensional tensor. Fields with other values are left out.
         """
@@ -91,7 +94,7 @@ class BatchRows:
         return cls(**{name: value for name, value in values.items() if name in known})
 
     def _map(self, change: Callable[[Tensor], Tensor], change_memory: Callable[[Memory], Memory]) -> Self:
-        """Apply a function to every tensor, and another one to every memory."""
+        """Return a copy, with one function applied to every tensor and another one to every regard.Memory."""
 
         def changed(value: Any) -> Any:
             if isinstance(value, Tensor):

@@ -1,4 +1,4 @@
-"""Batches: group pairs of similar length into batches with a limited number of tokens (token budget).
+"""Batches: group sentence pairs of similar length into batches with a limited number of tokens.
 
 For the same data and settings, the order of the batches depends only on (seed, epoch).
 """
@@ -21,14 +21,16 @@ from regard.errors import ArgumentError, DataError, message
 __all__ = ["Batches", "Plan"]
 
 WINDOW = 2**18
-"""Maximum number of samples in a window. The samples of an epoch are shuffled, divided into windows, and
-sorted by length within each window, so that the samples of a batch have similar lengths."""
+"""Maximum number of samples (sentence pairs) that are sorted by length together.
+
+The samples of an epoch are shuffled, divided into windows of about this size, and sorted by length within
+each window, so that the samples of a batch have similar lengths."""
 
 
 class Plan(NamedTuple):
-    """Which samples each batch of an epoch contains.
+    """Which samples (sentence pairs or texts) each batch of an epoch contains.
 
-    order: (N,), row indices of the data.
+    order: (N,), the indices of the samples in the data, in the order of the epoch.
     begins, ends: (batches,). Batch i contains the rows order[begins[i]:ends[i]].
     """
 
@@ -42,7 +44,11 @@ class Plan(NamedTuple):
 
 
 class Batches:
-    """Batches with about the same number of tokens each. The sentences of a batch have similar lengths.
+    """Batches of sentence pairs, with about the same number of tokens in each batch.
+
+    The sentences of a batch have similar lengths.
+
+    data: the encoded sentence pairs.
 
     tokens: token budget, the maximum number of tokens in the source tensor or the target tensor of a batch,
         per process. It counts padding: the number of rows times the length of the longest sentence,
@@ -52,13 +58,14 @@ class Batches:
     rounded: a list of lengths, including EOS. Set it if you pad each batch to the next larger of these
         lengths: the token budget then applies to the batch padded in this way.
     shuffle: if False, every epoch has the same batches, the shortest first.
-    seed: random seed of the order. rank, world: index of this process, and number of processes.
+    seed: random seed of the order.
+    rank, world: index of this process, and number of processes.
 
     The order of an epoch depends only on the data, these arguments and (seed, epoch); each sample occurs
     once. With several processes, each batch is `world` times as large and is divided among them: a process
-    takes every world-th row, starting at row `rank`. Each process needs at least one row. If the last batch
-    of a window has fewer rows than processes, it is joined to the batch before it. The joined batch may then
-    exceed the budget by one row per process.
+    takes every world-th row, starting at row `rank`. Each process needs at least one row. So a batch with
+    fewer rows than processes is joined to the batch before it; the joined batch may exceed the budget by one
+    row per process.
 
     To sample new subwords in each epoch (subword regularization), encode the lines of a batch again. If
     `number` is an element of `batch.index`, and `line` is the text of that line, use
@@ -159,7 +166,10 @@ class Batches:
         return Plan(order, begins, ends)
 
     def _costs(self, rows: NDArray[numpy.int32]) -> NDArray[numpy.int32]:
-        """Return the cost of each row: the padded length of a batch in which this row is the longest."""
+        """Return the cost of each sample: the padded length of a batch whose longest sample is this one.
+
+        rows: the indices of the samples.
+        """
         costs = self._lengths[rows] + 1
         places = numpy.searchsorted(self._rounded, costs)
         within = places < len(self._rounded)
@@ -175,9 +185,9 @@ class Batches:
         return numpy.argsort(key, kind="stable")
 
     def _cuts(self, costs: NDArray[numpy.int32]) -> list[int]:
-        """Divide rows into batches and return the end index of each batch.
+        """Divide samples into batches and return the end index of each batch.
 
-        costs: the cost of each row, see _costs(), in ascending order.
+        costs: the cost of each sample, see _costs(), in ascending order.
         """
         ends = [0]
         while ends[-1] < len(costs):
@@ -190,9 +200,9 @@ class Batches:
         return ends[1:]
 
     def _rows(self, costs: NDArray[numpy.int32]) -> int:
-        """Return the number of rows of the next batch; 0 if the first row alone exceeds the token budget.
+        """Return how many samples the next batch gets; 0 if the first sample alone exceeds the token budget.
 
-        costs: the costs of the remaining rows, see _costs(), in ascending order.
+        costs: the costs of the remaining samples, see _costs(), in ascending order.
         """
         most = len(costs) if self._sentences is None else min(self._sentences, len(costs))
         if self._tokens is None:
@@ -222,7 +232,10 @@ def _shuffled(count: int, bits: numpy.random.PCG64) -> NDArray[numpy.int64]:
 
 
 def _padded(side: Side, rows: NDArray[numpy.int32], begin: bool) -> tuple[Tensor, Tensor]:
-    """Return the sentences at the indices `rows` as a padded tensor, and their lengths, (B,).
+    """Return B sentences as a padded tensor of token ids, and their lengths, (B,).
+
+    side: all sentences.
+    rows: the indices of the B sentences.
 
     EOS is added to each sentence, and BOS too if `begin` is True. The lengths include EOS but not BOS.
     """

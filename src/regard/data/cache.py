@@ -1,4 +1,4 @@
-"""The cache of encoded pairs: token ids are written to files once and then memory-mapped.
+"""The cache of encoded sentence pairs: token ids are written to files once, and memory-mapped later.
 
 A cache is a folder. Its name is its key: a hash of the text, the tokenizers and the settings. If one of them
 changes, another cache is created. encoded_files.py describes the files of a cache.
@@ -32,8 +32,9 @@ from regard.files.atomic_io import flush_folder
 __all__ = ["EncodedPairs", "encode_pairs"]
 
 VERSION = 1
-"""Version of the file format and of the text cleaning by clean(). It is part of the key of a cache, so that a
-cache of another version is never opened."""
+"""Version of the file format of a cache, and of clean(), which cleans the text before it is encoded.
+
+It is part of the key of a cache, so that a cache of another version is never opened."""
 
 CHUNK = 20_000
 """Number of pairs that are encoded at a time, to limit the memory use."""
@@ -61,9 +62,12 @@ def encode_pairs(
     longest: int | None = 256,
     over: str = "skip",
 ) -> EncodedPairs:
-    """Encode pairs into a cache in `folder`, or open the cache if it already exists.
+    """Encode sentence pairs into a cache in `folder`, or open the cache if it already exists.
+
+    A cache is a folder of files with the token ids, which are memory-mapped.
 
     pairs: Pairs, or a list of (source, target).
+    source_tokenizer, target_tokenizer: the tokenizer of the sources, and that of the targets.
     folder: the parent folder of all caches; it is created if it does not exist.
     longest: maximum number of tokens of the source and of the target of a pair, without BOS and EOS; None for
         no limit.
@@ -106,7 +110,7 @@ def encode_pairs(
             shutil.rmtree(part, ignore_errors=True)
         return open_stored(place, key)
     except OSError as error:
-        hint = "use a writable folder with enough free space: 2 bytes per token and 24 per pair"
+        hint = "use a writable folder with enough free space: 2 bytes per token and 24 bytes per pair"
         name = shown(error.filename or folder)
         raise DataError(message(name, f"cannot be used: {error.strerror or error}", hint=hint)) from None
 
@@ -141,7 +145,13 @@ def _fingerprint(pairs: Iterable[Any]) -> str:
 def _encoded(
     pairs: SizedPairs, tokenizers: tuple[Tokenizer, Tokenizer], longest: int | None, over: str
 ) -> Iterator[EncodedChunk]:
-    """Encode the pairs and yield them in chunks; raise DataError at the end if all pairs were skipped."""
+    """Encode sentence pairs and yield them in chunks.
+
+    tokenizers: the tokenizer of the sources, and that of the targets.
+    longest, over: the maximum number of tokens, and what to do with longer pairs; see encode_pairs().
+
+    Raises DataError at the end if all pairs were skipped.
+    """
     read = skipped = 0
     with advancing("encoding pairs", len(pairs)) as reached:
         for chunk in _chunks(pairs):
@@ -179,7 +189,7 @@ def _chunks(pairs: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _publish(part: Path, place: Path, key: str) -> None:
-    """Rename the folder `part`, which holds a new cache, to `place`.
+    """Rename the folder `part`, which holds a new cache with the key `key`, to `place`.
 
     If `place` already exists and is valid, another process wrote it, and it is kept. If it is damaged, it is
     replaced.

@@ -111,8 +111,10 @@ CLASS_WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": torch.ones_like,
     "balanced": _balanced,
 }
-"""All kinds of class weights by name. Each function takes the number of texts of each class, (C,), and
-returns the weight of each class in the loss, (C,). To add a kind, add a line."""
+"""The functions that compute class weights, by name.
+
+Each function takes the number of texts of each of the C classes, (C,), and returns the weight of each class
+in the loss, (C,). To add a function, add a line."""
 
 
 def class_weights(kind: str, counts: Sequence[int]) -> Tensor:
@@ -156,7 +158,11 @@ class ClassBalance:
 
     @classmethod
     def of(cls, texts: Iterable[str], labels: Labels) -> ClassBalance:
-        """Count the texts of each class. texts: the label of each text; each must be one of `labels`."""
+        """Count the texts of each class.
+
+        texts: the label of each text; each must be one of `labels`.
+        labels: the classes.
+        """
         counts = Counter(texts)
         for label in counts:
             labels.index(label)

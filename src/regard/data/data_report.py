@@ -33,13 +33,14 @@ EXAMPLES = 3
 """Maximum number of examples of each kind of problem."""
 
 MOST_KEYS = 16_000_000
-"""Maximum number of pairs whose hashes are held in memory, with 16 bytes for each pair. When there are more,
-repeated hashes are removed. If more than MOST_KEYS / 2 hashes are left, only a sample of them is kept, and
-the number of duplicates is estimated."""
+"""Maximum number of pairs whose hashes are held in memory to count duplicates, with 16 bytes for each pair.
+
+When there are more, repeated hashes are removed. If more than MOST_KEYS / 2 hashes are left, only a sample of
+them is kept, and the number of duplicates is estimated."""
 
 REFUSED = "refused"
 COLUMNS, NUMBERS = ("problem", "pairs", "dropped", "action", "first"), ("pairs", "dropped")
-"""COLUMNS: the column names of the report. NUMBERS: the names of the columns with numbers."""
+"""COLUMNS: the column names of the printed report. NUMBERS: the names of the columns with numbers."""
 
 ACTIONS = {"error": REFUSED, "skip": "dropped", "replace": "repaired", "keep": "kept"}
 """The word that the report prints for each action of Choices."""
@@ -47,7 +48,7 @@ ACTIONS = {"error": REFUSED, "skip": "dropped", "replace": "repaired", "keep": "
 
 @dataclass(frozen=True)
 class Example:
-    """One pair with a problem.
+    """One sentence pair with a problem, as an example in the data report.
 
     number: position of the pair in the data, from 1.
     place: file and line.
@@ -64,9 +65,10 @@ class Example:
 
 @dataclass(frozen=True)
 class Finding:
-    """One kind of problem and the pairs that have it.
+    """One row of the data report: one kind of problem and the sentence pairs that have it.
 
-    kind: name of the problem, such as "empty" (see Choices). says: description of the problem.
+    kind: name of the problem, such as "empty" (see Choices).
+    says: description of the problem, such as "a side is empty".
     count: number of pairs with this problem.
     done: the action taken: "refused", "dropped", "repaired" or "kept".
     dropped: number of pairs dropped because of this problem. A pair with several problems is counted in
@@ -172,7 +174,7 @@ def _html(text: str) -> str:
 
 
 def _relative(place: str) -> str:
-    """Return a place, such as "FOLDER/a.ko, line 3", without FOLDER if that is the working directory."""
+    """Return "FOLDER/a.ko, line 3" as "a.ko, line 3" if FOLDER is the working directory."""
     return place.removeprefix(str(Path.cwd()) + os.sep)
 
 
@@ -207,10 +209,12 @@ def _deciding(choices: Choices) -> list[tuple[str, object]]:
 
 
 def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable: bool = True) -> DataError:
-    """Return the error for a pair with a problem whose action is "error".
+    """Return the error for a sentence pair with a problem whose action is "error".
 
-    index: position of the pair in the chunk.
-    marks: the bits of its problems; see Kind.bit.
+    chunk: the pairs that were read together with this pair.
+    index: position of the pair in the chunk, from 0.
+    choices: the action for each kind of problem.
+    marks: the bits of the problems of the pair; see Kind.bit.
     choosable: whether the user can set Choices. If True, the hint of the error recommends other actions.
     """
     refused = choices.bits("error") & marks
@@ -246,7 +250,7 @@ def _first_invalid_byte(line: bytes) -> str:
 
 
 class _DuplicateCounter:
-    """Counts duplicate pairs. Pairs are compared by their keys, which are 64-bit hashes.
+    """Counts duplicate sentence pairs. Pairs are compared by their keys, which are 64-bit hashes.
 
     If there are more than MOST_KEYS / 2 distinct keys, only about one in `every` distinct keys is stored,
     selected by its lowest bits. The number of distinct pairs is then estimated as `every` times the number of
@@ -297,9 +301,10 @@ class _DuplicateCounter:
 
 
 class _Tally:
-    """Counts the problems of the pairs, chunk by chunk, and creates the report.
+    """Counts the problems of the sentence pairs, chunk by chunk, and creates the data report.
 
-    parallel: whether source and target are in separate files. Then misaligned lines are searched too.
+    parallel: whether source and target are in separate files. If True, the report also looks for lines that
+        have no translation at the same line number of the other file.
     """
 
     def __init__(self, choices: Choices, parallel: bool):
@@ -338,14 +343,17 @@ class _Tally:
             self.refused = refusal(chunk, int(wrong[0]), self.choices, int(marks[wrong[0]]))
 
     def _features(self, side: int, block: Block) -> Features:
-        """Return the features of the lines of a block. They are cached: several chunks may use the block."""
+        """Return the features (length, last byte, digits) of the lines of a block, to find misaligned lines.
+
+        They are cached, because several chunks may use the same block.
+        """
         last = self.last[side]
         if last is None or last[0] is not block:
             last = self.last[side] = (block, features_of(block))
         return last[1]
 
     def features(self) -> tuple[Features, Features]:
-        """Return the features of all source lines and of all target lines read so far."""
+        """Return the features (length, last byte, digits) of all source lines and all target lines read."""
         return Features.joined(self.line_features[0]), Features.joined(self.line_features[1])
 
     def report(self, counts: tuple[int, int] | None, refused: DataError | None, fingerprint: str) -> Report:
@@ -416,9 +424,10 @@ def _joined_keys(source: NDArray[numpy.int64], target: NDArray[numpy.int64]) -> 
 
 
 def _odd_side(chunk: Chunk, index: int, bit: int) -> tuple[Block, int]:
-    """Return which line of a pair has a problem, as its block and the index of the line in the block.
+    """Return which line of a sentence pair has a problem: its block, and its index in the block.
 
-    index: position of the pair in the chunk.
+    chunk: the pairs that were read together with this pair.
+    index: position of the pair in the chunk, from 0.
     bit: the kind of problem; see Kind.bit.
 
     If the problem belongs to both sides together (uneven lengths), return the source line.

@@ -21,11 +21,11 @@ from regard.files.atomic_io import naming_file, write_all
 __all__ = ["download"]
 
 TIMEOUT = 30.0
-"""Seconds to wait for data from the server before an attempt fails."""
+"""Seconds to wait for data from the server before an attempt to download a file fails."""
 
 ATTEMPTS = 5
 PAUSE = 1.0
-"""Seconds to wait before the second attempt. The time is doubled before each further attempt."""
+"""Seconds to wait before the second attempt to download a file; doubled before each further attempt."""
 
 LIMIT = 3600.0
 """Maximum duration of a download in seconds, all attempts together."""
@@ -59,7 +59,7 @@ def download(url: str, path: Path, most: int, reached: Callable[[int], None]) ->
             with error:
                 problem = f"the server answers {error.code} {printable(str(error.reason))}"
             if error.code not in (408, 416, 429) and error.code < 500:
-                raise DataError(message(url, problem, hint="the address may have changed")) from None
+                raise DataError(message(url, problem, hint="check whether the URL has changed")) from None
             if error.code == 416:
                 _remove(part)
         except (OSError, http.client.HTTPException) as error:
@@ -74,7 +74,11 @@ def download(url: str, path: Path, most: int, reached: Callable[[int], None]) ->
 
 
 class _Clock:
-    """The time limit of a download. url: named in the error. limit: seconds from now."""
+    """The time limit of a download.
+
+    url: the URL, for the error message.
+    limit: the seconds from the creation of this object until the limit.
+    """
 
     def __init__(self, url: str, limit: float):
         self.url, self.limit, self.end = url, limit, time.monotonic() + limit
@@ -91,7 +95,14 @@ class _Clock:
 
 
 def _attempt(url: str, part: Path, most: int, reached: Callable[[int], None], clock: _Clock) -> None:
-    """Request the bytes that `part` lacks and append them. If the server sends the whole file, start anew."""
+    """Request the bytes that the partial file `part` lacks and append them.
+
+    If the server sends the whole file instead, delete the content of `part` and write the whole file.
+
+    most: maximum size of the file in bytes.
+    reached: function that is called with the number of bytes downloaded so far.
+    clock: the time limit.
+    """
     have, tag = _partial(part)
     headers = {"User-Agent": "regard", "Accept-Encoding": "identity"}
     if have:
@@ -112,7 +123,7 @@ def _attempt(url: str, part: Path, most: int, reached: Callable[[int], None], cl
 
 
 class _Limits(NamedTuple):
-    """Sizes in bytes.
+    """The sizes, in bytes, of a file that is being downloaded.
 
     have: number of bytes downloaded already.
     whole: size of the complete file, or None if unknown.

@@ -33,14 +33,15 @@ __all__ = ["EncodedChunk", "open_stored", "store"]
 SIDES = ("source", "target")
 
 LARGE = 2**27
-"""If the tokens in a file take more bytes than this, they are read with Reader, not through a memory map,
-which would soon load the whole file (see Reader)."""
+"""If the tokens in a file take more bytes than this, they are read with Reader, not through a memory map.
+
+A memory map would soon load the whole file into memory (see Reader)."""
 
 
 class EncodedChunk(NamedTuple):
-    """Some encoded pairs, to be written together.
+    """Some encoded sentence pairs, which are written to the files together.
 
-    rows: the token ids of the sources, and the token ids of the targets.
+    rows: the token ids of each source sentence, and the token ids of each target sentence.
     numbers: position of each pair in the original data.
     skipped: number of pairs that were dropped because they were too long.
     truncated: number of pairs that were cut because they were too long.
@@ -53,7 +54,10 @@ class EncodedChunk(NamedTuple):
 
 
 class Written:
-    """A new file. It computes the checksum of its content, and is flushed to disk when it is closed."""
+    """A new file that is being written. It computes the checksum of its content.
+
+    When it is closed, the content is flushed to disk.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -62,7 +66,7 @@ class Written:
         self.checksum = 0
 
     def put(self, content: bytes) -> None:
-        """Append content."""
+        """Append bytes to the file, and update its checksum."""
         with naming_file(self.path):
             write_all(self.file.fileno(), content)
         self.checksum = zlib.crc32(content, self.checksum)
@@ -76,9 +80,10 @@ class Written:
 
 
 def store(folder: Path, key: str, chunks: Iterable[EncodedChunk], sizes: tuple[int, int]) -> None:
-    """Write encoded pairs into an empty folder.
+    """Write encoded sentence pairs into an empty folder.
 
-    key: the key of the cache. It is written to the header, to detect a folder with a wrong name.
+    key: the cache key, a hash of the data, tokenizers and settings. It is written to the header, so that
+        open_stored() can detect that the folder contains other data.
     chunks: the encoded pairs.
     sizes: sizes of the two vocabularies, which determine whether a token takes two bytes or four.
     """

@@ -19,10 +19,10 @@ __all__ = ["EncodedPairs", "Side"]
 
 
 class Reader:
-    """Reads ranges of a file without memory-mapping it.
+    """Reads parts of a file without memory-mapping it.
 
     Reading a sentence through a memory map also loads up to 64 KiB around it. Reading sentences in random
-    order would soon load a large file completely.
+    order would soon load a large file into memory completely.
     """
 
     def __init__(self, path: Path):
@@ -30,15 +30,15 @@ class Reader:
         weakref.finalize(self, os.close, self.handle)
 
     def read(self, begins: NDArray[numpy.int64], ends: NDArray[numpy.int64]) -> bytes:
-        """Return the bytes of all ranges [begin, end), concatenated."""
+        """Return the bytes from begins[i] to ends[i] - 1 of the file, for all i, concatenated."""
         bounds = zip(begins.tolist(), ends.tolist(), strict=True)
         return b"".join([os.pread(self.handle, end - begin, begin) for begin, end in bounds])
 
 
 class Side(NamedTuple):
-    """The sentences of one side (source or target), as a flat array of tokens.
+    """The sentences of one side of a dataset (source or target), as a flat array of token ids.
 
-    tokens: all tokens, concatenated.
+    tokens: the token ids of all sentences, concatenated.
     offsets: (N + 1,), index in `tokens` at which each sentence starts, then the end of the last sentence.
     reader: if the tokens are in a large file, the object that reads them instead of the memory map; otherwise
         None.
@@ -50,7 +50,7 @@ class Side(NamedTuple):
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Side:
-        """Create a side from one list of tokens for each sentence."""
+        """Create a Side from lists of token ids, one list for each sentence."""
         offsets = numpy.cumsum([0, *map(len, rows)], dtype=numpy.int64)
         flat = itertools.chain.from_iterable(rows)
         return cls(numpy.fromiter(flat, numpy.uint32, int(offsets[-1])), offsets)
@@ -77,7 +77,8 @@ class Side(NamedTuple):
 class EncodedPairs:
     """Sentence pairs as token ids, without BOS and EOS, in flat arrays.
 
-    sources, targets: a Side each.
+    sources, targets: the tokens of the source sentences and of the target sentences, each as a Side (a flat
+        array).
     numbers: (N,), position of each pair in the original data, from 0; skipped pairs are missing.
     skipped: number of pairs that were dropped because they were too long.
     truncated: number of pairs that were cut because they were too long.
@@ -100,7 +101,7 @@ class EncodedPairs:
 
     @classmethod
     def in_memory(cls, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> EncodedPairs:
-        """Create encoded pairs from lists of tokens, without a file."""
+        """Create encoded pairs from lists of token ids, one list for each sentence, without a file."""
         if len(sources) != len(targets):
             problem = f"there are {len(sources)} sources and {len(targets)} targets"
             expected = "one target for each source"

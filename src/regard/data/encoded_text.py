@@ -1,4 +1,4 @@
-"""EncodedText: running text as token ids, from text files with one document or sentence per line."""
+"""EncodedText: text for language models as token ids, from files with one document or sentence per line."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 __all__ = ["LAYOUTS", "EncodedText", "TextCounts", "count_text", "encode_text"]
 
 LAYOUTS = ("documents", "continuous")
-"""How the lines of a text belong together. "documents": each line is a text of its own. "continuous": all
-lines are one running text, with EOS after each line."""
+"""How the lines of a text belong together.
+
+"documents": each line is a text of its own.
+"continuous": all lines are one text, with EOS after each line."""
 
 CHUNK = 20_000
 """Number of lines that are encoded at a time, to limit the memory use."""
@@ -37,7 +39,8 @@ class TextCounts(NamedTuple):
     words: number of words, separated by spaces.
     characters: number of characters, including the spaces between words but not the line ends.
 
-    Words and characters are counted after clean(), which every tokenizer applies to its input.
+    Words and characters are counted after clean(), which every tokenizer applies to its input: it normalises
+    the Unicode characters and the white space.
     """
 
     lines: int
@@ -63,9 +66,9 @@ class EncodedText:
     """A text as token ids.
 
     lines: the tokens of each line, without BOS and EOS.
-    numbers: (N,), index of each of these lines in the original text. They differ from 0, 1, ... if the layout
-        is "documents", where blank lines are left out.
-    layout: "documents" or "continuous"; see LAYOUTS.
+    numbers: (N,), index of each of the N lines in the original text. The indices are 0, 1, ..., except in the
+        layout "documents", where blank lines are left out.
+    layout: "documents" (each line is a text of its own) or "continuous" (all lines are one text).
     counts: number of lines, words and characters.
     name: name of the text, for error messages.
 
@@ -117,7 +120,11 @@ class EncodedText:
     def from_lines(
         cls, lines: Iterable[str], tokenizer: Tokenizer, *, layout: str, name: str = "the text"
     ) -> EncodedText:
-        """Encode lines of text. layout: see LAYOUTS. name: name of the text, for error messages."""
+        """Encode lines of text.
+
+        layout: "documents" (each line is a text of its own) or "continuous" (all lines are one text).
+        name: name of the text, for error messages.
+        """
         if layout not in LAYOUTS:
             raise UnknownName("layout", layout, LAYOUTS)
         if isinstance(lines, str):
@@ -149,8 +156,8 @@ def encode_text(
 ) -> EncodedText:
     """Read text files (UTF-8, plain or gzip) and encode them.
 
-    layout: "documents" if each line is a text of its own; blank lines are skipped. "continuous" if the lines
-        are one running text, as in Penn Treebank; EOS follows each line, and a blank line is EOS alone.
+    layout: "documents" if each line is a text of its own; blank lines are skipped. "continuous" if all lines
+        are one text, as in Penn Treebank; EOS follows each line, and a blank line is EOS alone.
 
     Raises DataError if a file is not valid UTF-8 (the error names file and line), or if there is no text.
 

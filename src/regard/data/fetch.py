@@ -25,13 +25,17 @@ __all__ = ["Fetched", "fetch"]
 ANY_EDITION = Setting("fetch", "edition", "any")
 
 LARGEST = 1 << 30
-"""Some datasets are updated from time to time (see PublicSet.editions), so the sizes of their files are not
-known. This is the maximum unpacked size of such a file, in bytes."""
+"""Maximum unpacked size in bytes of a file of unknown size.
+
+The sizes are unknown if the publisher updates the dataset from time to time (see PublicSet.editions)."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A downloaded public dataset: its name, the folder with its files, and its parts.
+    """A downloaded public dataset, the result of fetch().
+
+    name: its name.
+    folder: the folder with its files.
 
     In the example, the folder `source` is empty, so the error lists the files that it should contain.
 
@@ -59,7 +63,11 @@ class Fetched:
         return tuple(self.about.parts)
 
     def pairs(self, part: str, choices: Choices | None = None) -> Pairs:
-        """Return the pairs of one part."""
+        """Return the sentence pairs of one part of the dataset.
+
+        part: the name of the part, one of `parts`.
+        choices: what to do with pairs that have a problem; see Choices.
+        """
         if part not in self.about.parts:
             raise UnknownName(f"part of {self.name}", part, self.about.parts)
         options: dict[str, Any] = dict(self.about.parts[part])
@@ -80,7 +88,8 @@ def fetch(
 
     Files that already exist in the folder are verified. If they are correct, they are not downloaded again.
 
-    name: the name of the dataset, one of SETS. folder: where to write the files.
+    name: the name of the dataset, one of public_datasets.SETS.
+    folder: where to write the files.
     source: a folder that has the files, compressed or not. They are copied from it instead of downloaded.
     edition: "known" accepts only files with the known SHA-256. "any" also accepts other editions of a dataset
         that is updated from time to time (Tatoeba).
@@ -130,7 +139,14 @@ def _after(done: int, reached: Callable[[int], None]) -> Callable[[int], None]:
 def _fetch_piece(
     name: str, piece: Piece, into: Path, source: Path | None, edition: str, reached: Callable[[int], None]
 ) -> None:
-    """Download one file, or find it in `source`; unpack and verify it.
+    """Download one file of a dataset, or find it in `source`; unpack and verify it.
+
+    name: the name of the dataset.
+    piece: the file.
+    into: the folder to write to.
+    source: a folder that has the file, compressed or not; None to download it.
+    edition: "known" or "any"; see fetch().
+    reached: function that is called with the number of bytes downloaded so far.
 
     A file that already exists with the known SHA-256, or with any SHA-256 if `edition` is "any", is kept.
     """
@@ -159,7 +175,10 @@ def _fetch_piece(
 
 
 def _find(name: str, piece: Piece, source: Path) -> Path:
-    """Return the path of a file of the dataset, compressed or not, in `source` or in its subfolder."""
+    """Return the path of a file of a dataset, compressed or not, in `source` or in a subfolder of it.
+
+    name: the name of the dataset. PublicSet.folder is the name of the subfolder.
+    """
     own = [piece.name, piece.member] if piece.member else [piece.name]
     archive = Path(urllib.parse.urlsplit(piece.url).path).name
     names = list(dict.fromkeys([*(f"{each}{end}" for each in own for end in ("", ".gz")), archive]))

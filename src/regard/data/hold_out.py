@@ -1,4 +1,4 @@
-"""Hold out some pairs for validation or test.
+"""hold_out(): split sentence pairs into training pairs and held-out pairs, for validation or test.
 
 A hash of the source sentence decides whether a pair is held out, so the split does not depend on the order of
 the pairs.
@@ -25,9 +25,11 @@ Hashes = NDArray[numpy.uint64]
 RULES = ("auto", "both", "source")
 
 MOST_LEFT_OUT = 0.5
-"""Limit for disjoint="auto". If more than this fraction of the training pairs have a target that also occurs
-in a held-out pair, the targets are probably labels. These pairs are then kept, and only the sources of
-training and held-out pairs are disjoint."""
+"""Maximum fraction of the training pairs that hold_out() drops with disjoint="auto".
+
+Training pairs are dropped if their target also occurs in a held-out pair. If that would drop more than this
+fraction, the targets are probably class labels. So no pair is dropped, and training and held-out pairs have
+different sources, but share targets."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ def hold_out(
 
     Sentences that differ only in white space are equal. Of equal pairs, the first is kept. All pairs with the
     same source are in the same part. The split does not depend on the order of the pairs. With `fraction`, a
-    sentence stays in its part when others are added. Memory use is a few dozen bytes per pair during the
-    split and two bytes per pair afterwards; the text is not held in memory.
+    pair stays in its part when other pairs are added to the data. Memory use is a few dozen bytes per pair
+    during the split and two bytes per pair afterwards; the text is not held in memory.
 
     In the second example, the targets are two labels, which are in both parts. So "auto" is "source" there.
 
@@ -167,7 +169,7 @@ def _check(pairs: Pairs, count: int | None, fraction: float | None, disjoint: st
 def _by_source(
     disjoint: str, held: NDArray[numpy.bool_], shared: NDArray[numpy.bool_], targets: Hashes
 ) -> str:
-    """Return why only the sources of the two parts are disjoint, or "" if their targets are disjoint too.
+    """Return why training pairs and held-out pairs may share targets, or "" if they share no target.
 
     disjoint: the argument of hold_out().
     held: boolean mask of the held-out pairs.
@@ -187,7 +189,10 @@ def _by_source(
 
 
 def _limit(sources: Hashes, count: int) -> numpy.uint64:
-    """Return the limit for source hashes: a pair is held out if the hash of its source is at most this.
+    """Return the limit for source hashes: a pair is held out if the hash of its source is at most the limit.
+
+    sources: the hash of the source of each pair.
+    count: the requested number of held-out pairs.
 
     At most `count` pairs are held out, unless the source with the smallest hash alone has more pairs.
     """

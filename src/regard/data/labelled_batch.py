@@ -21,13 +21,13 @@ NO_LABEL = -100
 
 @dataclass(frozen=True, eq=False)
 class LabelledBatch(BatchRows):
-    """Texts, or pairs of texts, and their class labels. Texts end with EOS and are padded with PAD.
+    """A batch of texts, or of pairs of texts, with class labels. Texts end with EOS and are padded with PAD.
 
-    first: (B, S), the texts, or the first text of each pair.
+    first: (B, S), the token ids of the texts, or of the first text of each pair.
     first_lengths: (B,), number of tokens of each text in `first`, including EOS.
     labels: (B,), class indices from 0; NO_LABEL if the class is not known.
     index: (B,), position of each text in its dataset.
-    second: (B, T), the second text of each pair; None if the texts are not pairs.
+    second: (B, T), the token ids of the second text of each pair; None if the texts are not pairs.
     second_lengths: (B,), number of tokens of each text in `second`, including EOS, or None.
 
     >>> batch = LabelledBatch.collate([[7, 8], [9]], labels=[1, 0])
@@ -58,8 +58,9 @@ class LabelledBatch(BatchRows):
     ) -> LabelledBatch:
         """Add EOS to lists of token ids, and pad them to a batch.
 
-        seconds: the second text of each pair, or None.
-        labels: class indices, or None for inference.
+        firsts: the token ids of each text, or of the first text of each pair.
+        seconds: the token ids of the second text of each pair, or None if the texts are not pairs.
+        labels: class indices, or None for inference: every label is NO_LABEL.
         index: position of each text in its dataset; the default is 0, 1, ...
         """
         for name, rows in (("seconds", seconds), ("labels", labels), ("index", index)):
@@ -91,8 +92,9 @@ class LabelledBatch(BatchRows):
 
         second_length: the length of the second texts. Default: `length`.
 
-        CUDA graphs and torch.compile need few different shapes, and stacked seeds need equal shapes. An added
-        row is an empty text (EOS alone) with the label NO_LABEL.
+        An added row is an empty text (EOS alone) with the label NO_LABEL. Use it to limit the number of
+        different shapes for CUDA graphs and torch.compile, and to give the batches of several seeds that are
+        trained together the same shape.
         """
         longest = max(self.first.shape[1], 0 if self.second is None else self.second.shape[1])
         more = rows - len(self)

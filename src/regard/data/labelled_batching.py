@@ -1,4 +1,4 @@
-"""Encode labelled texts, and group them by length into batches with a token budget, as in batching.py."""
+"""Encode labelled texts, and group texts of similar length into batches with a limited number of tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ OVER = ("truncate", "skip")
 class EncodedTexts:
     """Labelled texts as token ids, without EOS, in flat arrays.
 
-    firsts, seconds: a Side each; `seconds` is None if the data are not pairs.
+    firsts: the tokens of the texts, or of the first text of each pair, as a Side (a flat array).
+    seconds: the tokens of the second text of each pair, as a Side; None if the data are not pairs.
     labels: (N,), class indices.
     numbers: (N,), position of each text in the LabelledTexts; skipped texts are missing.
     skipped: number of texts (or pairs) that were dropped because they were too long.
@@ -57,7 +58,12 @@ class EncodedTexts:
         labels: Sequence[int],
         seconds: Sequence[Sequence[int]] | None = None,
     ) -> EncodedTexts:
-        """Create encoded texts from lists of tokens."""
+        """Create encoded texts from lists of token ids.
+
+        firsts: the token ids of each text, or of the first text of each pair.
+        labels: the class index of each text (or pair).
+        seconds: the token ids of the second text of each pair; None if the data are not pairs.
+        """
         for name, values in (("labels", labels), ("seconds", seconds)):
             if values is not None and len(values) != len(firsts):
                 problem = f"there are {len(firsts)} firsts and {len(values)} {name}"
@@ -138,11 +144,11 @@ class LabelledBatches:
     The texts of a batch have similar lengths.
 
     data: the encoded texts.
-    tokens: token budget of a batch, per process.
+    tokens: token budget, the maximum number of tokens in a batch, including padding, per process.
     options: the other arguments of Batches: sentences, longest, rounded, shuffle, seed, rank and world.
 
-    As in Batches, the order depends only on the data, these arguments and (seed, epoch). The field `index` of
-    a batch has the position of each text in the LabelledTexts.
+    The order depends only on the data, these arguments and (seed, epoch). The field `index` of a batch has
+    the position of each text in the LabelledTexts.
 
     >>> data = EncodedTexts.in_memory([[7, 8], [9], [5], [6, 6]], labels=[1, 0, 0, 1])
     >>> [(batch.index.tolist(), batch.labels.tolist()) for batch in LabelledBatches(data, tokens=6).epoch(0)]

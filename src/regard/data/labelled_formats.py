@@ -19,7 +19,7 @@ __all__ = ["FORMATS", "Columns", "Format", "Row", "fields_of_json", "text_of_jso
 
 
 class Row(NamedTuple):
-    """One line of a file.
+    """One line of a file with labelled texts.
 
     number: its line number, from 1.
     label: the label as text.
@@ -35,11 +35,10 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns or JSON fields that contain the label and the texts.
+    """The columns or JSON fields of a file that contain the label and the texts.
 
-    A column is a number from 1, a name in the header line, or the name of a JSON field.
-    label: the column of the label.
-    texts: the column of the text, or the two columns of a pair of texts.
+    label: the column of the label: a number from 1, a name in the header line, or the name of a JSON field.
+    texts: the column of the text, or the two columns of a pair of texts, in the same form.
     """
 
     label: int | str
@@ -52,7 +51,7 @@ class Columns:
 
 
 def tabbed(path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the rows of a TSV file; if `columns` are names, the first line of the file is the header."""
+    """Yield the labelled texts of a TSV file. If `columns` are names, its first line is the header."""
     lines = enumerate(read_lines(path), 1)
     if isinstance(columns.label, str):
         header = next(lines, None)
@@ -74,7 +73,7 @@ def tabbed(path: Path, columns: Columns) -> Iterator[Row]:
 
 
 def json_lines(path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the rows of a file with one JSON object per line.
+    """Yield the labelled texts of a file with one JSON object per line.
 
     The column name "a.b" means the field "b" of the object in the field "a".
     """
@@ -107,7 +106,10 @@ def fields_of_json(line: str, names: Sequence[str], place: str) -> list[Any]:
 
 
 def label_first(path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the rows of a file whose lines are a label, a space, and the text."""
+    """Yield the labelled texts of a file. Each line is a label, a space, and the text.
+
+    columns: not used, because the format has no columns.
+    """
     for number, line in enumerate(read_lines(path), 1):
         label, _, text = line.strip().partition(" ")
         yield Row(number, label, (text,))
@@ -115,9 +117,9 @@ def label_first(path: Path, columns: Columns) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Format:
-    """A file format.
+    """A file format of labelled texts.
 
-    rows: function that yields the rows of a file.
+    rows: function that yields the labelled texts of a file, one Row for each line.
     suffixes: file name extensions that imply this format.
     label, text: the default columns; None if the format has no columns.
     """
@@ -133,7 +135,7 @@ FORMATS: dict[str, Format] = {
     "jsonl": Format(json_lines, "label", "text", (".jsonl", ".ndjson")),
     "label-first": Format(label_first, None, None),
 }
-"""All formats by name. Files are UTF-8, plain or gzip."""
+"""All file formats of labelled texts by name. Files are UTF-8, plain or gzip."""
 
 
 def _places_in_header(path: Path, header: str, columns: Columns) -> list[int]:
@@ -176,7 +178,8 @@ def checked_columns(
 ) -> Columns:
     """Return the columns to read; raise ArgumentError if they are invalid.
 
-    call: the calling function, for error messages. kind: the name of the format.
+    call: the name of the public function, for error messages.
+    kind: the name of the format.
     label, text, second: the columns of the label, of the text and of the second text. If label or text is
         None, the default of the format is used; if second is None, the data are not pairs.
     """

@@ -39,7 +39,12 @@ because the labels were probably read from the wrong column."""
 
 
 class LabelledText(NamedTuple):
-    """A text and its label. second: the second text of a pair; None if the data are not pairs."""
+    """A text, or a pair of texts, and its class label.
+
+    first: the text, or the first text of the pair.
+    second: the second text of the pair; None for a single text.
+    label: the label, for example "pos".
+    """
 
     first: str
     second: str | None
@@ -48,10 +53,10 @@ class LabelledText(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LabelledTexts:
-    """Texts, or pairs of texts, with a label each.
+    """Texts, or pairs of texts, with a class label each.
 
     firsts: the texts, or the first text of each pair.
-    labels: the label of each text.
+    labels: the label of each text (or pair).
     seconds: the second text of each pair; None if the data are not pairs.
     name: a name for all files together, for error messages.
     file_names: the name of each file.
@@ -100,11 +105,11 @@ class LabelledTexts:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All first texts, then all second texts, to train a tokenizer on."""
+        """All first texts, then all second texts, in one tuple: the training data of a tokenizer."""
         return self.firsts + (self.seconds or ())
 
     def place(self, index: int) -> str:
-        """Return file and line of a text, for messages."""
+        """Return file and line of the text with this index, for messages: "train.tsv, line 3"."""
         return f"{self.file_names[self.files[index]]}, line {self.lines[index]}"
 
     def select(self, rows: Sequence[int] | NDArray[numpy.integer]) -> LabelledTexts:
@@ -136,9 +141,9 @@ class LabelledTexts:
         return Labels.of(different)
 
     def label_indices(self, labels: Labels) -> NDArray[numpy.int64]:
-        """Return the class index of each text, (N,).
+        """Return the class index of each of the N texts, (N,).
 
-        If its label is unknown, raise DataError with its line.
+        Raises DataError, with file and line, if the label of a text is not in `labels`.
         """
         return numpy.array(labels.indices(self.labels, self.place), numpy.int64)
 
@@ -172,11 +177,11 @@ def read_labelled(
     paths: a path or a list of paths, plain or gzip.
     format: "tsv" (tab-separated columns), "jsonl" (one JSON object per line), or "label-first" (each line is
         a label, a space, and the text). By default, the file name decides, if it ends with .tsv or .jsonl.
-    label: the column or field that contains the label. text: the column or field that contains the text.
+    label, text: the column or field that contains the label, and the one that contains the text.
         For tsv, column numbers from 1, or names in the header line. Default: label=1, text=2.
         For jsonl, names of fields; "a.b" is the field "b" of the object in the field "a". Default: "label"
         and "text".
-    second: for pairs, the column or field of the second text.
+    second: for pairs of texts, the column or field of the second text. Default: single texts.
     empty: what to do with an empty text: "skip" leaves it out and counts it, "error" raises DataError.
     ignore: texts with these labels are left out and counted. In SNLI, for example, the label "-" means that
         the annotators did not agree.
@@ -212,6 +217,10 @@ def labelled_from_lists(
     texts: Sequence[str], labels: Sequence[str], seconds: Sequence[str] | None = None
 ) -> LabelledTexts:
     """Create LabelledTexts from lists; empty texts are left out and counted.
+
+    texts: the texts, or the first text of each pair.
+    labels: the label of each text (or pair).
+    seconds: the second text of each pair. Default: single texts.
 
     >>> labelled_from_lists(["A man sleeps ."], ["neutral"], seconds=["A man rests ."]).pairs
     True

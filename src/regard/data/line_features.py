@@ -1,4 +1,4 @@
-"""Language-independent features of lines, and how likely two lines are translations of each other."""
+"""Find out how likely two lines are translations of each other, from their length, punctuation and digits."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from regard.data.pair_checks import SHORT
 __all__ = ["MOST_FEATURES", "Features", "features_of", "length_ratios", "likeness"]
 
 MOST_FEATURES = 4_000_000
-"""The features of about this many lines of each file are held in memory. If two parallel files have different
-line counts and one of them is longer than this, the lines without a counterpart are not located."""
+"""The features (length, last byte, digits) of about this many lines of each file are held in memory.
+
+If two parallel files have different line counts and one of them is longer than this, the lines without a
+counterpart are not located."""
 
 BYTE, DIGITS = 256, 32
-"""BYTE: number of different values of a byte. DIGITS: number of different values of the feature `digits`."""
+"""BYTE: number of different values of a byte.
+DIGITS: number of different values of Features.digits."""
 
 Scores = NDArray[numpy.float32]
 LinePairs = list[tuple["Features", "Features"]]
 
 
 class Features(NamedTuple):
-    """Features of some lines, one array per feature.
+    """Three features of lines that do not depend on the language, one array per feature.
 
     lengths: length of each line in characters.
     marks: the last byte of each line, usually its final punctuation.
@@ -54,7 +57,7 @@ class Features(NamedTuple):
 
 
 def features_of(block: Block) -> Features:
-    """Compute the features of the lines of a block."""
+    """Return length, last byte and digits of each line of a block as Features."""
     data = numpy.frombuffer(block.data, numpy.uint8)
     starts = numpy.concatenate(([0], block.ends[:-1] + 1))
     values = numpy.where((data >= ord("0")) & (data <= ord("9")), data - (ord("0") - 1), numpy.uint8(0))
@@ -103,6 +106,7 @@ def _information(pairs: list[tuple[NDArray[numpy.uint8], NDArray[numpy.uint8]]])
     """Return a table of pointwise mutual information between source values and target values, (256, 256).
 
     pairs: the values of one feature (0 to 255) in source lines and in their target lines.
+
     The entries of rare values are smoothed towards 0.
     """
     joint = numpy.zeros(BYTE * BYTE)

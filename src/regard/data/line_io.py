@@ -68,12 +68,12 @@ class Lines:
 
     @property
     def keyboard(self) -> bool:
-        """Whether the user types the lines in a terminal. Then each line should be processed immediately."""
+        """Whether the user types the lines in a terminal: each line should be processed immediately."""
         return STANDARD in self.places and sys.stdin is not None and sys.stdin.isatty()
 
 
 def place_name(place: Place) -> str:
-    """Return the name of a place (see Place) for messages: a file name, "standard input", or "--text"."""
+    """Return where lines are read from, for messages: a file name, "standard input", or "--text"."""
     return "--text" if isinstance(place, bytes) else "standard input" if place == STANDARD else shown(place)
 
 
@@ -171,7 +171,7 @@ def say(text: str) -> None:
 
 @dataclass
 class Notes:
-    """Collects messages about lines, so that similar messages are printed only once.
+    """Collects messages about input lines, so that similar messages are printed only once.
 
     Messages that differ only in numbers are of the same kind. The first message of each kind is stored, and
     the others are counted.
@@ -204,7 +204,7 @@ class Notes:
 
 
 class Repaired(Protocol):
-    """Any reader of lines or pairs that counts, as `repaired`, the lines that had invalid UTF-8."""
+    """A reader of lines or sentence pairs. Its attribute `repaired` counts the lines with invalid UTF-8."""
 
     @property
     def repaired(self) -> int: ...

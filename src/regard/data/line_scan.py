@@ -1,7 +1,7 @@
-"""Line scan: find the problems of each line of one side (source or target), one block of lines at a time.
+"""Line scan: find the problems of each source line or target line, one block of lines at a time.
 
-A block without problems needs only a few vectorised passes. Single lines are examined only if a block has
-problems.
+A block without problems is checked with a few vectorised operations. Its single lines are examined only if
+the block has problems.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ NEWLINE = ord("\n")
 LONGEST_EXCERPT = 60
 
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
-"""Zero-width characters. A line of these counts as empty, although str.isspace() is False for them."""
+"""Zero-width characters. A line of only these characters counts as empty, although isspace() is False."""
 
 BLANK_LEADS = numpy.zeros(256, bool)
-"""(256,), True for each byte that can be the first byte of a white-space character or of a character in
-INVISIBLE."""
+"""(256,), an array that is True at each byte with which a white-space or zero-width character can begin."""
 BLANK_LEADS[[*range(9, 14), *range(28, 33), 0xC2, 0xE1, 0xE2, 0xE3, 0xEF]] = True
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Block:
-    """Consecutive lines of one side after repair, with their lengths and problems.
+    """Consecutive source lines, or target lines, with their lengths and problems.
 
-    raw: the block as it was read, before repair.
+    Invalid UTF-8 and NUL bytes have been replaced.
+
+    raw: the lines as they were read, before repair.
     first: line number of the first line of the block in its file.
     data: the lines in valid UTF-8, each ended by "\\n".
     ends: positions of these "\\n" in `data`.
@@ -72,9 +73,11 @@ class Block:
 
 
 class Examiner:
-    """Finds the problems in the lines of one side (source or target). Call it with all blocks, in order.
+    """Finds the problems of source lines, or of target lines, and replaces invalid UTF-8 and NUL bytes.
 
-    choices: the limits for lines and the actions for problems.
+    Call the object with all blocks of lines, in order.
+
+    choices: `choices.longest` is the maximum length of a line.
     keyed: whether to hash each line, for Block.keys (to find duplicates), and all data so far, for the
         attribute `digest`.
     """
@@ -145,7 +148,7 @@ def _lengths(data: bytes, bytes_: Marks, ends: NDArray[numpy.intp]) -> NDArray[n
 
 
 def _blank(data: bytes, bytes_: Marks, ends: NDArray[numpy.intp]) -> list[int]:
-    """Return the indices of blank lines.
+    """Return the indices of blank lines: empty lines, and lines of white space or zero-width characters.
 
     To save time, a line is decoded only if its first byte can begin a blank character (BLANK_LEADS).
     """
@@ -157,7 +160,10 @@ def _blank(data: bytes, bytes_: Marks, ends: NDArray[numpy.intp]) -> list[int]:
 
 
 def _starts(ends: NDArray[numpy.intp]) -> NDArray[numpy.intp]:
-    """Return the position at which each line starts. ends: the position of each "\\n"; at least one."""
+    """Return the position in the data at which each line starts.
+
+    ends: the position of each "\\n"; at least one.
+    """
     return numpy.concatenate(([0], ends[:-1] + 1))
 
 

@@ -18,41 +18,49 @@ from regard.errors import DataError, message, printable, shown
 __all__ = ["Missing", "Shifted", "counts_differ", "lines_without_counterpart", "shifted_lines"]
 
 CLEAR = 5.0
-"""The longer file has extra lines, which are left out when lines are paired. The extra lines that were found
-are reported only if leaving them out is clearly better than leaving out the last lines of the file: the sum
-of the scores of all line pairs (see likeness()) must be larger by at least this number."""
+"""Minimum gain for which extra lines of the longer of two parallel files are reported.
+
+When lines are paired, the extra lines are left out. Each line pair has a score, which is higher if the lines
+are probably translations (see likeness()). The gain is the sum of the scores without the extra lines that
+were found, minus the sum without the last lines of the file."""
 
 FEW = 5
-"""If one file has at most this many lines more than the other, each extra line is located separately. More
-extra lines are assumed to be consecutive."""
+"""If one of two parallel files has at most this many extra lines, each extra line is located separately.
+
+More extra lines are assumed to be consecutive."""
 
 MOST = 1_000_000
-"""Shifted lines are searched in this many lines at the beginning of the files. If the shorter file has more
-lines, extra lines are not located separately, but assumed to be consecutive."""
+"""Maximum number of lines for two searches in parallel files.
+
+In files with the same line count, shifted lines are searched in this many lines at the beginning. In files
+with different line counts, if the shorter file has more lines than this, the extra lines of the longer file
+are not located separately, but assumed to be consecutive."""
 
 NEAR, FAR = 500, 150
-"""Two distances in lines from the place where an extra line is suspected, before and after it. Word
-translations are learned from the lines up to NEAR lines away. The extra line is searched up to FAR lines
-away."""
+"""Two distances, in lines, from the line that is suspected to have no counterpart in the other file.
+
+NEAR: word translations are learned from the lines up to this distance, before and after the suspected line.
+FAR: the line without a counterpart is searched up to this distance, before and after the suspected line."""
 
 NAMED = 3
 """Maximum number of lines without a counterpart that the error message lists."""
 
 FEWEST, PARALLEL = 20, 0.8
-"""Two files look parallel if both have at least FEWEST lines and their line lengths are correlated. To test
-this, the length ratio of source line i and target line i is computed for all i. It must vary less than
-PARALLEL times as much as it does after the target lines are shuffled."""
+"""Two files look parallel if both have at least FEWEST lines and their line lengths are correlated.
+
+To test the correlation, the length ratio of source line i and target line i is computed for all i. It must
+vary less than PARALLEL times as much as it does after the target lines are shuffled."""
 
 
 Words = frozenset[str]
 
 
 class Shifted(NamedTuple):
-    """Consecutive lines that are shifted by one, in two files with the same number of lines.
+    """Consecutive lines that are shifted by one, in two parallel files with the same number of lines.
 
-    source: index, from 0, of the source line that has no counterpart.
-    target: index, from 0, of the target line that has no counterpart.
-    lines: number of shifted lines. They lie between the two indices.
+    source: index, from 0, of the source line that has no translation in the target file.
+    target: index, from 0, of the target line that has no translation in the source file.
+    lines: number of shifted lines. They lie between the lines `source` and `target`.
     """
 
     source: int
@@ -61,13 +69,13 @@ class Shifted(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """A line of the longer file that probably has no counterpart in the shorter file.
+    """A line of the longer of two parallel files that probably has no translation in the shorter file.
 
     line: its index, from 0.
-    gains: one number for each line i of the shorter file: a difference of two scores (see likeness()). The
-        first is the score of line i and its partner if the line without a counterpart comes after them. The
-        second is the score if it comes before them, so that the partner of line i is a later line. So a
-        positive number means that the line without a counterpart probably comes after line i.
+    gains: one number for each line i of the shorter file: the difference of two scores. The first score says
+        how well line i matches its partner in the longer file if `line` comes after them. The second score is
+        for the case that `line` comes before them, so that the partner of line i is one line later. If the
+        difference is positive, `line` probably comes after line i.
     """
 
     line: int
@@ -75,16 +83,17 @@ class Missing(NamedTuple):
 
 
 def lines_without_counterpart(source: Features, target: Features) -> list[Missing]:
-    """Return the lines of the longer file that probably have no counterpart in the shorter file.
+    """Return the lines of the longer of two parallel files that probably have no counterpart in the other.
 
-    source, target: the features of all lines of the two files.
+    source, target: the features (length, last byte, digits) of all lines of the two files.
 
     Line i of the shorter file is paired with line i + k of the longer file, where the offset k is the number
-    of lines without a counterpart before it. Each pair has a score, which likeness() computes with statistics
-    of the two files. Dynamic programming finds the lines without a counterpart for which the sum of the
-    scores is largest.
+    of lines without a counterpart before it. Each pair has a score, which is higher if the two lines are
+    probably translations (see likeness()). Dynamic programming finds the lines without a counterpart for
+    which the sum of the scores is largest.
 
-    Returns [] if the sum is not clearly larger (see CLEAR) than with the extra lines at the end of the file.
+    Returns [] if this sum is not clearly larger (see CLEAR) than the sum that results if the last lines of
+    the longer file are the extra lines.
     """
     swapped = len(source) > len(target)
     short, long = (target, source) if swapped else (source, target)
@@ -117,9 +126,10 @@ def lines_without_counterpart(source: Features, target: Features) -> list[Missin
 
 
 def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
-    """Find the lines at which an increase of the offset k makes the sum of the scores largest.
+    """Find the lines after which lines of two files must be paired with a larger offset.
 
-    lines_without_counterpart() explains offsets and scores.
+    With offset k, line i of the shorter file is paired with line i + k of the longer file. The offset
+    increases along the file; the sum of the scores of all line pairs is made as large as possible.
 
     scores: for each offset, the score of each line of the shorter file when it is paired with this offset.
 
@@ -142,9 +152,13 @@ def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
 
 
 def shifted_lines(source: Features, target: Features) -> Shifted | None:
-    """Find consecutive lines that are shifted by one: each file lacks a line, but not at the same place.
+    """Find consecutive lines of two parallel files that are shifted by one line.
 
-    Lines are compared by length, final punctuation and digits. Returns None if there are no shifted lines.
+    In each file a line is missing, but not at the same place, so the line counts are equal.
+
+    source, target: the features of all lines: length, last byte (usually final punctuation) and digits.
+
+    Returns None if there are no shifted lines.
     """
     source, target = source.part(0, MOST), target.part(0, MOST)
     count = len(source) - 1
@@ -174,10 +188,10 @@ def shifted_lines(source: Features, target: Features) -> Shifted | None:
 
 
 def counts_differ(difference: CountsDiffer, source: Features, target: Features) -> DataError:
-    """Return the error for two files with different line counts. It lists the lines without a counterpart.
+    """Return the error for parallel files with different line counts. It lists lines without a counterpart.
 
     difference: the exception that the reader raised at the end of the shorter file.
-    source, target: the features of the lines that were read before.
+    source, target: the features (length, last byte, digits) of the lines that were read before the exception.
     """
     counts, shared = difference.counts, min(difference.counts)
     sides = [features.part(max(len(features) - shared, 0)) for features in (source, target)]
@@ -193,11 +207,11 @@ def counts_differ(difference: CountsDiffer, source: Features, target: Features) 
     else:
         unmatched = [each.line for each in missing]
     if not complete:
-        hint = f"extra lines are located only in files of up to {MOST_FEATURES:,} lines: split these files"
+        hint = f"split the files: extra lines are located only in files of up to {MOST_FEATURES:,} lines"
     elif not missing:
-        hint = "the files must be parallel: line i of one is the translation of line i of the other"
+        hint = "pass two parallel files: line i of one is the translation of line i of the other"
         if _look_parallel(sides[0].part(0, shared), sides[1].part(0, shared)):
-            hint = f"the first {shared:,} lines look parallel; the end of {names[1 - longer]} may be missing"
+            hint = f"check the end of {names[1 - longer]}: the first {shared:,} lines look parallel"
     else:
         for line in unmatched[:NAMED]:
             lines.append(
@@ -215,7 +229,7 @@ def counts_differ(difference: CountsDiffer, source: Features, target: Features) 
 def _look_parallel(source: Features, target: Features) -> bool:
     """Return whether two files look parallel; see PARALLEL.
 
-    source, target: the features of their lines, with the same number of lines in both.
+    source, target: the features (length, last byte, digits) of the lines, the same number of lines in each.
     """
     count = len(source)
     if count < FEWEST:
@@ -228,11 +242,12 @@ def _look_parallel(source: Features, target: Features) -> bool:
 
 
 def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
-    """Locate a line without a counterpart in the longer file more exactly, and return its index.
+    """Locate a line without a counterpart in the longer of two parallel files exactly, and return its index.
 
-    missing: the line, as located by the features of lines. This is only approximate, because neighbouring
-        lines often have the same length and final punctuation, especially in sorted files. This function also
-        compares words; it learns word translations from the lines near `missing`.
+    short, long: the shorter file and the longer file.
+    missing: the line, as located by length, final punctuation and digits. Its index is only approximate,
+        because neighbouring lines often have the same length and punctuation, especially in sorted files.
+        This function also compares words; it learns word translations from the lines near `missing`.
     offset: number of lines without a counterpart before this line.
     """
     jump = missing.line - offset
@@ -252,11 +267,13 @@ def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
 
 
 class _Dictionary:
-    """Scores how well two lines match, by word translations.
+    """Scores how well a source line and a target line match, by word translations.
 
     The translations are learned from the words that occur together in paired lines.
+
     source, target: the lines, each as a set of words.
-    place: index of the target line without a counterpart; it determines which lines are paired.
+    place: index of the target line without a counterpart. Source lines with a smaller index are paired with
+        the target line of the same index, other source lines with the target line after that.
     """
 
     def __init__(self, source: list[Words], target: list[Words], place: int):
@@ -274,8 +291,8 @@ class _Dictionary:
         """Return how well source line i and target line j match.
 
         Each word has the score of its best translation in the other line. The result is the mean word score
-        of line i plus the mean word score of line j. How often words occur together is counted without these
-        two lines, so that a pair of lines does not support itself.
+        of line i plus the mean word score of line j. To count how often words occur together, lines i and j
+        are left out, so that the pair does not increase its own score.
         """
         one, other = self.source[i], self.target[j]
         same = self.partner(i) == j

@@ -1,4 +1,4 @@
-"""The problems that a sentence pair can have, and the action for each: drop the pair, repair it, ..."""
+"""The problems that a sentence pair can have, and what to do about each: drop, repair or keep the pair."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ __all__ = ["KINDS", "Choices", "Kind"]
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of problem.
+    """One kind of problem that a sentence pair can have.
 
-    bit: the bit that is set in the marks of a line with this problem.
-    says: description of the problem.
-    may: the allowed actions; the first one is the default.
+    bit: a power of two. The problems of a line, or of a pair, are stored as one integer, in which this bit is
+        set if it has this problem.
+    says: description of the problem, for example "a side is empty".
+    may: the allowed actions ("error", "skip", "replace", "keep"); the first one is the default.
     """
 
     bit: int
@@ -38,8 +39,9 @@ KINDS = {
 pair as dropped only for the first of these problems, in the order of this dict."""
 
 SHORT = 10
-"""A side with fewer characters counts as this many characters when the lengths of two sides are compared. For
-example, "No." may have a much longer translation."""
+"""A sentence with fewer characters counts as this many when source and target length are compared.
+
+A short sentence, such as "No.", may have a much longer translation."""
 
 MOST = 2**31 - 1
 """Largest allowed value of Choices.longest and Choices.ratio."""
@@ -47,7 +49,7 @@ MOST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Choices:
-    """What to do with pairs that have a problem: an action for each kind of problem.
+    """What to do with sentence pairs that have a problem: an action for each kind of problem.
 
     The action "skip" drops the pair, "replace" repairs it, "keep" keeps it, and "error" raises DataError.
     The data report counts the problems, whatever the action.
@@ -55,9 +57,9 @@ class Choices:
     malformed: a line that is not valid JSON or has too few columns.
     invalid: bytes that are not valid UTF-8; "replace" writes U+FFFD instead.
     nul: a NUL byte; "replace" writes a space instead.
-    empty: a side that is empty or only white space.
+    empty: a side (source or target) that is empty or only white space.
     longest: maximum length of a side in characters, or None for no limit.
-    long: the action for pairs with a longer side.
+    long: the action for pairs with a side that exceeds `longest`.
     ratio: maximum length of the longer side divided by the length of the shorter side, or None for no limit.
         Lengths are in characters; lengths under 10 count as 10.
     uneven: the action for pairs that exceed `ratio`.

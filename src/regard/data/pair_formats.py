@@ -1,4 +1,6 @@
-"""The formats from which pairs are read. Each format yields chunks: consecutive pairs, already checked.
+"""The formats from which sentence pairs are read. Each format yields chunks of consecutive pairs.
+
+The lines of a chunk are already checked for problems, such as invalid UTF-8.
 
 To add a format, add its class here and a keyword of read_pairs() in pairs.py.
 """
@@ -29,9 +31,9 @@ NO_TEXT = KINDS["malformed"].bit | KINDS["empty"].bit
 
 
 class Chunk(NamedTuple):
-    """Consecutive pairs: a range of lines of a source block, and a range of lines of a target block.
+    """Consecutive sentence pairs: a range of lines of a source block, and a range of lines of a target block.
 
-    source, target: the blocks.
+    source, target: the blocks. A block is a part of a file: lines that were read and checked together.
     source_from, target_from: index in each block of the first line that belongs to this chunk.
     pairs: number of pairs in this chunk.
     position: number of pairs before this chunk.
@@ -70,9 +72,10 @@ class Chunk(NamedTuple):
 class CountsDiffer(Exception):
     """Raised when two parallel files have different numbers of lines.
 
-    paths: the source path and the target path. counts: the line counts of these two files.
-    rest: the features of the extra lines of the longer file. If there are more than about MOST_FEATURES extra
-        lines, only the first of them have features.
+    paths: the source path and the target path.
+    counts: the line count of the source file, and that of the target file.
+    rest: the features (length, last byte, digits) of the extra lines of the longer file. If there are more
+        than about MOST_FEATURES extra lines, only the features of the first of them.
     """
 
     def __init__(self, paths: tuple[Path, Path], counts: tuple[int, int], rest: Features):
@@ -81,18 +84,18 @@ class CountsDiffer(Exception):
 
 
 class Origin(Protocol):
-    """Where Pairs are read from: files or a collection. An origin can be read any number of times."""
+    """Where sentence pairs are read from: files or a collection. It can be read any number of times."""
 
     def size(self) -> int:
-        """Return the size in the unit of Chunk.reached (bytes or rows), or 0 if unknown."""
+        """Return the size of the data in bytes or rows, the unit of Chunk.reached; 0 if it is unknown."""
 
     def stamp(self) -> Stamp:
         """Return size and modification time of the files, to detect changes."""
 
     def chunks(self, examiners: Examiners, *, threads: bool) -> Iterator[Chunk]:
-        """Yield all pairs in chunks.
+        """Yield all sentence pairs in chunks of consecutive pairs.
 
-        examiners: one checks the source lines, the other the target lines.
+        examiners: the object that checks the source lines, and the one that checks the target lines.
         threads: whether to read and check the next blocks in background threads, if the format supports it.
         """
 
@@ -192,10 +195,11 @@ def _stamp(paths: Iterable[Path]) -> Stamp:
 def _joined(
     files: Iterable[tuple[Path | None, Iterator[tuple[Raw, Raw]]]], examiners: Examiners, first: int = 1
 ) -> Iterator[Chunk]:
-    """Yield the chunks of files that have both sides of a pair on one line.
+    """Yield chunks of sentence pairs from files in which source and target are on one line.
 
-    files: the path of each file, or None for a collection, and its blocks of source and target lines.
-    first: line number of the first pair in each file.
+    files: for each file, its path (None for a collection), and its blocks of source and target lines.
+    examiners: the object that checks the source lines, and the one that checks the target lines.
+    first: line number of the first pair in each file: 2 after a header line, otherwise 1.
     """
     position = reached = 0
     for path, blocks in files:
@@ -209,10 +213,13 @@ def _joined(
 
 
 def _aligned(source: Iterator[Block], target: Iterator[Block], paths: tuple[Path, Path]) -> Iterator[Chunk]:
-    """Yield the chunks of two parallel files.
+    """Yield chunks of sentence pairs from two parallel files.
 
-    A block of one file and a block of the other may end at different lines, so a block can be divided among
-    several chunks. Raises CountsDiffer if one file ends before the other.
+    source, target: the blocks of lines of each file. A block of one file and a block of the other may end at
+        different lines, so a block can be divided among several chunks.
+    paths: the source path and the target path.
+
+    Raises CountsDiffer if one file ends before the other.
     """
     left, right = next(source, None), next(target, None)
     i = j = shared = 0
@@ -233,10 +240,10 @@ def _aligned(source: Iterator[Block], target: Iterator[Block], paths: tuple[Path
 
 
 def _rest(first: Features, blocks: Iterator[Block]) -> tuple[Features, int]:
-    """Return the features of the remaining lines of a file, and the number of these lines.
+    """Return the features (length, last byte, digits) of the remaining lines of a file, and their number.
 
     first: the features of the first remaining lines.
-    blocks: the blocks after them.
+    blocks: the blocks that contain the other remaining lines.
 
     After about MOST_FEATURES lines, the lines are counted without computing features.
     """

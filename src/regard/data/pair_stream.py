@@ -1,7 +1,7 @@
-"""Pairs to score, align or evaluate: read once, in order, from files or standard input.
+"""Read sentence pairs to score, align or evaluate: once, in order, from files or standard input.
 
-Unlike Pairs, a stream drops no pair, so that the output of a command has one line for each pair. Empty and
-long sentences are kept. Invalid UTF-8 is replaced by U+FFFD, and such lines are counted.
+Unlike Pairs, a PairStream drops no pair, so that the output of a command has one line for each pair. Empty
+and long sentences are kept. Invalid UTF-8 is replaced by U+FFFD, and lines with invalid UTF-8 are counted.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from regard.errors import DataError, message, shown
 __all__ = ["LinePairs", "PairStream", "RowPairs", "in_batches"]
 
 KEEP_ALL = Choices(invalid="replace", longest=None, ratio=None)
-"""Choices for streams: a malformed line raises DataError, invalid UTF-8 is replaced, all pairs are kept."""
+"""Choices of a PairStream: malformed lines raise DataError, invalid UTF-8 is replaced, no pair is dropped."""
 
 
 class PairStream(Protocol):
-    """Sentence pairs that are read during iteration, once."""
+    """Sentence pairs that are read during iteration, once, from files or standard input. None is dropped."""
 
     @property
     def name(self) -> str:
@@ -49,7 +49,10 @@ class PairStream(Protocol):
 
 @dataclass
 class LinePairs:
-    """Pairs from parallel files, one sentence per line; "-" is standard input.
+    """Sentence pairs from parallel files, one sentence per line.
+
+    sources, targets: lists of the same length. Each element is a file name, "-" for standard input, or the
+        text itself as bytes.
 
     >>> list(LinePairs([b"a\\nb"], [b"x\\ny"]))
     [('a', 'x'), ('b', 'y')]
@@ -82,7 +85,7 @@ class LinePairs:
 
 @dataclass
 class RowPairs:
-    """Pairs from files that have both sides on one line: tab-separated columns, or JSON objects."""
+    """Sentence pairs from files with source and target on one line: tab-separated columns or JSON objects."""
 
     origin: Tabbed | JsonLines
     repaired: int = 0
@@ -95,7 +98,10 @@ class RowPairs:
         columns: tuple[int, int] | tuple[str, str] = (1, 2),
         fields: tuple[str, str] = ("source", "target"),
     ) -> RowPairs:
-        """Return the pairs of TSV files or of JSON lines files. For the arguments, see read_pairs()."""
+        """Return the sentence pairs of TSV files or of files with one JSON object per line.
+
+        For the arguments, see read_pairs().
+        """
         if tsv:
             return cls(Tabbed(_checked(tsv), columns))
         return cls(JsonLines(_checked(jsonl or ()), fields))
@@ -125,7 +131,10 @@ def _checked(paths: Iterable[str]) -> tuple[Path, ...]:
 
 
 def in_batches(pairs: Iterable[tuple[str, str]], size: int) -> Iterator[tuple[list[str], list[str]]]:
-    """Group pairs into batches of `size` pairs. Yield the list of sources and the list of targets of each.
+    """Group sentence pairs into batches. For each batch, yield the list of sources and the list of targets.
+
+    pairs: (source, target) of each pair.
+    size: number of pairs in a batch.
 
     >>> list(in_batches([("a", "x"), ("b", "y"), ("c", "z")], 2))
     [(['a', 'b'], ['x', 'y']), (['c'], ['z'])]

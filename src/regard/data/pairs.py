@@ -50,9 +50,10 @@ class Pair(NamedTuple):
 class Pairs:
     """Sentence pairs that are read from disk in each iteration; they are not held in memory.
 
-    Iteration drops and repairs pairs by the same Choices as inspect(), so it yields exactly as many pairs as
-    the report says. The first use of len() or `fingerprint` reads all pairs once. If a pair has a problem
-    with the action "error" (see Choices), iteration, len() and `fingerprint` raise DataError.
+    Choices say what to do with pairs that have a problem, such as an empty sentence. Iteration drops and
+    repairs pairs by the same Choices as inspect(), so it yields exactly as many pairs as the report says. The
+    first use of len() or `fingerprint` reads all pairs once. If a pair has a problem with the action "error"
+    (see Choices), iteration, len() and `fingerprint` raise DataError.
 
     >>> pairs = pairs_from_lists(["하나", "둘", ""], ["one", "two", "three"])
     >>> list(pairs), len(pairs)
@@ -91,9 +92,9 @@ class Pairs:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the text and of the choices that decide which pairs are kept.
+        """A hash of the text of all pairs, and of the Choices that decide which pairs are kept.
 
-        File names do not matter.
+        The names of the files have no influence.
         """
         report = self.inspect()
         report.check()
@@ -136,10 +137,7 @@ class Pairs:
             raise DataError(message(self.name, "the files have changed since they were checked", hint=hint))
 
     def _decided(self, chunk: Chunk) -> tuple[list[int], DataError | None]:
-        """Return which pairs of a chunk to yield, and the error to raise after them, or None.
-
-        The pairs are returned as indices in the chunk.
-        """
+        """Return the indices of the pairs of a chunk to yield, and the error to raise after them, or None."""
         marks = chunk.marks(self.choices)
         refused = numpy.flatnonzero(marks & self.choices.bits("error"))
         kept = (marks & self.choices.bits("skip")) == 0
@@ -154,7 +152,10 @@ class Pairs:
 
 
 class _Text:
-    """Decodes the lines of a block. The last result is cached, because several chunks may use one block."""
+    """Decodes the lines of a block (a part of a file) to str.
+
+    The lines of the last block are cached, because several chunks of sentence pairs may use one block.
+    """
 
     def __init__(self) -> None:
         self.block: Block | None = None
@@ -176,7 +177,7 @@ def read_pairs(
     fields: tuple[str, str] = ("source", "target"),
     choices: Choices | None = None,
 ) -> Pairs:
-    """Read pairs from two parallel files, from tab-separated columns, or from JSON lines.
+    """Read sentence pairs from two parallel files, from tab-separated columns, or from JSON lines.
 
     source, target: the paths of two parallel files, or two lists of paths of the same length.
     tsv: instead, the path of a file with tab-separated columns, or a list of paths.
@@ -257,9 +258,7 @@ def pairs_from_dataset(
     [Pair(source='Hallo.', target='Hi.', number=1)]
     """
     if isinstance(dataset, str):
-        hint = (
-            f'datasets.load_dataset({dataset!r}, split="train") loads one ({install_command("huggingface")})'
-        )
+        hint = f'pass datasets.load_dataset({dataset!r}, split="train") ({install_command("huggingface")})'
         raise ArgumentError(
             message("pairs_from_dataset()", "dataset is a str", expected="rows with named fields", hint=hint)
         )

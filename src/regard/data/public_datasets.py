@@ -11,8 +11,12 @@ __all__ = ["SETS", "Piece", "PublicSet"]
 
 @dataclass(frozen=True)
 class Piece:
-    """One file of a dataset: its local name, its URL, and the size and SHA-256 of its unpacked text.
+    """One file of a public dataset.
 
+    name: the name of the file on this computer.
+    url: where it is downloaded from.
+    size: the size of the unpacked text in bytes.
+    sha256: the SHA-256 of the unpacked text.
     member: if the URL leads to a zip archive, the name of the file in the archive; otherwise "".
     """
 
@@ -27,11 +31,14 @@ class Piece:
 class PublicSet:
     """A public dataset: its description, licence, home page and files.
 
+    about: the description.
+    licence: the licence, or the conditions of use.
+    home: the URL of the home page.
     folder: name of the subfolder for the files; datasets with the same folder share files.
     pieces: the files.
     parts: for each part, such as "train", the arguments of read_pairs() that read it, with names of files in
         the folder instead of paths.
-    editions: whether the dataset is updated from time to time, so that its SHA-256 changes.
+    editions: whether its publisher updates the dataset from time to time, so that the SHA-256 changes.
 
     >>> SETS["tatoeba-en-ko"].licence
     'CC BY 2.0 FR: name tatoeba.org and the authors in the third column'
@@ -59,7 +66,7 @@ _MULTI30K_FILES = {
     "test_2016_flickr.de": (70649, "4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16"),
     "test_2016_flickr.fr": (72261, "cb3160d69b002bb638e66cc7612fcd56cb0af82eadc9c142dedc438afb885ef6"),
 }
-"""Size in bytes and SHA-256 of the unpacked text of each file."""
+"""Size in bytes and SHA-256 of the unpacked text of each file of Multi30k."""
 
 
 def _multi30k(language: str, called: str) -> PublicSet:

@@ -1,8 +1,8 @@
 """Read text files, plain or gzip, as bytes, in blocks of whole lines.
 
-A line ends at "\\n" only. str.splitlines() would also split at U+2028, U+0085, form feeds and others. If such
-a character occurs in only one of two parallel files, the line counts would differ. The last line need not end
-with "\\n".
+A line ends at "\\n" only. str.splitlines() would also split at other characters, such as U+2028, U+0085 and
+form feeds. If one of these occurs in only one of two parallel files, the line counts would differ. The last
+line need not end with "\\n".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Marks", "Raw", "checked_path", "read_blocks", "read_lines"]
 Marks = NDArray[numpy.uint8]
 
 BLOCK = 1 << 20
-"""Number of bytes read at a time. They fit into the CPU cache, so scanning them several times is fast."""
+"""Number of bytes of a file that are read at a time. They fit into the CPU cache, so scans are fast."""
 
 LONGEST_LINE = 1 << 26
 """Maximum length of a line in bytes. A file with a longer line is probably not text, and reading it could use
@@ -46,19 +46,20 @@ FOREIGN = {
     b"BZh91AY&SY": ("compressed with bzip2", "unpack it first, or compress it with gzip"),
     b"PAR1": ("a Parquet file", "read it with the package datasets, and call pairs_from_dataset()"),
 }
-"""The bytes with which files of other types than UTF-8 text begin. Each has a description and a hint."""
+"""The first bytes of files that are not UTF-8 text, with a description of the file type and a hint."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Raw:
-    """A block of whole lines as bytes, before any check.
+    """A block of whole lines of a file as bytes, before the lines are checked.
 
-    name: name of the file, for messages. data: the lines, each ended by "\\n".
+    name: name of the file, for messages.
+    data: the lines, each ended by "\\n".
     marks: one integer for each line, with a bit set for each problem that the reader of the format has found
         (see Kind.bit). None: no problems.
     unit: what a line is called in messages: "line", "row" or "pair".
     reached: number of bytes or rows read so far, including this block.
-    reasons: why a line is malformed, by the index of the line.
+    reasons: for each malformed line, its index in the block, and why it is malformed.
     remedy: the setting that an error about a malformed line asks the user to check, or None.
     whole: the complete lines of the file, if `data` has only one column of them; otherwise empty.
     """
@@ -78,7 +79,10 @@ class Raw:
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path if it is a regular file, otherwise raise DataError: a pipe cannot be read twice."""
+    """Return the path if it is a regular file, otherwise raise DataError.
+
+    A pipe is not allowed, because it cannot be read twice.
+    """
     path = Path(path)
     if path.is_file():
         return path

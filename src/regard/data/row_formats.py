@@ -1,6 +1,7 @@
-"""Read pairs from rows (tab-separated columns, JSON objects, Python values), as blocks of lines.
+"""Read sentence pairs from rows (tab-separated columns, JSON objects, Python values), as blocks of lines.
 
-Each row has both sides of a pair. The functions yield a block of source lines with a block of target lines.
+Each row has the source and the target of a pair. The functions yield a block of source lines together with a
+block of target lines.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ MAPPINGS = (dict, Mapping)
 
 
 def tabbed_rows(path: Path, columns: tuple[int, int] | tuple[str, str]) -> Iterator[Two]:
-    """Yield the source and target columns of a TSV file in blocks.
+    """Yield the source and target columns of a TSV file, in blocks of lines.
 
-    columns: numbers from 1, or names. With names, the first line of the file is the header.
+    columns: the source column and the target column, as numbers from 1 or as names. With names, the first
+        line of the file is the header.
     """
     picked: tuple[int, int] | None = None
     for raw in read_blocks(path):
@@ -47,7 +49,10 @@ def tabbed_rows(path: Path, columns: tuple[int, int] | tuple[str, str]) -> Itera
 
 
 def json_rows(path: Path, fields: tuple[str, str]) -> Iterator[Two]:
-    """Yield the source and target fields of a file with one JSON object per line, in blocks."""
+    """Yield the source and target fields of a file with one JSON object per line, in blocks of lines.
+
+    fields: the source field and the target field; "translation.de" is the field "de" in "translation".
+    """
     for raw in read_blocks(path):
         sides, lines = _Sides(raw.marks), raw.data.split(b"\n")[:-1]
         for line in lines:
@@ -65,7 +70,7 @@ def json_rows(path: Path, fields: tuple[str, str]) -> Iterator[Two]:
 
 
 def list_rows(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[Two]:
-    """Yield the source and target fields of Python rows, in blocks.
+    """Yield the source and target of Python rows, in blocks of lines.
 
     fields: the names of the two fields. If None, each row is a tuple (source, target).
     """
@@ -82,9 +87,12 @@ def list_rows(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[T
 
 
 class _Sides:
-    """Collects the source lines and target lines of a block, with the bits of their problems (Kind.bit).
+    """Collects the source lines and target lines of a block. Each line has bits for its problems (Kind.bit).
 
-    marks: bits found when the complete lines were read, or None. They apply to both sides.
+    marks: for each row, the bits of problems of the whole row, such as invalid UTF-8, or None. The source
+        line and the target line of the row both get these bits.
+    lines: the source lines and the target lines.
+    own: the bits of each source line and of each target line, without `marks`.
     """
 
     def __init__(self, marks: Marks | None):
@@ -147,7 +155,9 @@ def _line(value: Any) -> tuple[bytes, int]:
 
 
 def field_of(row: Any, name: str) -> Any:
-    """Return a field by its name, or a nested field by a path such as "translation.de"."""
+    """Return the value of a field of a row.
+
+    name: the name of the field, or the path of a nested field, such as "translation.de"."""
     if isinstance(row, MAPPINGS) and name in row:
         return row[name]
     value = row

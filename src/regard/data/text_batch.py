@@ -1,4 +1,4 @@
-"""TextBatch: windows or documents of running text, the input of language models."""
+"""TextBatch: windows of a text, or whole documents, as padded token ids; the input of language models."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ __all__ = ["TextBatch"]
 
 @dataclass(frozen=True, eq=False)
 class TextBatch(BatchRows):
-    """Rows of running text, padded with PAD. Each position has an input token and a target, the next token.
+    """A batch of windows of a text, or of whole documents, for language models, padded with PAD.
+
+    Each position has an input token and a target, the next token.
 
     inputs: (B, T), the tokens to read.
     targets: (B, T), the tokens to predict. PAD at padding, and at positions that are not counted in the loss.
     lengths: (B,), number of input tokens of each row, without padding.
-    index: (B,), where each row is in the text: the index of its line in the layout "documents", the position
-        of its first target in the layout "continuous".
+    index: (B,), where each row is in the text. If each line is a document (layout "documents"), the index of
+        the line; if all lines are one text (layout "continuous"), the position of the first target in it.
     carried: whether each row continues the same row of the previous batch. If True, a recurrent model
         continues from its last state. If False, it starts from the initial state.
 
@@ -53,12 +55,15 @@ class TextBatch(BatchRows):
 
     @classmethod
     def collate(cls, documents: Sequence[Sequence[int]], index: Sequence[int] | None = None) -> Self:
-        """Add BOS and EOS to lists of token ids and pad them to a batch."""
+        """Add BOS and EOS to lists of token ids and pad them to a batch.
+
+        index: the index of the line of each document; the default is 0, 1, ...
+        """
         return cls.from_batch(Batch.collate(documents, documents, index))
 
     @classmethod
     def from_batch(cls, batch: Batch) -> Self:
-        """Return the target side of a Batch as a TextBatch, to train a language model on it."""
+        """Return the target sentences of a Batch as a TextBatch, to train a language model on them."""
         return cls(batch.inputs, batch.labels, batch.target_lengths, batch.index)
 
     def padded_to(self, rows: int, length: int) -> Self:

@@ -33,7 +33,7 @@ Numbers = NDArray[numpy.int64]
 
 
 class DocumentBatches:
-    """Batches of whole documents with about the same number of tokens each.
+    """Batches of whole documents, for language models. The documents of a batch have about the same length.
 
     text: encoded with the layout "documents".
     tokens: token budget, the maximum number of tokens in a batch, per process. It counts padding: the number
@@ -80,7 +80,8 @@ class StreamBatches:
     window: number of tokens of each row. If it does not divide the length of the streams, the last window is
         shorter.
     streams: number of rows, per process. The tokens at the end of the text that do not fill all streams
-        equally are left out; `left_out` is their number, which is 0 with one stream.
+        equally are left out; the attribute `left_out` is their number, which is 0 with one stream.
+    rank, world: index of this process, and number of processes.
 
     In the example, 3 is EOS. The last windows have 2 tokens, because the streams have 6.
 
@@ -147,9 +148,10 @@ class StreamBatches:
 class WindowBatches:
     """Continuous text in windows of fixed length, each read from the initial state, in random order.
 
-    Use it for models that keep no state between batches, such as a Transformer. In each epoch, every token is
-    predicted once. The first window has a random length, so that a token is at different positions of its
-    window in different epochs. The first and the last window are padded to the size of the others.
+    Use it for models that keep no state between batches, such as a Transformer. The windows do not overlap:
+    in each epoch, every token is predicted once. The first window has a random length, so that a token is at
+    different positions of its window in different epochs. The first and the last window are padded to the
+    size of the others.
 
     text: encoded with the layout "continuous".
     window: number of tokens of each row.
@@ -243,11 +245,12 @@ class WindowBatches:
 
 
 class SlidingWindows:
-    """Overlapping windows of a text for evaluation: each token is predicted once, with enough context.
+    """Overlapping windows of a text for evaluation: each token counts in the loss once, with enough context.
 
     Window k reads the tokens from k * stride to k * stride + window - 1 of a document or of the continuous
-    text. Only targets that no earlier window has counted are counted in the loss; the other targets are PAD.
-    So each token is predicted from at least window - stride + 1 tokens, or from all tokens before it.
+    text. The windows overlap, but only targets that no earlier window has counted are counted in the loss;
+    the other targets are PAD. So each counted token is predicted from at least window - stride + 1 tokens, or
+    from all tokens before it.
 
     text: encoded with either layout; a window never crosses the end of a document.
     window: number of tokens of a window.
@@ -255,8 +258,8 @@ class SlidingWindows:
         more context and takes longer. With stride = window, the windows do not overlap.
     tokens: token budget of a batch; the number of rows is tokens // window, but at least 1.
 
-    longest: number of tokens of the longest document (with EOS), or of the continuous text. If it is at most
-        `window`, each document is read at once, and `stride` has no effect.
+    The attribute `longest` is the number of tokens of the longest document (with EOS), or of the continuous
+    text. If it is at most `window`, each document is read at once, and `stride` has no effect.
 
     In the example, the targets that an earlier window has counted are 0 (PAD).
 
@@ -303,12 +306,12 @@ class SlidingWindows:
 def _gathered(
     flat: NDArray[Any], begins: Numbers, ends: Numbers, counted: Numbers, index: Numbers, width: int = 0
 ) -> TextBatch:
-    """Return windows of a flat array of tokens as a batch.
+    """Return windows of a flat array of token ids as a batch, one window per row.
 
     The inputs of row r are flat[begins[r]:ends[r]]. The target of each position is the next token in `flat`.
 
     counted: for each row, the position in `flat` of the first input whose target is counted in the loss.
-    index: the field `index` of the batch.
+    index: the field `index` of the batch: where each row is in the text; see TextBatch.
     width: number of positions to which the rows are padded, if they are shorter.
     """
     lengths = ends - begins

@@ -1,4 +1,4 @@
-"""Suggest a tokenizer from the training pairs: characters for strings, subwords for sentences."""
+"""Suggest a tokenizer for training pairs: "character" for strings such as dates, "unigram" for sentences."""
 
 from __future__ import annotations
 
@@ -13,35 +13,39 @@ from regard.data.tokenizers.normalize import clean, sides
 __all__ = ["suggest_tokenizer"]
 
 READ, SAMPLE = 200_000, 4000
-"""At most READ pairs are read. Of these, at most SAMPLE pairs are used. They are taken at equal distances,
-because files may be sorted."""
+"""At most READ pairs are read, and at most SAMPLE of them are examined.
+
+The examined pairs are taken at equal distances, because files may be sorted."""
 
 FEWEST = 20
-"""If the sample has fewer pairs than this, "unigram" is suggested: so few pairs say too little."""
+"""If there are fewer pairs than this, "unigram" is suggested, because they are too few to decide."""
 
 MOST_WORDS = 1.5
-"""If the lines of a side have more words than this on average, they are sentences or phrases, not strings."""
+"""If the sources (or targets) have more words than this on average, they are sentences, not strings."""
 
 LONG_STRING, LONG_LINE = 40, 80
-"""Maximum median length of the lines of a side, in characters, for which "character" is suggested. The limit
-is LONG_STRING for non-ASCII text with a large alphabet, and LONG_LINE for other text. Training on longer
-sequences of characters takes too long."""
+"""Maximum median length in characters of the sources (or targets) for which "character" is suggested.
+
+The limit is LONG_STRING for non-ASCII text with a large alphabet, and LONG_LINE for other text. Training on
+longer sequences of characters takes too long."""
 
 ENDS = (".", "!", "?", "…", "。", "！", "？")
 """Final punctuation of sentences."""
 
 SMALL_ALPHABET = 30
-"""If a side has at most this many distinct characters (such as nucleotides or digits), "character" may be
-suggested even if its lines are long."""
+"""If the sources have at most this many distinct characters, "character" may be suggested for any length.
+
+Examples are nucleotides and digits."""
 
 WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "JAVANESE")
-"""Scripts that do not separate words by spaces. Each is identified by the word with which the Unicode names
-of its characters begin, for example "HIRAGANA LETTER A"."""
+"""Writing systems that do not separate words by spaces.
+
+Each is identified by the first word in the Unicode names of its letters: HIRAGANA for "HIRAGANA LETTER A"."""
 
 
 @dataclass(frozen=True)
 class _Side:
-    """Statistics of one side of the sampled pairs.
+    """Statistics of the source lines, or of the target lines, of the examined pairs.
 
     words: mean number of words per line.
     length: median number of characters per line.
@@ -49,7 +53,7 @@ class _Side:
     distinct: fraction of distinct lines.
     unseen: fraction of the words in one half of the distinct lines that do not occur in the other half.
     symbols: fraction of characters that are digits or punctuation.
-    spaceless: fraction of characters that belong to scripts without spaces (WITHOUT_SPACES).
+    spaceless: fraction of characters of writing systems without spaces between words (WITHOUT_SPACES).
     ended: fraction of lines that end with final punctuation.
     ascii: whether all characters are ASCII.
     """
@@ -86,9 +90,9 @@ class _Side:
         )
 
     def strings(self) -> str:
-        """Return why "character" suits this side: its lines are strings, not sentences.
+        """Return why the tokenizer "character" suits these lines: they are strings, not sentences.
 
-        Return "" otherwise.
+        Return "" if it does not suit them.
         """
         # Lines or words that are mostly repeated come from a small set, such as class labels.
         if self.distinct < 0.1 or self.unseen < 0.1:
@@ -111,10 +115,10 @@ def suggest_tokenizer(pairs: Iterable[Any]) -> tuple[str, str]:
 
     Returns "character" or "unigram", and the reason in one sentence.
 
-    "character" suits string tasks, such as dates, numbers, spelling and pronunciation: most of their words
-    are not seen in training, and the output depends on single characters. "unigram" is suggested otherwise,
-    and in doubt. It suits sentences of any language, with or without spaces, and sentences whose targets are
-    a few labels: each label becomes one token.
+    "character" suits tasks with strings, such as dates, numbers, spelling and pronunciation: most of their
+    words do not occur in the training data, and the output depends on single characters. "unigram" is
+    suggested otherwise, and in doubt. It suits sentences of any language, with or without spaces, and
+    sentences whose targets are a few labels: each label becomes one token.
 
     >>> suggest_tokenizer([(f"{n} apples", str(n * n)) for n in range(100, 400)])[0]
     'character'

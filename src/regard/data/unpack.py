@@ -21,8 +21,10 @@ BLOCK = 1 << 20
 
 
 def unpack(packed: Path, path: Path, member: str, most: int) -> str:
-    """Write the text in the plain, gzip or zip file `packed` to `path`, and return the SHA-256 of the text.
+    """Unpack a file, and return the SHA-256 of the unpacked text.
 
+    packed: the plain, gzip or zip file.
+    path: the file to write.
     member: the name of the file to extract from a zip archive. It is written to `path`, not under its own
         name.
     most: maximum size of the text in bytes.

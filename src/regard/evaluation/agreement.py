@@ -55,7 +55,8 @@ def agreement(
 
     one, other: the translators. Their tokenizers may differ: weights are summed over the subwords of a word
         before they are compared.
-    sources, targets: the sentences of the pairs.
+    sources: the source sentence of each pair.
+    targets: the target sentence of each pair, the same for both translators.
     at: the attention layers (sites) to compare, by name, with * as wildcard; several are averaged.
     head: the index of the head to compare. Default: the mean over heads.
 
@@ -82,6 +83,6 @@ def agreement(
 def _weights(
     translator: Translates, sources: list[str], targets: list[str], at: str, head: int | None
 ) -> Any:
-    """Return, for each pair, the weights as an array of shape (target words, source words)."""
+    """Return, for each sentence pair, the attention weights as an array (target words, source words)."""
     scored = translator.score(sources, targets, look=CROSS)
     return [each.align(at, head).matrix.double().numpy() for each in scored]

@@ -36,8 +36,9 @@ LINK = re.compile(r"([0-9]{1,9})([-p?])([0-9]{1,9})(?::[0-9]{1,9}(?:\.[0-9]{1,18
 class Links:
     """The links of one sentence pair, as (source word, target word), counted from 0.
 
-    sure, possible: the sure and the possible links, as in Och and Ney (2003). The constructor adds the sure
-        links to the possible links.
+    sure: the unambiguous links (Och and Ney 2003).
+    possible: also the links on which annotators disagree, or which are part of a phrase. The constructor adds
+        the sure links to the possible links.
 
     >>> links = parse_links("0-0 1-2 1p3")
     >>> sorted(links.sure), sorted(links.possible)
@@ -166,9 +167,10 @@ def linked(proposed: Any) -> frozenset[Link]:
 
 
 def past_the_end(drawn: Sequence[Links], lengths: Sequence[Link]) -> list[tuple[int, Link]]:
-    """Return the links to words that do not exist in their sentence, as (sentence index, link).
+    """Return the links whose word indices are out of range, as (index of the sentence pair, link).
 
-    lengths: the number of source and target words of each sentence.
+    drawn: the gold alignment of each sentence pair.
+    lengths: the number of source words and of target words of each sentence pair.
 
     >>> past_the_end([parse_links("0-0 1-1"), parse_links("0-0 1p2")], [(2, 2), (2, 2)])
     [(1, (1, 2))]

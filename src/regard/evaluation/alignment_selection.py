@@ -1,6 +1,7 @@
-"""Choose how to compute an alignment from attention: rank layers and heads, with or without gold alignments.
+"""Rank ways to compute word alignments from attention, with or without gold alignments.
 
-Here, a way to compute an alignment is any hashable object, for example a Choice of layer, head and step.
+A way is, for example, the use of one layer and one head. Any hashable object may stand for a way, for example
+a Choice or a str.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ Proposed = Sequence[Links | Iterable[Link]]
 
 
 def rank_by_links(ways: Mapping[Way, Proposed], drawn: Sequence[Links]) -> list[tuple[Way, AlignmentScore]]:
-    """Sort ways to compute alignments by their alignment error rate, lowest first.
+    """Sort ways to compute alignments, for example layers and heads, by alignment error rate, lowest first.
 
-    ways: maps each way, for example a Choice, to its links for each sentence.
-    drawn: the gold alignments.
+    ways: maps each way (any hashable object, such as a name) to the links that it gives for each sentence.
+    drawn: the gold alignment of each sentence.
 
     Ways with the same error rate keep the order of `ways`.
 
@@ -40,18 +41,20 @@ def rank_by_links(ways: Mapping[Way, Proposed], drawn: Sequence[Links]) -> list[
 def rank_by_agreement(
     forward: Mapping[Way, Proposed], backward: Mapping[Other, Proposed]
 ) -> list[tuple[Way, Other, float]]:
-    """Rank the ways to compute alignments in both translation directions, without gold alignments.
+    """Rank ways to compute alignments, for example layers and heads, of two models, without gold alignments.
 
-    Links that the models of both directions propose are probably correct. Therefore each forward way is
-    compared with each backward way, and the pairs are sorted by the F1 of their links, highest first:
+    The models translate in opposite directions. Links that both models propose are probably correct, so each
+    forward way is compared with each backward way, and the pairs are sorted by the F1 of their links, highest
+    first:
 
         F1 = 2 |A & B| / (|A| + |B|),  with A the links of the forward way and B those of the backward way
 
     The counts are summed over all sentences. F1 is 0 if there are no links. Chen et al. (2020) select layers
     similarly, by the alignment error rate of one direction with the other as gold alignment.
 
-    forward, backward: map each way to its links for each sentence. All links are (source word, target word),
-        so the sides of the backward links must be swapped.
+    forward: maps each way of the source-to-target model to the links that it gives for each sentence.
+    backward: the same for the target-to-source model. All links are (source word, target word), so the sides
+        of the backward links must be swapped.
 
     Returns tuples (forward way, backward way, F1).
 

@@ -18,7 +18,11 @@ References = Iterable[str] | Iterable[Iterable[str]]
 
 @dataclass(frozen=True)
 class Score:
-    """The score of a corpus, and its signature: only scores with the same signature can be compared.
+    """The score of a corpus, for example its BLEU.
+
+    name: the name of the metric, for example "BLEU".
+    value: the score.
+    signature: the settings of the metric. Only scores with the same signature can be compared.
 
     >>> print(Score("BLEU", 27.314, "nrefs:1|case:mixed"))
     BLEU 27.31  nrefs:1|case:mixed
@@ -69,7 +73,8 @@ def chrf(
 
     chrF needs no tokenizer, so it suits Korean well.
 
-    translations, references: as in bleu().
+    translations: plain, detokenized text.
+    references: a list with one reference for each translation, or several such lists.
     words: the maximum order of word n-grams, which count in addition to character n-grams; 2 gives chrF++.
     lowercase: ignore case.
 
@@ -87,7 +92,8 @@ def chrf(
 def ter(translations: Iterable[str], references: References) -> Score:
     """Compute corpus TER (Snover et al. 2006): edits per reference word in percent, lower is better.
 
-    translations, references: as in bleu().
+    translations: plain, detokenized text.
+    references: a list with one reference for each translation, or several such lists.
 
     >>> ter(["the cat sat"], ["the cat sits"]).value.__round__(2)
     33.33
@@ -100,9 +106,11 @@ def ter(translations: Iterable[str], references: References) -> Score:
 def checked_sentences(
     call: str, translations: Iterable[str], references: References
 ) -> tuple[list[str], list[list[str]]]:
-    """Check the arguments of a metric. Return the translations, and a list of lists of references.
+    """Check the arguments of a metric. Return the translations, and one or more lists of references.
 
-    Each of these lists has one reference for each translation.
+    Each list of references has one reference for each translation.
+
+    call: the function of the metric, for error messages.
     """
     if isinstance(translations, str) or isinstance(references, str):
         problem = f"{'translations' if isinstance(translations, str) else 'references'} is a single str"

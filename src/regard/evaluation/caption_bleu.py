@@ -27,9 +27,9 @@ def caption_bleu(
 
     BLEU-N = (p_1 ... p_N)^(1/N), with p_n the n-gram precision over all captions (Papineni et al. 2002,
     section 2.1.1). An n-gram that occurs several times in a caption counts at most as often as it occurs in a
-    single reference of the image. Xu et al. 2015 (section 5) report BLEU without brevity penalty, so a short
-    caption is not penalised; compare these scores only with such scores. For BLEU with the penalty, use
-    bleu().
+    single reference of the image. Without brevity penalty, as in Xu et al. 2015 (section 5), a short caption
+    is not penalised: compare these scores only with others without brevity penalty. For BLEU with the
+    penalty, use bleu().
 
     captions: one caption for each image.
     references: for each image, one or more references; this differs from bleu(), where each list has one
@@ -67,5 +67,5 @@ def caption_bleu(
 
 
 def _mean(precisions: list[float]) -> float:
-    """Return the geometric mean."""
+    """Return the geometric mean; 0 if one of the precisions is 0."""
     return math.prod(precisions) ** (1 / len(precisions))

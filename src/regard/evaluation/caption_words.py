@@ -1,4 +1,4 @@
-"""The words of captions, for CIDEr-D and caption BLEU, and the checks of their arguments."""
+"""Split captions into words, and check the arguments of the caption metrics (CIDEr-D and caption BLEU)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CAPTION_TOKENS = "case:lc|tok:words|punct:no"
 """The part of the signature of a score (see Score) that describes caption_words()."""
 
 WORD = re.compile(r"[^\W_]+(?:-[^\W_]+)*|'(?:d|ll|m|re|s|t|ve)(?!\w)")
-"""A word, possibly with hyphens, or an English suffix with its apostrophe."""
+"""Matches a word, possibly with hyphens, or an English suffix with its apostrophe, such as 's."""
 
 
 def caption_words(caption: str) -> list[str]:
     """Split a caption into words: lower case, without punctuation; "dog's" and "dog 's" are two words.
 
     Differs from coco-caption, the evaluation code of COCO: its tokenizer, a Java program, also splits
-    "don't" as "do n't" and keeps symbols such as "&". Both drop punctuation.
+    "don't" as "do n't" and keeps symbols such as "&". It drops punctuation too.
 
     >>> caption_words("A dog's T-shirt, isn’t it 3 o'clock?")
     ['a', 'dog', "'s", 't-shirt', 'isn', "'t", 'it', '3', 'o', 'clock']
@@ -51,7 +51,7 @@ def count_ngrams(words: list[str], most: int) -> Iterator[Counter[Ngram]]:
 def checked_captions(call: str, captions: Iterable[str], images: int) -> list[list[str]]:
     """Check captions, one for each image, and split them into words.
 
-    A caption without words is valid, because a model may output one.
+    A caption without words is valid, because a model may output an empty caption.
     """
     if isinstance(captions, str):
         problem = "captions is a single str"
@@ -72,7 +72,7 @@ def checked_captions(call: str, captions: Iterable[str], images: int) -> list[li
 def checked_references(call: str, references: Iterable[Iterable[str]]) -> list[list[list[str]]]:
     """Check references, one or more for each image, and split them into words.
 
-    A reference without words is an error: it would count as a caption that nothing can match.
+    A reference without words is an error, because no caption can match it.
     """
     listed = []
     expected = "for each image, a list of references"

@@ -29,7 +29,12 @@ SCALE = 10.0
 
 
 class _Vectors(NamedTuple):
-    """A caption as tf-idf vectors: weights and norm for n = 1 to ORDER; and its length in words."""
+    """The tf-idf vectors of a caption, one vector for each n-gram length n = 1 to ORDER.
+
+    weights: for each n, the tf-idf weight of each n-gram.
+    norms: for each n, the norm of the vector.
+    length: number of words of the caption.
+    """
 
     weights: tuple[dict[Ngram, float], ...]
     norms: tuple[float, ...]
@@ -39,7 +44,8 @@ class _Vectors(NamedTuple):
 def cider_d(captions: Iterable[str], references: Iterable[Iterable[str]]) -> Score:
     """Compute CIDEr-D (Vedantam et al. 2015) of captions: 0 to 10, higher is better.
 
-    For n-grams of length n, with g the tf-idf vector of a sentence and l its length (equations 1, 4 and 5):
+    For n-grams of length n, with c a caption, s_j its references, g(s) the tf-idf vector of a sentence s,
+    which has an element for each n-gram k, and l(s) the length of s in words (equations 1, 4 and 5):
 
         g_k(s) = count of k in s * log(number of images / number of images with k in a reference)
         CIDEr-D_n = 10/m * sum_j exp(-(l(c) - l(s_j))^2 / (2 * 6^2))
@@ -47,17 +53,17 @@ def cider_d(captions: Iterable[str], references: Iterable[Iterable[str]]) -> Sco
         CIDEr-D = mean of CIDEr-D_n over n = 1, 2, 3, 4, then mean over the images
 
     captions: one caption for each image.
-    references: for each image, its m references. The numbers of images in the formula are counted
-        in these references. An n-gram that is in no reference counts as if it were in the references of one
-        image.
+    references: for each image, its m references s_1 ... s_m. The images of these references are counted in
+        g_k(s). An n-gram that is in no reference counts as if it were in the references of one image.
 
     Papers usually print this value times 100: a COCO model with "CIDEr 113.2" has 1.132 here. With one
     image, all logarithms are 0 and so is the score.
 
     Differs from the paper: equation 1 divides the count of an n-gram by the number of n-grams of the
-    sentence. The authors' code, coco-caption, does not, and published scores come from that code. Only
-    because of min() does the division change the score: otherwise, the norms would cancel it. caption_words()
-    splits captions into words.
+    sentence. The authors' code, coco-caption, does not divide, and published scores come from that code. The
+    division would change the score only because of min(): without min(), the norms would cancel it.
+
+    Captions are split into words by caption_words().
 
     >>> references = [["a dog runs", "a dog is running"], ["two red birds"]]
     >>> round(cider_d(["a dog runs", "two birds"], references).value, 2)
@@ -67,7 +73,9 @@ def cider_d(captions: Iterable[str], references: Iterable[Iterable[str]]) -> Sco
 
 
 class CiderD:
-    """CIDEr-D with prepared references, to score the captions of several models or checkpoints.
+    """CIDEr-D for fixed references, whose tf-idf vectors are computed only once.
+
+    Use it to score the captions of several models or checkpoints.
 
     references: for each image, one or more references.
 

@@ -75,7 +75,7 @@ class ReadText:
 
     @cached_property
     def places(self) -> tuple[tuple[int, ...], ...]:
-        """For each word, the positions of its tokens."""
+        """For each word, the indices of its tokens."""
         groups = grouped(self.word_numbers)
         return tuple(tuple(group) for group in groups if self.word_numbers[group[0]] >= 0)
 
@@ -195,9 +195,12 @@ class Classification:
         return Seen(tuple(sites), source.pieces, target, source.word_numbers, (0,), heading, self._all_notes)
 
     def save(self, path: str | Path, title: str = "A classification") -> None:
-        """Write an HTML page with the texts, the label and the probabilities. path: must end in .html.
+        """Write an HTML page with the texts, the label and the probabilities.
 
         The page is a single file and loads nothing from the network.
+
+        path: the file to write; it must end in .html.
+        title: the title of the page.
         """
         save_classifications(path, [self], title)
 
@@ -277,6 +280,8 @@ def save_classifications(
     """Write an HTML page of classified texts, in which words are shaded by their attention weights.
 
     path: the file to write; it must end in .html.
+    results: the classified texts.
+    title: the title of the page.
     about: a line of text below the title.
     true_labels: the true class of each text, if known.
 

@@ -26,18 +26,20 @@ WIDEST = 12
 """If the confusion matrix is too wide for the terminal, its column labels are wrapped at this width."""
 
 SCORES = ("precision", "recall", "F1", "support", "share")
-"""The titles of the columns of the scores. The share is the support divided by the number of texts."""
+"""The titles of the columns with the scores of a class.
+
+Support is the number of texts of the class; share is the support divided by the number of all texts."""
 
 UNLIMITED = 10_000
-"""The width of a console in which no table of at most SHOWN classes is folded."""
+"""A console width, in characters, that is large enough for the table of any report: no column is wrapped."""
 
 FOLDED = 4
-"""Maximum number of lines of a wrapped label. The rest of the label is left out."""
+"""Maximum number of lines of a wrapped column label. The rest of the label is left out."""
 
 
 @dataclass(frozen=True)
 class ClassScore:
-    """The scores of one class, 0 to 1.
+    """The precision, recall and F1 of one class, 0 to 1.
 
     precision = TP / (TP + FP),  recall = TP / (TP + FN),  F1 = 2 TP / (2 TP + FP + FN)
 
@@ -47,6 +49,7 @@ class ClassScore:
 
     A score is 0 if its denominator is 0.
 
+    label: the name of the class.
     support: number of texts of this class, TP + FN.
     predicted: number of texts that were predicted as this class, TP + FP.
     """
@@ -144,7 +147,10 @@ class ClassificationReport:
         yield from self.tables(options.max_width)
 
     def tables(self, width: int) -> Iterator[RenderableType]:
-        """Yield the confusion matrix and the scores of each class: in one table if it fits into `width`."""
+        """Yield the confusion matrix and the scores of each class, in one table or in several tables.
+
+        width: the number of characters of a line. One table is used if it fits into this width.
+        """
         corner, names = "true \\ predicted", [printable(label) for label in self.labels]
         if len(names) <= SHOWN:
             both = self._table(corner, names)

@@ -42,7 +42,7 @@ __all__ = ["ClassifierErasure", "ClassifierTrial", "PredictedLabels", "TextErasu
 class TextErasure:
     """How much the predicted label of one text depends on the words that the pooling attends to.
 
-    line: the index of the line that the text is from, from 0.
+    line: the index, from 0, of the line (a text or a pair of texts) that the text is from.
     side: "first", or "second" for the second text of a pair.
     label: the predicted class.
     looked: the indices of the k words with the largest weights in the pooling.
@@ -51,8 +51,8 @@ class TextErasure:
     hidden: the decrease of the log-probability of the label, in nats, if these k words are masked in the
         pooling.
     unknown: the decrease if these k words are replaced by UNK instead.
-    hidden_random, unknown_random: the mean decrease if k other words of the text, drawn at random, are masked
-        or replaced.
+    hidden_random: the mean decrease if k other words of the text, sampled at random, are masked.
+    unknown_random: the mean decrease if k other words of the text, sampled at random, are replaced by UNK.
     """
 
     line: int
@@ -72,7 +72,7 @@ class ClassifierErasure:
     """The result of erase_words() for all texts.
 
     texts: the measurements of each text; a pair has two texts.
-    k: number of words that were removed.
+    k: number of words that were removed from each text.
     skipped: number of texts that were not measured, because they have at most k words.
 
     >>> text = TextErasure(0, "first", "pos", (1,), ("good",), 0.9, 3.0, 0.5, 4.0, 1.0)
@@ -102,7 +102,7 @@ class ClassifierErasure:
         return sum(wins) / len(wins) if wins else math.nan
 
     def summary(self) -> str:
-        """Return one sentence for the caption of a picture."""
+        """Return a sentence for a caption: how much the log-probability falls without the attended words."""
         if not self.texts:
             return "the texts have too few words to measure the effect of hiding words"
         hidden = "most attended word" if self.k == 1 else f"{self.k} most attended words"
@@ -132,13 +132,14 @@ def erase_words(
 ) -> ClassifierErasure:
     """Measure how much the predicted label of each text depends on the words that the pooling attends to.
 
-    The log-probability of the label is computed without the k most attended words and, for comparison,
-    without k other words drawn at random. For a pair, words are removed from one of its texts at a time.
+    The log-probability of the predicted label is computed without the k words with the largest attention
+    weights and, for comparison, without k other words sampled at random. For a pair, words are removed from
+    one of its texts at a time.
 
     classifier: a classifier whose pooling is attention.
-    lines: as in TextClassifier.classify().
+    lines: one line, or an iterable of lines. A line is a text (str) or a pair of texts (first, second).
     k: number of words to remove.
-    samples: number of random draws of k other words.
+    samples: how many times k other words are sampled.
     seed: random seed.
 
     >>> from regard.data.class_labels import Labels
@@ -164,12 +165,12 @@ def erase_words(
 
 @dataclass(frozen=True)
 class ClassifierTrial:
-    """One forward pass for a line from which some tokens of one text are removed.
+    """One forward pass of a classifier for a text, or a pair of texts, without some tokens of one text.
 
-    line: the index of the line.
-    side: the text from which tokens are removed, 0 or 1 (second text of a pair).
-    hidden: the positions of the tokens that are masked in the pooling.
-    unknown: the positions of the tokens that are replaced by UNK.
+    line: the index of the text or pair.
+    side: the text from which tokens are removed: 0, or 1 for the second text of a pair.
+    hidden: the indices of the tokens that are masked in the pooling.
+    unknown: the indices of the tokens that are replaced by UNK.
     """
 
     line: int
@@ -182,6 +183,9 @@ class ClassifierTrial:
 class _Text:
     """One text and the indices of its trials. A trial is one forward pass without some words.
 
+    line: the index of the line (a text or a pair of texts) that the text is from.
+    side: 0, or 1 for the second text of a pair.
+    result: the classification of the line.
     looked: the indices of the most attended words.
     plain: the index of the trial with all words.
     trials: maps a field of TextErasure, for example "hidden_random", to the indices of its trials.
@@ -205,7 +209,10 @@ class _Text:
 
 
 class _Plan:
-    """The trials of all texts. They are collected first, so that they can be computed in large batches."""
+    """The trials (forward passes without some words) of all texts.
+
+    They are collected first, so that they can be computed in large batches.
+    """
 
     def __init__(self, results: Sequence[Classification], k: int, samples: int, seed: int):
         self.k, self.samples, self.seed = k, samples, seed
@@ -238,10 +245,10 @@ class _Plan:
 
 
 class PredictedLabels(Erasure[ClassifierTrial]):
-    """Erasure for classifiers: the log-probability of the predicted label of a line without some words.
+    """Computes the log-probability of the predicted label of a text, or a pair of texts, without some words.
 
-    at: the site of the pooling, in which words are hidden; None if the pooling is not attention, so that no
-        words can be hidden.
+    at: the name of the attention layer (site) of the pooling, in which words are masked; None if the pooling
+        is not attention, so that no words can be masked.
     results: the classification of each line.
     """
 
@@ -273,10 +280,10 @@ class PredictedLabels(Erasure[ClassifierTrial]):
 
 
 class _HideWords:
-    """An `edit` function for scope() that masks the hidden tokens of each trial in the pooling.
+    """A function that changes the attention calls of the pooling: it masks the hidden tokens of each trial.
 
-    The model calls the pooling once for each text of a pair: the first call is for side 0, the second for
-    side 1.
+    It is the `edit` argument of scope(). The model calls the pooling once for each text of a pair: the first
+    call is for side 0, the second for side 1.
     """
 
     def __init__(

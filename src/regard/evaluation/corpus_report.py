@@ -21,7 +21,9 @@ def evaluate_corpus(
 ) -> list[Score]:
     """Compute BLEU, chrF, TER and exact match of a corpus and, if requested, Moses BLEU.
 
-    translations, references, tokenize: as in bleu().
+    translations: plain, detokenized text.
+    references: a list with one reference for each translation, or several such lists.
+    tokenize: the name of the tokenizer that sacrebleu uses for BLEU.
     lowercase: whether BLEU, chrF and exact match ignore case. TER always ignores case.
     moses: the language of the text for moses_bleu(); None disables Moses BLEU.
 

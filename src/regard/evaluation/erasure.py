@@ -6,8 +6,8 @@ hidden   its keys are masked in the attention that reads it; information about t
          encoder states of other words
 unknown  its tokens are replaced by UNK before the encoder, so that no information about it remains
 
-One such computation is a trial. Many trials are computed in one batch. The first part of this file is for any
-task: a task implements Erasure. The second part is for target words of translations.
+A trial is one forward pass without some words. Many trials are computed in one batch. The first part of this
+file is for any task: a task implements Erasure. The second part is for target words of translations.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ __all__ = [
 ]
 
 CELLS, LOGITS = 2**16, 2**22
-"""CELLS: the maximum number of attention scores (target tokens times source tokens) in a batch. LOGITS: the
-maximum number of logits in a batch."""
+"""CELLS: maximum number of attention scores (target tokens times source tokens) in a batch.
+
+LOGITS: maximum number of logits in a batch."""
 
 _cudnn_lock = threading.Lock()
 
@@ -58,8 +59,10 @@ T = TypeVar("T", bound=Hashable)
 class Erasure(ABC, Generic[T]):
     """The interface that a task implements, so that trial_scores() can compute its trials.
 
-    T: the type of a trial.
+    A trial is one forward pass in which some input words are removed: masked in the attention (hidden), or
+    replaced by UNK.
 
+    T: the type of a trial.
     at: the attention layers (sites) in which words are hidden: a role, or names with * as wildcard; None if
         the trials hide no words.
     """
@@ -74,14 +77,16 @@ class Erasure(ABC, Generic[T]):
     def scores(self, trials: Sequence[T]) -> tuple[Edit, Callable[[], NDArray[numpy.float64]]]:
         """Prepare a batch of trials.
 
-        Return two functions. The first one is the `edit` argument of scope(): it hides keys in the attention
-        calls of the batch. The second one runs the model and returns the log-probability of the output of
-        each trial, (B,).
+        Return two functions. The first function is the `edit` argument of scope(): it masks keys in the
+        attention calls of the batch. The second function runs the model and returns the log-probability of
+        the output of each trial, (B,).
         """
 
 
 class Trials(Generic[T]):
-    """A list of distinct trials. Equal trials, which occur in short texts, are computed only once.
+    """A list of distinct trials, in which a trial is any hashable object that describes a forward pass.
+
+    Equal trials, which occur for short texts, are stored and computed only once.
 
     >>> trials = Trials[str]()
     >>> trials.add("a"), trials.add("b"), trials.add("a"), trials.all
@@ -93,7 +98,7 @@ class Trials(Generic[T]):
         self._indices: dict[T, int] = {}
 
     def add(self, trial: T) -> int:
-        """Add a trial, unless an equal one was added before; return its index."""
+        """Add a trial, unless an equal trial was added before; return its index."""
         if trial not in self._indices:
             self._indices[trial] = len(self.all)
             self.all.append(trial)
@@ -101,7 +106,10 @@ class Trials(Generic[T]):
 
 
 def trial_scores(task: Erasure[T], trials: Sequence[T]) -> NDArray[numpy.float64]:
-    """Return the log-probability of the output of each trial, with shape (trials,)."""
+    """Return the log-probability of the output of each trial, an array of shape (trials,).
+
+    A trial is one forward pass without some input words.
+    """
     log_probabilities = numpy.zeros(len(trials))
     for indices in task.batches(trials):
         edit, run = task.scores([trials[index] for index in indices])
@@ -113,13 +121,15 @@ def trial_scores(task: Erasure[T], trials: Sequence[T]) -> NDArray[numpy.float64
 def ranked_and_random(
     weights: Sequence[float] | NDArray[numpy.float64], k: int, samples: int, seed: Sequence[int]
 ) -> tuple[list[int], list[list[int]]]:
-    """Return the word indices sorted by weight, largest first, and random draws of words.
+    """Return the indices of all words, sorted by weight, largest first, and random samples of words.
 
-    A draw contains k of the words that are not among the k words with the largest weights, or all of these
-    words if there are fewer than k.
+    A sample has k words that are not among the k words with the largest weights; if there are fewer than k
+    other words, it has all other words.
 
-    samples: number of draws.
-    seed: random seed of the draws.
+    weights: the weight of each word.
+    k: number of words of a sample.
+    samples: number of samples.
+    seed: random seed.
 
     >>> ranked_and_random([0.1, 0.7, 0.2], k=1, samples=2, seed=[0])
     ([1, 2, 0], [[0], [0]])
@@ -131,7 +141,12 @@ def ranked_and_random(
 
 
 def check_counts(call: str, k: int, samples: int) -> None:
-    """Raise ArgumentError unless k, the number of words to remove, and samples are at least 1."""
+    """Raise ArgumentError unless k and samples are at least 1.
+
+    call: the public function that was called, for the error message.
+    k: number of words to remove.
+    samples: number of random samples of words.
+    """
     if k < 1 or samples < 1:
         problem = f"k is {k} and samples is {samples}"
         raise ArgumentError(message(call, problem, expected="at least 1 for both"))
@@ -152,7 +167,10 @@ def in_nats(*means: float) -> tuple[str, ...]:
 
 
 class HideKeys:
-    """An `edit` function for scope(): masks keys in an attention call. hidden_BTS: True where masked."""
+    """A function that masks keys in attention calls; it is the `edit` argument of scope().
+
+    hidden_BTS: for each text, query and key, True if the key is masked.
+    """
 
     def __init__(self, hidden_BTS: Tensor):
         self.visible_BTS = ~hidden_BTS
@@ -178,9 +196,9 @@ class Trial:
     """One forward pass for a target word, in which some source tokens are removed.
 
     pair: the index of the sentence pair.
-    rows: the positions of the tokens of the target word.
-    hidden: the positions of the source tokens whose keys are masked.
-    unknown: the positions of the source tokens that are replaced by UNK.
+    rows: the indices of the tokens of the target word.
+    hidden: the indices of the source tokens whose keys are masked in the cross-attention.
+    unknown: the indices of the source tokens that are replaced by UNK.
     """
 
     pair: int
@@ -195,15 +213,18 @@ class Trial:
 
 
 def word_scores(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> NDArray[numpy.float64]:
-    """Return the log-probability of the target word of each trial, with shape (trials,)."""
+    """Return the log-probability of the target word of each trial, an array of shape (trials,).
+
+    A trial is one forward pass for a target word, in which some source tokens are removed.
+    """
     with in_eval_mode(model), torch.no_grad():
         return trial_scores(_TargetWords(model, pairs), trials)
 
 
 class _TargetWords(Erasure[Trial]):
-    """Erasure for translations: the log-probability of a target word without some source words.
+    """Computes the log-probability of a target word of a translation without some source words.
 
-    Source words are hidden in the cross-attention.
+    Hidden source words are masked in all cross-attention layers.
     """
 
     at = CROSS
@@ -226,7 +247,7 @@ class _TargetWords(Erasure[Trial]):
 
 
 def saliencies(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> list[NDArray[numpy.float64]]:
-    """Return |gradient x input| of each source token, as an array of shape (S,) for each trial.
+    """Return |gradient x input| of each source token, as an array (S,) for the target word of each trial.
 
     The gradient is that of the log-probability of the target word with respect to the embedding of the source
     token. It is multiplied by the embedding and summed over the width; the result is the absolute value of
@@ -323,7 +344,7 @@ def _batches(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> It
 def _without_cudnn(device: torch.device) -> Iterator[None]:
     """Disable cuDNN on CUDA, because cuDNN has no backward pass for recurrent layers in eval mode.
 
-    The setting applies to the whole process, so a lock lets only one thread change it at a time.
+    cuDNN is disabled for the whole process, so a lock lets only one thread do it at a time.
     """
     if device.type != "cuda":
         yield
@@ -336,9 +357,11 @@ def _without_cudnn(device: torch.device) -> Iterator[None]:
 def _embedding_leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
     """In the `with` block, make the source embeddings of the forward pass a leaf tensor that requires grad.
 
-    Then the gradient with respect to the embeddings can be computed. The source embeddings are the first
-    output of `table`, an nn.Embedding, in this thread. After the forward pass, the yielded list contains the
-    leaf tensor.
+    Only for a leaf tensor is the gradient with respect to the embeddings stored. The source embeddings are
+    the first output of `table` in this thread. After the forward pass, the yielded list contains the leaf
+    tensor.
+
+    table: the source embedding of the model.
     """
     leaves: list[Tensor] = []
     thread = threading.get_ident()

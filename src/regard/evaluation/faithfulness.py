@@ -31,8 +31,8 @@ from regard.viewing.word_groups import spelled_or_space
 __all__ = ["Faithfulness", "Translates", "WordTruth", "faithfulness"]
 
 FRACTIONS = (0.1, 0.2, 0.5)
-"""The fractions of the source words, most attended first, that are hidden to measure comprehensiveness, or
-kept to measure sufficiency."""
+"""Fractions of the source words, those with the largest attention weights. To measure comprehensiveness, this
+fraction of the words is hidden; to measure sufficiency, all other words are hidden."""
 
 
 @runtime_checkable
@@ -49,7 +49,7 @@ class Result(Protocol):
 
 
 class Translates(Protocol):
-    """The part of the interface of Translator that faithfulness() and agreement() use."""
+    """The attributes and methods of Translator that faithfulness() and agreement() use."""
 
     model: Model
 
@@ -64,19 +64,21 @@ class Translates(Protocol):
 class WordTruth:
     """How much the prediction of one target word depends on the source words that it attends to.
 
-    sentence, word: indices of the sentence and of the target word, from 0.
+    sentence: the index of the sentence pair, from 0.
+    word: the index of the target word in its sentence, from 0.
     text: the target word.
     looked: the indices of the k source words with the largest attention weights.
     hidden: the decrease of the log-probability of the target word, in nats, if the cross-attention cannot see
         these k source words.
     unknown: the decrease if these k source words are replaced by UNK instead.
-    hidden_random, unknown_random: the mean decrease if k other source words, drawn at random, are hidden or
-        replaced.
-    comprehensiveness: the decrease of the probability if the most attended source words are hidden.
-    sufficiency: the decrease of the probability if all source words except the most attended are hidden.
-        Both are means over FRACTIONS (DeYoung et al. 2020).
-    kendall, spearman: rank correlation between the attention weights and |gradient x input|, over the source
-        words; NaN if undefined.
+    hidden_random: the mean decrease if k other source words, sampled at random, are hidden.
+    unknown_random: the mean decrease if k other source words, sampled at random, are replaced by UNK.
+    comprehensiveness: the decrease of the probability if the most attended source words are hidden, the mean
+        over several fractions of hidden words, FRACTIONS (DeYoung et al. 2020).
+    sufficiency: the decrease of the probability if only the most attended source words are not hidden, the
+        mean over the same fractions.
+    kendall, spearman: rank correlation (Kendall's tau, Spearman's rho) between the attention weights and
+        |gradient x input|, over the source words; NaN if undefined.
     """
 
     sentence: int
@@ -99,8 +101,9 @@ class Faithfulness:
 
     words: the measurements of each target word.
     uniform: the mean decrease of the log-probability, in nats, if the attention weights are made uniform.
-    k, at, head: the arguments of faithfulness().
+    k: the number of source words that were hidden or replaced for each target word.
     sentences: the number of sentences.
+    at, head: the attention layers (sites) and the head whose attended words were measured.
     skipped: the number of target words that were skipped because the source has at most k words.
     unit: what counts as a word, "word" or "character".
 
@@ -131,7 +134,7 @@ class Faithfulness:
         return float(numpy.mean([each.hidden > each.hidden_random for each in self.words or [_NONE]]))
 
     def summary(self) -> str:
-        """Return one sentence for the caption of a picture."""
+        """Return a sentence for a caption: how much the log-probability falls without the attended words."""
         if not self.words:
             return f"the source has too few {self.unit}s to measure the faithfulness of the attention"
         attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))
@@ -172,13 +175,13 @@ def faithfulness(
 ) -> Faithfulness:
     """Measure how much each target word depends on the source words that it attends to.
 
-    The log-probability of each target word is computed without its k most attended source words and, for
-    comparison, without k other source words drawn at random.
+    The log-probability of each target word is computed without the k source words that have the largest
+    attention weights and, for comparison, without k other source words sampled at random.
 
     sources: a sentence or a list of sentences; or one result of this translator, a Translation or a Scored.
     targets: the target of each source. Default: the translations by this translator.
     k: the number of source words to remove.
-    samples: the number of random draws of k other words.
+    samples: how many times k other words are sampled.
     seed: random seed.
     at: the cross-attention layers (sites) that rank the source words: names with * as wildcard; several
         are averaged. For the `uniform` field, the weights of these layers are made uniform. Source words are
@@ -213,9 +216,15 @@ def faithfulness(
 class _Word:
     """A target word, its attention weights on the source words, and the indices of its trials.
 
-    tokens: for each source word, the positions of its tokens.
-    looked: the most attended source words.
-    trials: maps a name, for example "hidden_random", to the indices of trials (see _Plan._planned).
+    A trial is one forward pass without some source words.
+
+    sentence: the index of the sentence pair.
+    word: the index of the target word in its sentence.
+    text: the target word.
+    weights: the attention weight of each source word.
+    tokens: for each source word, the indices of its tokens.
+    looked: the indices of the most attended source words.
+    trials: maps a name, for example "hidden_random", to the indices of its trials (see _Plan._planned).
     """
 
     sentence: int
@@ -228,7 +237,10 @@ class _Word:
 
 
 class _Plan:
-    """The trials of all words. They are collected first, so that they can be computed in large batches."""
+    """The trials (forward passes without some source words) of all target words.
+
+    They are collected first, so that they can be computed in large batches.
+    """
 
     def __init__(self, k: int, samples: int, seed: int):
         self.k, self.samples, self.seed = k, samples, seed
@@ -239,12 +251,18 @@ class _Plan:
         self.unit = "word"
 
     def add(self, number: int, model: Model, scored: Any, at: str, head: int | None) -> None:
-        """Add the trials of one sentence pair. number: its index. scored: a result of Translator.score()."""
+        """Add the trials of one sentence pair.
+
+        number: the index of the pair.
+        scored: the pair, a result of Translator.score().
+        at: the cross-attention layers (sites) that rank the source words.
+        head: the index of a head; None for the mean over heads.
+        """
         (passage,) = scored.passages
         self.unit = scored.units[1]
         if not passage.attention:
             problem = f"{type(model).__name__} has no attention to the source"
-            hint = "use bahdanau, luong, lstmn or transformer"
+            hint = "use a model with attention: bahdanau, luong, lstmn or transformer"
             raise ArgumentError(message("faithfulness()", problem, hint=hint))
         weights_VW = scored.align(at, head).matrix.double().numpy()
         self.pairs.append(Pair(passage.source_token_ids, passage.token_ids))
@@ -266,7 +284,7 @@ class _Plan:
         tokens: tuple[tuple[int, ...], ...],
         rows: tuple[int, ...],
     ) -> _Word:
-        """Plan the trials of a target word. Random draws depend only on seed, sentence and word index."""
+        """Add the trials of a target word. The random words depend only on seed, sentence and word index."""
         order, drawn = ranked_and_random(weights, self.k, self.samples, (self.seed, sentence, word))
         looked = order[: self.k]
         most = [order[: max(1, math.ceil(part * len(order)))] for part in FRACTIONS]
@@ -289,7 +307,7 @@ class _Plan:
         return _Word(sentence, word, text, weights, tokens, tuple(looked), trials)
 
     def run(self, model: Model, at: str, head: int | None) -> Faithfulness:
-        """Run the trials and compute the measurements of each word."""
+        """Compute all trials, and from them the measurements of each target word."""
         scores = word_scores(model, self.pairs, self.trials.all)
         plain = [self.trials.all[each.trials["plain"][0]] for each in self.words]
         gradients = saliencies(model, self.pairs, plain)
@@ -307,7 +325,11 @@ class _Plan:
 def _measure(
     word: _Word, scores: dict[str, NDArray[numpy.float64]], gradient: NDArray[numpy.float64]
 ) -> WordTruth:
-    """Compute the measurements of one word. scores: the log-probabilities of its trials, by trial name."""
+    """Compute the measurements of one target word.
+
+    scores: maps the name of a trial, for example "hidden_random", to log-probabilities of the target word.
+    gradient: |gradient x input| of each source token.
+    """
     before = scores["plain"][0]
     costs = {
         name: float((before - scores[name]).mean())
@@ -328,7 +350,7 @@ def _measure(
 
 
 def _places(words: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Return the positions of the tokens of each word.
+    """Return a dict: index of a word -> indices of its tokens.
 
     words: for each token, the index of its word; -1 for tokens that belong to no word.
     """

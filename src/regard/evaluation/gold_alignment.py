@@ -11,7 +11,7 @@ from regard.evaluation import AlignmentScore, Links, past_the_end, score_links
 __all__ = ["check_links", "evaluate_alignments"]
 
 MAX_OUT_OF_RANGE = 0.05
-"""DataError is raised if more than this fraction of the sentences have gold links that are out of range."""
+"""Largest fraction of sentence pairs whose gold links may be out of range. Above it, DataError is raised."""
 
 
 def evaluate_alignments(
@@ -20,7 +20,7 @@ def evaluate_alignments(
     words: Sequence[tuple[int, int]],
     place: str,
 ) -> AlignmentScore:
-    """Check the gold alignments with check_links(), and compare the proposed links with them.
+    """Compute the alignment error rate of proposed links. The gold alignments are checked by check_links().
 
     links: the proposed links of each sentence pair.
     gold: the gold alignment of each pair.
@@ -35,8 +35,12 @@ def check_links(gold: Sequence[Links], words: Sequence[tuple[int, int]], place: 
     """Raise DataError if the gold alignments do not match the sentence pairs.
 
     They do not match if there is not one line for each pair, or if many links are out of range, for example
-    because the file counts words from 1. A few out-of-range links are assumed to be annotation errors. They
+    because the file counts words from 1. A few out-of-range links are assumed to be annotation errors: they
     are reported on standard error and count as links that were not found, as in other tools.
+
+    gold: the gold alignment of each pair.
+    words: the number of source words and of target words of each pair.
+    place: the file with the gold alignments, for error messages.
     """
     if len(gold) != len(words):
         problem = f"there are {len(gold):,} lines of gold alignments, but {len(words):,} sentence pairs"

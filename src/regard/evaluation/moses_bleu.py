@@ -14,15 +14,16 @@ __all__ = ["moses_bleu", "moses_words"]
 def moses_bleu(translations: Iterable[str], references: References, language: str = "en") -> Score:
     """Compute corpus BLEU as in papers on Multi30k: lower-cased, Moses-tokenized text, without smoothing.
 
-    Both sides are lower-cased, their punctuation is normalised (normalize-punctuation.perl -l language), and
-    they are tokenized (tokenizer.perl -l language, without splitting hyphens), in this order, as in the
-    preprocessing of Multi30k. Then BLEU-4 = brevity * (p1 p2 p3 p4)^(1/4) over the corpus, as in
-    multi-bleu.perl and fairseq: if one of the precisions is 0, BLEU is 0; with several references, the
-    brevity penalty uses the reference closest in length.
+    Translations and references are lower-cased, their punctuation is normalised (normalize-punctuation.perl
+    -l language), and they are tokenized (tokenizer.perl -l language, without splitting hyphens), in this
+    order, as in the preprocessing of Multi30k. The score is BLEU-4 = brevity * (p1 p2 p3 p4)^(1/4) over the
+    corpus, as in multi-bleu.perl and fairseq: if one of the precisions is 0, BLEU is 0; with several
+    references, the brevity penalty uses the reference closest in length.
 
     translations: plain text, neither tokenized nor escaped.
     references: a list with one reference for each translation, or several such lists.
-    language: the language of the text, as in moses_words().
+    language: a language code, such as "de"; it decides which abbreviations keep their full stop, and how
+        apostrophes are split.
 
     Differs from the papers: sacremoses replaces the Perl scripts. It gives the published numbers of words for
     train, val and test 2016 of Multi30k in English, German and French (12,103 for the German test set, the
@@ -47,7 +48,7 @@ def moses_bleu(translations: Iterable[str], references: References, language: st
 
 
 VERSIONS = {"sacremoses": "sacremoses", "version": "sacrebleu"}
-"""The version fields at the end of a signature: maps the name of the field to the package."""
+"""Field at the end of a signature -> the Python package whose version it has."""
 
 
 def moses_words(language: str = "en") -> Callable[[str], str]:

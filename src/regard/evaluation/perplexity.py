@@ -86,10 +86,10 @@ class TextLoss:
 def text_loss(
     model: LanguageModel, batches: Iterable[TextBatch], text: EncodedText | None = None
 ) -> TextLoss:
-    """Compute the negative log-likelihood of all targets of the batches except padding, without dropout.
+    """Compute the negative log-likelihood of a text with a language model, in eval mode.
 
-    batches: the batches of a text, in order. If batch.carried is True, the model continues from the state
-        after the previous batch.
+    batches: the batches of the text, in order. All targets except PAD are counted. If batch.carried is True,
+        the model continues from the recurrent state after the previous batch.
     text: the text that the batches are from. It is needed only for the perplexity per word and the bits per
         character.
 
@@ -127,7 +127,7 @@ def text_loss(
 def token_losses(model: LanguageModel, batch: TextBatch, state: State | None = None) -> tuple[State, Tensor]:
     """Return the state after a batch, and the loss -log p of each target, (B, T); 0 where the target is PAD.
 
-    state: the state after the previous batch. It is used only if batch.carried is True.
+    state: the recurrent state after the previous batch. It is used only if batch.carried is True.
 
     >>> from regard.models import build_language_model
     >>> model = build_language_model("lstm", 6, width=4)

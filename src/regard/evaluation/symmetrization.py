@@ -1,8 +1,9 @@
 """Symmetrization: combine the word alignments of two translation directions into one.
 
 Attention links each target word to one source word; a model of the opposite direction links each source word
-to one target word. The intersection of both has high precision, the union has high recall. The grow-diag
-methods start with the intersection and add links of the union (Och and Ney 2003; Koehn, Och and Marcu 2003).
+to one target word. The intersection of both alignments has high precision, their union has high recall. The
+grow-diag methods start with the intersection and add links of the union (Och and Ney 2003; Koehn, Och and
+Marcu 2003).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from regard.evaluation.alignment_error_rate import Link, Links, linked
 __all__ = ["SYMMETRISATIONS", "symmetrise"]
 
 AROUND = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
-"""The neighbours of a link as offsets (target, source), in the order in which they are tried."""
+"""The neighbours of a link as offsets (target, source), in the order in which grow-diag tries to add them."""
 
 LinkSet = frozenset[Link]
 
@@ -66,7 +67,7 @@ def _grow_diag(forward: LinkSet, backward: LinkSet) -> LinkSet:
     before = -1
     while len(links) != before:
         before = len(links)
-        # Iterate over the union: a link added in this round is visited in the same round if it comes later.
+        # Iterate over the union: a link that was added in this loop is also visited if it comes later.
         for source, target in _in_order(union):
             if (source, target) not in links:
                 continue
@@ -108,4 +109,4 @@ SYMMETRISATIONS: dict[str, Callable[[LinkSet, LinkSet], LinkSet]] = {
     "grow-diag-final": lambda forward, backward: _final(forward, backward, both=False),
     "grow-diag-final-and": lambda forward, backward: _final(forward, backward, both=True),
 }
-"""The symmetrization methods by name. Each is a function that combines two sets of links into one."""
+"""Name of a symmetrization method -> the function that combines two sets of links into one set."""

@@ -1,4 +1,4 @@
-"""TextClassifier: classify lines of text, or pairs of lines, with a model."""
+"""TextClassifier: classify texts, or pairs of texts, with a model."""
 
 from __future__ import annotations
 
@@ -34,16 +34,19 @@ Line = str | tuple[str, str]
 """A text, or a pair of texts."""
 
 AT_ONCE = 4096
-"""Number of lines that stream() reads at a time; it sorts them by length, which reduces padding."""
+"""Number of lines that stream() reads and classifies together. It sorts them by length for less padding."""
 
 BLANK = "not classified: the line is blank"
 
 
 class TextClassifier:
-    """Classify lines of text with a model: one result per line, in order, also for blank lines.
+    """Classifies lines with a model. A line is a text, or a pair of texts if the model classifies pairs.
+
+    There is one result for each line, in order, also for blank lines.
 
     model: a Classifier.
-    tokenizer, labels: the tokenizer and the labels that the model was trained with.
+    tokenizer: the tokenizer that the model was trained with.
+    labels: the names of the classes, in the order of the outputs of the model.
     tokens_per_batch: maximum number of tokens per batch, padding included.
     longest: maximum number of tokens of a text, EOS included; model.longest is used instead if it is smaller.
         A longer text is truncated, and the notes of the result say so.
@@ -117,7 +120,12 @@ class TextClassifier:
     def stream(
         self, lines: Iterable[Line], at_once: int = AT_ONCE, *, look: str | None = POOL
     ) -> Iterator[Classification]:
-        """Classify an iterator of lines, `at_once` lines at a time, for files larger than memory."""
+        """Yield the result of each line. Lines may be an iterator, e.g. over a file larger than memory.
+
+        lines: an iterable of lines. A line is a str; for a model of pairs, it is a tuple (first, second).
+        at_once: the number of lines that are read and classified together.
+        look: the names of the attention layers (sites) to record, as in classify().
+        """
         positive("stream()", at_once=at_once)
         remaining, first = iter(lines), 0
         while chunk := list(itertools.islice(remaining, at_once)):
@@ -125,7 +133,7 @@ class TextClassifier:
             first += len(chunk)
 
     def evaluate(self, texts: LabelledTexts) -> ClassificationReport:
-        """Classify labelled texts and compare the results with their labels."""
+        """Classify labelled texts, and compare the predicted classes with the true classes."""
         if texts.pairs != self.model.pairs:
             unit = "pairs" if self.model.pairs else "single texts"
             problem = f"{texts.name} contains {'pairs' if texts.pairs else 'single texts'}"
@@ -142,7 +150,10 @@ class TextClassifier:
         return classification_report(true.tolist(), predicted, self.labels)
 
     def _checked(self, lines: Iterable[Line], first: int = 0) -> list[tuple[str, ...]]:
-        """Return each line as a tuple of one or two texts. first: the number of lines before these lines."""
+        """Return each line as a tuple of one or two texts; raise ArgumentError if a line has another type.
+
+        first: how many lines of the input were read before `lines`, for the line number in the error.
+        """
         if isinstance(lines, str) or not isinstance(lines, Iterable):
             problem = f"the argument is of type {type(lines).__name__}"
             raise ArgumentError(message("classify()", problem, expected="a line, or a list of lines"))
@@ -250,9 +261,10 @@ def log_probabilities(model: Classifier, batch: LabelledBatch) -> NDArray[numpy.
 
 
 def batches_by_length(lengths: dict[int, int], tokens: int) -> Iterator[list[int]]:
-    """Yield batches of rows, longest first, with at most `tokens` tokens each, padding included.
+    """Yield batches of texts, as lists of their indices, longest first.
 
-    lengths: maps each row to its number of tokens. A row with more tokens than `tokens` is its own batch.
+    lengths: maps the index of each text to its number of tokens.
+    tokens: maximum number of tokens of a batch, padding included. A longer text is a batch of its own.
 
     >>> list(batches_by_length({0: 2, 1: 5, 2: 3}, tokens=6))
     [[1], [2, 0]]
@@ -277,13 +289,13 @@ def _valid(text: str) -> str:
 
 
 def _by_text(calls: list[Attended], widths: list[int]) -> list[NDArray[Any]]:
-    """Return the recorded weights of a site on the CPU: one array (B, [H,] T, S), or two for pairs of texts.
+    """Return the recorded weights of an attention layer (site) on the CPU.
 
-    calls: the recorded calls of the site.
-    widths: the number of tokens of the texts, and of the second texts of pairs, including padding.
+    There is one array (B, [H,] T, S) for single texts, and a second array for the second texts of pairs.
 
-    An LSTMN calls its site once per token; the weights of these calls are concatenated. The other layers call
-    their sites once for each text.
+    calls: the recorded calls of the site, for a batch of B texts or pairs. An LSTMN calls its site once per
+        token; the weights of these calls are concatenated. Other models call a site once for each text.
+    widths: the number of tokens, including padding, of the texts and of the second texts of pairs.
     """
     weights = [call.weights.float().cpu().numpy() for call in calls if call.weights is not None]
     if len(weights) == len(widths):

@@ -1,4 +1,4 @@
-"""What hiding each word of a text does to the probability of its predicted class."""
+"""How the probability of the predicted class of a text changes without each of its words."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ ROWS = 12
 """Maximum number of words in the printed table. The words that change the probability the most are shown."""
 
 SMALLEST = 0.0005
-"""If no word changes the probability by more than this, sentence() names no word."""
+"""If no word changes the probability by more than this, WordEffects.sentence() names no word."""
 
 
 @dataclass(frozen=True)
 class WordEffect:
-    """The probability of the predicted class without one word.
+    """The probability of the predicted class of a text without one word.
 
-    side: "first", or "second" for the second text of a pair. index: the index of the word in its text.
+    side: "first", or "second" for the second text of a pair.
+    index: the index of the word in its text.
+    word: the word.
     weight: the weight of the word in the pooling; None if the pooling is not attention.
     hidden: the probability if the word is masked in the pooling; None if the pooling is not attention, or if
         the text has no other word.
@@ -51,10 +53,11 @@ class WordEffect:
 
 @dataclass(frozen=True)
 class WordEffects:
-    """The effects of all words of a text or of a pair of texts; prints as a table.
+    """How the probability of the predicted class changes without each word; print() shows it as a table.
 
     label: the predicted class.
-    probability: its probability with all words.
+    probability: the probability of the predicted class with all words.
+    words: the probability without each word of the text, or of both texts of a pair.
 
     >>> effect = WordEffect("first", 1, "good", 0.9, 0.5, 0.25)
     >>> print(WordEffects("pos", 0.75, (effect,)))
@@ -67,7 +70,9 @@ class WordEffects:
     words: tuple[WordEffect, ...]
 
     def decreases(self, side: str, count: int) -> list[float]:
-        """Return how much the probability decreases without each of the first `count` words of a side.
+        """Return how much the probability decreases without each of the first `count` words of one text.
+
+        side: "first", or "second" for the second text of a pair.
 
         The word is masked in the pooling, or replaced by UNK if the pooling is not attention. If the
         probability increases, the value is 0.
@@ -77,7 +82,7 @@ class WordEffects:
         return [max(self.probability - each, 0.0) for each in probabilities]
 
     def sentence(self) -> str:
-        """Return a sentence about the word whose removal gives the lowest probability, for a caption.
+        """Return a sentence for a caption: the word without which the probability is lowest.
 
         If no word changes the probability by more than 0.0005 (SMALLEST), the sentence says so.
         """
@@ -95,7 +100,7 @@ class WordEffects:
         change = (
             f"changes the probability of {printable(self.label)} from {self.probability:.3f} to {after:.3f}"
         )
-        return f"{removed} {change}, the lowest for any word"
+        return f"{removed} {change}, the lowest of all words"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the effects as a dict for JSON."""
@@ -137,8 +142,8 @@ class WordEffects:
 def hide_each_word(classifier: TextClassifier, line: Line) -> WordEffects:
     """Measure the probability of the predicted class without each word, one word at a time.
 
-    A word is masked in the pooling ("hidden"), if the pooling is attention, and replaced by UNK ("unknown"),
-    as in classifier_erasure.py.
+    There are two measurements for each word: the word is masked in the pooling ("hidden"), if the pooling is
+    attention, and the word is replaced by UNK before the encoder ("unknown").
 
     line: a text, or a pair of texts. The first 400 words of each text are measured.
 
@@ -166,7 +171,7 @@ def hide_each_word(classifier: TextClassifier, line: Line) -> WordEffects:
     trials = [Trial(0, side, unknown=each) for (side, _), each in zip(words, places, strict=True)] + [
         Trial(0, side, hidden=each)
         for (side, _), each in zip(words, places, strict=True)
-        if site is not None and len(result.texts[side].places) > 1  # the pooling needs a visible word
+        if site is not None and len(result.texts[side].places) > 1  # one word must remain
     ]
     chances = numpy.exp(trial_scores(PredictedLabels(classifier, site, [result]), trials)).tolist()
     by_trial = dict(zip(trials, chances, strict=True))

@@ -2,7 +2,7 @@
 
 output = softmax(scale * v . tanh(q + k)) value, with masks by lengths, window and documents. Extra memory is
 O(B (T + S) D). A tensor of size B x T x S x D is never allocated; a tensor of size B x T x S is allocated
-only if it is smaller than B (T + S) D. The reductions use no atomics, so two runs give the same bits.
+only if it is smaller than B (T + S) D. The reductions use no atomics, so results are reproducible bit by bit.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -26,7 +26,7 @@ _PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
 
 
 def _on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Return a context manager that makes the tensor's device the current one: Triton launches there."""
+    """Return a context manager that makes the device of `tensor` current: Triton launches kernels there."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
@@ -52,10 +52,14 @@ def additive_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute additive attention; return output, lse, norm and scores.
 
-    query: (B, H, T, D). key: (B, K, S, D), with K key heads. value: (B, K, S, E). vector: (1 or H, D).
-    lengths, document_of_query, document_of_key, start, left, right: the mask; see Sight.
+    query: (B, H, T, D).
+    key: (B, K, S, D), with K key heads.
+    value: (B, K, S, E).
+    vector: v in the score v . tanh(q + k), (1 or H, D).
+    lengths, document_of_query, document_of_key, start, left, right: the mask, as in forward_pass.Sight.
+    scale: the factor of the score.
     hold: whether to return the scores, so that the backward pass need not recompute them. If there are too
-        many scores (see Shape.held), they are not returned.
+        many scores (see launch.Shape.held), they are not returned.
 
     Returns:
     output: (B, H, T, E).
@@ -111,9 +115,11 @@ def additive_backward(
     """Compute the gradients of query, key, value and vector.
 
     doutput: gradient of the output, (B, H, T, E).
-    norm, scores: returned by additive_forward.
+    norm, scores: the results of additive_forward() with these names.
     others: whether to compute the gradients of key, value and vector too. If False, only the gradient of the
         query is computed, and the other three results are empty tensors.
+
+    The other arguments are those of additive_forward().
     """
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with _on_device_of(query):

@@ -4,7 +4,10 @@
 The gradient of the query is a sum over the keys; the gradient of the key is a sum over the queries. In this
 file, "own side" means the tensor (query or key) whose gradient is computed, and "other side" means the tensor
 whose rows the sum runs over. Each thread holds accumulators for four channels of four own rows and loops over
-the other side, so no reduction crosses threads. There are no atomics, so two runs give the same bits.
+the other side, so no reduction crosses threads. There are no atomics, so results are reproducible bit by bit.
+
+Symbols in this file: g is the gradient of v . tanh(q + k), the score before it is multiplied by its scale;
+r = 1 / (1 + e^2q e^2k), so that tanh(q + k) = 1 - 2 r; "exponentials" are e^2q and e^2k.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -26,10 +29,12 @@ __all__ = ["additive_key_backward_kernel", "additive_query_backward_kernel"]
 def _four(at, step, number, bound, there, otherwise):
     """Load four consecutive rows as float32, (LANES, 4 channels, 4 rows).
 
-    at: pointers to the first of these rows, (LANES, 4 channels).
-    number: index of this row.
-    step: row stride. Rows with an index of `bound` or more, and channels where `there` is False, are not
-        loaded; their elements are set to `otherwise`.
+    at: pointers to the first of the four rows, (LANES, 4 channels).
+    step: row stride.
+    number: index of the first of the four rows.
+    bound: number of rows; rows with this index or a larger one are not loaded.
+    there: whether the channel exists; channels where it is False are not loaded.
+    otherwise: value of the elements that are not loaded.
     """
     a = tl.load(at, mask=there & (number < bound), other=otherwise).to(tl.float32)
     b = tl.load(at + step, mask=there & (number + 1 < bound), other=otherwise).to(tl.float32)
@@ -40,18 +45,20 @@ def _four(at, step, number, bound, there, otherwise):
 
 @triton.jit
 def _lanes(pitch, zero, LANES: tl.constexpr, FOURS: tl.constexpr):
-    """Return the indices of the four channels and four own rows of each lane (thread) of a program.
+    """Return the indices of the four channels and four rows for which each lane (thread) computes gradients.
 
-    The lanes are divided into FOURS groups with four own rows each. All groups load the same rows of the
-    other side. Returns:
-    the channels, (LANES, 4);
-    the same channels, or the last four below `pitch` (the row stride) if they lie beyond it, (LANES, 4), so
-        that loads stay inside a row;
-    the first of the four rows, (LANES, 1);
-    all four rows, (LANES, 4).
+    The lanes are divided into FOURS groups with four rows each. To compute the gradient of the query, all
+    groups load the same rows of the key, and vice versa.
 
-    `zero` is always 0, but the compiler does not know that. So the compiler lets each thread load the
-    gradients of its own rows. Otherwise the threads would exchange them.
+    pitch: row stride of the exponentials, a multiple of 4.
+    zero: always 0, but the compiler does not know that. So the compiler lets each thread load the gradients
+        of its own rows; otherwise the threads would exchange them.
+
+    Returns four tensors:
+    1. the channels, (LANES, 4);
+    2. the channels to load, (LANES, 4): the same, or the last four of a row if they lie beyond its end;
+    3. the first of the four rows, (LANES, 1);
+    4. all four rows, (LANES, 4).
     """
     lane, four = tl.arange(0, LANES), tl.arange(0, 4)[None, :]
     ACROSS: tl.constexpr = LANES // FOURS
@@ -65,8 +72,9 @@ def _lanes(pitch, zero, LANES: tl.constexpr, FOURS: tl.constexpr):
 def _is_near(reach, SERIES: tl.constexpr):
     """Whether additive_series_kernel computes this tile, so that the kernels of this file skip it.
 
-    The result is True if SERIES is True and `reach`, the largest |q| plus the largest |k| of the tile, is at
-    most REACH.
+    This is the case if SERIES is True and `reach` is at most REACH, the range of the Fourier series.
+
+    reach: the largest |q| plus the largest |k| of the tile.
     """
     return (reach <= REACH) & SERIES
 
@@ -78,7 +86,12 @@ def _zeros(LANES: tl.constexpr):
 
 @triton.jit
 def _pair(others, gradients, wide, step):
-    """Load two rows of the other side and their g, the gradients of the scores with the four own rows.
+    """Load the exponentials of two rows of the other side, and the gradients g of their scores.
+
+    The other side is the key if the gradient of the query is computed, and vice versa.
+
+    others: pointers to the exponentials of the first row, with row stride `wide`.
+    gradients: pointers to g of the first row and the four rows of this thread, with row stride `step`.
 
     Returns the exponentials of the first and the second row, then g of the first and the second row.
     """
@@ -87,10 +100,11 @@ def _pair(others, gradients, wide, step):
 
 @triton.jit
 def _share(r, SERIES: tl.constexpr):
-    """Return r - 0.5 if SERIES is True, otherwise r.
+    """Return what is multiplied by g in the gradient of the vector: r - 0.5 if SERIES is True, otherwise r.
 
-    The gradient of the vector is dv = -2 * sum of g (r - 0.5). Without SERIES, the sum runs over all keys. g
-    sums to 0 over all keys of a row, so r instead of r - 0.5 gives the same dv.
+    The gradient of the vector is dv = -2 * sum over keys of g (r - 0.5), where g is the gradient of the
+    score, and r = 1 / (1 + e^2q e^2k). If SERIES is False, this kernel processes all keys of a row. g sums
+    to 0 over them, so r instead of r - 0.5 gives the same dv.
     """
     return r - 0.5 if SERIES else r
 
@@ -102,11 +116,15 @@ def _added(
 ):  # fmt: skip
     """Add the terms of two rows of the other side to the accumulators `shares` and `slopes`.
 
+    If the gradient of the query is computed, the own side is the query, and the other side is the key; if the
+    gradient of the key is computed, vice versa. r = 1 / (1 + mine * first) for the first row, and
+    1 / (1 + mine * second) for the second row; both are computed with one reciprocal.
+
     slopes: g * (r - r^2) is added to it.
     shares: if SHARES is True, g * _share(r) is added to it.
-    mine: exponentials of the own rows.
-    first, second: exponentials of the two rows of the other side.
-    g, g2: gradients of the scores of these two rows. Both values of r are computed with one reciprocal.
+    mine: exponentials of the own rows, e^2q or e^2k.
+    first, second: exponentials of the first and the second row of the other side.
+    g, g2: gradients of the scores of the first and of the second row.
     """
     x, y = 1.0 + mine * first[:, :, None], 1.0 + mine * second[:, :, None]
     both = reciprocal(x * y, APPROXIMATE)
@@ -128,8 +146,11 @@ def _walked(
 ):  # fmt: skip
     """Call _added() for 4 * `fours` rows of the other side, two rows at a time.
 
+    The other side is the key if the gradient of the query is computed, and vice versa.
+
+    shares, slopes, mine: see _added().
     others: pointers to the exponentials of the other side, with row stride `wide`.
-    gradients: pointers to g, with row stride `step`.
+    gradients: pointers to g, the gradients of the scores, with row stride `step`.
 
     Each pair of rows is loaded while the previous pair is used (software pipelining). This hides the latency
     of the loads, which the low occupancy of these kernels would not hide.
@@ -159,10 +180,11 @@ def additive_query_backward_kernel(
 ):  # fmt: skip
     """Compute dq for 4 * FOURS rows of the query over `part_tiles` tiles of keys, and partial sums of dv.
 
-    dq = sum over keys of 4 v g (r - r^2)
+    dq = sum over keys of 4 v g (r - r^2), where r = 1 / (1 + e^2q e^2k) and g is the gradient of the score
     dv = sum over rows and keys of g (1 - 2 r) = sum of -2 g r, since g sums to 0 over the keys of a row
 
-    turned: reads g, transposed, (B H, keys, rows). exponentials_of_query, ..._key: in row-major order.
+    turned: reads g, transposed, (B H, keys, rows).
+    exponentials_of_query, exponentials_of_key: read e^2q and e^2k, in row-major order.
     dquery: writes partial sums, (parts, B H, rows, D).
     dvector: writes one partial sum for each part and group of four rows, (B H, parts * groups of rows, D).
     EXACT: sum each tile in an accumulator of its own first, because long float32 sums lose precision.
@@ -239,13 +261,15 @@ def additive_key_backward_kernel(
 ):  # fmt: skip
     """Compute dk for 4 * FOURS keys, from `row_count` rows of the query.
 
-    dk = sum over query rows, and over the query heads that share the key head, of 4 v g (r - r^2)
+    dk = sum over query rows, and over the query heads that share the key head, of 4 v g (r - r^2),
+    where r = 1 / (1 + e^2q e^2k) and g is the gradient of the score
 
-    dscores: reads g, (B H, rows, keys). exponentials_of_query, ..._key: in row-major order.
+    dscores: reads g, (B H, rows, keys).
+    exponentials_of_query, exponentials_of_key: read e^2q and e^2k, in row-major order.
     dkey: writes (B, K, S, D).
     ADD: add to dkey instead of overwriting it.
-    EXACT, SERIES: see additive_query_backward_kernel.
-
+    EXACT: sum each tile in an accumulator of its own first, because long float32 sums lose precision.
+    SERIES: skip tiles that additive_series_kernel computes.
     Launch grid: (groups of 4 * FOURS keys, blocks of channels, B K).
     """
     local = tl.program_id(0) * 4 * FOURS

@@ -60,6 +60,7 @@ def additive_decode_backward_kernel(
     """Compute the gradients of query, key and vector for `part_keys` keys and WIDTH channels.
 
     dq = sum over keys of 4 v g (r - r^2),   dk = 4 v g (r - r^2),   dv = sum over keys of g (1 - 2 r)
+    where r = 1 / (1 + e^2q e^2k) and g is the gradient of v . tanh(q + k)
 
     dscores: reads g, (B H, keys).
     dquery: writes partial sums, (parts, B H, D).

@@ -48,12 +48,15 @@ def _finish(
 
     best, total, found: the accumulators of _joined(): row maximum, row sum and output.
     norm: row maximum and 1 / total, (2, rows); from it the backward pass recomputes the weights.
-    place: index of each row. at: index of each output element. size: number of rows.
-    first: whether this program computes the first output channels. Only this program writes lse and norm.
+    place: index of each row.
+    at: index of each output element.
+    size: number of rows.
+    first: whether this program computes the first output channels. If False, it writes only output, since
+        another program writes lse and norm of the same rows.
     PARTED: whether the keys are split into parts. If True, this program has processed part `part` only, and
-        additive_combine_kernel computes the results from all parts. For this kernel, write to `output` the
-        output without division by total, (parts, rows, E), and to `norm` the row maximum and total,
-        (parts, 2, rows). Write no lse.
+        additive_combine_kernel will compute the results from all parts. Then this function writes partial
+        results: to `output` the output without division by total, (parts, rows, E), and to `norm` the row
+        maximum and total, (parts, 2, rows). It writes no lse.
     """
     level = tl.where(best == float("-inf"), 0.0, best)
     if PARTED:
@@ -86,7 +89,8 @@ def additive_read_kernel(
     held: if HOLD is True, writes these sums for the backward pass, (B H, rows, S).
     output, lse, norm: writes (B, H, T, E), (B, H, T) and (2, B, H, T); if PARTED is True, writes partial
         results instead (see _finish()).
-    parts: number of parts that the keys are split into. part_tiles: number of key tiles in each part.
+    parts: number of parts that the keys are split into.
+    part_tiles: number of key tiles in each part.
     Launch grid: (row tiles, blocks of DEPTH channels, B H * parts).
     """
     if EIGHTS:
@@ -144,7 +148,8 @@ def additive_combine_kernel(
 
     outputs, norms: reads the partial results of additive_read_kernel, (parts, rows, E) and (parts, 2, rows),
         where rows = part_size = B * H * row_count.
-    output, lse, norm: writes (B, H, T, E), (B, H, T) and (2, B, H, T). size: B * H * T.
+    output, lse, norm: writes (B, H, T, E), (B, H, T) and (2, B, H, T).
+    size: B * H * T.
     """
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     wide = tl.full([], 0, tl.int64) + part_size

@@ -1,8 +1,9 @@
 # mypy: disable-error-code="no-untyped-def"
 """Scores of additive attention in tiles, from exponentials that are computed once per row.
 
-additive_prepare_kernel computes e^2q and e^2k. From them additive_scores_kernel computes the scores,
-scale * v . tanh(q + k).
+additive_prepare_kernel computes e^2q and e^2k. From these exponentials additive_scores_kernel computes the
+scores, scale * v . tanh(q + k).
+
 Each thread computes 4 x 4 scores of a tile and loops over the channels. So each loaded element is used four
 times, and no reduction crosses threads. For this access pattern the exponentials are stored in transposed
 tiles, (B H, tiles, D, rows of a tile).
@@ -40,11 +41,12 @@ def _exponentials(
 
     source: pointer to the query or key of one sequence and head, (size, D). Rows from `end` on are padding; 1
         is written for them.
-    place: pointer to the result. If TURNED is True, it holds the exponentials of this tile, transposed,
-        (padded, ROWS). Otherwise it holds those of the whole sequence in row-major order,
+    place: pointer to the result. If TURNED is True, the result is for this tile only and transposed,
+        (padded, ROWS). Otherwise it is for the whole sequence and in row-major order,
         (up_to_four(size), padded).
     reach: pointer to one number, to which the largest |x| is written.
-    PIECES: if TURNED is True too, write only rows below up_to_four(end), since the other rows are never read.
+    PIECES: if PIECES and TURNED are True, write only rows below up_to_four(end), since the other rows are
+        never read.
     """
     rows = tile * ROWS + tl.arange(0, ROWS)
     largest = tl.zeros([ROWS], tl.float32)
@@ -84,12 +86,13 @@ def additive_prepare_kernel(
     exponentials_of_query: (B H, query tiles, padded, ROWS), or (B H, up_to_four(T), padded).
     exponentials_of_key: (B K, key tiles, padded, COLUMNS), or (B K, up_to_four(S), padded).
     vector_padded: (1 or H, padded).
-    reach_of_query, reach_of_key: the largest |q| or |k| of each tile and span of channels, (tiles, spans).
+    reach_of_query, reach_of_key: the largest |q| or |k| of each tile and each span, a range of SPAN channels,
+        (tiles, spans).
 
-    PIECES: see _exponentials().
-    Launch grid: (tiles of the query + tiles of the key + vectors, spans of SPAN channels).
+    PIECES: whether rows of a transposed tile that lie beyond the end of the sequence need not be written.
     EIGHTS: all strides are multiples of 8, so the loads can be vectorised, 8 elements each. Triton itself
         detects only multiples of 16; 1000, for example, is a multiple of 8 but not of 16.
+    Launch grid: (tiles of the query + tiles of the key + vectors, spans).
     """
     program, span, spans = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     low, high = span * SPAN, tl.minimum((span + 1) * SPAN, padded)
@@ -138,15 +141,18 @@ def _summed(
 ):  # fmt: skip
     """Return the sum of scale * v tanh(q + k) over the channels from `low` to `high`, (4, 4, threads).
 
+    tanh(q + k) = 1 - 2 r, where r = 1 / (1 + e^2q e^2k).
+
     query, key: pointers to the sequences, (T, D) and (S, D).
     exponentials_of_query, exponentials_of_key: pointers to the transposed tiles of e^2q and e^2k.
     vector: pointer to -2 v in float32, padded with zeros.
-    GROUP: number of channels that share one reciprocal; see shared_sum() in tanh.
-    reach: largest |q| plus largest |k| of the tile. If the product of GROUP denominators could overflow, r
-        is computed by exact_share().
+    GROUP: number of channels that share one reciprocal; see shared_sum() in tanh.py.
+    reach: largest |q| plus largest |k| of the tile. If the product of GROUP denominators of r could
+        overflow, r is computed from q + k by exact_share() instead.
     row, column: first row and first key of the tile.
     rows, columns: the four rows and four keys of each thread, counted from `row` and `column`, (4, threads).
-    UNROLL: number of groups of GROUP channels per loop iteration. CENTRED: see shared_sum().
+    UNROLL: number of groups of GROUP channels per loop iteration.
+    CENTRED: see shared_sum() in tanh.py.
     """
     shares = tl.zeros([4, 4, rows.shape[1]], tl.float32)
     if reach * (GROUP * TWICE_LOG2E) <= BITS:

@@ -67,18 +67,20 @@ __all__ = [
 ]
 
 REACH = tl.constexpr(10.0)
-"""The series approximates tanh(q + k) for |q + k| <= REACH."""
+"""The Fourier series approximates tanh(q + k) for |q + k| <= REACH."""
 
 SATURATED = tl.constexpr(3.4657)
 """atanh(1 - 2^-9): from this x on, bfloat16 rounds tanh(x) to 1."""
 
 BASIS = tl.constexpr(32)
-"""Number of basis functions of a channel. Their order: 15 sines, one exponential (64 e^-2x), 15 cosines, one
-exponential (64 e^2x)."""
+"""Number of basis functions of an element x of query or key: the functions of x by which the gradient of the
+scores is multiplied.
+
+Their order: 15 sines, one exponential (64 e^-2x), 15 cosines, one exponential (64 e^2x)."""
 
 BASIS_ROWS = tl.constexpr(16)
-"""Number of rows in a block. Each program of additive_basis_kernel computes the basis functions of one block,
-and the maximum of x and of -x over its rows."""
+"""Number of rows of query or key that one program of additive_basis_kernel processes. For the elements x of
+these rows, it computes the basis functions, and the maximum of x and of -x in each channel."""
 
 FIRST = math.pi / 14.6
 """The lowest frequency, w_0. The other frequencies are its odd multiples: w_n = (2 n + 1) w_0."""
@@ -99,23 +101,24 @@ COSINES = (
 """The coefficients d_n of the cosines in the series of tanh', fitted in the same way as SINES."""
 
 QUARTER = tl.constexpr(math.pi / 2)
-"""A quarter of a period: sin(x + QUARTER) = cos x."""
+"""pi / 2, a quarter of the period of the sine: sin(x + QUARTER) = cos x."""
 
 LARGEST = tl.constexpr(14)
 """g is scaled to at most 2^LARGEST before it is stored as float16, whose largest number is almost 2^16."""
 
 EXPONENTIAL = tl.constexpr(64.0)
-"""Factor of the exponentials in the basis, which are stored as float16. The product cannot overflow in a
-saturated channel: q + k >= SATURATED and |q| + |k| <= REACH, so e^-2k <= e^(REACH - SATURATED) = 690, and
-64 * 690 is less than the largest float16."""
+"""Factor of the exponentials e^-2x and e^2x, which are stored as float16 beside the sines and cosines.
+
+The product cannot overflow in a channel where they are used: there q + k >= SATURATED and |q| + |k| <= REACH,
+so e^-2k <= e^(REACH - SATURATED) = 690, and 64 * 690 is less than the largest float16."""
 
 HALF = tl.constexpr(65504.0)
-"""The largest float16."""
+"""The largest finite float16 number."""
 
 
 @functools.cache
 def series(device: torch.device) -> torch.Tensor:
-    """Return w_n, d_n and c_n as one float32 tensor, (3, BASIS).
+    """Return frequencies w_n, cosine coefficients d_n and sine coefficients c_n as one tensor, (3, BASIS).
 
     Each row holds 16 values twice, first for the sines and then for the cosines. The tensor is cached,
     because it cannot be copied from the host during CUDA graph capture; the warm-up run before the capture
@@ -132,11 +135,13 @@ def _exponent(x):
 
 @triton.jit
 def scaling(bounds, peak, scale):
-    """Return powers of 2 that scale g to at most 2^LARGEST, and their inverses.
+    """Return powers of 2 that scale g, the gradient of the scores, to at most 2^LARGEST, and their inverses.
 
     bounds, peak: upper bounds, such that |g| <= 2 * bounds * peak * |scale|.
-    scale: the factor by which the scores are multiplied. The powers are computed from the exponent bits with
-        integer arithmetic, so two kernels that call this function get exactly the same powers."""
+    scale: the factor of the score, scale * v . tanh(q + k).
+
+    The powers are computed from the exponent bits with integer arithmetic, so two kernels that call this
+    function get exactly the same powers."""
     power = LARGEST + 251 - _exponent(bounds) - _exponent(peak * tl.abs(scale))
     power = tl.maximum(tl.minimum(power, 126), -126)
     up, down = (power + 127) << 23, (127 - power) << 23
@@ -158,9 +163,9 @@ def _sines(x, frequency, shift, APPROXIMATE: tl.constexpr):
 
 @triton.jit
 def _within(x):
-    """Replace elements of x by 0 if they are NaN or |x| > REACH.
+    """Replace elements of x by 0 if they are NaN or |x| > REACH, where the Fourier series is not valid.
 
-    The tiles that contain such elements are computed by the exact kernels instead of the series."""
+    The tiles that contain such elements are computed by the kernels of additive_backward.py instead."""
     return tl.where(tl.abs(x) <= REACH, x, 0.0)
 
 
@@ -172,8 +177,10 @@ def additive_basis_kernel(
 ):  # fmt: skip
     """Compute the basis functions of `count` rows and `padded` channels, from channel `first_channel` on.
 
-    source: reads query or key, (B, H, count, D).
-    constants: reads w_n, d_n and c_n; see series().
+    The basis functions of an element x are sines and cosines of x, and two exponentials (see BASIS).
+
+    source: reads query or key, whose elements are x, (B, H, count, D).
+    constants: reads the result of series().
     basis: writes the basis functions, (B H, count, padded, BASIS), float16.
     ranges: writes the maximum of x and of -x over each block of BASIS_ROWS rows, (B H, blocks, 2, padded),
         float32. Padding rows and elements with |x| > REACH are ignored.
@@ -223,17 +230,24 @@ def _maximum(ranges, low, high, blocks, padded, CHANNELS: tl.constexpr):
 
 @triton.jit
 def _last(sums):
-    """Return the last element of `sums` in dimension 2: the product of g with an exponential (see BASIS)."""
+    """Return the last element of `sums` in dimension 2.
+
+    `sums` holds products of g, the gradient of the scores, with 15 sines or cosines and one exponential; the
+    last element is the product with the exponential.
+    """
     term = tl.arange(0, sums.shape[2])
     return tl.sum(tl.where((term == sums.shape[2] - 1)[None, None, :], sums, 0.0), 2)
 
 
 @triton.jit
 def _saturation(x, ranges, with_sine, with_cosine, low, high, blocks, padded, CHANNELS: tl.constexpr):
-    """Return which channels of each own row are saturated, and the sum of g e^-2|x + y| for these channels.
+    """Return which channels of each row are saturated, and the sum of g e^-2|x + y| for these channels.
 
-    x: elements of the own side, (ROWS, CHANNELS). y stands for the elements of the other side in the rows
-        `low` to `high`.
+    x stands for the elements of the tensor (query or key) whose gradient is computed, and y for the elements
+    of the other one in the rows `low` to `high`. g is the gradient of the scores. A channel of a row is
+    saturated if tanh(x + y) is almost 1 for all y, or almost -1 for all y.
+
+    x: (ROWS, CHANNELS).
     with_sine, with_cosine: the products of g with the basis functions; the last element of each is the
         product with an exponential (see BASIS).
 
@@ -250,12 +264,15 @@ def _saturation(x, ranges, with_sine, with_cosine, low, high, blocks, padded, CH
 def _row_sums(tanhs, tail, above, below, rest):
     """Return the sum of g tanh(q + k) for each row, over the keys of tiles within REACH.
 
+    g is the gradient of the scores. A tile is within REACH if its largest |q| + largest |k| is at most REACH.
+    A channel of a row is saturated if |q + k| >= SATURATED, with the same sign, for all keys.
+
     tanhs: the result for channels that are not saturated, computed by the Fourier series.
     tail: the sum of g e^-2|q + k|, for saturated channels.
     above, below: whether a channel is saturated with q + k > 0, and whether it is saturated with q + k < 0.
-    rest: the sum of g over the keys of the other tiles. g sums to 0 over all keys, so the sum of g over the
-        keys within REACH is -rest. With the exponential series, the result is therefore -(rest + 2 tail) if
-        q + k > 0, and rest + 2 tail if q + k < 0.
+    rest: the sum of g over the keys of the tiles that are not within REACH. g sums to 0 over all keys, so the
+        sum of g over the keys within REACH is -rest. With the exponential series, the result is therefore
+        -(rest + 2 tail) if q + k > 0, and rest + 2 tail if q + k < 0.
     """
     ends = rest[:, None] + 2.0 * tail
     return tl.where(above, -ends, tl.where(below, ends, tanhs))
@@ -289,9 +306,10 @@ def additive_series_kernel(
 ):  # fmt: skip
     """Compute dq (if QUERY is True) or dk by the Fourier series, for ROWS rows and CHANNELS channels.
 
-    Matrix products of g with the basis functions of the other side give A_n and B_n of the formulas at the
-    top of this file. In saturated channels the exponentials replace the series. With QUERY, dv is computed
-    too. The comment above explains the arguments.
+    For dq, matrix products of g (the gradient of the scores) with sines and cosines of the keys give A_n and
+    B_n of the formulas at the top of this file; for dk, with those of the queries. In channels where tanh is
+    saturated, exponentials replace the series. If QUERY is True, dv is computed too. The comment above this
+    function explains the arguments.
     """
     WIDE: tl.constexpr = CHANNELS * BASIS
     own_both = tl.program_id(2).to(tl.int64)

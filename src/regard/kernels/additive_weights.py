@@ -28,10 +28,11 @@ __all__ = ["additive_balance_kernel", "additive_value_backward_kernel", "additiv
 def _weights(scores, norm, place, size, there, seen):
     """Recompute the weights of a tile, exp(score - maximum) / total; 0 where masked (`seen` is False).
 
+    The formula exp(score - lse) would be less precise, because the lse has been rounded.
+
     norm: maximum and 1 / total of each row, (2, size), from the forward pass.
     place: index of each row.
-    there: whether the row exists. The formula exp(score - lse) would be less precise, because the lse has
-        been rounded.
+    there: whether the row exists.
     """
     level = tl.load(norm + place, mask=there, other=0.0)
     inverse = tl.load(norm + size + place, mask=there, other=0.0)
@@ -53,11 +54,13 @@ def additive_weigh_kernel(
 ):  # fmt: skip
     """Compute dp = dO . V, the gradient of the weights p, and partial sums of delta = sum over keys of p dp.
 
+    dO is the gradient of the output, and V are the values.
+
     scores, norm, value, doutput: read, to recompute p and to compute dp.
     dscores: writes dp, (B H, rows, keys), where rows and keys are rounded up to whole tiles.
     deltas: writes one partial sum per key tile, (B H, key tiles, rows).
-    SERIES: also write bounds for g, which scaling() in additive_series needs. Elements that are NaN or
-        infinite are ignored.
+    SERIES: also write bounds for the gradient of the scores, which scaling() in additive_series.py needs.
+        Elements that are NaN or infinite are ignored.
         magnitudes: reads m_i, the largest |element| of row i of dO, (B, H, T).
         peaks: writes the largest |dp| / m_i of each tile, (B H, row tiles, key tiles).
         column_bounds: writes the largest p m_i of each key, (B H, row tiles, keys).
@@ -130,14 +133,16 @@ def additive_balance_kernel(
 ):  # fmt: skip
     """Compute g = p (dp - delta) scale, the gradient of v . tanh(q + k), which is the score without `scale`.
 
+    p are the weights, dp is their gradient, and delta is the sum of p dp over the keys.
+
     scores, norm: read, to recompute the weights p.
     deltas: reads the partial sums of delta, (B H, delta_parts, rows), and adds them.
     dscores: reads dp and overwrites it with g, (B H, rows, keys).
     turned: with TURNED, writes g transposed, (B H, keys, rows).
 
-    SERIES: tiles where largest |q| + largest |k| <= REACH are written as float16 instead, to two tensors:
-        half: g times a scale per row. half_turned: g transposed, times a scale per key. Both are 0 in the
-        tiles beyond REACH.
+    SERIES: if True, tiles with largest |q| + largest |k| <= REACH are written in float16, to other tensors:
+        half: g times a scale per row; 0 in the tiles beyond REACH.
+        half_turned: g transposed, times a scale per key; 0 in the tiles beyond REACH.
         row_bounds, (B H, T), column_bounds, (B H, keys), peaks, (B H): read, to compute these scales.
         beyond: writes the sum of each row of g over the tiles beyond REACH, (B H, key tiles, rows).
     """
@@ -205,7 +210,7 @@ def additive_value_backward_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, ADD: tl.constexpr,
     PRECISION: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
-    """Compute dV = p^T dO for COLUMNS keys and DEPTH channels, from `row_count` query rows.
+    """Compute dV = p^T dO, the gradient of the values, for COLUMNS keys, DEPTH channels, `row_count` queries.
 
     scores, norm: read, to recompute the weights p.
     doutput: reads dO, (B, H, T, E).

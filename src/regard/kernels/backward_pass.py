@@ -27,17 +27,18 @@ from regard.kernels.launch import BASIS_ROOM, FEW, series_tiles, up
 __all__ = ["Backward"]
 
 NO_LENGTHS = Sight(None, None, None, 0, None, None)
-"""A mask that hides nothing, for computing the basis functions of the query, which has no padding."""
+"""A mask that hides nothing. The query has no padding, so its basis functions are computed with this mask."""
 
 
 class Weighed(NamedTuple):
-    """g, the gradient of the scores, for a chunk of query rows. Sizes are rounded up to whole tiles.
+    """g, the gradient of v . tanh(q + k), for a chunk of query rows. Sizes are rounded up to whole tiles.
 
     dscores: g in float32, (B H, rows, keys).
     turned: g transposed, (B H, keys, rows); dscores itself if the transpose was not requested.
 
-    If Shape.series is True, additive_series_kernel computes some tiles, and the exact kernels compute the
-    others. dscores and turned then have g only in the exact tiles. The other fields are for this case:
+    If Shape.series is True, additive_series_kernel computes the gradients of query and key from some tiles of
+    g, and the exact kernels (those of additive_backward.py) from the others, the exact tiles. Then dscores
+    and turned contain g only in the exact tiles, and these fields are used too:
 
     half: g in float16, times a scale per row; 0 in the exact tiles.
     half_turned: g transposed, in float16, times a scale per key; 0 in the exact tiles.
@@ -57,9 +58,10 @@ class Weighed(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """The basis functions of query or key for a range of channels: the results of additive_basis_kernel.
+    """The results of additive_basis_kernel for a range of channels of the query or the key.
 
-    functions: basis functions, (B H, rows, padded channels, BASIS).
+    functions: the basis functions (sines, cosines and exponentials of each element x), (B H, rows, padded
+        channels, BASIS).
     ranges: the maximum of x and of -x in each block of BASIS_ROWS rows, where x is an element of query or
         key, (B H, blocks, 2, padded channels).
     """
@@ -69,9 +71,9 @@ class Basis(NamedTuple):
 
 
 class Backward:
-    """The backward pass of one call.
+    """The backward pass of one call of additive attention.
 
-    forward: a Forward created with back=True.
+    forward: the forward_pass.Forward of the same call, created with back=True.
     doutput: gradient of the output, (B, H, T, E).
     norm: row maximum and 1 / row sum, from the forward pass.
     scores: the scores, if the forward pass has kept them; otherwise an empty tensor.
@@ -138,8 +140,10 @@ class Backward:
     def chunk(self, scores: Tensor, first: int, rows: int) -> list[Tensor]:
         """Compute what one chunk of `rows` query rows, from row `first` on, contributes to the gradients.
 
-        scores: the scores of these rows, (B H, rows, S). Writes or adds to self.dquery, self.dkey and
-        self.dvalue. Returns partial gradients of the vector, each (B, H, n, D)."""
+        scores: the scores of these rows, (B H, rows, S).
+
+        Writes or adds to self.dquery, self.dkey and self.dvalue.
+        Returns partial gradients of the vector, each (B, H, n, D)."""
         if self.others:
             self.to_value(scores, first, rows)
         weighed = self.weighed(scores, first, rows, turned=not self.alone)
@@ -157,7 +161,8 @@ class Backward:
     def weighed(self, scores: Tensor, first: int, rows: int, turned: bool) -> Weighed:
         """Compute the gradient of the scores for a chunk of query rows, with two kernels.
 
-        additive_weigh_kernel writes the gradient of the weights and delta (see additive_weights).
+        additive_weigh_kernel writes the gradient of the weights, and partial sums of delta, the sum over the
+        keys of weight * gradient of the weight.
         additive_balance_kernel overwrites the gradient of the weights with the gradient of the scores.
 
         turned: whether to write the transpose of the gradient of the scores too."""
@@ -242,10 +247,14 @@ class Backward:
     def to_query(self, prepared: Prepared, turned: Tensor, first: int, rows: int) -> tuple[Tensor, Tensor]:
         """Return the gradient of a chunk of query rows, and partial gradients of the vector.
 
-        turned: transposed gradient of the scores. The first result is (parts, B, H, rows, D); the caller sums
-        it over the parts. If there is one part and the Fourier series is not used, the first result
-        is a view of self.dquery. If the series is used, by_series() adds the first result to its own. The
-        second result is (B, H, n, D)."""
+        turned: transposed gradient of the scores.
+
+        Returns:
+        1. gradient of the query, (parts, B, H, rows, D); the caller sums it over the parts. If there is one
+            part and the Fourier series is not used, it is a view of self.dquery. If the series is used, it is
+            the contribution of the tiles beyond REACH, to which by_series() adds the rest.
+        2. partial gradients of the vector, (B, H, n, D).
+        """
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-rows // (4 * launch.fours)), -(-shape.width // launch.channels)
         key_tiles = shape.tiles[1]
@@ -272,11 +281,14 @@ class Backward:
     def by_series(self, weighed: Weighed, first: int, rows: int, exact: Tensor) -> Tensor:
         """Compute the gradients of query and key for a chunk of query rows by the Fourier series.
 
-        exact: result of to_query(), from the tiles beyond REACH. It is added to the gradient of the query.
-        Returns partial gradients of the vector, (B, H, n, D)."""
+        exact: the gradient of the query that to_query() computed for the tiles where the series is not valid
+            (beyond REACH). It is added to the gradient of the query.
+
+        Returns partial gradients of the vector, (B, H, n, D).
+        """
         forward, shape, sight = self.forward, self.shape, self.forward.sight
-        # The basis functions of the keys are the same for all chunks of query rows. If those of all channels
-        # fit in BASIS_ROOM, they are computed once and kept.
+        # The basis functions of the keys are the same for all chunks of query rows. If the basis functions of
+        # all channels fit in BASIS_ROOM, they are computed once and kept.
         channel_bytes = max(self.sequences * shape.chunk, self.key_sequences * shape.keys) * 2 * BASIS.value
         count = max(1, BASIS_ROOM // channel_bytes // self.tiles["CHANNELS"]) * self.tiles["CHANNELS"]
         dvector = forward.new(shape.batch, shape.heads, -(-rows // self.tiles["ROWS"]), shape.width)
@@ -298,7 +310,11 @@ class Backward:
         return dvector
 
     def basis(self, source: Tensor, channel: int, count: int, lengths: dict[str, Any]) -> Basis:
-        """Compute the basis functions of `source` (query or key) for `count` channels, from `channel` on."""
+        """Compute the sines, cosines and exponentials of `source` for `count` channels, from `channel` on.
+
+        source: query or key.
+        lengths: the mask by length, as keyword arguments of the kernel.
+        """
         (batch, heads, rows), width = source.shape[:3], self.shape.width
         padded = up(min(count, width - channel), self.tiles["CHANNELS"])
         blocks = -(-rows // BASIS_ROWS.value)
@@ -319,7 +335,7 @@ class Backward:
     ) -> None:  # fmt: skip
         """Launch additive_series_kernel, which writes the gradient of `own` (query or key) to `found`.
 
-        The arguments are explained above that kernel."""
+        The arguments are explained in the comment above additive_series_kernel."""
         forward, shape, rows = self.forward, self.shape, own.shape[2]
         count, padded = basis.functions.shape[1:3]
         grid = -(-rows // self.tiles["ROWS"]), padded // self.tiles["CHANNELS"]

@@ -1,5 +1,7 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Cross-entropy over many classes, with label smoothing. Forward and backward read the logits once each.
+"""Cross-entropy over many classes, with label smoothing.
+
+The forward pass reads the logits once, and so does the backward pass.
 
 The logits are read in their own dtype, without a copy, and reduced in float32. The forward pass saves one
 number per row for the backward pass: the log-sum-exp (lse).
@@ -27,7 +29,7 @@ BLOCK = 4096
 def cross_entropy_forward_kernel(
     logits, labels, plain, even, lse, classes, logits_row, pad, BLOCK: tl.constexpr
 ):
-    """Compute two losses of one row, whose label is y: -log p(y), and the mean of -log p(v) over all v.
+    """Compute two losses of one row with label y: -log p(y), and the mean of -log p(v) over all classes v.
 
     logits: reads (rows, classes).
     labels: reads y, (rows,).
@@ -85,7 +87,11 @@ class SmoothedCrossEntropy(torch.autograd.Function):
     plain = -log p(y)     even = mean of -log p(v) over all classes v
     total = (1 - smoothing) * sum(plain) + smoothing * sum(even)
 
-    logits: (rows, V). labels: y, (rows,). Rows with the label `pad` count as 0.
+    logits: (rows, V).
+    labels: y, (rows,).
+    smoothing: the weight of `even`.
+    pad: rows with this label have the loss 0.
+
     Returns total, and sum(plain), which is not differentiable.
     """
 

@@ -25,7 +25,8 @@ class Prepared(NamedTuple):
 
     query, key: e^2q and e^2k, in transposed tiles or in row-major order.
     vector: -2 v, padded with zeros.
-    reach: the largest |q| or |k| of each tile and span of channels, (query tiles + key tiles, spans).
+    reach: the largest |q| or |k| of each tile and each span, a range of SPAN channels,
+        (query tiles + key tiles, spans).
     """
 
     query: Tensor
@@ -36,11 +37,12 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True)
 class Sight:
-    """The mask of a call. i is the position of a query: the query in row t has the position i = t + start.
+    """The mask of a call: which keys j a query at position i may attend to.
 
     lengths: keys j < length are visible, (B,) or (1,).
     document_of_query, document_of_key: document id of each of the N positions, (B or 1, N); a query sees
         the keys of its own document.
+    start: position of the first query; the query with index t has the position i = t + start.
     left, right: keys i - left <= j <= i + right are visible; a causal mask has right = 0.
 
     A key is visible if all parts of the mask allow it. None means no restriction.
@@ -65,7 +67,9 @@ class Sight:
         }
 
     def by_position(self, anything: Tensor) -> dict[str, Any]:
-        """Return the mask as keyword arguments for kernels that mask by length and window."""
+        """Return the mask as keyword arguments for kernels that mask by length and window.
+
+        anything: any tensor. It is passed in place of a tensor that is None, and is not read."""
         return self.by_length(anything) | {
             "start": self.start,
             "left": self.left or 0,
@@ -75,7 +79,9 @@ class Sight:
         }
 
     def whole(self, anything: Tensor) -> dict[str, Any]:
-        """Return the mask as keyword arguments for kernels that mask by length, window and document."""
+        """Return the mask as keyword arguments for kernels that mask by length, window and document.
+
+        anything: any tensor. It is passed in place of a tensor that is None, and is not read."""
         of_query, of_key = self.document_of_query, self.document_of_key
         documents = {
             "document_of_query": anything if of_query is None else of_query,
@@ -102,7 +108,7 @@ def steps(name: str, tensor: Tensor) -> dict[str, int]:
 def in_eights(*tensors: Tensor) -> bool:
     """Whether all rows of the tensors start and end at a multiple of 8 elements.
 
-    If they do, kernels can load 8 elements at once (EIGHTS)."""
+    If they do, kernels can load 8 elements at once (their parameter EIGHTS)."""
     sizes = (size for tensor in tensors for size in (*tensor.stride()[:3], tensor.shape[3]))
     return all(size % 8 == 0 for size in sizes) and not any(tensor.data_ptr() % 16 for tensor in tensors)
 
@@ -113,7 +119,7 @@ def in_rows(tensor: Tensor) -> Tensor:
 
 
 def _precision(value: Tensor) -> str:
-    """Return the PRECISION of matrix products; see matrix_product.product().
+    """Return the name of the precision of matrix products, the parameter PRECISION of kernels.
 
     For float32: "tf32x3", three TF32 products, which are as precise as one float32 product and faster; or
     "ieee" if the device has no TF32. For half precision: "tf32", which has no effect there. In the
@@ -124,8 +130,13 @@ def _precision(value: Tensor) -> str:
 
 
 class Forward:
-    """The forward pass of one call.
+    """The forward pass of one call of additive attention.
 
+    query: (B, H, T, D).
+    key: (B, K, S, D).
+    value: (B, K, S, E).
+    vector: v in the score scale * v . tanh(q + k), (1 or H, D).
+    sight: the mask.
     hold: whether to keep the scores, so that the backward pass need not recompute them. If there are too many
         scores (see Shape.held), they are not kept.
     back: whether this object is created for the backward pass, which takes the shapes and launch parameters
@@ -149,7 +160,7 @@ class Forward:
         self.hold = hold and self.shape.held
         self.launch = self.shape.launch
         self.precision = _precision(value)
-        self.centred = value.dtype == torch.float32  # see tanh.shared_sum(); not needed for half precision
+        self.centred = value.dtype == torch.float32  # CENTRED in tanh.shared_sum(): for precision
         self.approximate = not interpreting()
         shape = self.shape
         self.sizes = {
@@ -166,7 +177,10 @@ class Forward:
         self.tiles = {"query_tiles": shape.tiles[0], "key_tiles": shape.tiles[1], "spans": shape.spans}
 
     def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return output, lse, norm, and the scores if they are kept (otherwise an empty tensor)."""
+        """Return output, lse, norm, and the scores if they are kept (otherwise an empty tensor).
+
+        norm: for each query, the maximum of its scores and 1 / sum of exp(score - maximum), (2, B, H, T).
+        """
         shape = self.shape
         self.output = self.value.new_empty(shape.batch, shape.heads, shape.queries, shape.depth)
         self.lse = self.new(shape.batch, shape.heads, shape.queries)
@@ -183,7 +197,7 @@ class Forward:
         return self.query.new_empty(sizes, dtype=torch.float32)
 
     def prepared(self, turned: bool = True) -> Prepared:
-        """Compute the exponentials of query and key, in transposed tiles (`turned`) or in row-major order."""
+        """Compute e^2q and e^2k, in transposed tiles if `turned` is True, otherwise in row-major order."""
         shape, launch = self.shape, self.launch
         sequences, key_sequences = shape.batch * shape.heads, shape.batch * shape.key_heads
         tiles, key_tiles = shape.tiles
@@ -273,7 +287,8 @@ class Forward:
     def read(self, scores: Tensor, first: int, rows: int, held: Tensor | None) -> None:
         """Compute softmax and output of a chunk of rows.
 
-        scores: (parts, B H, rows, S).
+        scores: (parts, B H, rows, S). Each part is the sum over some of the channels; the sum of the parts is
+            the score.
         held: if not None, the sum of the parts is written to it."""
         shape, launch = self.shape, self.launch
         sequences, tiles = shape.batch * shape.heads, -(-shape.keys // launch.read_columns)
@@ -298,9 +313,9 @@ class Forward:
             self.combine(output, norm, first, rows)
 
     def combine(self, outputs: Tensor, norms: Tensor, first: int, rows: int) -> None:
-        """Compute output, lse and norm of a chunk of rows from the results for each part of the keys.
+        """Compute output, lse and norm of a chunk of rows from the results of all parts of the keys.
 
-        outputs, norms: these partial results (split-K); see additive_combine_kernel."""
+        outputs, norms: the result of additive_read_kernel for each part, as in additive_combine_kernel."""
         shape, block = self.shape, self.launch.depth
         parts, part_size = len(outputs), shape.batch * shape.heads * rows
         some = 16 if part_size > 1024 else 4

@@ -25,7 +25,7 @@ __all__ = ["end_of", "tile_is_seen", "visible"]
 
 @triton.jit
 def end_of(lengths, length_step, batch, keys, LENGTHS: tl.constexpr):
-    """Return the number of keys of a sequence that are not padding; without LENGTHS, all keys."""
+    """Return the number of keys of a sequence that are not padding: all keys if LENGTHS is False."""
     return tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
 
 

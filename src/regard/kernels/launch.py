@@ -23,25 +23,31 @@ its result."""
 
 MANY = 128
 """If T and S are both at least this number, the launch parameters "middle" are used instead of "short", and
-the Fourier series is faster than the exact kernels."""
+gradients by the Fourier series of tanh (additive_series.py) are faster than by additive_backward.py."""
 
 SERIES = {"ROWS": 128, "COLUMNS": 64, "CHANNELS": 4, "num_warps": 8}
-"""Tile of additive_series_kernel, chosen by timing on an H200. ROWS: rows of the side (query or key) whose
-gradient is computed. COLUMNS: rows of the other side. CHANNELS: channels, with 32 basis functions each."""
+"""Launch parameters of additive_series_kernel, chosen by timing on an H200.
+
+ROWS: number of rows of the query in a tile if its gradient is computed, or of the key if its gradient is.
+COLUMNS: number of rows of the key in a tile if the gradient of the query is computed, and vice versa.
+CHANNELS: number of channels of a tile, with 32 basis functions (sines, cosines, exponentials) each.
+num_warps: number of warps per program."""
 
 STAGE = 32 << 10
-"""Shared memory in bytes for one pipeline stage of a SERIES tile; up to three stages are used."""
+"""Shared memory in bytes for one pipeline stage of additive_series_kernel; up to three stages are used."""
 
 BASIS_ROOM = 512 << 20
-"""Maximum size in bytes of the basis functions of query or key. If those of all channels would be larger,
-only some of the channels are computed at a time."""
+"""Maximum size in bytes of the tensor that additive_basis_kernel writes: sines, cosines and exponentials of
+query or key. If the tensor for all channels would be larger, it is computed for some channels at a time."""
 
 FEW = 8
-"""Maximum number of partial sums of delta (see additive_weights) that additive_balance_kernel adds in each of
-its programs. If there are more, PyTorch adds them once, before this kernel."""
+"""Maximum number of partial sums that each program of additive_balance_kernel adds. They are partial sums of
+delta = sum over keys of weight * gradient of the weight. If there are more, PyTorch adds them once, before
+this kernel."""
 
 SPAN = 256
-"""Number of channels in a span. Each program of additive_prepare_kernel prepares one span."""
+"""Number of channels in a span, the range of channels that one program of additive_prepare_kernel processes.
+This kernel computes e^2q and e^2k."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Launch:
     rows, columns: size of a tile of scores, and of a tile of their gradients; multiples of 16. Each thread
         computes 4 x 4 scores.
     group: number of channels that share a reciprocal: 1, 2 or 4.
-    unroll: number of such groups per loop iteration.
+    unroll: number of groups of `group` channels per loop iteration.
     read_rows, read_columns: size of a tile of scores in additive_read_kernel (softmax and output).
     depth: number of value channels per program.
     warps: number of warps per program in the kernels for the gradients of query and key, and in the kernels
@@ -62,8 +68,8 @@ class Launch:
         four warps fit on a scheduler.
     some, width: number of keys and of channels in a tile of the kernels for one query per sequence
         (additive_decode).
-    fill: target number of warps per multiprocessor. The work is split into parts until there are that many
-        warps.
+    fill: target number of warps per multiprocessor. The work of a kernel is split into parts until there are
+        at least this many warps.
     lanes: number of threads per program if tiles of scores are computed in pieces; None if one program
         computes a whole tile.
     """
@@ -114,7 +120,8 @@ LAUNCHES: dict[str, Launch] = {
         rows=64, columns=32, group=4, unroll=1, read_rows=32, read_columns=128, depth=128, warps=4, fours=4
     ),
 }
-"""Launch parameters by kind of shape (Shape.kind); chosen by timing on an H200."""
+"""Launch parameters of the kernels of additive attention for each kind of shape (Shape.kind), chosen by
+timing on an H200."""
 
 CHANGES: dict[tuple[str, str], dict[str, int]] = {
     # A float32 matrix product needs three TF32 products, so the tiles are smaller. If a tile has one row,
@@ -123,8 +130,8 @@ CHANGES: dict[tuple[str, str], dict[str, int]] = {
     ("short", "float32"): {"unroll": 1, "read_rows": 16},
     ("middle", "float32"): {"read_rows": 32, "read_columns": 32},
     ("long", "float32"): {"read_rows": 32, "read_columns": 32, "depth": 64},
-    # For these shapes the forward pass keeps the scores. So the backward pass does not recompute them and can
-    # use other tiles.
+    # For "short" and "decode" the forward pass keeps the scores. So the backward pass does not recompute them
+    # and can use other tiles.
     ("short", "back"): {"rows": 64, "columns": 64},
     ("decode", "back"): {"depth": 128},
     # Tiles that extend beyond the sequence are computed in pieces.
@@ -140,6 +147,7 @@ class Shape(NamedTuple):
     batch, heads, key_heads, queries, keys: B, H, K, T, S.
     width: D.
     depth: E.
+    dtype: the dtype of the value.
     back: whether the launch parameters are for the backward pass.
     """
 
@@ -183,7 +191,7 @@ class Shape(NamedTuple):
 
     @property
     def launch(self) -> Launch:
-        """The launch parameters: the entry of LAUNCHES, with CHANGES applied."""
+        """The launch parameters: the entry of LAUNCHES for this kind of shape, with CHANGES applied."""
         chosen, kind = LAUNCHES[self.kind], self.kind
         if kind == "short" and self.ragged:
             chosen = replace(chosen, **CHANGES.get((kind, "ragged"), {}))
@@ -232,7 +240,10 @@ class Shape(NamedTuple):
 
     @property
     def pieces(self) -> int:
-        """Maximum number of pieces per tile of scores. Each piece has its own program. 1 if lanes is None."""
+        """Maximum number of pieces per tile of scores; each piece is computed by one program.
+
+        1 if Launch.lanes is None, that is, if tiles are not computed in pieces.
+        """
         down, across = min(self.queries, self.launch.rows), min(self.keys, self.launch.columns)
         return -(-(-(-down // 4) * -(-across // 4)) // self.launch.score_threads)
 
@@ -240,8 +251,8 @@ class Shape(NamedTuple):
     def chunk(self) -> int:
         """Number of query rows in a chunk, whose scores are in memory at the same time.
 
-        All rows if the scores are kept (`held`). Otherwise a multiple of the tile size, or all rows if there
-        are fewer."""
+        If the scores are kept (`held`), all rows are one chunk. Otherwise a chunk has a multiple of the rows
+        of a tile, as many as fit in memory, or all rows if there are not that many."""
         if self.held:
             return self.queries
         sequences = self.batch * self.heads
@@ -281,7 +292,10 @@ def processors(device: torch.device) -> int:
 
 @functools.cache
 def series_tiles(device: torch.device) -> dict[str, int]:
-    """Return SERIES with num_stages, the number of pipeline stages that fit into shared memory (1 to 3)."""
+    """Return the launch parameters of additive_series_kernel: SERIES, and num_stages.
+
+    num_stages: the number of pipeline stages that fit into shared memory, 1 to 3.
+    """
     room = 3 * STAGE
     if device.type == "cuda":
         room = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", STAGE)

@@ -52,12 +52,15 @@ def _get(pointer, places, there):
 def gated_forward_kernel(
     gates, more, state, reset, width, gates_row, more_row, state_row, reset_row, BLOCK: tl.constexpr
 ):
-    """Compute the gates z and r of the gated cell, and r * s.
+    """Compute the update gate z and the reset gate r of the gated cell, and r * s.
+
+    z, r = sigma(W e + U s + C c), with input e ("input part" W e), state s ("recurrent part" U s), context c
 
     gates: (rows, 3 width). Its first two thirds contain the input and context parts of z and r, and are
         overwritten with z and r.
     more: reads the recurrent parts of z and r, (rows, 2 width).
-    state: reads s. reset: writes r * s.
+    state: reads s.
+    reset: writes r * s.
     """
     row, columns, there = _place(width, BLOCK)
     at, other = row * gates_row + columns, row * more_row + columns
@@ -73,9 +76,12 @@ def gated_forward_kernel(
 def mixed_forward_kernel(gates, state, after, width, gates_row, state_row, after_row, BLOCK: tl.constexpr):
     """Compute the candidate state s~ and the next state, s + z (s~ - s), of the gated cell.
 
+    s is the previous state, and z is the update gate.
+
     gates: (rows, 3 width). Reads z in the first third, and the argument of tanh in the last third, which is
         overwritten with s~.
-    state: reads s. after: writes the next state.
+    state: reads s.
+    after: writes the next state.
     """
     row, columns, there = _place(width, BLOCK)
     at = row * gates_row + columns
@@ -91,11 +97,14 @@ def mixed_backward_kernel(
     parts_row, dstate_row, more_row, gates_row, state_row, dgates_row, before_row,
     PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Backward pass of mixed_forward_kernel.
+    """Backward pass of mixed_forward_kernel, which computes the next state s + z (s~ - s).
+
+    s is the previous state, z is the update gate, and s~ is the candidate state.
 
     parts, dstate, more: read and summed; the sum is the gradient of the next state. `parts` holds PARTS
         tensors, which are all added.
-    gates: reads z in the first third and s~ in the last third. state: reads s.
+    gates: reads z in the first third and s~ in the last third.
+    state: reads s.
     dgates: writes the gradients of the argument of sigma in z (first third) and of tanh in s~ (last third).
     before: writes one part of the gradient of s, through the term (1 - z) * s of the next state.
     """
@@ -118,6 +127,8 @@ def gated_backward_kernel(
 ):  # fmt: skip
     """Backward pass of gated_forward_kernel through r. mixed_backward_kernel has already computed it for z.
 
+    r is the reset gate, z is the update gate, and s is the previous state.
+
     dreset: reads the gradient of r * s.
     gates: reads r, in the second third.
     state: reads s.
@@ -138,6 +149,10 @@ def gru_forward_kernel(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute one step of several GRUs: the gates r, z and n, and the next state.
+
+    r, z = sigma(x + u)     n = tanh(x_n + r * u_n)     next state = n + z (h - n)     u = U h + b
+
+    h is the previous state, and x the projected input ("input part").
 
     gates: (all rows, 3 width). Contains the input parts of r, z and n; overwritten with r, z and n.
     more: (all rows, 3 width). Contains U h. Its last third is overwritten with U h + b, the u_n of n.
@@ -168,9 +183,15 @@ def gru_backward_kernel(
 ):  # fmt: skip
     """Backward pass of gru_forward_kernel.
 
+    r, z = sigma(x + u)     n = tanh(x_n + r * u_n)     next state = n + z (h - n)     u = U h + b
+
+    h is the previous state, and x the projected input ("input part").
+
     parts, dstate, dafter: read and summed; the sum is the gradient of the next state. `parts` holds three
         tensors for each GRU, (number of GRUs, 3, rows, width), which are all added.
-    gates: reads r, z and n. more: reads u_n, in the last third. state: reads h.
+    gates: reads r, z and n.
+    more: reads u_n, in the last third.
+    state: reads h.
     dgates: writes the gradients of the input parts of r, z and n, (all rows, 3 width).
     dmore: writes the gradient of u = U h + b, (number of GRUs, 3, rows, width).
     before: writes one part of the gradient of h, through the term z * h of the next state.
@@ -199,19 +220,22 @@ def gru_backward_kernel(
 
 
 def gated(gates: Tensor, more: Tensor, state: Tensor, reset: Tensor) -> None:
-    """Compute layers.gated_cell.gated() with one kernel; the arguments are explained there."""
+    """Compute the gates of the gated cell with one kernel; arguments as in layers.gated_cell.gated()."""
     _launch(gated_forward_kernel, state, (gates, more, state, reset))
 
 
 def mixed(gates: Tensor, state: Tensor, after: Tensor) -> None:
-    """Compute layers.gated_cell.mixed() with one kernel; the arguments are explained there."""
+    """Compute the next state of the gated cell with one kernel; arguments as in layers.gated_cell.mixed()."""
     _launch(mixed_forward_kernel, state, (gates, state, after))
 
 
 def mixed_backward(
     parts: Tensor, dstate: Tensor, more: Tensor, gates: Tensor, state: Tensor, dgates: Tensor
 ) -> Tensor:
-    """Compute layers.gated_cell.mixed_backward() with one kernel; the arguments are explained there."""
+    """Compute the backward pass of mixed() with one kernel.
+
+    The arguments are those of layers.gated_cell.mixed_backward().
+    """
     before, width = torch.empty_like(state), state.shape[1]
     tensors = (parts, dstate, more, gates, state, dgates, before)
     steps = (parts.stride(1), *(each.stride(0) for each in tensors[1:]))
@@ -223,12 +247,15 @@ def mixed_backward(
 
 
 def gated_backward(dreset: Tensor, gates: Tensor, state: Tensor, dgates: Tensor, dstate: Tensor) -> None:
-    """Compute layers.gated_cell.gated_backward() with one kernel; the arguments are explained there."""
+    """Compute the backward pass of gated() with one kernel.
+
+    The arguments are those of layers.gated_cell.gated_backward().
+    """
     _launch(gated_backward_kernel, state, (dreset, gates, state, dgates, dstate))
 
 
 def gru(gates: Tensor, more: Tensor, bias: Tensor, state: Tensor, after: Tensor, rows: int) -> None:
-    """Compute layers.gru.gru() with one kernel; the arguments are explained there."""
+    """Compute one step of several GRUs with one kernel; the arguments are those of layers.gru.gru()."""
     width = state.shape[1]
     steps = (each.stride(0) for each in (gates, more, state, after))
     grid = len(state), triton.cdiv(width, BLOCK)
@@ -239,7 +266,7 @@ def gru_backward(
     parts: Tensor, dstate: Tensor, dafter: Tensor, gates: Tensor, more: Tensor, state: Tensor,
     dgates: Tensor, dmore: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Compute layers.gru.gru_backward() with one kernel; the arguments are explained there."""
+    """Compute the backward pass of gru() with one kernel; arguments as in layers.gru.gru_backward()."""
     before, width = torch.empty_like(state), state.shape[1]
     steps = (each.stride(0) for each in (dstate, dafter, gates, more, state, dgates, before))
     tensors = (parts, dstate, dafter, gates, more, state, dgates, dmore, before)
@@ -251,7 +278,7 @@ def gru_backward(
 def _launch(kernel, state: Tensor, tensors: tuple[Tensor, ...]) -> None:
     """Launch a kernel with one program for each row of `state` and each block of BLOCK columns.
 
-    The kernel gets these arguments: the tensors, their width, and the row stride of each tensor.
+    The arguments of the kernel are the tensors, their width, and the row stride of each tensor.
     """
     width = state.shape[1]
     grid = len(state), triton.cdiv(width, BLOCK)

@@ -33,14 +33,17 @@ TWICE_LOG2E = tl.constexpr(2.8853900817779268)
 """2 / ln 2: e^2x = 2^(TWICE_LOG2E x)."""
 
 BITS = tl.constexpr(120.0)
-"""Terms v1 / x + v2 / y + ... are added with one reciprocal, 1 / (x y ...), only if this product is at most
-2^BITS. Float32 overflows at 2^128; the rest is for the factors v and the 1 in x = 1 + e^2q e^2k."""
+"""Terms v1 / x + v2 / y + ... are added with one reciprocal, 1 / (x y ...), only if the product x y ... is at
+most 2^BITS. Float32 overflows at 2^128. BITS is smaller than 128, because the product is estimated without
+the 1 in x = 1 + e^2q e^2k, and the numerators are multiplied by v1, v2, ... too."""
 
 
 @triton.jit
 def reciprocal(x, APPROXIMATE: tl.constexpr):
-    """Return 1 / x. APPROXIMATE: use the special function unit of the GPU; its result is at most one rounding
-    step less precise."""
+    """Return 1 / x.
+
+    APPROXIMATE: use the special function unit of the GPU, whose result may be off by one more rounding step.
+    """
     if APPROXIMATE:
         return tl.inline_asm_elementwise(
             "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
@@ -59,7 +62,7 @@ def exponential(x):
 def furthest(reach, tile, spans):
     """Return the largest |x| of a tile.
 
-    reach: pointer to the largest |x| of each tile and span of channels, (tiles, spans).
+    reach: pointer to the largest |x| of each tile and span (range of SPAN channels), (tiles, spans).
     """
     found = tl.load(reach + tile * spans)
     for span in range(1, spans):

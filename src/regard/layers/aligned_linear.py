@@ -18,12 +18,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute W x + b, as torch.nn.functional.linear does, with aligned rows on CUDA under autocast.
 
     x: (..., I).
-    weight: (O, I).
-    bias: (O,) or None. The result has shape (..., O).
+    weight: W, (O, I).
+    bias: b, (O,) or None.
 
-    On CUDA under autocast, x and weight are padded with zeros to a multiple of 8 columns, which does not
-    change the result. Without padding, rows whose size is not a multiple of 8 cannot be read with 16-byte
-    loads. Such sizes are, for example, the embeddings (620) and the maxout layer (500) of Bahdanau et al.
+    Returns a tensor (..., O). On CUDA under autocast, x and weight are padded with zeros to a multiple of 8
+    columns, which does not change the result. Without padding, rows whose size is not a multiple of 8 cannot
+    be read with 16-byte loads. In Bahdanau et al., for example, the sizes of the embeddings (620) and of the
+    maxout layer (500) are not multiples of 8.
 
     >>> linear(torch.ones(1, 3), torch.ones(2, 3)).tolist()
     [[3.0, 3.0]]

@@ -22,8 +22,11 @@ class AttentionLayer(nn.Module):
 
     e = score(q, k(X)),  a = softmax(e),  y = sum_i a_i v(X_i)
 
-    k(X) = X W_k if key_size is set, otherwise X. v(X) = X W_v if value_size is set, otherwise X.
+    query_size: size of the query q.
+    input_size: size of the inputs X_i.
     score: the score function, as a name in SCORES or a Score.
+    key_size: size of the keys k(X) = X W_k. Default: no projection, k(X) = X.
+    value_size: size of the values v(X) = X W_v. Default: no projection, v(X) = X.
 
     >>> import regard, torch
     >>> layer = regard.AttentionLayer(query_size=4, input_size=6, key_size=4, value_size=8)
@@ -51,10 +54,12 @@ class AttentionLayer(nn.Module):
         self.role: Role | None = None
 
     def forward(self, query: Tensor, inputs: Tensor, **options: Any) -> Attended:
-        """Attend from query to inputs; options are passed to attention().
+        """Attend from query to inputs.
 
-        query: (B, T, query_size), or (B, query_size) for one query per sequence. Without B for one sequence.
+        query: (B, T, query_size), or (B, query_size) for one query per sequence. The batch dimension B is
+            missing if `inputs` is one sequence.
         inputs: (B, S, input_size), or (S, input_size) for one sequence.
+        options: other arguments of attention(), such as mask and look.
         """
         single = query.dim() == inputs.dim() - 1
         query = query.unsqueeze(-2) if single else query

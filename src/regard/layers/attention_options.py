@@ -1,6 +1,6 @@
 """Options for the attention layers of a model, as in a configuration file.
 
-Score function, selection and position scheme are set by name, or by a table with the name and its options:
+Score function, selection and position scheme are set by name, or by a TOML table with name and options:
 
 score = "cosine"                        select = "sparsemax"                position = "rotary"
 score = {name = "cosine", sharpness=9}  select = {name="entmax", alpha=2}   position = "none"
@@ -40,7 +40,7 @@ _SOFT = Soft()
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """Score function and selection of the attention layers of a model. Both are checked on creation.
+    """Score function and selection of the attention layers of a model; an invalid one raises ArgumentError.
 
     score: a name in SCORES, a mapping with the name and its options, or a Score.
     select: a name in SELECTIONS, a mapping with the name and its options, or a Select.
@@ -78,7 +78,7 @@ class AttentionOptions:
         checked = cls(**options)
         if isinstance(build_layer_score(checked.score, 2, 2), Location):
             problem = "the score location ignores the keys, so the key projections would not be trained"
-            raise ArgumentError(message(call, problem, hint="luong and bahdanau support this score"))
+            raise ArgumentError(message(call, problem, hint="use another score, or luong or bahdanau"))
         return checked
 
 
@@ -160,10 +160,11 @@ def select_argument(select: Select, training: bool) -> dict[str, Select]:
 
 
 def model_arguments(kind: type, sizes: int) -> dict[str, Any]:
-    """Return the arguments of a model's class and their defaults (None if required).
+    """Return the arguments of a model's class and their default values (None if there is no default).
 
-    sizes: number of its first arguments that are left out, such as vocabulary sizes. The fields of
-    AttentionOptions take the place of its keyword arguments `**attention`.
+    sizes: number of leading arguments to leave out, such as vocabulary sizes.
+
+    If the class has keyword arguments `**attention`, the result has the fields of AttentionOptions instead.
     """
     arguments: dict[str, Any] = {}
     for name, parameter in list(signature(kind).parameters.items())[sizes:]:
@@ -179,9 +180,9 @@ def _named(
 ) -> tuple[str, dict[str, Any]]:
     """Return the name and the other options in `value`, which is a name or a mapping with a name.
 
-    kind: what is named, for error messages.
+    kind: what the name stands for, such as "score"; used in error messages.
     known: the known names.
-    extra: names to list in the error too.
+    extra: more valid names, which an error message lists too.
     """
     if not isinstance(value, str | Mapping):
         raise ArgumentError(message(kind, f"got {value!r}", expected="a name, or a table with a name"))
@@ -195,9 +196,9 @@ def _named(
 def _create(call: str, kind: type[Built], sizes: Mapping[str, Any], options: Mapping[str, Any]) -> Built:
     """Create an object of the class `kind`.
 
-    call: what is created, for error messages.
-    sizes: values for arguments of the class. Those that the class does not have are ignored.
-    options: the other arguments, set by the user. They are checked.
+    call: what is created, such as "score cosine"; used in error messages.
+    sizes: values for arguments of the class; names that are not arguments of the class are ignored.
+    options: the other arguments, set by the user. An unknown name or an invalid value raises an error.
     """
     taken = signature(kind).parameters
     known = [name for name in taken if name not in sizes]

@@ -30,10 +30,13 @@ def attend_along(
 
     c_t = attention(s_{t-1}, memory),  s_t = cell(gates_t, s_{t-1}, c_t)
 
-    gates_BTG: the input part of the gates, from cell.gates().
-    first_BM: the initial state s_0.
+    The shapes below are for B sequences, T steps and states of size M.
+
+    cell: the gated recurrent cell.
+    gates_BTG: the input part of the gates, from cell.gates(), (B, T, 3 M).
+    first_BM: the initial state s_0, (B, M).
     memory: keys and values from regard.prepare(), with an additive score function.
-    site: name of the attention site.
+    site: name of the attention layer for record() and intervene().
 
     Returns the states s_t (B, T, M) and the contexts c_t (B, T, E). The result is the same as calling
     attention() and the cell at each step. Double backward is not supported. Do not use it inside record():
@@ -91,7 +94,7 @@ class _Along(torch.autograd.Function):
         states_TBM = first.new_empty(steps + 1, batch, width)
         states_TBM[0] = first
         reset_TBM = first.new_empty(steps, batch, width)
-        joint_MN = torch.cat((of_query, of_gate.T), 1)  # projects a state to the query and to U_z s, U_r s
+        joint_MN = torch.cat((of_query, of_gate.T), 1)  # s @ joint_MN gives the query, U_z s and U_r s
         projected, contexts, graphs = _with_tensors(memory, key, value, vector), [], []
         # A kernel would be compiled anew for each value of `start`. If the mask contains only lengths, it
         # does not depend on `start`, so pass 0.

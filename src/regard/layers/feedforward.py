@@ -16,8 +16,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "swiglu": functional.silu,
 }
-"""All activations between the two linear layers, by name. With "swiglu", the activation (silu) is also
-multiplied by the output of a third linear layer, the gate (Shazeer 2020)."""
+"""For each name, the activation between the two linear layers of FeedForward. With "swiglu", the result of
+silu is also multiplied by the output of a third linear layer, the gate (Shazeer 2020)."""
 
 
 class FeedForward(nn.Module):

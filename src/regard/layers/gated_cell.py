@@ -19,12 +19,14 @@ class GatedCell(nn.Module):
     s~_i = tanh(W e + U [r_i * s_{i-1}] + C c_i)
     s_i  = (1 - z_i) * s_{i-1} + z_i * s~_i
 
+    z is the update gate, r the reset gate, and s~ the candidate state.
+
     Differs from torch.nn.GRU: in torch, the reset gate acts after U, as r * (U s), and z has the opposite
     meaning (z = 1 keeps the previous state).
 
     input_size: size of the input e.
     width: size of the state s.
-    context_size: size of the context c; 0 for a cell without context, as in the paper's encoder.
+    context_size: size of the context c; 0 for a cell without context, as in the encoder of Bahdanau et al.
 
     >>> import torch
     >>> cell, e = GatedCell(input_size=3, width=4, context_size=5), torch.randn(2, 7, 3)
@@ -65,7 +67,7 @@ class GatedCell(nn.Module):
 
 
 def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor) -> None:
-    """First half of one step of GatedCell, in place: compute the gates z and r, and r * s.
+    """First half of one step of GatedCell, in place: compute update gate z, reset gate r, and r * s.
 
     gates_BG: (B, 3 width). On entry, the input and context parts of z, r and s~ (W e + C c). The first two
         thirds are overwritten with z and r.
@@ -86,6 +88,8 @@ def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor)
 
 def mixed(gates_BG: Tensor, state_BM: Tensor, after_BM: Tensor) -> None:
     """Second half of one step of GatedCell, in place: compute s~ and the next state, (1 - z) * s + z * s~.
+
+    z is the update gate, r the reset gate, and s~ the candidate state.
 
     gates_BG: (B, 3 width). On entry, z, r and the argument of the tanh in s~. The last third is overwritten
         with s~.
@@ -112,6 +116,8 @@ def mixed_backward(
 ) -> Tensor:
     """Backward pass of mixed(): compute the gradients of the arguments of the activations in z and s~.
 
+    z is the update gate, r the reset gate, and s~ the candidate state of GatedCell.
+
     parts_PBM, dstate_BM, more_BM: the gradient of the next state is parts_PBM.sum(0) + dstate_BM + more_BM.
     gates_BG: (B, 3 width), the activations z, r and s~.
     state_BM: (B, width), the previous state s.
@@ -134,7 +140,9 @@ def mixed_backward(
 def gated_backward(
     dreset_BM: Tensor, gates_BG: Tensor, state_BM: Tensor, dgates_BG: Tensor, dstate_BM: Tensor
 ) -> None:
-    """Backward pass of gated(): compute the gradients for r and for the previous state s.
+    """Backward pass of gated(): compute the gradients of the reset gate r and of the previous state s.
+
+    z is the update gate, and s~ the candidate state of GatedCell.
 
     dreset_BM: the gradient of r * s.
     gates_BG: (B, 3 width), the activations z, r and s~.

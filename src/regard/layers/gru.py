@@ -125,9 +125,12 @@ def gru_backward(
 ) -> Tensor:  # fmt: skip
     """Backward pass of gru(): compute the gradients of the input part x and of u = U h + b.
 
-    parts_QBM, dstate, dafter: the gradient of the next state is the sum of these three, where parts_QBM
-        (Q = 3 W) is first summed over the 3 gates of each GRU.
-    gates: (R, 3 M), the activations r, z, n. more: (R, 3 M), from gru(), with u_n in the last third.
+    There are W GRUs with B sequences and 3 gates each; R = W B, Q = 3 W, and M is the width of the state.
+
+    parts_QBM, dstate, dafter: the gradient of the next state is the sum of these three, where parts_QBM is
+        first summed over the 3 gates of each GRU.
+    gates: (R, 3 M), the activations r, z, n.
+    more: (R, 3 M), from gru(), with u_n in the last third.
     state: (R, M), the previous state h.
     dgates: (R, 3 M), receives the gradient of x.
     dmore_QBM: receives the gradient of u, with a separate matrix for each GRU and gate.

@@ -42,9 +42,10 @@ class LSTMNLayer(nn.Module):
 
     With `added`, a sequence of vectors from elsewhere, c_t = added_t + f * c~_t + i * c^_t.
 
-    The states h_i of earlier steps are the hidden tape, the cells c_i the memory tape. At the first step both
-    tapes are empty: h~ = c~ = 0. The attention is one attention() call per step: the query is [x_t; h~_t-1],
-    the keys are the h_i, each projected once, and the values are [h_i; c_i].
+    The hidden states h_i of earlier steps are called the hidden tape, and the cell states c_i the memory
+    tape. At the first step, these tapes are empty: h~ = c~ = 0. The attention is one attention() call per
+    step: the query is [x_t; h~_t-1], the keys are the h_i, each projected once, and the values are
+    [h_i; c_i].
 
     input_size: size of the inputs x_t.
     width: size of h_t and c_t.
@@ -86,7 +87,8 @@ class LSTMNLayer(nn.Module):
     ) -> tuple[Tensor, Tensor, Memory, Tensor]:
         """Read a sequence x (B, T, input_size), from the state `past` and `summary`.
 
-        past: the tapes, with keys (B, 1, S, hidden) and values [h_i; c_i], (B, 1, S, 2 width).
+        past: the tapes: hidden states h_i and cell states c_i of earlier steps, as a Memory with keys
+            (B, 1, S, hidden) and values [h_i; c_i], (B, 1, S, 2 width).
         summary: h~ of the step before, (B, width).
         added: vectors (B, T, width) that are added to the cells c_t. In a layer built with lower=True, they
             are the cells of the layer below, and are multiplied by the gate r.
@@ -94,7 +96,7 @@ class LSTMNLayer(nn.Module):
         position: number of steps before x. intervene() needs it if some of them are no longer on the tapes.
 
         Returns the outputs h_t (B, T, width), the cells c_t (B, T, width), the tapes after the last step, and
-        its summary h~.
+        h~ of the last step.
         """
         if self._can_fuse():
             return self._all_steps(x, past, summary, added, tape)
@@ -154,8 +156,8 @@ class LSTMNLayer(nn.Module):
     def _positions(past: Memory, tape: int | None) -> dict[str, Any]:
         """Return the arguments `mask` and `start` of attention() for calls under record() or intervene().
 
-        In these calls the keys are all steps so far, so that key i is step i even if `tape` limits the tapes.
-        The mask hides the steps that are older than `tape` steps.
+        Under record() or intervene(), the keys are all steps so far, not only the last `tape` steps, so that
+        key i is step i. The mask hides the steps that are older than `tape` steps.
         """
         return {"mask": Mask() if tape is None else window(left=tape), "start": past.length}
 
@@ -166,13 +168,15 @@ class LSTMNLayer(nn.Module):
 class LSTMN(nn.Module):
     """A stack of LSTMN layers that reads a sequence from left to right, at once or step by step.
 
-    Equations: see LSTMNLayer. Layer k + 1 reads the output h_t of layer k instead of x_t (eq. 10).
+    At each step, a layer attends to its tapes: its hidden states h_i and cell states c_i of earlier steps.
+    For the equations, see LSTMNLayer. Layer k + 1 reads the output h_t of layer k instead of x_t (eq. 10).
 
     input_size: size of the inputs x_t.
     width: size of the states of every layer.
     hidden: size of the tanh layer of the score functions. Default: width.
     depth: number of layers.
-    connections: "plain", "skip" or "gated", see CONNECTIONS.
+    connections: what layer k + 1 reads: "plain", the output of layer k; "skip", also the input x_t; "gated",
+        as "plain", and a gate adds the cell state of layer k to that of layer k + 1.
     dropout: dropout probability of the outputs of a layer that the next layer reads.
     tape: number of past steps on the tapes. None: all steps since the initial state.
     site: the attention of layer k has the name "{site}.{k}.self".
@@ -225,7 +229,10 @@ class LSTMN(nn.Module):
         )
 
     def zeros(self, like: Tensor) -> Hidden:
-        """Return the initial state, with empty tapes. like: (B, ...), sets B, dtype and device."""
+        """Return the initial state, in which there are no earlier steps.
+
+        like: a tensor (B, ...) with the batch size, dtype and device of the state.
+        """
         sizes = len(like), len(self.layers)
         tape, keys = like.new_zeros(*sizes, 0, 2 * self.width), like.new_zeros(*sizes, 0, self.hidden)
         return tape, keys, like.new_zeros(*sizes, self.width)
@@ -259,16 +266,16 @@ class LSTMN(nn.Module):
         return output, tuple(torch.cat(each, 1) for each in zip(*after, strict=True))
 
     def encode(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Return the states (B, S, width) of padded sequences x (B, S, input_size), which are 0 on padding.
+        """Return the states (B, S, width) of padded sequences x (B, S, input_size). On padding, they are 0.
 
-        lengths: (B,). The padding is at the end, so no token attends to it.
+        lengths: number of tokens of each sequence, (B,). Padding is at the end, so no token attends to it.
         """
         states_BSM, _ = self.run(x, self.zeros(x))
         inside_BS1 = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
         return torch.where(inside_BS1, states_BSM, 0.0)
 
     def last_step(self, state: Hidden) -> Hidden:
-        """Return the state with only the last step on the tapes, as contiguous copies."""
+        """Return the state with only its last step, as contiguous copies; the earlier steps are removed."""
         tapes_BLSE, keys_BLSA, summaries_BLM = state
         last = (
             each[:, :, -1:].clone(memory_format=torch.contiguous_format) for each in (tapes_BLSE, keys_BLSA)
@@ -284,7 +291,7 @@ def last_steps(past: Memory, count: int | None) -> Memory:
 
 
 def _with_dropped_steps(past: Memory, position: int) -> Memory:
-    """Insert zeros for the steps that are no longer on the tapes, so that key i is step i."""
+    """Insert zeros in front of the keys and values for steps that were removed, so that key i is step i."""
     dropped = (0, 0, max(position - past.length, 0), 0)
     return replace(past, key=functional.pad(past.key, dropped), value=functional.pad(past.value, dropped))
 
@@ -292,7 +299,7 @@ def _with_dropped_steps(past: Memory, position: int) -> Memory:
 def _to_float32(x: Tensor, state: Hidden) -> tuple[Tensor, Hidden, AbstractContextManager[object]]:
     """Under autocast, convert the tensors to float32, and return a context that disables autocast.
 
-    So the tapes, to which every step appends, are not rounded to half precision.
+    So the stored states of earlier steps are not rounded to half precision.
     """
     device = x.device.type
     if not autocast_on(device):

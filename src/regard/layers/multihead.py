@@ -143,7 +143,7 @@ class MultiHead(nn.Module):
         start: int | None,
         options: dict[str, Any],
     ) -> Attended:
-        """Do the work of forward() for tensors with the batch first: query (B, T, width), key (B, S, ...)."""
+        """Implement forward() for batch-first tensors: query (B, T, width), key (B, S, ...)."""
         if start is None:
             start = max(0, key.length - query.shape[1]) if isinstance(key, Memory) else 0
         self._check(query, key, value, start, options)
@@ -218,7 +218,8 @@ class MultiHead(nn.Module):
     ) -> Memory:
         """Project keys and values once, and return them as a Memory (the key-value cache).
 
-        key, value: (B, S, ...), or (S, B, ...) with batch_first=False. Default of value: the key.
+        key: (B, S, key_width), or (S, B, key_width) with batch_first=False.
+        value: (B, S, value_width), or (S, B, value_width) with batch_first=False. Default: the key.
         past: an earlier Memory, or None. The result contains its keys and values, followed by the new ones.
         start: position of the first new key. Default: the length of `past`, or 0 without `past`.
         mask: a mask that later calls with this Memory apply to every query, such as padding(lengths).
@@ -262,7 +263,7 @@ class MultiHead(nn.Module):
         """Create a MultiHead with a copy of the weights of a torch.nn.MultiheadAttention.
 
         batch_first: the layout of inputs and outputs. Default: the layout of `layer`, so that the same inputs
-        give the same outputs.
+            give the same outputs.
 
         The MultiHead can replace `self_attn` or `multihead_attn` in nn.TransformerEncoderLayer and
         nn.TransformerDecoderLayer if these layers are called without masks. If they are called with src_mask,

@@ -83,7 +83,7 @@ PoolingOption = str | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class PoolingOptions:
-    """The name of a pooling, and the options score and select of AttentionPooling.
+    """The name of a pooling, such as "mean", and for "attention" the options score and select.
 
     >>> PoolingOptions("attention", {"select": "hard"}).build(6, site="pool").select
     Hard(generator=None)

@@ -20,8 +20,8 @@ from regard.layers.gru import gru_ways
 __all__ = ["CELLS", "Hidden", "Recurrence", "Recurrent", "flip"]
 
 Hidden = tuple[Tensor, ...]
-"""The state of all layers: (h,), or (h, c) for an LSTM. Each tensor has shape (rows, depth, width), where
-rows is the batch size; (rows, 2 depth, width) for bidirectional layers."""
+"""The state of a stack of recurrent layers: (h,), or (h, c) for an LSTM. Each tensor has shape (rows, depth,
+width), where rows is the batch size; (rows, 2 depth, width) for bidirectional layers."""
 
 
 def _tanh_cell(x_BG: Tensor, u_BG: Tensor, hidden: Hidden) -> Hidden:
@@ -53,13 +53,13 @@ computes one step from W x + b, U h + b and the state; and the torch function th
 direction over a whole sequence."""
 
 CLOSED = -1e4
-"""Added to the input x of a gate to close it, or subtracted to open it: sigmoid(x + CLOSED) is exactly 0, and
-sigmoid(x - CLOSED) is exactly 1."""
+"""A large negative number. A gate sigmoid(x) is closed if CLOSED is added to x, and open if it is subtracted:
+sigmoid(x + CLOSED) is exactly 0, and sigmoid(x - CLOSED) is exactly 1."""
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """Settings of a recurrent encoder and decoder.
+    """Settings that a recurrent encoder and its decoder share.
 
     width: size of the states.
     embedding: size of the word embeddings. Default: width.
@@ -130,7 +130,10 @@ class Recurrent(nn.Module):
                     nn.init.orthogonal_(square)
 
     def zeros(self, like: Tensor) -> Hidden:
-        """Return a state of zeros for a batch of B sequences. like: (B, ...), sets B, dtype and device."""
+        """Return a state of zeros for a batch of B sequences.
+
+        like: a tensor (B, ...) with the batch size, dtype and device of the state.
+        """
         ways = 2 if self.layers.bidirectional else 1
         return self._zero(like, ways * self.depth)
 
@@ -139,12 +142,15 @@ class Recurrent(nn.Module):
         return (zero, zero) if isinstance(self.layers, nn.LSTM) else (zero,)
 
     def encode(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-        """Encode padded sequences. x: (B, S, input_size). lengths: (B,).
+        """Encode padded sequences.
+
+        x: (B, S, input_size).
+        lengths: number of tokens of each sequence, (B,).
 
         Returns the states (B, S, E), which are 0 on padding, and the last state of each sequence. E is width,
         or 2 width for bidirectional layers.
         """
-        if x.device.type != "cpu" or in_transform():  # packing would synchronise the GPU
+        if x.device.type != "cpu" or in_transform():  # pack_padded_sequence() synchronises
             return self.read_on(x, lengths)
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         states, last = self.layers(packed)
@@ -152,7 +158,7 @@ class Recurrent(nn.Module):
         return states_BSE, self._batch_first(last)
 
     def read_on(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-        """Do the same as encode() without packing, because on a GPU packing would synchronise the device.
+        """Do the same as encode() without pack_padded_sequence(), which would synchronise a GPU.
 
         The layers also run over the padding; the states there are then set to 0. For the backward direction,
         each sequence is reversed, but its padding stays at the end.
@@ -229,7 +235,7 @@ class Recurrent(nn.Module):
         for gates in functional.linear(x, weights[0], weights[2]).unbind(1):
             hidden = self.cell(gates, functional.linear(hidden[0], weights[1], weights[3]), hidden)
             outputs.append(hidden[0])
-        # Time first in memory, as torch's layers return it: dropout draws its random numbers in this order.
+        # Time first in memory, as torch's layers return it: dropout samples its random numbers in this order.
         return torch.stack(outputs).transpose(0, 1), hidden
 
     def run(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:

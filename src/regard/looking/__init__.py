@@ -26,7 +26,7 @@ SMALL = 1 << 20
 
 @dataclass(frozen=True)
 class Pass:
-    """One implementation of the second pass.
+    """One implementation of the looking pass: after the forward pass, it computes what a Look requests.
 
     reasons(call, look): why this pass cannot compute what `look` requests; empty if it can.
     run(call, forward, look): compute what `look` requests from the call and the result of the forward pass.
@@ -47,7 +47,7 @@ PASSES: dict[str, Pass] = {
 
 
 def choose_pass(call: Call, look: Look) -> str:
-    """Return the name of the entry of PASSES that computes this look for this call."""
+    """Return the key of PASSES for the looking pass that computes what `look` requests for this call."""
     batch, heads, queries, keys = call.sizes
     if batch * heads * queries * keys <= SMALL:
         return "materialised"

@@ -96,7 +96,7 @@ def _merged(largest: Tensor, largest_keys: Tensor, scores: Tensor, first: int) -
 
 
 def _rows(call: Call, lse: Tensor, rows: tuple[int, ...]) -> Tensor:
-    """Return the weights of these query rows over all keys, (B, H, R, S)."""
+    """Return the weights of the R queries with the indices `rows` over all keys, (B, H, R, S)."""
     rows_R = torch.tensor(rows, device=lse.device, dtype=torch.long)
     whole = call.whole
     tile = Tile(rows_R, whole.columns_S, whole.start, whole.batch, whole.heads)

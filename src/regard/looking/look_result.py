@@ -12,7 +12,7 @@ __all__ = ["Seen"]
 
 
 class Seen(NamedTuple):
-    """The fields that a Look requests, with the names that they have in Attended.
+    """The result of a looking pass: the fields that a Look requests, with the same names as in Attended.
 
     lse: computed again, because the lse of the forward pass has no gradient; used only if look.gradient is
         True."""

@@ -33,7 +33,7 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
     if isinstance(call.select, Soft):
         selection = reference.select(call, scores, visible)
         weights, lse, rank = selection.weights, selection.lse, scores
-    else:  # the weights cannot always be recomputed: Hard draws a random key
+    else:  # the weights cannot always be recomputed: Hard samples a key
         assert forward.weights is not None
         weights, lse, rank = forward.weights, forward.lse, forward.weights
     rank = torch.where(visible, rank.detach(), -torch.inf)

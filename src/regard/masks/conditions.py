@@ -19,14 +19,18 @@ __all__ = ["And", "Condition", "Not", "Or", "Predicate"]
 
 
 class Condition:
-    """Base class of conditions: a boolean function of five indices, see sees()."""
+    """Base class of conditions, which sees() evaluates for each pair of query and key."""
 
     masks: tuple[Mask, ...] = ()
 
     def sees(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, row: Tensor) -> Tensor:
         """Return a bool tensor: whether the query at position `i` may see the key at position `j`.
 
-        row: index of the query in the call, from 0. All arguments are index tensors that broadcast.
+        All arguments are index tensors that broadcast.
+
+        batch, head: index of the sequence, and index of the head.
+        i, j: position of the query, and position of the key.
+        row: index of the query in the call, from 0; i = row + start.
         """
         raise TypeError(f"{type(self).__name__} does not implement sees()")
 

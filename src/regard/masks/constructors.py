@@ -35,6 +35,7 @@ def padding(lengths: Tensor | Sequence[int]) -> Mask:
     """Return a padding mask: the queries of sequence b see only the first lengths[b] keys.
 
     lengths: (B,), integers from 0 to S, one per sequence of the batch; or (1,), the same for all sequences.
+
     A negative length raises an ArgumentError here; a length above S raises it in attention(). Lengths on a
     GPU or inside torch.compile and vmap are not checked, because a check would synchronise the device or
     break the graph. Without the check, a length above S hides no key, and a negative length hides all keys.
@@ -66,7 +67,7 @@ def _longest(lengths: Tensor) -> int | None:
     """
     if lengths.device.type != "cpu" or type(lengths) is not Tensor or torch.compiler.is_compiling():
         return None
-    if torch._C._functorch.is_functorch_wrapped_tensor(lengths):  # vmap over lengths has no single value
+    if torch._C._functorch.is_functorch_wrapped_tensor(lengths):  # in vmap, a length is no single number
         return None
     if not lengths.numel():
         return 0
@@ -79,7 +80,9 @@ def _longest(lengths: Tensor) -> int | None:
 
 
 def window(left: int | None = None, right: int | None = None) -> Mask:
-    """Return a window mask: a query at position i sees the keys i - left to i + right; None means no limit.
+    """Return a window mask: a query at position i sees the keys at positions i - left to i + right.
+
+    left, right: number of keys before and after position i, 0 or more; None for no limit.
 
     window(d, d) is the local-m attention of Luong et al. (2015, section 3.2); causal() & window(left=d) is a
     sliding window.
@@ -125,7 +128,7 @@ def where(may_see: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Mask:
     """Return a mask computed by a function, like mask_mod in FlexAttention.
 
     may_see: a function of four index tensors (batch, head, query position, key position) that broadcast to
-    (B, H, T, S). It returns a bool tensor, True where the query may see the key.
+        (B, H, T, S). It returns a bool tensor, True where the query may see the key.
 
     >>> import regard
     >>> even = regard.where(lambda batch, head, query, key: (query - key) % 2 == 0)

@@ -14,7 +14,11 @@ __all__ = ["occurs_between"]
 def occurs_between(ids: Tensor, others: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Whether ids[b, n] equals others[b, m] for some index m with low[n] <= m <= high[n].
 
-    ids: (B, N), others: (B, M), low, high: (N,). Returns a bool tensor (B, N).
+    ids: (B, N).
+    others: (B, M).
+    low, high: (N,).
+
+    Returns a bool tensor (B, N).
 
     In this example, the three ids are looked up in the slices [3, 7], [3, 9] and [7, 3] of `others`.
 

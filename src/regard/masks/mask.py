@@ -118,9 +118,9 @@ class Mask:
 
     @property
     def sides(self) -> Window:
-        """(left, right): how many keys to the left and right of a query its parts causal and window allow.
+        """(left, right): how many keys before and after its own position a query may see.
 
-        None means no limit on this side.
+        None means no limit on this side. Only the parts causal and window of the mask are considered.
         """
         left, right = self.window or (None, None)
         return left, right if not self.causal else min(right or 0, 0)
@@ -132,7 +132,11 @@ class Mask:
     def sees(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, row: Tensor) -> Tensor:
         """Return a bool tensor: whether the query at position `i` may see the key at position `j`.
 
-        row: index of the query in the call, from 0. All arguments are index tensors that broadcast.
+        All arguments are index tensors that broadcast.
+
+        batch, head: index of the sequence, and index of the head.
+        i, j: position of the query, and position of the key.
+        row: index of the query in the call, from 0; i = row + start.
         """
         seen = torch.ones_like(i + j, dtype=torch.bool)
         if self.causal:
@@ -159,7 +163,7 @@ class Mask:
         return seen
 
     def tile(self, tile: Tile) -> Tensor:
-        """Return the mask of this tile as a bool tensor broadcastable to (B, H, tile rows, tile columns)."""
+        """Return the mask of one tile as a bool tensor broadcastable to (B, H, tile rows, tile columns)."""
         if self.lengths is not None and self.parts == ("lengths",):  # fast path for decoding steps
             return tile.j_S < self.lengths[:, None, None, None]
         batch = torch.arange(tile.batch, device=tile.j_S.device)[:, None, None, None]
@@ -175,7 +179,10 @@ class Mask:
         return self._moved(lambda tensor: tensor.to(device), lambda mask: mask.to(device), None)
 
     def reordered(self, index: Tensor) -> Mask:
-        """Return the mask of a new batch. index: (B',), the indices of its sequences in this batch."""
+        """Return the mask of a batch of selected sequences.
+
+        index: (B',). Sequence i of the new batch is sequence index[i] of the batch of this mask.
+        """
 
         def take(tensor: Tensor) -> Tensor:
             return tensor if tensor.shape[0] == 1 else tensor.index_select(0, index)
@@ -196,7 +203,7 @@ class Mask:
 
     @property
     def batch(self) -> int:
-        """The batch size of this mask; 1 if it is the same for all sequences."""
+        """The batch size of this mask; 1 if the mask is the same for all sequences."""
         tensors = [t for t in (self.lengths, self.table, *(self.documents or ())) if t is not None]
         inside = [mask.batch for mask in self.condition.parts()] if self.condition is not None else []
         return max([1, *(tensor.shape[0] for tensor in tensors), *inside])
@@ -328,8 +335,9 @@ class Mask:
 def dense(seen: Tensor) -> Mask:
     """Return a mask from a bool tensor, so that it can be combined with other masks.
 
-    seen: (T, S) or broadcastable to (B, H, T, S), True where a query may see a key. attention(mask=tensor)
-    calls dense() itself.
+    seen: (T, S) or broadcastable to (B, H, T, S), True where a query may see a key.
+
+    attention(mask=tensor) calls dense() itself.
 
     >>> import regard, torch
     >>> (regard.dense(torch.eye(2, dtype=torch.bool)) | regard.causal()).dense(queries=2, keys=2)[0, 0].int()
@@ -354,7 +362,7 @@ def dense(seen: Tensor) -> Mask:
                 f"the meaning of a {seen.dim()}-D mask is ambiguous here",
                 shown,
                 "a mask of shape (T, S), or broadcastable to (B, H, T, S)",
-                "one mask per sequence: mask[:, None]; one mask per head: mask[None]",
+                "for one mask per sequence, pass mask[:, None]; for one mask per head, pass mask[None]",
             )
         )
     return Mask(table=seen if seen.dim() == 4 else seen[None, None])
@@ -372,7 +380,7 @@ def as_mask(mask: Mask | Tensor | None) -> Mask:
                 "attention()",
                 f"mask is of type {type(mask).__name__}",
                 expected="a Mask, a bool tensor, or None",
-                hint="causal(), padding(lengths), window(left, right), documents(ids), where(function)",
+                hint="use causal(), padding(lengths), window(left, right), documents(ids) or where(function)",
             )
         )
     return mask

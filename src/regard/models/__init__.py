@@ -65,8 +65,8 @@ also accepts the fields of the dataclass as options; for example, width=8 sets t
 NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with "local-p"'}
 """For each (model, option) that can only be set inside another option: how to set it, for an error hint."""
 
-NO_POSITIONS = "recurrent layers read the words in order; only transformer has a position scheme"
-NO_ATTENTION = "seq2seq has no attention; bahdanau, luong, lstmn and transformer have it"
+NO_POSITIONS = "recurrent layers need no position scheme; remove this option, or use transformer"
+NO_ATTENTION = "seq2seq has no attention; remove this option, or use bahdanau, luong, lstmn or transformer"
 NO_VIEW = "local attention is an option of luong; set model.name=luong, or do not set model.view"
 ABSENT = {
     ("seq2seq", "position"): NO_POSITIONS,
@@ -86,11 +86,12 @@ ABSENT = {
 def build_model(name: str, source_size: int, target_size: int, **options: Any) -> Model:
     """Build a model from its name and plain options, such as those of a configuration file.
 
-    name: a name in MODELS. source_size, target_size: vocabulary sizes.
+    name: a name in MODELS.
+    source_size, target_size: vocabulary sizes.
     options: the arguments of the model's class. For seq2seq and luong, also the fields of Recurrence (width,
         embedding, cell, depth, dropout). For transformer, also the fields of Size (width, heads, inner,
         layers), which override the values of the named size. The options score, select and position are
-        names, or tables with a name, such as select={"name": "entmax", "alpha": 1.5}.
+        names, or dicts with a name and its options, such as select={"name": "entmax", "alpha": 1.5}.
 
     >>> model = build_model("luong", source_size=9, target_size=7, width=8, cell="gru", score="dot")
     >>> model.decoder.layers

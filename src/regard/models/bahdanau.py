@@ -39,7 +39,7 @@ class Bahdanau(Model):
     s_i  = GatedCell(e(y_{i-1}), s_{i-1}, c_i)                       (appendix A.2.2)
     t_i  = maxout(U_o s_i + V_o e(y_{i-1}) + C_o c_i),  p(y_i) = softmax(W_o t_i)
 
-    U_a h_j does not depend on i, so it is computed once for each source.
+    e(y) is the embedding of the word y. U_a h_j does not depend on i, so it is computed once for each source.
 
     width: size of the states (n in the paper).
     embedding: size of the word embeddings (m in the paper). Default: width.
@@ -88,7 +88,7 @@ class Bahdanau(Model):
         self.encoder = ENCODERS[encoder](inputs, width)
         self.first = nn.Linear(width, width)
         self.score = _build_score(score, width, 2 * width, hidden)
-        # Some score functions, such as dot, need queries and keys of the same size. Then project the keys.
+        # Some score functions, such as dot, need queries and keys of the same size: project the keys.
         narrows = self.score.mismatch(width, 2 * width, 1) is not None
         self.score = _build_score(score, width, width, hidden) if narrows else self.score
         self.narrow = nn.Linear(2 * width, width, bias=False) if narrows else None
@@ -136,10 +136,10 @@ class Bahdanau(Model):
         return torch.stack(states, 1), torch.stack(contexts, 1)
 
     def _can_fuse(self, embedded_RTM: Tensor, state: State, encoded: Encoded) -> bool:
-        """Return whether attend_along(), which is faster than single steps, can compute these steps.
+        """Return whether attend_along(), which is faster than one call per step, can run the decoder here.
 
-        It requires the attention of the paper (an additive score function and softmax), training on whole
-        targets, a device other than the CPU, and no open scope of record() or intervene().
+        It requires an additive score function and softmax, as in Bahdanau et al., training on whole targets,
+        a device other than the CPU, and no open scope of record() or intervene().
         """
         if type(self.score) is not Additive or self.score.heads or self.select != Soft() or in_transform():
             return False
@@ -205,7 +205,7 @@ class Maxout(nn.Module):
 
 
 class FastEncoder(nn.Module):
-    """Bidirectional encoder with torch.nn.GRU."""
+    """Bidirectional encoder with torch.nn.GRU, which is faster than PaperEncoder."""
 
     def __init__(self, inputs: int, width: int):
         super().__init__()
@@ -216,7 +216,7 @@ class FastEncoder(nn.Module):
 
 
 class PaperEncoder(nn.Module):
-    """Bidirectional encoder with the paper's cell (A.1.1), one step at a time."""
+    """Bidirectional encoder with the cell of Bahdanau et al. 2014 (appendix A.1.1), one step at a time."""
 
     def __init__(self, inputs: int, width: int):
         super().__init__()

@@ -162,7 +162,7 @@ def at_least_one(tokens: Tensor) -> Tensor:
 def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:
     """Create an embedding table (size, width). The embedding of PAD is 0.
 
-    deviation: standard deviation of the normal distribution from which the other embeddings are drawn.
+    deviation: standard deviation of the normal distribution from which the other embeddings are sampled.
     """
     table = nn.Embedding(size, width, padding_idx=PAD)
     with torch.no_grad():

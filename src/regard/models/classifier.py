@@ -33,7 +33,7 @@ class Classifier(nn.Module):
     vocabulary_size: number of tokens.
     classes: number of classes.
     features: size of u and v.
-    hidden: size of the hidden layer for pairs.
+    hidden: size of the hidden layer of the MLP that classifies pairs.
     dropout: dropout probability of u, v and the hidden layer.
     word_dropout: probability of replacing a token by UNK in training.
     pairs: whether the classifier takes pairs of texts.
@@ -43,7 +43,8 @@ class Classifier(nn.Module):
     longest: maximum number of tokens including EOS; None for no limit.
     pool_site: site of the pooling layer (POOL), or None if the pooling is not attention.
     begins: whether the encoder puts BOS before each text.
-    small_steps: whether the model launches small kernels for each token, see Model.
+    small_steps: whether the model launches small kernels for each token, as recurrent models do. On CUDA,
+        training then uses CUDA graphs by default.
     """
 
     embedding: nn.Embedding
@@ -110,7 +111,9 @@ class Classifier(nn.Module):
 
 
 def pooled(pooling: nn.Module, states: Tensor, lengths: Tensor) -> Tensor:
-    """Pool the states (B, S, E) of texts that end with EOS to (B, E). lengths: (B,), including EOS.
+    """Pool the states (B, S, E) of texts that end with EOS to (B, E).
+
+    lengths: number of tokens of each text, including EOS, (B,).
 
     MeanPooling and AttentionPooling do not use the state of EOS, so that the weights of the words sum to 1.
     But for a text without words, the result is the state of EOS.

@@ -37,7 +37,7 @@ def build_classifier(name: str, vocabulary_size: int, classes: int, **options: A
     classes: number of classes.
     options: the arguments of the classifier's class. For transformer also the fields width, heads,
         inner and layers of Size, which override the values of the named size. The options score, select and
-        position are names, or tables with a name, such as select={"name": "entmax", "alpha": 1.5}.
+        position are names, or dicts with a name and its options: select={"name": "entmax", "alpha": 1.5}.
 
     >>> build_classifier("lstm", vocabulary_size=9, classes=2, width=8, pooling="mean").encoder.layers
     LSTM(8, 8, batch_first=True, bidirectional=True)
@@ -49,7 +49,7 @@ def build_classifier(name: str, vocabulary_size: int, classes: int, **options: A
     for option in options:
         if option == "position" and option not in direct:
             problem = f"position is not an option of {name}"
-            hint = "recurrent layers read the words in order and have no position scheme; transformer has one"
+            hint = "recurrent layers need no position scheme; remove this option, or use transformer"
             raise ArgumentError(message(f"build_classifier({name!r})", problem, hint=hint))
         if option not in {*direct, *inside}:
             raise UnknownName(f"option of {name}", option, {*direct, *inside})

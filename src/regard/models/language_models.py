@@ -30,7 +30,7 @@ SIZE_OPTIONS = ("width", "heads", "inner", "layers")
 
 
 ABSENT = {
-    "position": "recurrent layers read the words in order and have no position scheme",
+    "position": "recurrent layers need no position scheme",
     "score": "lstm and gru have no attention, and the score of lstmn is always additive",
     "select": "lstm and gru have no attention, and the selection of lstmn is always softmax",
 }
@@ -44,7 +44,7 @@ def build_language_model(name: str, vocabulary_size: int, **options: Any) -> Lan
     vocabulary_size: number of tokens, including the four special tokens.
     options: the arguments of the model's class. For transformer also the fields width, heads, inner
         and layers of Size, which override the values of the named size. The options score, select and
-        position are names, or tables with a name, such as select={"name": "entmax", "alpha": 1.5}.
+        position are names, or dicts with a name and its options: select={"name": "entmax", "alpha": 1.5}.
 
     >>> build_language_model("transformer", 9, size="tiny", layers=2, position="alibi").decoder[1].itself.site
     'decoder.1.self'
@@ -56,7 +56,7 @@ def build_language_model(name: str, vocabulary_size: int, **options: Any) -> Lan
     for option in options:
         if option in ABSENT and option not in direct:
             problem = f"{option} is not an option of {name}"
-            hint = f"{ABSENT[option]}; transformer has this option"
+            hint = f"{ABSENT[option]}; remove this option, or use transformer"
             raise ArgumentError(message(f"build_language_model({name!r})", problem, hint=hint))
         if option not in {*direct, *of_size}:
             raise UnknownName(f"option of {name}", option, {*direct, *of_size})

@@ -20,12 +20,13 @@ __all__ = ["LSTMNClassifier"]
 class LSTMNClassifier(Classifier):
     """Text classifier with LSTMN layers, in which each word attends to the words before it.
 
-    h_s = LSTMN(x_s, tapes), see LSTMN,  u = pooling(h_1, ..., h_S),  logits as in Classifier
+    h_s = LSTMN(x_s, tapes),  u = pooling(h_1, ..., h_S),  logits = W u + b
 
-    The text is read from left to right only. The tapes have all words before the current word; they are empty
-    at the start of each text, also of each text of a pair. The attention of layer k has the site
-    "encoder.{k}.self".
+    For pairs of texts, see Classifier. The tapes store the hidden and cell states of all words before word s;
+    the LSTMN attends to them. They are empty at the start of each text, also of the second text of a pair.
+    The text is read from left to right only. The attention of layer k has the site "encoder.{k}.self".
 
+    vocabulary_size, classes: number of tokens, and number of classes.
     width: size of the states.
     embedding: size of the word embeddings. Default: width.
     layers: number of LSTMN layers.
@@ -33,8 +34,9 @@ class LSTMNClassifier(Classifier):
     pooling: "mean", "last" or "attention", as in LSTMClassifier. The paper uses "mean" (section 5.2).
     attention: score and select of the pooling "attention", as in LSTMClassifier.
     dropout: dropout probability for the embeddings, between layers, for the pooled vectors, and for the
-        hidden layer for pairs.
-    word_dropout, pairs: see Classifier.
+        hidden layer that classifies pairs.
+    word_dropout: probability of replacing a token by UNK in training.
+    pairs: whether the classifier takes pairs of texts.
 
     >>> from regard.data.labelled_batch import LabelledBatch
     >>> model = LSTMNClassifier(vocabulary_size=9, classes=3, width=8, pairs=True)

@@ -25,10 +25,12 @@ of a continuous text that one batch contains."""
 class LSTMNLanguageModel(StatefulLanguageModel):
     """Language model of LSTMN layers: each token attends to the tokens before it (Cheng et al. 2016).
 
-    h_t = LSTMN(D(E x_t), tapes), see LSTMN,  p(x_t+1) = softmax(W D(h_t) + b)
+    h_t = LSTMN(D(E x_t), tapes),  p(x_t+1) = softmax(W D(h_t) + b)
 
-    D is dropout, on the embeddings, between layers and before the softmax. The attention of layer k has the
-    site "decoder.{k}.self"; row t is token x_t, which attends to the tokens x_i with i < t.
+    E x_t is the embedding of token x_t. The tapes store the hidden and cell states of earlier tokens; the
+    LSTMN attends to them. D is dropout, on the embeddings, between layers and before the softmax. The
+    attention of layer k has the site "decoder.{k}.self"; row t is token x_t, which attends to the tokens x_i
+    with i < t.
 
     vocabulary_size: number of tokens V.
     width: size of the states.
@@ -44,7 +46,7 @@ class LSTMNLanguageModel(StatefulLanguageModel):
         from the tapes. The evaluation then needs windows as in training: evaluation.window = data.window.
     dropout: probability of D.
     tie: whether embedding and output layer share their weights. Then embedding must equal width.
-    uniform: if set, all initial weights and biases are drawn from [-uniform, uniform].
+    uniform: if set, all initial weights and biases are sampled uniformly from [-uniform, uniform].
 
     >>> model = LSTMNLanguageModel(vocabulary_size=9, width=8, depth=2)
     >>> model(TextBatch.collate([[4, 5, 6], [7]])).shape
@@ -94,7 +96,8 @@ class LSTMNLanguageModel(StatefulLanguageModel):
     def read(self, batch: TextBatch, state: State | None = None) -> tuple[State, Tensor]:
         """Read a batch; return the state after it and the logits (B, T, V). See LanguageModel.read().
 
-        If `tape` is "window", the tapes of the returned state have only the last step of the batch.
+        If `tape` is "window", the returned state has the hidden and cell state of the last token only, so
+        tokens of the next batch cannot attend to earlier tokens.
         """
         after, logits_BTV = super().read(batch, state)
         if self.tape == WINDOW:

@@ -34,7 +34,9 @@ class Global:
 
 @dataclass(frozen=True)
 class Monotonic:
-    """Monotonic local attention, "local-m" (section 3.2): attend only to words near source position p_t = t.
+    """Monotonic local attention, "local-m" (Luong et al. 2015, section 3.2): step t attends near p_t = t.
+
+    p_t is the source position around which step t of the decoder can attend.
 
     reach: maximum distance in words from p_t. If p_t is more than `reach` words after the end of the source,
         step t sees no word, and its context is 0.
@@ -45,9 +47,11 @@ class Monotonic:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Predictive local attention, "local-p": the weights are multiplied by a Gaussian around p_t (eq. 9, 10).
+    """Predictive local attention, "local-p" (Luong et al. 2015, eq. 9 and 10): step t attends near p_t.
 
-    p_t = S sigma(v_p . tanh(W_p h_t)), where S is the length of the source
+    p_t = S sigma(v_p . tanh(W_p h_t)), a source position predicted from the decoder state h_t
+
+    S is the length of the source. The attention weights are multiplied by a Gaussian around p_t.
 
     reach: maximum distance in words from p_t.
     """
@@ -69,6 +73,8 @@ class Luong(Model):
     h_t  = cell([e(y_{t-1}); h~_{t-1}], h_{t-1})                     with input feeding (section 3.3)
     c_t  = sum_s a_ts h_s,  a_t = softmax_s(score(h_t, h_s))          (eq. 7)
     h~_t = tanh(W_c [c_t; h_t]),  p(y_t) = softmax(W_s h~_t)          (eq. 5 and 6)
+
+    h_t is the decoder state of step t, h_s the encoder state of word s, e(y) the embedding of the word y.
 
     recurrence: cell, width, depth and dropout of encoder and decoder.
     score: the score function (dot, general, concat, location or another): a name,
@@ -162,7 +168,12 @@ class Luong(Model):
         return State(after, (*hidden, fed)), self.readout(torch.stack(all_joined, 1))
 
     def _read(self, states_RTM: Tensor, encoded: Encoded, position: int) -> Tensor:
-        """Return the contexts (R, T, E) for decoder states (R, T, M). position: step of the first state."""
+        """Return the contexts (R, T, E) for decoder states (R, T, M).
+
+        A context is the weighted sum of the encoder states. R is the number of rows: sources, or beams.
+
+        position: step of the first decoder state.
+        """
         (memory,), (rows, steps, _) = encoded.memories, states_RTM.shape
         beams = rows // max(len(encoded), 1)
         options: dict[str, Any] = {"site": self.site, "role": self.role}
@@ -178,7 +189,10 @@ class Luong(Model):
 
 
 class Attentional(nn.Module):
-    """Output layer with an attentional state: h~ = tanh(W_c [c; h]), logits W_s h~ (eq. 5 and 6)."""
+    """Output layer with an attentional state: h~ = tanh(W_c [c; h]), logits W_s h~.
+
+    c is the context from attention, and h is the decoder state (Luong et al. 2015, eq. 5 and 6).
+    """
 
     def __init__(self, read: int, width: int, outputs: int, dropout: float):
         super().__init__()
@@ -195,7 +209,7 @@ class Attentional(nn.Module):
 
 
 class Affine(nn.Module):
-    """Output layer with one linear layer: logits W [c; h]."""
+    """Output layer with one linear layer: logits W [c; h], with context c and decoder state h."""
 
     def __init__(self, read: int, width: int, outputs: int, dropout: float):
         super().__init__()
@@ -216,7 +230,7 @@ READOUTS: dict[str, type[Attentional] | type[Affine]] = {"attentional": Attentio
 class Bridge(nn.Module):
     """Compute the initial state of each decoder layer from the last states of a bidirectional encoder.
 
-    s = tanh(W [forward; backward])
+    s = tanh(W [forward; backward]), where forward and backward are the last states of the two directions
     """
 
     def __init__(self, width: int):
@@ -228,7 +242,10 @@ class Bridge(nn.Module):
 
 
 class Place(nn.Module):
-    """Predict the source position p_t to attend to, divided by S: sigma(v_p . tanh(W_p h_t)) (eq. 9)."""
+    """Predict p_t / S from the decoder state h_t: sigma(v_p . tanh(W_p h_t)) (Luong et al. 2015, eq. 9).
+
+    p_t is the source position to attend to, and S is the length of the source.
+    """
 
     def __init__(self, width: int):
         super().__init__()
@@ -240,7 +257,11 @@ class Place(nn.Module):
 
 
 def build_view(view: str | Mapping[str, Any] | View) -> View:
-    """Create a view from its name, or from a mapping with name and reach. A View is returned unchanged."""
+    """Create a view, which decides what part of the source a decoder step can attend to.
+
+    view: "global", "local-m" or "local-p", a mapping such as {"name": "local-m", "reach": 4}, or a View,
+        which is returned unchanged.
+    """
     if isinstance(view, str):
         view = {"name": view}
     if isinstance(view, Mapping):

@@ -21,15 +21,18 @@ POOLINGS: dict[str, Callable[[int, bool, PoolingOptions], nn.Module]] = {
     "last": lambda width, both_ways, options: LastPooling(both_ways=both_ways),
     "attention": lambda width, both_ways, options: options.build(width, POOL),
 }
-"""For each name, a function that creates the pooling layer. Arguments: the width of the states, whether
-the recurrent layers are bidirectional, and the options of the pooling."""
+"""For each name of a pooling, a function that creates the pooling layer. The arguments of the function are
+the width of the states, whether the recurrent layers are bidirectional, and the options of the pooling."""
 
 
 class RecurrentClassifier(Classifier):
-    """Base class of the recurrent classifiers; a subclass sets `cell`, the name of its recurrent cell.
+    """Base class of the recurrent text classifiers; a subclass sets `cell`, the name of its recurrent cell.
 
-    h_s = [forward_s; backward_s],  u = pooling(h_1, ..., h_S),  logits as in Classifier
+    h_s = [forward_s; backward_s],  u = pooling(h_1, ..., h_S),  logits = W u + b
 
+    For pairs of texts, see Classifier.
+
+    vocabulary_size, classes: number of tokens, and number of classes.
     width: size of the states of each direction.
     embedding: size of the word embeddings. Default: width.
     layers: number of recurrent layers.
@@ -40,8 +43,9 @@ class RecurrentClassifier(Classifier):
         score="additive" and select="softmax". They can also be set as part of `pooling`, for example
         pooling={"name": "attention", "select": "hard"}.
     dropout: dropout probability for the embeddings, between layers, for the pooled vectors, and for the
-        hidden layer for pairs.
-    word_dropout, pairs: see Classifier.
+        hidden layer that classifies pairs.
+    word_dropout: probability of replacing a token by UNK in training.
+    pairs: whether the classifier takes pairs of texts.
     """
 
     cell: ClassVar[str]

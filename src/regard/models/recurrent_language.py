@@ -25,14 +25,19 @@ __all__ = [
 
 
 class StatefulLanguageModel(LanguageModel):
-    """Base class of language models whose layers carry hidden states: embeddings, layers, output layer.
+    """Base class of language models with layers that carry a hidden state from token to token.
 
     s_t = layers(D(E x_t)),  p(x_t+1) = softmax(W D(s_t) + b)
+
+    E x_t is the embedding of token x_t, and D is dropout.
 
     layers: function that returns the module of the layers, such as Recurrent, with the methods zeros() and
         run().
     sizes: number of tokens V, size of the embeddings, and size of the states M.
-    dropout: probability of D. tie, uniform: see RecurrentLanguageModel.
+    dropout: probability of D.
+    tie: whether embedding and output layer share their weights. This requires the same size for embeddings
+        and states.
+    uniform: if set, all initial weights and biases are sampled uniformly from [-uniform, uniform].
     """
 
     recurrent = True
@@ -52,7 +57,8 @@ class StatefulLanguageModel(LanguageModel):
             raise ArgumentError(message(f"{type(self).__name__}()", problem, expected="embedding = width"))
         self.target_size = vocabulary_size
         self.embedding = words(vocabulary_size, inputs, inputs**-0.5)
-        self.layers: Any = layers()  # after the embeddings: the order decides the random initial weights
+        # Create the layers after the embeddings: the initial weights depend on the seed and on this order.
+        self.layers: Any = layers()
         self.output = nn.Linear(width, vocabulary_size)
         if tie:
             self.output.weight = self.embedding.weight
@@ -70,7 +76,7 @@ class StatefulLanguageModel(LanguageModel):
         return State(state.position + tokens.shape[1], hidden), logits_RTV
 
     def run_layers(self, embedded_RTI: Tensor, state: State) -> tuple[Tensor, Hidden]:
-        """Return the states (R, T, M) of the last layer, and the new hidden states."""
+        """Return the outputs (R, T, M) of the last layer, and the hidden states after the last token."""
         states_RTM, hidden = self.layers.run(embedded_RTI, state.hidden)
         return states_RTM, hidden
 
@@ -80,8 +86,9 @@ class RecurrentLanguageModel(StatefulLanguageModel):
 
     h_t = cell(D(E x_t), h_t-1), for each layer,  p(x_t+1) = softmax(W D(h_t) + b)
 
-    D is dropout. It acts on the non-recurrent connections only: on the embeddings, between layers, and before
-    the softmax, not on h_t-1 (Zaremba et al. 2015, "Recurrent Neural Network Regularization", section 3.2).
+    E x_t is the embedding of token x_t. D is dropout. It acts on the non-recurrent connections only: on the
+    embeddings, between layers, and before the softmax, not on h_t-1 (Zaremba et al. 2015, "Recurrent Neural
+    Network Regularization", section 3.2).
 
     vocabulary_size: number of tokens V.
     width: size of the states.
@@ -90,7 +97,7 @@ class RecurrentLanguageModel(StatefulLanguageModel):
     dropout: probability of D.
     tie: whether embedding and output layer share their weights (Press and Wolf 2017). Then embedding must
         equal width.
-    uniform: if set, all initial weights and biases are drawn from [-uniform, uniform], as in the paper. The
+    uniform: if set, all initial weights and biases are sampled from [-uniform, uniform], as in the paper. The
         paper uses 0.05 for its medium model (width 650, depth 2, dropout 0.5, untied) and 0.04 for its large
         model. Default: normally distributed embeddings, orthogonal recurrent weights, and torch's defaults
         for the rest.
@@ -142,7 +149,7 @@ class GRULanguageModel(RecurrentLanguageModel):
 
 
 def initialize_uniform(model: nn.Module, bound: float) -> None:
-    """Draw all parameters of a model from the uniform distribution over [-bound, bound], in place.
+    """Sample all parameters of a model from the uniform distribution over [-bound, bound], in place.
 
     In Zaremba et al. (2015, section 4.1), the bound is 0.05 for the medium and 0.04 for the large model. The
     embedding of PAD stays 0.

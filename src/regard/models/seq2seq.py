@@ -19,6 +19,9 @@ class Seq2Seq(Model):
 
     h_j = cell(e(x_j), h_{j-1}),  c = h_S,  s_0 = c,  s_i = cell(e(y_{i-1}), s_{i-1})
 
+    x and y are source and target words, e(x) is the embedding of x, h_j and s_i are the states of encoder and
+    decoder, and S is the source length.
+
     recurrence: cell, width, depth and dropout of encoder and decoder.
     context: "first" or "every". With "first" (Sutskever et al. 2014), c is only the initial decoder state.
         With "every" (Cho et al. 2014), c is also an input of the cell and of the output layer at every step.

@@ -34,7 +34,7 @@ __all__ = ["NORMS", "SIZES", "LayerSettings", "Size", "Transformer", "Transforme
 class Size:
     """The size of a Transformer.
 
-    width: model width.
+    width: size of the embeddings, and of the output of each layer.
     heads: number of attention heads.
     inner: hidden width of the feed-forward layers.
     layers: number of encoder layers.
@@ -60,7 +60,7 @@ class Size:
 
 
 SIZES = {
-    "tiny": Size(width=128, heads=4, inner=256, layers=4),  # Wu et al. 2021, for 10,000s of sentence pairs
+    "tiny": Size(width=128, heads=4, inner=256, layers=4),  # Wu et al. 2021, for small data sets
     "small": Size(width=256, heads=4, inner=1024, layers=4),
     "base": Size(width=512, heads=8, inner=2048, layers=6),  # Vaswani et al. 2017, table 3
     "big": Size(width=1024, heads=16, inner=4096, layers=6),
@@ -171,7 +171,16 @@ class Transformer(Model):
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """Settings that all layers of a Transformer share."""
+    """Settings that all layers of a Transformer share.
+
+    size: widths, and number of heads.
+    position: the position scheme.
+    pre: True for layer normalisation before each sublayer, False for after it.
+    activation: activation of the feed-forward layers: relu, gelu or swiglu.
+    dropout: dropout probability of the output of each sublayer.
+    inner_dropout: dropout probability of attention weights, and inside the feed-forward layers.
+    attention: the score function and the selection of the attention layers.
+    """
 
     size: Size
     position: PositionOption
@@ -200,7 +209,7 @@ class LayerSettings:
 
 
 class TransformerLayer(nn.Module):
-    """One layer: self-attention, cross-attention (decoder only) and the feed-forward layer.
+    """One layer of a Transformer: self-attention, cross-attention (decoder only) and a feed-forward layer.
 
     decodes: whether the layer has cross-attention. If True, its self-attention is causal.
     causal: whether the self-attention is causal in a layer without cross-attention.
@@ -272,7 +281,7 @@ def _check_options(size: str | Size, norm: str, tie: str, source_size: int, targ
 
 
 def find_size(name: str) -> Size:
-    """Return the size with this name."""
+    """Return the Size with this name, such as "base"."""
     if name not in SIZES:
         raise UnknownName("size of Transformer", name, SIZES)
     return SIZES[name]

@@ -26,15 +26,18 @@ POOLINGS: dict[str, Callable[[int, PoolingOptions], nn.Module]] = {
     "first": lambda width, options: FirstPooling(),
     "attention": lambda width, options: options.build(width, POOL),
 }
-"""For each name, a function that creates the pooling layer. Arguments: the width of the states, and the
-options of the pooling."""
+"""For each name of a pooling, a function that creates the pooling layer. The arguments of the function are
+the width of the states, and the options of the pooling."""
 
 
 class TransformerClassifier(Classifier):
     """Text classifier with the encoder of a Transformer (Vaswani et al. 2017).
 
-    layer: x + self(x), then x + FFN(x);  u = pooling(x_1, ..., x_S),  logits as in Classifier
+    layer: x + self(x), then x + FFN(x);  u = pooling(x_1, ..., x_S),  logits = W u + b
 
+    For pairs of texts, see Classifier.
+
+    vocabulary_size, classes: number of tokens, and number of classes.
     size: a name (tiny, small, base, big) or a Size; its decoder_layers are not used.
     position: a position scheme: a name in POSITIONS, a mapping with the name and its options, a Position, or
         "none".
@@ -46,8 +49,9 @@ class TransformerClassifier(Classifier):
     attention: score and select of every self-attention layer, see AttentionOptions; the defaults are
         score="scaled_dot" and select="softmax".
     dropout: dropout probability of embeddings, attention weights, feed-forward layers, the output of each
-        sublayer, the pooled vectors, and the hidden layer for pairs.
-    word_dropout, pairs: see Classifier.
+        sublayer, the pooled vectors, and the hidden layer that classifies pairs.
+    word_dropout: probability of replacing a token by UNK in training.
+    pairs: whether the classifier takes pairs of texts.
     longest: number of positions in the table of position embeddings, for "learned" and "noise".
 
     >>> from regard.data.labelled_batch import LabelledBatch

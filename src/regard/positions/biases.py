@@ -16,7 +16,7 @@ __all__ = ["ALiBi", "Bias", "Relative", "T5Bias"]
 
 
 class Bias(Position):
-    """Base class of schemes that act on scores; pass one to attention(bias=scheme).
+    """Base class of position schemes that act on scores; pass one to attention(bias=scheme).
 
     A scheme adds a bias to the scores; Relative can also add a term to the output.
 
@@ -61,8 +61,10 @@ class ALiBi(Bias):
 
     bias_ij = -m_h |i - j|,  m_h = 2^(-8h/H), h = 1 ... H
 
-    If H is not a power of two, the slopes are chosen as in the authors' code. Let P be the next smaller power
-    of two. The first P heads get the slopes for P heads; the others get every second slope for 2 P heads.
+    i and j are the positions of query and key, and H is the argument `heads`. If H is not a power of two, the
+    slopes are chosen as in the authors' code. Let P be the next smaller power of two. The first P heads get
+    the slopes for P heads; the others get every second slope for 2 P heads.
+
     In this example, the inner products are 0, so the weights of query 0 depend only on the distance.
 
     >>> import regard, torch
@@ -93,8 +95,12 @@ class T5Bias(Bias):
 
     bias_ij = b_h[bucket(j - i)]   (Raffel et al. 2020, section 2.1)
 
-    buckets: number of buckets. Each small distance has its own bucket. Larger distances share buckets, with
-        logarithmic spacing up to the distance `furthest`; all distances beyond it share the last bucket.
+    i and j are the positions of query and key, and h is the head.
+
+    heads: number of heads.
+    buckets: number of buckets. Each small distance has its own bucket; larger distances share buckets.
+    furthest: up to this distance, the spacing of the shared buckets is logarithmic; all distances beyond it
+        share the last bucket.
     bidirectional: whether keys after the query have their own buckets; False for causal attention.
 
     >>> import regard, torch
@@ -119,7 +125,7 @@ class T5Bias(Bias):
         self.table = nn.Parameter(torch.randn(buckets, heads) * 0.02)
 
     def bucket(self, offset: Tensor) -> Tensor:
-        """Return the index of the bucket of each offset j - i, from 0 to buckets - 1."""
+        """Return the index of the bucket, from 0 to buckets - 1, for key position minus query position."""
         count = self.buckets // 2 if self.bidirectional else self.buckets
         later = (offset > 0).long() * count if self.bidirectional else torch.zeros_like(offset)
         distance = offset.abs() if self.bidirectional else (-offset).clamp_min(0)
@@ -146,9 +152,11 @@ class Relative(Bias):
     score_ij += q_i . a^K[clip(j - i)] / sqrt(D)
     output_i += sum_j weight_ij a^V[clip(j - i)]   (eq. 3 and 4)
 
+    i and j are the positions of query and key.
+
     size: width of query and key, D.
     values: width of a value, E; 0 for no value vectors.
-    furthest: distances are clipped to this range, -furthest to furthest.
+    furthest: clip(j - i) limits the distance j - i to the range from -furthest to furthest.
 
     >>> import regard, torch
     >>> x = torch.randn(1, 2, 5, 4)

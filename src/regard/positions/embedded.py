@@ -14,7 +14,7 @@ __all__ = ["Learned", "Noise", "Sinusoidal"]
 
 
 class Embedded(Position):
-    """Base class of schemes that add one vector per position to embeddings (..., T, M)."""
+    """Base class of position schemes that add one vector per position to embeddings (..., T, M)."""
 
     def rows(self, first: int, last: int, like: Tensor) -> Tensor:
         """Return the vectors of positions `first` to `last - 1`, (last - first, M).
@@ -40,7 +40,7 @@ class Embedded(Position):
 
 
 class Table(Embedded):
-    """Base class of schemes that store their vectors in a table, (length, M)."""
+    """Base class of position schemes that store one vector per position in a table, (length, M)."""
 
     table: Tensor
 
@@ -62,8 +62,16 @@ class Table(Embedded):
 class Noise(Table):
     """Add a fixed random vector per position.
 
-    x_t + n_t, with n_t ~ N(0, 1/M). The vectors depend on a seed, are saved with the model, and are not
-    trained. This scheme is a simple baseline. In this example, the token at position 3 gets the same vector
+    x_t + n_t, with n_t ~ N(0, 1/M), where x_t is the embedding at position t
+
+    The vectors depend on `seed`, are saved with the model, and are not trained. This scheme is a simple
+    baseline.
+
+    width: size of the embeddings, M.
+    length: maximum number of positions.
+    seed: seed of the random vectors.
+
+    In this example, the token at position 3 gets the same vector
     whether the sequence is processed as a whole or from start=3 on.
 
     >>> import regard, torch
@@ -86,7 +94,10 @@ class Noise(Table):
 class Learned(Table):
     """Add a learned vector per position (Gehring et al. 2017; Devlin et al. 2018).
 
-    x_t + p_t
+    x_t + p_t, where x_t is the embedding at position t, and p_t a parameter
+
+    width: size of the embeddings, M.
+    length: maximum number of positions.
 
     >>> import regard, torch
     >>> regard.Learned(width=8, length=16)(torch.zeros(1, 5, 8)).shape
@@ -105,7 +116,7 @@ class Learned(Table):
 class Sinusoidal(Embedded):
     """Add sinusoidal position encodings (Vaswani et al. 2017, section 3.5).
 
-    p_t[2i] = sin(t / 10000^(2i/M)),  p_t[2i+1] = cos(t / 10000^(2i/M))
+    p_t[2i] = sin(t / 10000^(2i/M)),  p_t[2i+1] = cos(t / 10000^(2i/M)), for position t and width M
 
     >>> import regard, torch
     >>> regard.Sinusoidal(width=4)(torch.zeros(2, 4))

@@ -33,7 +33,7 @@ class Position(nn.Module):
 def angles(first: int, last: int, size: int, base: float, device: torch.device) -> Tensor:
     """Return the angles t / base^(2i/size) as a float32 tensor (last - first, size / 2).
 
-    t: the positions `first` to `last - 1`. i: the integers from 0 to size / 2 - 1.
+    t stands for the positions `first` to `last - 1`, and i for the integers from 0 to size / 2 - 1.
     """
     rate = base ** (-torch.arange(0, size, 2, device=device).float() / size)
     return torch.arange(first, last, device=device).float()[:, None] * rate

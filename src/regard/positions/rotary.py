@@ -19,8 +19,10 @@ class Rotary(Position):
     (q_2i, q_2i+1) at position t is rotated by the angle t / base^(2i/D)   (Su et al. 2021, eq. 15)
 
     size: the width of a head, D; it must be even.
+    base: the base of the angles. A larger base rotates by smaller angles.
     pairs: which elements are rotated together: "halves" for (i, i + D/2), as in Llama, or "neighbours" for
-        (2i, 2i + 1), as in the paper. The two differ only in the order of the elements of a vector.
+        (2i, 2i + 1), as in the paper. "halves" and "neighbours" differ only in the order of the elements of a
+        vector.
 
     >>> import regard, torch
     >>> rotary, q, k = regard.Rotary(size=4), torch.ones(1, 4), torch.ones(1, 4)

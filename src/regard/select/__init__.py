@@ -63,7 +63,7 @@ def build_select(select: str | Mapping[str, Any] | Select) -> Select:
     options = {"name": select} if isinstance(select, str) else dict(select)
     name = options.pop("name", None)
     if name not in SELECTIONS:
-        hint = 'local-p is an option of the model luong: view="local-p"' if name == "local-p" else ""
+        hint = 'for local-p, set view="local-p" of the model luong' if name == "local-p" else ""
         raise UnknownName("selection", name, SELECTIONS, hint=hint)
     default, known = SELECTIONS[name]
     for option, value in options.items():

@@ -18,8 +18,8 @@ class Hard(Select):
     """Hard attention: sample one key from the softmax (Show, Attend and Tell, Xu et al. 2015, eq. 9).
 
     s ~ Multinoulli(softmax(score)), output = value_s. Sampling has no gradient; for REINFORCE, the result has
-    the fields log_probability and entropy, which have gradients. For a query that sees no key, `chosen` is -1
-    and these two fields are 0.
+    the fields log_probability and entropy, which have gradients. If a query sees no key, `chosen` is -1, and
+    log_probability and entropy are 0.
 
     generator: random number generator. Default: torch's global one.
 

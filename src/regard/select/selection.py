@@ -14,12 +14,12 @@ LOOKS = ("alignment", "entropy", "mass", "rows", "top", "weights")
 
 
 class Selection(NamedTuple):
-    """The result of Select.choose(): the weights (B, H, T, S), and optional values for each query, (B, H, T).
+    """The result of Select.choose(): weights (B, H, T, S), and values per query, each (B, H, T) or None.
 
     lse: log-sum-exp of the scores.
     chosen: index of the selected key.
     log_probability: log-probability of the selected key.
-    entropy: entropy of the softmax. A value is None if the selection does not compute it.
+    entropy: entropy of the softmax.
 
     >>> import regard, torch
     >>> scores, visible = torch.zeros(1, 1, 1, 4), torch.ones(1, 1, 1, 4, dtype=torch.bool)
@@ -50,7 +50,7 @@ class Select:
     why_not: ClassVar[str] = ""
 
     def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
-        """Return the weights for scores (B, H, T, S); keys that are not visible must get exactly 0."""
+        """Return a Selection with the weights for the scores; hidden keys must get a weight of exactly 0."""
         raise TypeError(f"{type(self).__name__} does not implement choose()")
 
     def visible(self, visible_BHTS: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ class Gate(Select):
     """
 
     looks: ClassVar[tuple[str, ...]] = tuple(look for look in LOOKS if look != "entropy")
-    why_not: ClassVar[str] = "the weights do not sum to 1, so they have no entropy"
+    why_not: ClassVar[str] = "request another field: the weights do not sum to 1, so they have no entropy"
 
     def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
         return Selection(

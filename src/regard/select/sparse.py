@@ -39,7 +39,7 @@ class Sparse(Select):
                     "Sparse()",
                     f"alpha is {self.alpha}",
                     expected="1.5 (entmax) or 2 (sparsemax)",
-                    hint="alpha = 1 is Soft(), alpha = infinity is Best()",
+                    hint="use Soft() for alpha = 1, or Best() for alpha = infinity",
                 )
             )
 

@@ -1,4 +1,6 @@
-"""Tasks: what can be trained in a run folder. To add a task: add its folder here, and one line in TASKS.
+"""Tasks: translation, language modelling and text classification. `regard train` trains a model for a task.
+
+To add a task: add its folder here, and one line in TASKS (task_table.py).
 
 A task is a subclass of RunTask (runs/run_task.py). It defines its settings, data, model, loss and metrics,
 and the object that load() returns.

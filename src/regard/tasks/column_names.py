@@ -13,7 +13,7 @@ COLUMNS = (
     "header line."
 )
 FIELDS = "The source and the target field of --jsonl: two names. a.b is the field b inside the field a."
-"""Help texts of the options."""
+"""Help texts of --columns and --fields."""
 
 HEADER_WORDS = frozenset(
     {
@@ -26,7 +26,7 @@ HEADER_WORDS = frozenset(
         *("swedish", "thai", "turkish", "ukrainian", "urdu", "vietnamese"),
     }
 )
-"""The words of column names in header lines of translation data: sides, and codes and names of languages."""
+"""Words that are usual in column names of translation data, e.g. "source", "en" or "english"."""
 
 DIGITS = 9
 """Maximum number of digits of a column number. A longer number is an error."""

@@ -10,16 +10,22 @@ __all__ = ["COLUMNS", "FAITHFULNESS", "FIELDS", "JSONL", "PAGE", "SPLIT", "TEST_
 
 TEST_FILE = CommandOption(
     "--test-file",
-    "File to evaluate on, in the format of --train-file of regard train; may be repeated.",
+    "File to evaluate on, in the format of --train-file of regard train. May be repeated.",
     "FILE",
     list[str],
     shown_default="the validation data of the run",
 )
 TSV = CommandOption(
-    "--tsv", "TSV file of sentence pairs, or of labelled texts (see --columns).", "FILE", list[str]
+    "--tsv",
+    "TSV file with sentence pairs, or with labelled texts (see --columns). May be repeated.",
+    "FILE",
+    list[str],
 )
 JSONL = CommandOption(
-    "--jsonl", "JSON lines file of sentence pairs, or of labelled texts (see --fields).", "FILE", list[str]
+    "--jsonl",
+    "JSON lines file with sentence pairs, or with labelled texts (see --fields). May be repeated.",
+    "FILE",
+    list[str],
 )
 COLUMNS = CommandOption(
     "--columns",
@@ -43,7 +49,8 @@ SPLIT = CommandOption(
 PAGE = CommandOption("--page", "Write an HTML page of the results.", "FILE.html", Path)
 FAITHFULNESS = CommandOption(
     "--faithfulness",
-    "Also measure how much the output depends on the words that it attends to (slow).",
+    "Also measure how much the predictions of the model change without the words that have the largest "
+    "attention weights (slow).",
     kind=bool,
     default=False,
 )

@@ -22,10 +22,10 @@ TASKS = {
 """Name of a task -> its module and class. The module is imported when the task is used."""
 
 DEFAULT = "translation"
-"""The task that is used if neither --task of `regard train` nor config.toml names one."""
+"""The task that is used if neither --task of `regard train` nor config.toml names a task."""
 
 OWN = "package.module:Class"
-"""The form in which a user names a task that is not in TASKS: its module and its class."""
+"""How a user names a task that is not in TASKS: its module, a colon, and its class."""
 
 
 def find_task(name: str) -> type[RunTask]:
@@ -62,8 +62,9 @@ def find_task(name: str) -> type[RunTask]:
 def task_of(folder: str | Path, task: str | type[RunTask] | None = None) -> type[RunTask]:
     """Return the class of the task that the config.toml of a run folder names.
 
-    task: the name or class of the task; required if the task is not in TASKS. A run folder may come from
-    somebody else, so its config.toml alone never makes Regard import a module.
+    folder: the run folder. It may come from somebody else, so Regard never imports a module only because
+        config.toml names it.
+    task: the name or class of the task; required if the task is not in TASKS.
     """
     if isinstance(task, type):
         return task
@@ -99,7 +100,8 @@ def load(
     task: only for a task of your own: its class, or package.module:Class.
     seed: one of the seeds of a run that was trained with --seeds; load(folder, seed=2) loads the run folder
         folder/seed-2.
-    options: the options of the returned object; for translation, see regard.decoding.Translator.
+    options: further arguments of the returned object; for translation, those of regard.decoding.Translator,
+        for example search=Beam(size=5).
 
     >>> import regard, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -118,10 +120,12 @@ def load(
 
 
 def load_task(folder: str | Path, device: str = "cpu", task: str | None = None) -> Any:
-    """Build the task of a run folder with untrained weights, for regard.training.nonfinite_steps.replay().
+    """Build the task of a run folder with untrained weights.
 
-    device: the kind of device that the run was trained on, because on a GPU batches are padded differently
-        (for CUDA graphs).
-    task: as in load().
+    regard.training.nonfinite_steps.replay() needs it to repeat a training step whose loss was not finite.
+
+    device: the kind of device that the run was trained on (cpu, cuda or mps): on a GPU, batches are padded
+        differently (for CUDA graphs).
+    task: only for a task that is not part of Regard: package.module:Class.
     """
     return importlib.import_module("regard.runs.train_run").build_task(task_of(folder, task), folder, device)

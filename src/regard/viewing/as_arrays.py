@@ -22,7 +22,8 @@ HINTS = {
 }
 """The hint of the error message for weights of the wrong shape.
 
-The keys are (expected dimensions, whether the array that the user passed has at least two dimensions)."""
+The first part of a key is the expected shape, one letter per dimension (H heads, T queries, S keys). The
+second part is True if the array that the user passed has at least two dimensions."""
 
 
 def checked_weights(
@@ -31,10 +32,12 @@ def checked_weights(
     """Return the weights as a float64 array, and the weight at the top of the colour scale.
 
     call: the name of the public function, for error messages.
+    weights: an array, a tensor or lists.
     letters: the expected dimensions, for example "HTS" for an array of shape (H, T, S).
     most: the weight at the top of the colour scale. None: the largest weight.
 
-    Raises ArgumentError for any other shape, and for negative or infinite weights; NaN is allowed.
+    Raises ArgumentError if the number of dimensions differs from `letters`, and for negative or infinite
+    weights; NaN is allowed.
     """
     if weights is None or hasattr(weights, "weights"):
         problem = (
@@ -63,7 +66,7 @@ def checked_weights(
         raise ArgumentError(message(call, problem, expected=expected, hint=hint))
     if (array < -1e-6).any() or numpy.isinf(array).any():
         problem = f"weights range from {numpy.nanmin(array):g} to {numpy.nanmax(array):g}"
-        hint = "scores are not weights: attention(..., look=Look(weights=True)) returns the weights"
+        hint = "pass weights instead of scores: attention(..., look=Look(weights=True)).weights"
         raise ArgumentError(message(call, problem, expected="finite numbers >= 0", hint=hint))
     if most is not None and not most > 0:
         raise ArgumentError(message(call, f"most is {most}", expected="a number greater than 0"))

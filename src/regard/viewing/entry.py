@@ -1,4 +1,4 @@
-"""Entry: one translation as words and alignment weights, printed in the terminal or written to a page."""
+"""Entry: one translation as words and attention weights, printed in the terminal or written as HTML."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def safe(text: str) -> str:
 
 @cache
 def static(name: str) -> str:
-    """Return the text of a file in this package: a style sheet or a script."""
+    """Return the text of a file in this package: a CSS or JavaScript file."""
     return resources.files("regard.viewing").joinpath(name).read_text(encoding="utf-8")
 
 

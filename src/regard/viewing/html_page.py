@@ -78,7 +78,7 @@ def page(entries: Iterable[Entry], title: str = "Translations", about: str = "")
 
 
 def fragment(entry: Entry) -> str:
-    """Return one translation as an HTML fragment for a notebook. It contains its style and no script.
+    """Return one translation as an HTML fragment for a notebook. It contains its CSS and no JavaScript.
 
     >>> from regard.viewing import Entry, fragment
     >>> text = fragment(Entry(["고양이"], ["cat"], [[1.0]]))
@@ -124,7 +124,7 @@ def _article(entry: Entry, number: int | None, unfolded: bool) -> Iterator[str]:
 
 
 def shown(entry: Entry) -> tuple[int, int]:
-    """Return how many rows and how many columns the table of weights has; see LONGEST."""
+    """Return how many rows and how many columns of the weights the table shows: at most LONGEST each."""
     rows, columns = (0, 0) if entry.weights is None else entry.weights.shape
     return min(rows, LONGEST), min(columns, LONGEST)
 
@@ -181,8 +181,8 @@ def table(entry: Entry) -> Iterator[str]:
 def _cell(weight: float, level: float) -> str:
     """Return the HTML of a table cell with a weight, rounded to two digits.
 
-    level: the colour of the cell, from 0 to 1; a CSS class sets it, because the Content-Security-Policy
-        allows no inline styles.
+    level: the colour of the cell, from 0 (smallest weight) to 1 (largest). A CSS class sets the colour,
+        because the Content-Security-Policy of the page allows no inline styles.
     """
     if weight != weight:
         return "<td>?</td>"

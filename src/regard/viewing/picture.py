@@ -48,7 +48,7 @@ def picture(
     word: Word | None = None,
     title: str | None = None,
 ) -> Picture:
-    """Draw recorded attention: print it, show it in a notebook, or save it as .png, .svg, .pdf or .gif.
+    """Draw recorded attention as a Picture, to print, to display in a notebook, or to save as a file.
 
     seen: a Seen; a Translation, whose subwords are joined to words; or the result of record() for one
         sequence, whose words are the positions 0, 1, 2, ...
@@ -61,6 +61,8 @@ def picture(
     head: index of one head. Default: the mean over heads.
     word: the word to draw, as an index or as text: a key in the view "word", a query in the view "shaded".
     title: a line above the picture. Default: the title of `seen`, usually the target sentence.
+
+    The method save() of the result writes a .png, .svg, .pdf or .gif file.
 
     >>> from regard.viewing import Seen, Site, picture
     >>> site = Site("decoder.cross", [[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"])
@@ -102,7 +104,7 @@ def _sites_drawn(seen: Seen) -> Iterator[str]:
 def _uniformity(seen: Seen, view: str, site: str | None, head: int | None) -> Iterator[str]:
     """Yield a note if the weights are nearly uniform.
 
-    Without the note, the shades would make small differences look important.
+    The colour scale ends at the largest weight, so it makes small differences look important.
     """
     if view in NOT_AVERAGED:
         return
@@ -184,7 +186,7 @@ def _player(seen: Seen, site: str | None, head: int | None, word: Word | None, t
     choice = chosen(seen, site, head)
     if choice.kind != "cross":
         problem = f"view 'player' needs cross-attention, but {choice.about} is not a cross-attention site"
-        hint = "site='cross' draws all cross-attention; view='self' draws self-attention"
+        hint = "use site='cross' to draw all cross-attention, or view='self' to draw self-attention"
         raise ArgumentError(message("picture()", problem, hint=hint))
     encoder, decoder = _own(seen, "encoder"), _own(seen, "decoder")
     reading = mean_of(encoder, head).weights if encoder else None
@@ -197,7 +199,7 @@ def _long(seen: Seen, site: str | None, head: int | None, word: Word | None, tit
     names = [each.name for each in seen.long]
     if not names:
         problem = "there are no sites of long sequences (Seen.long is empty)"
-        hint = "regard.viewing.pooled(...) makes them; view='matrix' draws the other sites"
+        hint = "make them with regard.viewing.pooled(...), or use view='matrix' to draw the other sites"
         raise ArgumentError(message("picture()", problem, hint=hint))
     if site is not None and site not in names:
         raise UnknownName("long site", site, names)
@@ -258,7 +260,7 @@ def _no_self_attention(seen: Seen) -> ArgumentError:
         likely = next((each.name for each in seen.sites if each.role.kind == "self"), names[0])
         hint = f"name the site to draw: picture(..., 'self', site={likely!r})"
         if all(each.kind == "cross" for each in seen.sites):
-            hint = "a Transformer translator records its self-attention with look='*'"
+            hint = "choose another view, or record self-attention: translate with a Transformer and look='*'"
     return ArgumentError(message("picture()", problem, hint=hint))
 
 
@@ -268,9 +270,12 @@ def _own(seen: Seen, part: str) -> list[Site]:
 
 
 def _past(choice: Chosen, count: int) -> NDArray[numpy.float64] | None:
-    """Return the weights (T, T) of decoder self-attention between target words, without BOS.
+    """Return the decoder self-attention weights (T, T) between target words, without the column of BOS.
 
-    count: T, the number of target words. Returns None if the rows or columns are not the target words.
+    choice: decoder self-attention weights with the words of their rows and columns.
+    count: T, the number of target words.
+
+    Returns None if the rows or columns are not the target words.
     """
     skipped = 1 if choice.columns[:1] == (BEGIN,) else 0
     weights = choice.weights[:, skipped:]

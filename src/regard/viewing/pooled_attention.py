@@ -21,10 +21,10 @@ from regard.viewing.as_arrays import checked_weights
 __all__ = ["MAP", "Pooled", "largest", "pooled", "pooled_from_top"]
 
 MAP = 256
-"""Maximum number of blocks along each side of the map."""
+"""Maximum number of blocks into which the rows, and the columns, of a matrix are divided."""
 
 STRIP = 2**22
-"""Number of weights that are processed at a time: a larger array is divided into strips of this size."""
+"""Approximate number of weights that are processed at a time. A larger array is divided by rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +35,11 @@ class Pooled:
     weights: (H, T, k), the k largest weights of each row, largest first. Rows with fewer weights are padded
         with 0.
     keys: (H, T, k), the positions of the keys of these weights; -1 for padding.
-    maxima, means: (H, t, s), the maximum and the mean of each block; t and s are at most 256.
+    maxima, means: (H, t, s), the maximum and the mean of each block: each matrix (T, S) is divided into
+        t x s blocks. t and s are at most 256.
     rows, columns: the T queries and S keys as text.
-    whole: True if the block map was computed from all weights; False if it was computed from the k largest
-        weights of each row only. Then the means are too small.
+    whole: True if maxima and means were computed from all weights. False if they were computed from the k
+        largest weights of each row only: the means are too small.
     """
 
     name: str
@@ -80,12 +81,14 @@ class Pooled:
 
 
 def pooled(name: str, weights: Any, rows: Sequence[str], columns: Sequence[str], top: int = 32) -> Pooled:
-    """Return a Pooled: the `top` largest weights of each row, and a block map.
+    """Return a Pooled: the `top` largest weights of each row, and the maximum and mean of each block.
+
+    A block is a rectangle of neighbouring queries and keys; there are at most 256 x 256 blocks.
 
     name: the name of the site.
-    weights: an array (H, T, S) or (T, S), for example a memory map. Or an iterable of strips of n rows each,
-        (H, n, S) or (n, S), in row order, as Look(rows=...) records them. Only one strip is in memory at a
-        time.
+    weights: an array (H, T, S) or (T, S), for example a numpy.memmap. Or an iterable of strips of n rows
+        each, (H, n, S) or (n, S), in row order, as Look(rows=...) records them. Only one strip is in memory
+        at a time.
     rows, columns: the T queries and S keys as text.
     top: the number of weights of each row to keep.
 
@@ -142,8 +145,9 @@ def pooled_from_top(name: str, top: Any, rows: Sequence[str], columns: Sequence[
     top: attended.top, with weights and keys of shape ([H,] T, k).
     rows, columns: the T queries and S keys as text.
 
-    The block map is computed from these weights only. The maximum of a block is exact if it is among the k
-    largest weights of its row. The means are too small.
+    The maximum and the mean of each block (a rectangle of neighbouring queries and keys) are computed from
+    these weights only. The maximum of a block is exact if it is among the k largest weights of its row. The
+    means are too small.
 
     In the example, each block has 2 x 2 weights.
 
@@ -214,9 +218,9 @@ def _strips(weights: Any) -> Iterator[NDArray[Any]]:
 
 
 def largest(strip: NDArray[Any], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the keys and the values of the `top` largest weights of each row, largest first.
+    """Return the key indices and the weights of the `top` largest weights of each row, largest first.
 
-    If a weight is 0, its key is -1.
+    If a weight is 0, its key index is -1.
     """
     some = numpy.argpartition(strip, -top, axis=-1)[..., -top:] if top else strip[..., :0].astype(int)
     weights = numpy.take_along_axis(strip, some, -1)
@@ -228,7 +232,13 @@ def largest(strip: NDArray[Any], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
 def _pool(
     strip: NDArray[Any], first: int, sizes: tuple[int, int], maxima: NDArray[Any], sums: NDArray[Any]
 ) -> None:
-    """Update the maxima and sums of the blocks, in place, with a strip of rows that starts at row `first`."""
+    """Update the maximum and the sum of each block, in place, with some rows of the weights.
+
+    strip: (H, n, S), n rows of the weights.
+    first: the index of the first of these rows.
+    sizes: (T, S).
+    maxima, sums: (H, t, s), the numbers to update, for t x s blocks.
+    """
     side, across = _side(sizes[0]), numpy.arange(0, sizes[1], _side(sizes[1]))
     blocks = numpy.arange(first, first + strip.shape[1]) // side
     down = numpy.flatnonzero(numpy.diff(blocks, prepend=-1))

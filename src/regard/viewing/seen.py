@@ -25,8 +25,10 @@ __all__ = ["Seen", "Site"]
 
 SITE, ARRAYS = ("name", "rows", "columns", "row_words", "column_words", "role"), ("weights", "values")
 LONG, LONG_ARRAYS = ("name", "rows", "columns", "whole"), ("keys", "weights", "maxima", "means")
-"""The fields that are saved in a file. SITE and ARRAYS are fields of a Site; LONG and LONG_ARRAYS are fields
-of a Pooled. SITE and LONG are saved in the JSON header, ARRAYS and LONG_ARRAYS as arrays."""
+"""The fields that a saved Seen has for each site.
+
+SITE and ARRAYS are fields of a Site; LONG and LONG_ARRAYS are fields of a Pooled. SITE and LONG are saved in
+the JSON header, ARRAYS and LONG_ARRAYS as arrays."""
 
 TEXT = {
     "source": [str],
@@ -42,8 +44,9 @@ TEXT = {
 SITE_TEXT = {"name": str, "rows": [str], "columns": [str], "row_words": [int], "column_words": [int]}
 SITE_TEXT |= {"role": [str]}  # missing in files of earlier versions
 LONG_TEXT = {"name": str, "rows": [str], "columns": [str], "whole": bool}
-"""The types of the values in the JSON header: TEXT for a Seen, SITE_TEXT for a Site, LONG_TEXT for a Pooled.
-[str] means a list of str."""
+"""The types of the values in the JSON header of a saved Seen.
+
+TEXT is for the Seen, SITE_TEXT for a Site, LONG_TEXT for a Pooled. [str] means a list of str."""
 
 BEGIN = "<s>"
 """The begin-of-sentence token: the first input of a decoder."""
@@ -51,7 +54,7 @@ BEGIN = "<s>"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Seen:
-    """The recorded attention of one sentence, with its subwords and words.
+    """The recorded attention of one sentence or one translation, with its subwords and words.
 
     sites: a Site for each recorded attention layer.
     source, target: subwords, including "</s>".
@@ -160,7 +163,7 @@ class Seen:
         sites = [site for site in self.sites if site.values is not None]
         if not sites:
             problem = "no site has value norms"
-            hint = "words() drops them, so call it last: seen.weighted_by_values().words()"
+            hint = "call words() last, because it drops the value norms: seen.weighted_by_values().words()"
             raise ArgumentError(message("weighted_by_values()", problem, hint=hint))
         weighted = replace(self, sites=tuple(site.weighted_by_values() for site in sites))
         return weighted.noted("weights are multiplied by value norms")
@@ -181,9 +184,9 @@ class Seen:
         with L the number of layers, and W the self-attention weights of a layer, averaged over heads (Abnar
         and Zuidema 2020, eq. 1).
 
-        part: "encoder" or "decoder".
+        part: "encoder" or "decoder": whose self-attention layers to use.
 
-        Returns a Site whose rows and columns are the tokens of that part.
+        Returns a Site whose weights are R. Its rows and columns are the tokens of the encoder or decoder.
 
         >>> weights = numpy.full((2, 2, 2), 0.5)
         >>> sites = [Site(f"encoder.{layer}.self", weights, ("a", "b"), ("a", "b")) for layer in range(2)]
@@ -262,9 +265,10 @@ class Seen:
     def _words_of(self, pieces: tuple[str, ...], target_first: bool) -> tuple[int, ...]:
         """Return the word index of each subword in `pieces`.
 
-        The subwords are compared with the source, the target and the decoder input. If they equal none of
-        these, each subword is a word.
-        target_first: whether the target is compared before the source.
+        `pieces` is compared with the subwords of the source, of the target and of the decoder input. If it
+        is equal to none of these sequences, each subword is a word.
+
+        target_first: whether `pieces` is compared with the target before the source.
         """
         sides = [(self.source, self.source_words), (self.target, self.target_words)]
         read = ((BEGIN, *self.target[:-1]), (-1, *self.target_words[:-1]))

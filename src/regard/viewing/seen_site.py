@@ -24,11 +24,12 @@ class Site:
     name: for example "decoder.cross" or "encoder.0.self".
     weights: (H, T, S), or (T, S) for attention without heads.
     rows, columns: the T queries and the S keys as text.
-    values: (H, S), the norms of the values, if known.
+    values: (H, S), the norm of the value vector of each key, if known.
     row_words: for each row (a subword), the index of its word; -1 for special tokens. Default: the word
         indices of the Seen that contains the site.
     column_words: the same for each column.
-    role: what the queries and keys are. Default: derived from the name by regard.roles.role_by_name().
+    role: a regard.roles.Role: whether this is self- or cross-attention, and which sequences the queries and
+        keys come from. Default: derived from the name by regard.roles.role_by_name().
 
     >>> Site("decoder.cross", [[0.9, 0.1]], ["cat"], ["고양이", "</s>"])
     Site('decoder.cross', H=1 T=1 S=2)
@@ -79,7 +80,10 @@ class Site:
 
     @property
     def kind(self) -> str:
-        """The kind of attention, for grouping: "encoder" and "decoder" for self-attention, else the role."""
+        """The kind of attention, to group layers: "encoder" or "decoder" for self-attention.
+
+        For other attention it is the kind of the role, for example "cross".
+        """
         if self.role.kind not in ("", "self"):
             return self.role.kind
         parts = {"source": "encoder", "target": "decoder", "input": "decoder"}
@@ -123,10 +127,10 @@ class Site:
         )
 
     def weighted_by_values(self) -> Site:
-        """Return a copy with each weight multiplied by the norm of its value."""
+        """Return a copy with each weight multiplied by the norm of the value vector of its key."""
         if self.values is None:
             problem = "this site has no value norms"
-            hint = "words() drops them: call weighted_by_values() before words()"
+            hint = "call weighted_by_values() before words(), which drops the value norms"
             raise ArgumentError(message(f"{self.name}.weighted_by_values()", problem, hint=hint))
         return replace(self, weights=self.weights * self.values[:, None], values=None)
 
@@ -161,15 +165,20 @@ def taken(items: Sequence[Any], places: Iterable[int]) -> tuple[Any, ...]:
 
 
 def firsts(numbers: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the word index of each group. All positions of a group have the same word index.
+    """Return the word index of each group of subwords. All subwords of a group belong to the same word.
 
-    numbers: the word index of each position.
+    numbers: the word index of each subword.
+    groups: the positions of the subwords of each group.
     """
     return tuple(numbers[group[0]] for group in groups)
 
 
 def spelled_words(pieces: Sequence[str], groups: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """Return the text of each group of subwords. A group that is only a space becomes ␣."""
+    """Return the text of each group of subwords. A group that is only a space becomes ␣.
+
+    pieces: the subwords.
+    groups: the positions of the subwords of each group.
+    """
     return tuple(spelled_or_space([pieces[place] for place in group]) for group in groups)
 
 

@@ -55,7 +55,7 @@ def to_svg(drawing: RenderableType, width: int = 88, title: str = "") -> str:
 
 
 def _marks(line: list[Segment], top: float) -> list[Mark]:
-    """Return the marks of one line: its background boxes, then its words.
+    """Return the marks (parts of an SVG picture) of one line of text: background boxes, then words.
 
     Each word is stretched to the width of its terminal cells.
 

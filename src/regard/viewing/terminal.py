@@ -1,4 +1,4 @@
-"""Draw weights in the terminal: a row for each query, a column for each key, a shade for each weight.
+"""Draw weights in the terminal: draw() as a matrix of coloured cells (queries x keys), bars() as bars.
 
 The results of `draw` and `bars` can be printed in colour with rich (`rich.print(draw(...))`), as plain
 characters with print(), or saved with `to_svg`.
@@ -57,13 +57,17 @@ class Drawing(Shown):
             yield line
 
     def lines(self, shades: Shades, width: int) -> Iterator[Text]:
-        """Yield the lines of the drawing for a console of this width."""
+        """Yield the lines of the drawing.
+
+        shades: draws cells and bars with the colours of the console.
+        width: the width of the console in terminal cells.
+        """
         raise TypeError(f"{type(self).__name__} does not implement lines()")
 
 
 @dataclass(frozen=True, eq=False)
 class Matrix(Drawing):
-    """A matrix of weights, drawn by `draw`."""
+    """A matrix of weights in the terminal, the result of `draw`. For the fields, see draw()."""
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]
@@ -141,7 +145,7 @@ class Matrix(Drawing):
 
 @dataclass(frozen=True, eq=False)
 class Bars(Drawing):
-    """One row of weights, drawn by `bars`."""
+    """One row of weights as bars in the terminal, the result of `bars`. For the fields, see bars()."""
 
     weights: NDArray[numpy.float64]
     labels: tuple[str, ...]
@@ -221,7 +225,7 @@ def bars(
 
 @dataclass(frozen=True, eq=False)
 class Beside(Shown):
-    """Several drawings side by side, made by `beside`."""
+    """Several drawings side by side in the terminal, the result of `beside`."""
 
     drawings: tuple[RenderableType, ...]
 

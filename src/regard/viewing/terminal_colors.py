@@ -16,7 +16,11 @@ _RAMP = ((20, 23, 31), (33, 60, 96), (38, 122, 142), (122, 196, 152), (253, 246,
 
 
 class Shades:
-    """Draws cells and bars for one console. With fewer than 256 colours, it uses block characters."""
+    """Draws cells and bars for one console.
+
+    If the console has fewer than 256 colours, weights are shown by block characters (░▒▓█), or by .:*# if
+    its encoding has no block characters.
+    """
 
     def __init__(self, console: Console, options: ConsoleOptions):
         self.colour = console.color_system in ("256", "truecolor") and not console.no_color
@@ -27,7 +31,8 @@ class Shades:
     def cell(self, level: float, width: int, number: str = "") -> tuple[str, Style]:
         """Return text and style of a matrix cell.
 
-        level: from 0 to 1, or NaN.
+        level: the weight as a fraction of the largest weight, from 0 to 1, or NaN.
+        width: the width of the cell in terminal cells (widths of one narrow character).
         number: the weight as text, to write in the cell; "" for none.
         """
         if level != level:
@@ -44,7 +49,11 @@ class Shades:
         return (block * max(width - 1, 1)).ljust(width), Style()
 
     def bar(self, level: float, width: int) -> tuple[str, Style]:
-        """Return the text and style of a bar of level * width terminal cells, rounded to half a cell."""
+        """Return the text and style of a bar of level * width terminal cells, rounded to half a cell.
+
+        level: the weight as a fraction of the weight of a bar of full length.
+        width: the full length in terminal cells.
+        """
         whole, half = divmod(round(level * width * 2) if level == level else 0, 2)
         if self.plain:
             return "#" * (whole + half), Style()
@@ -52,7 +61,7 @@ class Shades:
 
 
 def ramp(level: float) -> Color:
-    """Return the colour of a level from 0 to 1."""
+    """Return the terminal colour of a weight. level: the weight as a fraction of the largest weight."""
     place = min(max(level, 0.0), 1.0) * (len(_RAMP) - 1)
     low = min(int(place), len(_RAMP) - 2)
     mixed = (a + (b - a) * (place - low) for a, b in zip(_RAMP[low], _RAMP[low + 1], strict=True))

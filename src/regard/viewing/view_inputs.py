@@ -47,7 +47,10 @@ def seen_of(source: object, call: str) -> Seen:
 
 
 def drawable(source: object, call: str) -> Seen:
-    """Do the same as seen_of(), but join the subwords of a Translation to words."""
+    """Convert an object that contains recorded attention to a Seen, as seen_of() does.
+
+    The only difference: the subwords of a Translation are joined to words. For the arguments, see seen_of().
+    """
     seen = seen_of(source, call)
     return seen if seen is source or isinstance(source, Mapping) else seen.words()
 
@@ -64,14 +67,14 @@ def _recorded(record: Mapping[str, Sequence[Any]], call: str) -> Seen:
 
 
 def _joined(name: str, calls: Sequence[Any], call: str) -> NDArray[Any]:
-    """Return the recorded weights of a site for one sequence, (H, T, S).
+    """Return the recorded weights of a site (an attention layer) for one sequence, (H, T, S).
 
     If the site was called several times with one query each, as in step-by-step decoding, the weights of all
-    calls are joined.
+    calls are concatenated.
 
     name: the name of the site.
-    calls: its recorded calls.
-    call: the public function, for error messages.
+    calls: the recorded results of the calls of the site.
+    call: the name of the public function, for error messages.
     """
     weights = [_weights(name, each, call) for each in calls]
     if len(weights) > 1 and any(each.shape[-2] != 1 for each in weights):
@@ -94,7 +97,7 @@ def _weights(name: str, attended: Any, call: str) -> NDArray[Any]:
     array = numpy.asarray(weights.detach().cpu().float().numpy() if hasattr(weights, "detach") else weights)
     if array.ndim > 2 and array.shape[0] != 1:
         problem = f"site {name!r} was called with a batch of {array.shape[0]} sequences"
-        hint = "record a batch of one sequence"
+        hint = "call the model with a batch of one sequence while it is recorded"
         raise ArgumentError(message(call, problem, expected="one sequence", hint=hint))
     array = array[0] if array.ndim > 2 else array
     return array if array.ndim == 3 else array[None]

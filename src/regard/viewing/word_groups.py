@@ -17,7 +17,7 @@ SHOWN_SPACE = "\u2423"
 """The character that is shown for a token that is only a space: ␣."""
 
 _BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")
-"""The byte tokens of SentencePiece (byte fallback), for characters that are not in the vocabulary."""
+"""Matches byte tokens such as <0xEC>, which SentencePiece uses for characters outside the vocabulary."""
 
 
 def grouped(numbers: Sequence[int]) -> list[list[int]]:
@@ -61,7 +61,10 @@ def spelled_or_space(pieces: Sequence[str]) -> str:
 def joined(
     weights: NDArray[numpy.float32], groups: Sequence[Sequence[int]], axis: int
 ) -> NDArray[numpy.float32]:
-    """Sum weights over the subwords of each word, along one axis. groups: the result of grouped()."""
+    """Sum weights over the subwords of each word, along one axis.
+
+    groups: the positions of the subwords of each word, from grouped().
+    """
     if not groups:
         return weights
     order = [place for group in groups for place in group]

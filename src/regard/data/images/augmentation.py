@@ -19,11 +19,12 @@ class Augmentation:
     """Random crops and horizontal flips of images, different in each epoch.
 
     size: width and height of the crops in pixels; None: images are not cropped.
-    flip: whether half of the images are mirrored. Set it to False if captions contain "left" or "right".
+    flip: whether to mirror images horizontally, each with probability 0.5. Set it to False if captions
+        contain "left" or "right".
     seed: random seed.
 
-    What happens to an image depends only on seed, epoch and index of the image, not on its batch. So a
-    resumed run continues exactly. For validation, use centre_crop().
+    The crop and the flip of an image depend only on seed, epoch and index of the image, not on its batch. So
+    a resumed training run has the same images as an uninterrupted one. For validation, use centre_crop().
 
     >>> images = torch.arange(16).view(1, 1, 4, 4).expand(2, 3, 4, 4)
     >>> crops = Augmentation(size=2, seed=1)(images, indices=[7, 8], epoch=0)
@@ -54,7 +55,7 @@ class Augmentation:
             problem = f"there are {len(images)} images and {len(numbers)} indices"
             raise ArgumentError(message(call, problem, expected="one index for each image"))
         _check_not_negative(call, epoch=epoch, index=min(numbers, default=0))
-        # Raw random bits are the same in every version of numpy; those of its distributions may change.
+        # Raw random bits are the same in every version of numpy; the results of its distributions may change.
         drawn = [
             numpy.random.PCG64(numpy.random.SeedSequence((self.seed, epoch, number))).random_raw(3)
             for number in numbers
@@ -67,7 +68,7 @@ class Augmentation:
         rows = tops.astype(numpy.int64)[:, None] + numpy.arange(size[0])
         columns = lefts.astype(numpy.int64)[:, None] + numpy.arange(size[1])
         columns = numpy.where(flips[:, None], columns[:, ::-1], columns)
-        # One gather for the whole batch, on the device of the images.
+        # Crop and flip the whole batch with one indexing operation, on the device of the images.
         row_index, column_index = (torch.from_numpy(each).to(images.device) for each in (rows, columns))
         batch = torch.arange(len(images), device=images.device)[:, None, None, None]
         channel = torch.arange(images.shape[1], device=images.device)[None, :, None, None]
@@ -75,7 +76,7 @@ class Augmentation:
 
 
 def centre_crop(images: Tensor, size: int) -> Tensor:
-    """Return the centre of images: (..., H, W) becomes (..., size, size).
+    """Crop images to the square in their centre: (..., H, W) becomes (..., size, size).
 
     >>> centre_crop(torch.arange(25).view(5, 5), 3).tolist()
     [[6, 7, 8], [11, 12, 13], [16, 17, 18]]

@@ -30,14 +30,18 @@ SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", "
 """Files with these extensions in the folder of images count as images."""
 
 CHOICES = ("error", "skip")
-"""What to do about an empty caption or a missing image: raise DataError, or leave it out and count it."""
+"""What to do with an empty caption or a missing image: raise DataError, or leave it out and count it."""
 
 
 MISSING = Setting("read_captions", "missing", "skip")
 
 
 class CaptionedImage(NamedTuple):
-    """The path of an image file, and its captions."""
+    """An image with captions.
+
+    path: the path of the image file.
+    captions: the captions of the image.
+    """
 
     path: Path
     captions: tuple[str, ...]
@@ -47,12 +51,14 @@ class CaptionedImage(NamedTuple):
 class CaptionedImages:
     """Images with one or more captions each; read_captions() returns them.
 
-    folder: the folder of images. names: the name of each image file, relative to the folder.
-    captions: the captions of each image. splits: the split of each image; None if the file has no splits.
-    places: the file and line, or the file and image, from which each image was read, for messages.
+    folder: the folder of images.
+    names: the name of each image file, relative to the folder.
+    captions: the captions of each image.
+    splits: the split of each image, such as "train"; None if the caption file has no splits.
+    places: for each image, the caption file and the line (or the entry) in it, for messages.
     source: the names of the caption files.
-    uncaptioned: names of images without a caption: images that the caption file lists without captions, and
-        image files in the folder that it does not name. They are left out.
+    uncaptioned: names of images that were left out because they have no caption: images that the caption
+        file lists without captions, and image files in the folder that it does not list.
     missing: names of images that were left out because their files do not exist.
     empty: number of captions that were left out because they have no words.
     """
@@ -81,7 +87,7 @@ class CaptionedImages:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The captions of all images, to train a tokenizer on."""
+        """The captions of all images in one sequence, the training data of a tokenizer."""
         return tuple(caption for several in self.captions for caption in several)
 
     def select(self, rows: Sequence[int]) -> CaptionedImages:
@@ -122,7 +128,7 @@ def read_captions(
         the first caption file.
     format: "tsv", "jsonl", "coco" or "karpathy" (see caption_formats.py). By default, the file name and the
         content of the file decide.
-    split: only the images of this split, or of these splits, if the file has splits.
+    split: the split to read, such as "train", or a list of splits. Default: all images.
     empty: what to do with a caption that has no words: "error" raises DataError, "skip" leaves it out.
     missing: what to do with an image whose file does not exist: "error" raises DataError, "skip" leaves the
         image out.
@@ -164,7 +170,7 @@ def read_captions(
 
 
 class _Collected:
-    """Collects the entries of caption files by image."""
+    """Collects the entries of caption files (an image and some of its captions), and groups them by image."""
 
     def __init__(self, empty: str):
         self.on_empty, self.empty = empty, 0
@@ -240,7 +246,12 @@ def _of_split(images: CaptionedImages, splits: tuple[str, ...]) -> CaptionedImag
 
 
 def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) -> CaptionedImages:
-    """Compare the names with the files in the folder: find missing images, and images without a caption."""
+    """Find images whose files are missing, and image files without a caption; leave both out.
+
+    images: the images of the caption files that are to be read.
+    named: the names of all images in the caption files.
+    missing: "error" raises DataError if an image file is missing, "skip" leaves the image out.
+    """
     if not images.folder.is_dir():
         raise DataError(
             message(shown(images.folder), "there is no such folder", expected="a folder of images")
@@ -269,7 +280,7 @@ def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) ->
 
 
 def _file_names(folder: Path, parent: str) -> Iterator[str]:
-    """Yield the names of the files in a folder inside `folder`, relative to `folder`."""
+    """Yield the names, relative to `folder`, of the files in its subfolder `parent`."""
     try:
         with os.scandir(folder / parent) as entries:
             for entry in entries:

@@ -25,17 +25,17 @@ SUFFIXES = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 """The format that a file name extension implies. The format of a .json file is found from its content."""
 
 NUMBERED = re.compile(r"(.+)#\d+")
-"""Matches image names in Flickr8k.token.txt, such as "a.jpg#0": image, "#", number of the caption."""
+"""Matches the first column of Flickr8k.token.txt, such as "a.jpg#0": image, "#", number of the caption."""
 
 
 class CaptionEntry(NamedTuple):
-    """An image and some of its captions, as read from a file.
+    """An image and some of its captions, as read from a caption file.
 
-    place: file and line, or file and image, for error messages.
+    place: the caption file and the line (or the image) in it, for error messages.
     image: the name of the image file, relative to the folder of images.
     captions: the captions, as written.
-    unit: what the file has for each caption: "column", "annotation" and so on, for error messages.
-    numbers: the number of this unit for each caption: 3 if the caption is in column 3.
+    unit: what contains a caption in this file format, for error messages: "column", "annotation", ...
+    numbers: for each caption, the number of its unit: 3 if the caption is in column 3.
     split: the split that the file assigns to the image; None if the file has no splits.
     complete: True if the entry has all captions of the image; False if more entries of the image may follow.
     """
@@ -54,7 +54,10 @@ class CaptionEntry(NamedTuple):
 
 
 def caption_entries(path: Path, format: str | None) -> Iterator[CaptionEntry]:
-    """Yield the entries of a caption file. format: a name in FORMATS, or None, to infer the format."""
+    """Yield the entries of a caption file: images, each with some of its captions.
+
+    format: "tsv", "jsonl", "coco" or "karpathy"; None: the format is inferred from file name and content.
+    """
     if format is not None and format not in FORMATS:
         raise UnknownName("format of captions", format, FORMATS)
     if format is None:
@@ -75,9 +78,9 @@ def caption_entries(path: Path, format: str | None) -> Iterator[CaptionEntry]:
 def tabbed(path: Path) -> Iterator[CaptionEntry]:
     """Yield the entries of a TSV file: image, TAB, caption, possibly more captions in further columns.
 
-    If the first line begins with "image", it is a header. Then the captions are the columns whose names begin
-    with "caption", and the column "split" is the split of the image. An image may have several lines if each
-    line has one caption.
+    If the first line begins with "image", it is a header. In a file with a header, the captions are the
+    columns whose names begin with "caption", and the column "split" is the split of the image. An image may
+    have several lines if each line has one caption.
     """
     header: list[str] | None = None
     for number, line in enumerate(read_lines(path), 1):
@@ -140,6 +143,7 @@ def coco(path: Path, content: dict[str, Any] | None = None) -> Iterator[CaptionE
     {"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [{"id": 7, "image_id": 1, "caption": "..."}]}
 
     Images without an annotation have an entry without captions.
+
     content: the parsed file, if the caller has read it; if None, it is read here.
     """
     content = _json(path) if content is None else content
@@ -171,8 +175,9 @@ def karpathy(path: Path, content: dict[str, Any] | None = None) -> Iterator[Capt
     {"images": [{"filename": "a.jpg", "imgid": 0, "split": "train",
                  "sentences": [{"raw": "...", "sentid": 0}]}]}
 
-    If an image has the field "filepath", it is a folder inside the folder of images.
-    content: as in coco().
+    The field "filepath" of an image is optional: a folder inside the folder of images.
+
+    content: the parsed file, if the caller has read it; if None, it is read here.
     """
     content = _json(path) if content is None else content
     name = shown(path)
@@ -201,11 +206,11 @@ FORMATS: dict[str, Callable[[Path], Iterator[CaptionEntry]]] = {
     "coco": coco,
     "karpathy": karpathy,
 }
-"""All formats by name. Files are UTF-8, plain or gzip."""
+"""The function that reads each format of caption files, by name. Files are UTF-8, plain or gzip."""
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Read and parse a whole JSON file, plain or gzip, up to the limit for caption files."""
+    """Read and parse a whole JSON file, plain or gzip. Raises DataError if it is too large or damaged."""
     limit = LIMITS["captions"]
     try:
         content = read_limited(path, "captions", named=True)
@@ -246,7 +251,7 @@ def _typed(value: Any, kind: type[T], place: str) -> T:
 
 
 def _identity(row: Any, name: str, place: str) -> int | str:
-    """Return an id, an integer or a string."""
+    """Return the field `name` of a JSON object, which must be an integer or a string: an id."""
     value = _field(row, name, object, place)
     if isinstance(value, bool) or not isinstance(value, int | str):
         problem = f"the field '{name}' is of type {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Read image files with Pillow, as uint8 RGB tensors; files may be damaged or written by someone else."""
+"""Read image files with Pillow, as uint8 RGB tensors. Damaged and malicious files raise DataError."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "MAX_PIXELS", "MAX_SIZE", "decode_image", "read_image"]
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""The formats that are read, by their names in Pillow. Others are refused: for EPS, Pillow runs a program."""
+"""The formats that are read, by their names in Pillow.
+
+Other formats are refused, because they may be unsafe: for EPS, Pillow starts another program."""
 
 MAX_PIXELS = 1 << 26
-"""Maximum number of pixels of an image file, 67 million. The size in its header is checked before decoding.
+"""Maximum number of pixels of an image file, 67 million.
 
-A few kilobytes can decompress to gigabytes (a decompression bomb).
+The size in the header of the file is checked before decoding, because a file of a few kilobytes can
+decompress to gigabytes (a decompression bomb).
 """
 
 MAX_SIZE = 4096
-"""Maximum value of `size`, the width and height of the resized image."""
+"""Maximum value of the argument `size` of read_image(): the width and height of the resized image."""
 
 ORIENTATION = 0x0112
 """The EXIF tag that says how the camera was held."""
@@ -40,7 +43,7 @@ SIXTEEN_BITS = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
 def read_image(path: str | os.PathLike[str], size: int | None = None) -> Tensor:
     """Read an image file as an RGB tensor of shape (3, H, W), dtype uint8.
 
-    path: an image file in one of FORMATS, at most 64 MiB and MAX_PIXELS pixels.
+    path: a BMP, GIF, JPEG, PNG, PPM, TIFF or WEBP file of at most 64 MiB and 67 million pixels.
     size: if given, the largest square at the centre of the image is resized to size x size pixels. By
         default, the image keeps its size.
 
@@ -71,7 +74,11 @@ def read_image(path: str | os.PathLike[str], size: int | None = None) -> Tensor:
 
 
 def decode_image(content: bytes, name: str = "image", size: int | None = None) -> Tensor:
-    """Decode the content of an image file; like read_image(), but from memory. name: for error messages.
+    """Decode an image file that is in memory, as read_image() does.
+
+    content: the bytes of the file.
+    name: the name of the image, for error messages.
+    size: width and height of the result; see read_image().
 
     >>> decode_image(b"P5 1 1 255\\n\\x80", size=2).tolist()
     [[[128, 128], [128, 128]], [[128, 128], [128, 128]], [[128, 128], [128, 128]]]
@@ -110,7 +117,7 @@ def _decoded(image: PillowImage, name: str, size: int | None) -> PillowImage:
     from PIL import Image
 
     if size is not None:
-        # A JPEG decoder can skip details: decode to at least twice the final size.
+        # A JPEG decoder can decode at a lower resolution: use at least twice the final size.
         image.draft(None, (2 * size, 2 * size))
     image.load()
     orientation = _orientation(image)

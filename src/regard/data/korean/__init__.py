@@ -11,9 +11,9 @@ The modules, from letters to the corpus:
     grammar                        combines clauses into sentences
     corpus                         generates the examples of each split
 
-The grammar has two versions. Version 2 adds words and constructions. An object Dice makes all random choices;
-with version=1 it never makes the choices that version 2 added. So version 1 still generates exactly the same
-sentences as before version 2 existed.
+The grammar has two versions. Version 2 adds words and constructions. An object of the class Dice makes all
+random choices; with version=1 it never chooses what version 2 added. So version 1 still generates exactly the
+same sentences as before version 2 existed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clauses with an action verb (with its object, place, time, manner and companions), and relative clauses."""
+"""Generate clauses with an action verb (and object, place, time, manner, companions) and relative clauses."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ __all__ = ["Plan", "action", "at_place", "relative", "rest", "time_phrase", "whe
 class Plan(NamedTuple):
     """The grammatical properties of a clause, decided before its words are generated.
 
-    tense, ending, negation: the arguments of verb_predicate().
-    ask: the English question word, or "" if the clause does not ask with one.
-    timed: whether the clause may contain a time.
-    gap: whether the object is omitted, as in a relative clause.
-    nested: whether the clause is part of a longer sentence. It then has fewer optional parts.
+    tense: the tense or mood of the verb, for example "past" or "want"; see verb_predicate().
+    ending: the type of the clause, for example "statement" or "question"; see verb_predicate().
+    negation: "", "not" or "could not".
+    ask: the English question word, such as "when", or "" if the clause has none.
+    timed: whether the clause may contain a time, such as "yesterday".
+    gap: whether the object is omitted, as in a relative clause (the book that I bought).
+    nested: whether the clause is part of a longer sentence. A nested clause has fewer optional parts.
     """
 
     tense: str
@@ -66,7 +68,7 @@ TIME_OF = {"want": "future", "can": "future"}
 
 
 def time_phrase(dice: Dice, tense: str) -> Phrase:
-    """Generate a time that fits a tense, such as 어제 (yesterday). tense: a key of TIMES."""
+    """Generate a time that fits a tense, such as 어제 (yesterday) for "past". tense: a key of TIMES."""
     return say(*dice.pick(TIMES[tense]))
 
 
@@ -76,8 +78,9 @@ def _hour(dice: Dice) -> Phrase:
 
 
 def at_place(dice: Dice, place: Place, particle: str, to: bool = False) -> Phrase:
-    """Generate a place with its particle, sometimes with 이, 그 or 우리 before it.
+    """Generate a place with its particle, sometimes with 이 (this), 그 (that) or 우리 (our) before it.
 
+    particle: the Korean particle that is attached to the place.
     to: whether the place is the goal of a motion: 학교에, "to school" instead of "at school".
     """
     if dice.version > 1:
@@ -93,7 +96,12 @@ def at_place(dice: Dice, place: Place, particle: str, to: bool = False) -> Phras
 
 
 def action(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Phrase:
-    """Generate a clause with this subject, the verb of `frame`, and the properties in `plan`."""
+    """Generate a clause with an action verb.
+
+    frame: the verb, with the objects, places and adverbs that can be used with it.
+    plan: the grammatical properties of the clause, such as its tense.
+    subject: the subject of the clause.
+    """
     predicate = verb_predicate(frame.verb, plan.tense, plan.ending, subject.agreement, plan.negation)
     around = rest(dice, frame, plan, subject, predicate)
     return arranged(subject, predicate, around, plan.ending == "question")
@@ -141,7 +149,7 @@ HOURLY = spread({"time": 6, "hour": 1})
 
 
 def when(dice: Dice, frame: Frame, plan: Plan) -> tuple[Phrase, Phrase]:
-    """Return a time and an adverb of frequency for a clause. At most one of them is not empty.
+    """Return a time and an adverb of frequency for a clause, as two phrases. At least one of them is empty.
 
     In English, the time ("yesterday") ends the clause, and the adverb ("often") precedes the verb.
     """
@@ -171,7 +179,10 @@ def when(dice: Dice, frame: Frame, plan: Plan) -> tuple[Phrase, Phrase]:
 def _around(
     dice: Dice, frame: Frame, plan: Plan, subject: Nominal, room: int
 ) -> tuple[Phrase, Phrase, Phrase, Phrase]:
-    """Generate companions, a place, a tool and a manner, as four phrases; at most `room` are not empty."""
+    """Generate companions, a place, a tool and a manner, as four phrases.
+
+    room: the maximum number of these phrases that are not empty.
+    """
     company = place = tool = manner = NOTHING
     animal = "animals" in frame.traits
     about_people = any(noun.korean in HUMAN for noun in frame.objects)
@@ -221,9 +232,10 @@ def _other(dice: Dice, people: tuple[Person, ...], subject: Nominal) -> Person:
 
 
 def _goal(dice: Dice, frame: Frame, tool: Phrase) -> tuple[Phrase, Phrase]:
-    """Return a goal, and a tool, which may be a means of transport to this goal.
+    """Return the goal of a motion, and a tool, which may be a means of transport to this goal (by bus).
 
-    tool: returned unchanged if no means of transport is generated.
+    frame: the verb of motion, with its goals and tools.
+    tool: the tool that was generated before. It is returned if no means of transport is generated.
     """
     goal = dice.pick(frame.goals)
     if "moves" in frame.traits and dice.chance(0.3):
@@ -290,9 +302,9 @@ LEFT: dict[str, tuple[Frame, ...]] = {
     if "left" in frame.traits
     for noun in frame.objects
 }
-"""For each noun, the frames of the verbs that can have the noun as their object in a relative clause.
+"""For each noun, the verbs (as Frames) that can have the noun as their object in a relative clause.
 
-For 책 (book), one of them is the frame of 사다 (buy): 내가 산 책, the book that I bought.
+For 책 (book), one of them is 사다 (buy): 내가 산 책, the book that I bought.
 """
 
 DOING = {
@@ -313,14 +325,15 @@ def relative(
     future: bool = False,
     timed: bool = True,
 ) -> tuple[Nominal, Phrase]:
-    """Generate a noun phrase and a relative clause that modifies it. modified() joins the two.
+    """Generate a noun phrase, and a relative clause that modifies it. modified() joins noun and clause.
 
     The noun is the object or the subject of the relative clause:
 
         내가 어제 만난 친구      the friend whom I met yesterday
         책을 읽고 있는 학생      the student who is reading a book
 
-    avoid: the frame of the main clause, if any. Its verb is not used in the relative clause.
+    particle: the Korean particle that is attached to the noun.
+    avoid: the Frame of the main clause, if any. Its verb is not used in the relative clause.
     future: whether the relative clause may be in the future tense.
     timed: whether the relative clause may contain a time and may have a name as its subject.
     """
@@ -344,10 +357,10 @@ def relative(
 
 
 INNER = (*(PRONOUNS[who] for who in ("나", "나", "너", "그", "그녀", "우리")), *NAMES)
-"""Subjects of relative clauses.
+"""The people that can be the subject of a relative clause: pronouns and names.
 
-If the relative clause modifies an object, only the pronouns are used: a name could be the same as in the main
-clause.
+If the relative clause modifies the object of a main clause, only the pronouns are used, because the main
+clause could contain the same name.
 """
 
 

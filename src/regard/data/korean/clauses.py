@@ -1,4 +1,4 @@
-"""Predicates and clauses.
+"""Generate predicates (verbs and adjectives with their auxiliaries), and put the parts of a clause in order.
 
 In Korean the verb is the last word of a clause; in English it follows the subject.
 """
@@ -63,9 +63,12 @@ class Predicate(NamedTuple):
 
 
 def finish(stem: Stem, tense: str, ending: str) -> str:
-    """Conjugate the last stem of a clause.
+    """Conjugate the verb or adjective that ends a Korean clause.
 
-    ending: a key of FINALS, "adnominal" (the clause modifies a noun) or "join" (-고, without a tense).
+    stem: its stem.
+    tense: "past" or "present".
+    ending: the type of the clause: a key of FINALS, "adnominal" (the clause modifies a noun) or "join" (-고,
+        without a tense).
 
     >>> finish(Stem("만들"), "past", "question"), finish(Stem("만들"), "present", "adnominal")
     ('만들었니', '만드는')
@@ -79,7 +82,10 @@ def finish(stem: Stem, tense: str, ending: str) -> str:
 
 
 def be(tense: str, agreement: str) -> str:
-    """Return "am", "are", "is", "was" or "were". tense: "past" or "present"; agreement: as in Person."""
+    """Return "am", "are", "is", "was" or "were".
+
+    tense: "past" or "present".
+    agreement: the subject: "I", "you", "we", "they", or "he" (third person singular)."""
     return BE["past" if tense == "past" else "present"][agreement]
 
 
@@ -87,8 +93,8 @@ def verb_predicate(verb: Verb, tense: str, ending: str, agreement: str, negation
     """Generate the predicate of a clause with this verb.
 
     tense: "past", "present", "future", "progressive", "want" (wants to) or "can".
-    ending: the type of the clause, as in finish().
-    agreement: person and number of the English subject, as in Person.
+    ending: the type of the clause, for example "statement" or "question"; see finish().
+    agreement: the English subject: "I", "you", "we", "they", or "he" (third person singular).
     negation: "", "not" (안, or 지 않다 for verbs with 하다) or "could not" (못, or 지 못하다).
 
     >>> from regard.data.korean.predicates import VERBS
@@ -199,7 +205,11 @@ def _can(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
 def adjective_predicate(
     adjective: Adjective, tense: str, ending: str, agreement: str, negated: bool = False
 ) -> Predicate:
-    """Generate a predicate with an adjective: 예뻤다, was pretty. tense: "past", "present" or "future"."""
+    """Generate a predicate with an adjective: 예뻤다, was pretty.
+
+    tense: "past", "present" or "future".
+    ending: the type of the clause, for example "statement" or "question"; see finish().
+    agreement: the English subject: "I", "you", "we", "they", or "he" (third person singular)."""
     if tense == "future":
         word = Word(conjugate(adjective.stem, "ㄹ"))
         words = [word, Word(GOING[ending])]

@@ -35,11 +35,11 @@ class Example(NamedTuple):
 
 
 class Split(NamedTuple):
-    """The definition of a split.
+    """Which sentences a split of the built-in corpus ("train", "valid", "test", "long") contains.
 
     make: function that generates a random sentence.
     shortest, longest: the smallest and the largest number of words in a sentence.
-    tenths: the values that tenth() may have for sentences of this split.
+    tenths: numbers from 0 to 9. The split contains the sentences for which tenth() returns one of them.
     repeats: whether a sentence may occur more than once.
     """
 
@@ -56,7 +56,7 @@ SPLITS = {
     "test": Split(sentence, 2, 30, frozenset({1})),
     "long": Split(long_sentence, 25, 60, frozenset({2})),
 }
-"""All splits by name.
+"""All splits of the built-in corpus by name.
 
 A hash of the Korean sentence determines its split (see tenth()), whatever the random seed is. So two splits
 never contain the same sentence.
@@ -100,7 +100,7 @@ def separate_marks(line: str) -> str:
 
 
 def linked(phrase: Phrase) -> Example:
-    """Convert a complete sentence to an Example. Its links become pairs of word indices."""
+    """Convert a complete sentence to an Example. Its alignment links become pairs of word indices."""
     for place, word in enumerate(phrase.korean):
         word.place = place
     sure: set[tuple[int, int]] = set()
@@ -116,7 +116,9 @@ def linked(phrase: Phrase) -> Example:
 
 
 class KoreanEnglish:
-    """The corpus that korean_english() returns. Each iteration generates the same examples again.
+    """The built-in Korean-English corpus, the result of korean_english(), which explains the arguments.
+
+    Each iteration generates the same examples again.
 
     >>> [example.source for example in KoreanEnglish("test", count=1, seed=0)]
     ['최웅준은 자전거로 그 극장에 일찍 가고 문을 열었다 .']

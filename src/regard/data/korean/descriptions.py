@@ -1,4 +1,4 @@
-"""Clauses without an action verb: what something is (like), that it exists, where it is, and the weather."""
+"""Generate clauses without an action verb: what something is, how it is, where it is, and the weather."""
 
 from __future__ import annotations
 

@@ -55,8 +55,9 @@ def _tense(dice: Dice, frame: Frame, ending: str) -> str:
 
 
 BARRED = {"event": ("present",), "instant": ("progressive",), "unwilled": ("want", "can")}
-"""For each trait of a frame (see TRAITS), the tenses in which such a frame is not used. The past is
-used instead."""
+"""For each trait of a verb, such as "event", the tenses in which verbs with this trait are not used.
+
+The past is used instead. TRAITS explains the traits."""
 
 
 def _possible(frame: Frame, tense: str) -> str:
@@ -73,7 +74,7 @@ def _negation(dice: Dice, frame: Frame, plan: Plan) -> str:
 
 
 def deed(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate a clause in which someone does something."""
+    """Generate a clause in which someone does something: 나는 책을 읽었다, I read a book."""
     if ending != "polite" and dice.chance(0.06):
         return _animal_deed(dice, ending, negated)
     frame = dice.pick(PEOPLE_FRAMES, ADDED_FRAMES)
@@ -146,7 +147,11 @@ ADDED_CLAUSES: dict[str, tuple[Build, ...]] = {
 
 
 def clause(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate a random clause. ending: a key of CLAUSES. negated: whether the clause is negated."""
+    """Generate a random clause.
+
+    ending: the type of the clause, a key of CLAUSES, for example "statement".
+    negated: whether the clause is negated.
+    """
     key = "but, not" if ending == "but" and negated else ending
     return dice.pick(CLAUSES[key], ADDED_CLAUSES[key])(dice, ending, negated)
 
@@ -156,13 +161,13 @@ HUMBLE = {"내": "제", "우리": "저희"}
 
 
 UNMARKED = 0.2
-"""Fraction of sentences without a final mark, from version 2 on."""
+"""Fraction of sentences without a final punctuation mark, from version 2 of the grammar on."""
 
 
 def ended(dice: Dice, said: Phrase, mark: str) -> Phrase:
-    """Complete a sentence: add its final mark, and use humble forms (제, 저희) if it begins with 저는.
+    """Complete a sentence: add its final punctuation mark, and use humble forms (제, 저희) after 저는.
 
-    From version 2 on, one sentence in five has no final mark (see UNMARKED).
+    From version 2 of the grammar on, one sentence in five has no final mark (see UNMARKED).
     """
     # Whether the mark is "." or "!" is random, so a model must attend to the Korean mark to translate it.
     end = Word("!" if mark == "." and dice.chance(0.2) else mark)
@@ -198,7 +203,7 @@ def old_style(dice: Dice) -> Phrase:
 
 
 def yes_or_no(dice: Dice) -> Phrase:
-    """Generate a yes-no question."""
+    """Generate a yes-no question, such as "Did you go ?"."""
     return ended(dice, clause(dice, "question", dice.chance(0.1)), "?")
 
 
@@ -284,12 +289,12 @@ def joined(dice: Dice, clauses: int) -> Phrase:
 
 
 def two_clauses(dice: Dice) -> Phrase:
-    """Generate two joined clauses."""
+    """Generate a sentence of two clauses, joined with -고 (and) or -지만 (but)."""
     return joined(dice, 2)
 
 
 def several_clauses(dice: Dice) -> Phrase:
-    """Generate three to five joined clauses."""
+    """Generate a sentence of three to five clauses, joined with -고 (and) or -지만 (but)."""
     return joined(dice, dice.pick((3, 3, 3, 4, 4, 5)))
 
 
@@ -304,12 +309,12 @@ SENTENCES: dict[Callable[[Dice], Phrase], int] = {
     two_clauses: 30,
     several_clauses: 24,
 }
-"""All constructions and their relative frequencies."""
+"""The functions that generate a sentence, one for each construction, and their relative frequencies."""
 
 ADDED_SENTENCES: dict[Callable[[Dice], Phrase], int] = {old_style: 3, so: 10}
 """The constructions that version 2 adds to SENTENCES, and their relative frequencies.
 
-old_style is in both; its two frequencies are added.
+old_style is in SENTENCES too; for version 2, its two frequencies are added.
 """
 
 SENTENCE, ADDED_SENTENCE = spread(SENTENCES), spread(ADDED_SENTENCES)

@@ -1,4 +1,4 @@
-"""Nouns, places, times and small words of the built-in corpus, as tables.
+"""Nouns, places, people, times and other words of the built-in corpus, as tables.
 
 The English side of these tables contains the links to the Korean words, in this notation:
 
@@ -15,9 +15,10 @@ __all__ = ["NOUNS", "PLACES", "Noun", "Person", "Place"]
 
 
 class Noun(NamedTuple):
-    """A noun.
+    """A noun in Korean and English.
 
-    korean, english: the noun in Korean, and in the English singular.
+    korean: the Korean noun.
+    english: the English noun in the singular.
     plural: the English plural, or "".
     counter: the Korean word that is used when counting the noun (개 in 사과 두 개, two apples), or "".
     kind: "count", "mass" (no "a" and no plural), or "fixed" (the English is always the same).
@@ -34,7 +35,14 @@ class Noun(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A place. at: the English words for being at this place. to: the English words for going there.
+    """A place in Korean and English.
+
+    korean: the Korean noun.
+    english: the English noun.
+    at: the English words for being at this place.
+    to: the English words for going there.
+
+    A word in parentheses, such as a preposition, has only possible alignment links.
 
     >>> PLACES["집"]
     Place(korean='집', english='house', at='(at) home', to='home')
@@ -47,11 +55,13 @@ class Place(NamedTuple):
 
 
 class Person(NamedTuple):
-    """A person.
+    """A person of the example sentences: a pronoun, a name or a family member.
 
-    subject, object: the English words for the person as subject (I) and as object (me).
+    korean: the Korean words, for example 민수.
+    subject, object: the English words for the person as the subject of a sentence ("I", "Minsu") and as its
+        object ("me", "Minsu").
     agreement: the form of the English verb: "I", "you", "we", "they", or "he" (third person singular).
-    pronoun: the English pronoun.
+    pronoun: the English pronoun that replaces the words when the person is mentioned again: "he" for Minsu.
     """
 
     korean: str
@@ -304,4 +314,4 @@ REASONS = (
 )
 
 CONTAINERS = {"잔": ("cup", "cups")}
-"""Counters that have an English translation: 커피 두 잔, two cups of coffee."""
+"""Korean counters with an English translation, in singular and plural: 커피 두 잔, two cups of coffee."""

@@ -1,4 +1,4 @@
-"""Noun phrases in both languages.
+"""Generate noun phrases in Korean and English.
 
 Korean has no articles. The English article is determined by these rules:
 
@@ -33,10 +33,12 @@ __all__ = ["Nominal", "attributes", "common", "coordinated", "modified", "person
 
 
 class Nominal(NamedTuple):
-    """A noun phrase in both languages.
+    """A noun phrase in Korean and English.
 
-    agreement: person and number of the English verb, as in Person.
-    pronoun: the English pronoun for the phrase, or "" if it has none.
+    korean: the Korean words.
+    english: the English words, with their alignment links to the Korean words.
+    agreement: the form of the English verb: "I", "you", "we", "they", or "he" (third person singular).
+    pronoun: the English pronoun that replaces the phrase when it is mentioned again ("he" for Minsu), or "".
     """
 
     korean: list[Word]
@@ -46,7 +48,7 @@ class Nominal(NamedTuple):
 
 
 class Adornment(NamedTuple):
-    """The modifiers of a noun.
+    """The words that modify a noun: determiner, adjective, number and plural.
 
     determiner: 이 (this), 그 (that) or an owner such as 내 (my); a key of DETERMINERS.
     adjective: the adjective before the noun, or None.
@@ -99,6 +101,7 @@ _ATTRIBUTES = {
 def person(who: Person, particle: str, part: str = "subject") -> Nominal:
     """Generate a pronoun, a name or a family member, with a particle.
 
+    particle: the name of the Korean particle, a key of PARTICLES, for example "topic".
     part: the role of the person in the English clause: "subject" (I) or "object" (me).
     """
     *before, last = who.korean.split()
@@ -110,6 +113,7 @@ def person(who: Person, particle: str, part: str = "subject") -> Nominal:
 def common(noun: Noun, particle: str, role: str, adornment: Adornment = PLAIN) -> Nominal:
     """Generate a noun with a particle and modifiers.
 
+    particle: the name of the Korean particle, a key of PARTICLES, for example "object".
     role: "definite" (the cat), "indefinite" (a cat) or "generic" (cats). It determines the English article.
 
     >>> apple = common(NOUNS["fruit"][0], "object", "indefinite", Adornment(adjective=ADJECTIVES["크"]))
@@ -165,6 +169,8 @@ SUBJECTS = spread({"": 50, "determined": 40, "owned": 15, "described": 20, "plur
 def thing(dice: Dice, noun: Noun, particle: str, role: str, counted: bool = False) -> Nominal:
     """Generate a noun with random modifiers: none, a determiner, an owner, an adjective, a number or 들.
 
+    particle: the name of the Korean particle, a key of PARTICLES, for example "object".
+    role: "definite" (the cat), "indefinite" (a cat) or "generic" (cats).
     counted: whether the noun may have a number.
     """
     if noun.kind == "fixed":
@@ -199,7 +205,8 @@ require the honorific 시."""
 def someone(dice: Dice, ending: str, particle: str = "topic") -> Nominal:
     """Generate a person as subject: a pronoun, a name, a family member or a noun for people.
 
-    ending: the type of the clause. A polite clause has the subject 저 (I).
+    ending: the type of the clause, for example "statement"; a "polite" clause has the subject 저 (I).
+    particle: the name of the Korean particle, a key of PARTICLES.
     """
     if ending == "polite":
         return person(PRONOUNS["저"], particle)

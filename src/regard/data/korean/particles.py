@@ -36,7 +36,7 @@ PARTICLES = {
     "was, politely": ("이었습니다", "였습니다"),
     "is, of old": ("이로소이다", "로소이다"),
 }
-"""Each particle in two forms: after a consonant and after a vowel. The copula 이다 has two forms as well."""
+"""Each particle by name, in two forms: after a consonant and after a vowel. The copula 이다 is included."""
 
 IRREGULAR = {
     ("나", "subject"): "내가",

@@ -1,4 +1,4 @@
-"""Phrases: Korean words, and English words with links to the Korean words that they translate.
+"""Phrases: Korean words, and English words with alignment links to the Korean words that they translate.
 
 A link refers to a Word object, not to a position. So links stay correct when the words are reordered.
 """
@@ -28,17 +28,22 @@ __all__ = [
 VERSIONS = (1, 2)
 """Versions of the grammar.
 
-A version always generates the same sentences. Each run folder records the version on which it was trained.
+A version always generates the same sentences. The run folder of each training run records which version
+generated its training data.
 """
 
 VERSION = VERSIONS[-1]
-"""The default version of the grammar, for new corpora and new runs."""
+"""The default version of the grammar, for new corpora and new training runs."""
 
 Option = TypeVar("Option")
 
 
 class Word:
-    """A Korean word. place: its index in the sentence, or -1 while the sentence is not complete."""
+    """A Korean word of a generated sentence.
+
+    text: the word.
+    place: its index in the sentence, or -1 while the sentence is not complete.
+    """
 
     __slots__ = ("place", "text")
 
@@ -50,6 +55,7 @@ class Word:
 class Gloss(NamedTuple):
     """An English word and the Korean words that it is aligned with.
 
+    text: the English word.
     sure: the Korean word to which it has a sure link, or None.
     possible: the Korean words to which it has possible links.
     """
@@ -60,16 +66,22 @@ class Gloss(NamedTuple):
 
 
 class Phrase(NamedTuple):
-    """A part of a sentence in both languages."""
+    """A part of a sentence, or a whole sentence, in Korean and English.
+
+    korean: the Korean words.
+    english: the English words, with their alignment links to the Korean words.
+    """
 
     korean: list[Word]
     english: list[Gloss]
 
 
 class Dice:
-    """Seeded random choices, the same on every machine and in every version of Python.
+    """Makes the random choices of the grammar, the same on every machine and in every version of Python.
 
     Only Random.random() is used, because Python guarantees that its sequence does not change.
+
+    seed: random seed.
     version: version of the grammar.
 
     >>> dice = Dice("seed")
@@ -96,7 +108,7 @@ class Dice:
 
 
 def spread(weights: Mapping[Option, int]) -> tuple[Option, ...]:
-    """Repeat each option `weight` times, so that Dice.pick() picks it with this relative frequency.
+    """Repeat each option as often as its weight says, so that Dice.pick() picks it with this frequency.
 
     >>> spread({"often": 3, "rarely": 1})
     ('often', 'often', 'often', 'rarely')
@@ -117,7 +129,9 @@ def possibly(text: str, *words: Word) -> list[Gloss]:
 
 
 def say(korean: str, english: str) -> Phrase:
-    """Create a phrase from a Korean text and an English text. The links are written as in lexicon.py.
+    """Create a phrase from a Korean text and an English text with alignment links, as in lexicon.py.
+
+    "three/1" has a sure link to the first Korean word, "(at)/2" has only possible links.
 
     >>> phrase = say("세 시에", "(at)/2 three/1 o'clock/2")
     >>> [(gloss.text, gloss.sure and gloss.sure.text) for gloss in phrase.english]
@@ -128,8 +142,9 @@ def say(korean: str, english: str) -> Phrase:
 
 
 def gloss(english: str, words: list[Word]) -> list[Gloss]:
-    """Create the English words of a phrase from a text with links, written as in lexicon.py.
+    """Create the English words of a phrase.
 
+    english: the English text with alignment links in the notation of lexicon.py: "this/1 morning/2".
     words: the Korean words. Every English word also has a possible link to the last Korean word. In 내 친구
         (my friend), for example, "my" has a possible link to 친구.
     """
@@ -143,7 +158,10 @@ def gloss(english: str, words: list[Word]) -> list[Gloss]:
 
 @cache
 def _read(english: str) -> tuple[tuple[str, int], ...]:
-    """Return (word, index) for each English word. index: the Korean word to which it is linked, or -1."""
+    """Return (word, index) for each English word of a text with alignment links, such as "this/1 morning/2".
+
+    index: the index of the Korean word to which the English word has a sure link, or -1.
+    """
     parts = []
     for part in english.split():
         text, _, number = part.partition("/")
@@ -153,7 +171,9 @@ def _read(english: str) -> tuple[tuple[str, int], ...]:
 
 
 def article(following: str) -> str:
-    """Return "a" or "an", as the next word requires. Exceptions such as "hour" are not in the lexicon.
+    """Return "a" or "an", depending on the first letter of the next word.
+
+    Words with another article than their first letter suggests, such as "hour", are not in the vocabulary.
 
     >>> article("apple"), article("book")
     ('an', 'a')

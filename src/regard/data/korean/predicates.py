@@ -26,8 +26,10 @@ __all__ = [
 
 
 class Verb(NamedTuple):
-    """A verb: its Korean stem and four English forms.
+    """A verb in Korean and English.
 
+    stem: the Korean stem.
+    base, third, past, progressive: the English forms: go, goes, went, going.
     preposition: the English word between the verb and its object ("listen to"), or "".
     """
 
@@ -105,14 +107,16 @@ SEE = VERBS["보"]._replace(base="see", third="sees", past="saw", progressive="s
 
 
 class Frame(NamedTuple):
-    """A verb with the words that can be used with it. A verb may have several frames.
+    """A verb with the words that can be used with it. A verb may have several Frames.
+
+    verb: the verb.
 
     objects: the nouns that can be its object.
     places: where the action can happen.
     goals: where the motion can lead to, for verbs of motion.
     tools: tools and means of transport, in Korean and in English.
     manners: adverbs of manner, in Korean and in English.
-    traits: keys of TRAITS.
+    traits: keys of TRAITS, which say how the verb can be used: "instant" means not in the progressive.
     """
 
     verb: Verb
@@ -153,17 +157,17 @@ REACH = {
     "서울": ("버스", "기차"),
     "부산": ("버스", "기차"),
 }
-"""For some places, the means of transport to go there. IN_TOWN lists the means of transport to all other
-places."""
+"""For some places, the means of transport with which one can go there: 서울 by 버스 (bus) or 기차 (train).
+
+IN_TOWN lists the means of transport to all other places."""
 
 IN_TOWN = ("버스", "자전거")
 
 
 def _frame(stem: str, objects: str = "", places: str = "", more: str = "", traits: str = "") -> Frame:
-    """Create a frame. Each argument except `stem` is a text with keys, separated by spaces.
+    """Create a Frame. Each argument except `stem` is a text with keys, separated by spaces.
 
     stem: a key of VERBS.
-
     objects, places: keys of NOUNS and of PLACES.
     more: goals (keys of PLACES, each after the sign >), tools (keys of TOOLS) and manners (keys of MANNERS).
     traits: keys of TRAITS.
@@ -200,7 +204,7 @@ TRAITS = {
     "unwilled": "not used with 'want to' or 'can'",
     "years": "its time can be a year: last year, next year",
 }
-"""The traits of frames by name. They determine in which constructions a frame can be used."""
+"""The traits of verbs (Frame.traits) by name. They say in which constructions a verb can be used."""
 
 HOME = "집 카페 공원 도서관"
 GOALS = ">학교 >집 >도서관 >공원 >시장 >병원 >식당 >카페 >극장 >서울 >부산 >한국 >미국"
@@ -267,7 +271,7 @@ FRAMES = (
     _frame("운동하", "", "공원 집 학교", "열심히 혼자", "company"),
     _frame("일어나", "", "", "일찍 늦게", "instant"),
 )
-"""The frames of all verbs."""
+"""All verbs of version 1 of the grammar, with the words that can be used with each."""
 
 PEOPLE_FRAMES = tuple(frame for frame in FRAMES if "animals" not in frame.traits)
 ACTIVE_FRAMES = tuple(frame for frame in PEOPLE_FRAMES if "state" not in frame.traits)
@@ -280,20 +284,21 @@ _GO = _frame("가", "", "", GOALS + " >바다 >정원 >역 >가게 >부엌 >방"
 _COME = _frame("오", "", "", ">학교 >집 >도서관 >공원 >카페 >서울 >한국")
 _GO_OUT = _frame("나가", "", "", ">공원 >시장 >정원 >바다", traits="event")
 ERRANDS = (_GO, _GO, _GO, _GO, _COME, _GO_OUT)
-"""Frames of verbs of motion that version 2 uses with a purpose. A frame is repeated to make it more frequent.
+"""Verbs of motion (as Frames) that version 2 of the grammar uses with a purpose.
 
-카페에 공부하러 갔다: went to a café to study.
+An example is 카페에 공부하러 갔다: went to a café to study. A verb is repeated to make it more frequent.
 """
 
 MEALS = (*NOUNS["rice"] * 3, *NOUNS["dishes"])
 """What people eat at the places to which they go to eat. A noun is repeated to make it more frequent."""
 
 ADDED_FRAMES = (FRAMES[0]._replace(objects=MEALS),) * 2
-"""Frames that version 2 adds, so that 밥을 먹었다 (ate rice) is frequent."""
+"""Frames that version 2 of the grammar adds, so that 밥을 먹었다 (ate rice) is frequent."""
 
 UNLIKELY = (("학교", "자"), ("학교", "자르"), ("서울", "걷"))
-"""Pairs of a place and a verb stem that PURPOSES leaves out. People do these things at the place, but do not
-go to the place in order to do them."""
+"""Pairs of a place and a verb stem: what people do at the place, but do not go there in order to do.
+
+PURPOSES leaves them out."""
 
 PURPOSES = {
     name: tuple(
@@ -305,12 +310,14 @@ PURPOSES = {
     )
     for name, place in PLACES.items()
 }
-"""For each place, the frames of the actions that people go to this place to do."""
+"""For each place, the actions (verbs as Frames) for which people go there: to a library, in order to read."""
 
 
 class Adjective(NamedTuple):
-    """An adjective: its Korean stem and its English translation.
+    """An adjective in Korean and English.
 
+    stem: the Korean stem.
+    english: the English adjective.
     attribute_of: the Korean nouns before which it can be used (a big apple).
     predicate_of: the Korean nouns of which it can be the predicate (the apple is big).
     """

@@ -1,4 +1,4 @@
-"""Reasons for not doing something and for going somewhere, with the ending -(아/어)서.
+"""Generate sentences with a reason for not doing something or for going somewhere (the ending -(아/어)서).
 
 In Korean, the reason always precedes the main verb. English has two orders:
 
@@ -56,7 +56,10 @@ def because_clauses(dice: Dice) -> Phrase:
 
 
 def _own_cause(dice: Dice, subject: Nominal) -> Phrase:
-    """Generate a state as reason: 바빠서, because I was busy. Korean does not repeat the subject."""
+    """Generate a state of the subject as reason: 바빠서, because I was busy.
+
+    Only English repeats the subject.
+    """
     adjective = STATES[dice.pick(("바쁘", "아프", "피곤하"))]
     word = Word(conjugate(adjective.stem, "서"))
     who = possibly(subject.pronoun, *subject.korean)
@@ -87,10 +90,10 @@ def _weather_cause(dice: Dice) -> tuple[Phrase, bool]:
 
 
 class Motive(NamedTuple):
-    """What a person does for a reason: go somewhere to do something.
+    """What a person does for a reason, such as hunger: go somewhere to do something.
 
-    goals: where to go.
-    stems: what to do there, as verb stems.
+    goals: the places where the person may go.
+    stems: what the person may do there, as Korean verb stems.
     """
 
     goals: tuple[str, ...]
@@ -105,7 +108,9 @@ MOTIVES = {
 MOTIVE = spread({"unfocused": 5, "hungry": 2, "bored": 2})
 DISTRACTING = ("집", "집", "학교", "교실", "도서관", "카페")
 UNFOCUSED = (("안되서",), ("안돼서",), ("안", "돼서"))
-"""Spellings of 안 돼서 (because it does not work), as words. The two without a space are common mistakes."""
+"""Three spellings of 안 돼서 (because it does not work), each as a tuple of words.
+
+The spellings without a space are common mistakes."""
 
 
 def so_clauses(dice: Dice) -> Phrase:

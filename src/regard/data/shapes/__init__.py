@@ -1,4 +1,6 @@
-"""The built-in picture corpus `shapes`: generated pictures of simple shapes, with captions and gold regions.
+"""The built-in corpus `shapes`: generated pictures of simple shapes, with captions.
+
+The region of the picture that each word of a caption is about (its gold region) is known.
 
 The modules, from one object to the corpus:
 

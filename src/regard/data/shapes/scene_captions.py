@@ -38,15 +38,17 @@ from regard.errors import ArgumentError, message, positive, printable
 __all__ = ["Region", "all_captions", "is_valid", "word_regions"]
 
 FUNCTION_WORDS = frozenset({"a", "and", "at", "in", "of", "the"})
-"""The words that have no region. All other words are content words."""
+"""The words of captions that are about no part of the picture. All other words are content words."""
 
 PLACE_WORDS = {tuple(name.split()): name for name in PLACES}
 RELATION_WORDS = {tuple(name.split()): name for name in RELATIONS}
-"""Places and relations by their words."""
+"""The names of places, and of relations, by their words: ("left", "of") is the relation "left of"."""
 
 
 class Region(NamedTuple):
-    """The part of a picture that a word is about: the pixels of one or more objects.
+    """The part of a picture that a word of a caption is about: the pixels of one or more objects.
+
+    objects: the objects.
 
     >>> thing = SceneObject("small", "red", "circle", x=10, y=10, tint=(214, 40, 40))
     >>> region = Region((thing,))
@@ -64,13 +66,14 @@ class Region(NamedTuple):
         return tuple(each.box for each in self.objects)
 
     def mask(self) -> NDArray[numpy.bool_]:
-        """Return the pixels of the region, (64, 64); the first dimension counts from the top."""
+        """Return a bool array (64, 64), True for the pixels of the region. Row 0 is the top row."""
         return numpy.any([object_mask(each) for each in self.objects], axis=0)
 
     def cells(self, side: int) -> NDArray[numpy.bool_]:
-        """Return the cells of a feature map of side x side cells that contain a pixel of the region.
+        """Return a bool array (side, side), True for the cells that contain a pixel of the region.
 
-        The picture is divided evenly: a pixel in row y belongs to row floor(y * side / 64) of the map.
+        side: the number of rows and columns of cells, for example of the feature map of a network. A pixel
+            in row y belongs to the cells in row floor(y * side / 64).
         """
         positive("Region.cells()", side=side)
         if side > PIXELS:
@@ -82,7 +85,7 @@ class Region(NamedTuple):
 
 
 def all_captions(scene: Scene) -> list[str]:
-    """Return all captions that can be generated for a scene.
+    """Return all captions that the corpus may contain for a scene.
 
     There is one caption for each relation between two objects, and one for the place of each object.
 
@@ -140,7 +143,7 @@ def word_regions(scene: Scene, caption: str) -> list[Region | None]:
         raise ArgumentError(message("word_regions()", problem, hint=hint))
     regions: list[Region | None] = [None] * len(caption.split())
     for at, phrases in statement.content.items():
-        # In the order of the scene, without duplicates.
+        # Keep the objects in the order of the scene, without duplicates.
         named = [assignment[phrase] for assignment in assignments for phrase in phrases]
         regions[at] = Region(tuple(each for each in scene.objects if each in named))
     return regions
@@ -150,7 +153,7 @@ def word_regions(scene: Scene, caption: str) -> list[Region | None]:
 class _Statement:
     """A parsed caption.
 
-    phrases: for each noun phrase, its attributes (size, colour, shape) that are named.
+    phrases: for each noun phrase, the attributes (size, colour, shape) that the caption names.
     places: maps the index of a phrase to the place that the caption names for it.
     relations: tuples (relation, index of the first phrase, index of the second phrase).
     content: maps the index of each content word to the indices of the phrases that the word is about.
@@ -197,7 +200,12 @@ def _parse(words: list[str]) -> _Statement | None:
 
 
 def _clause(words: list[str], start: int, statement: _Statement) -> int | None:
-    """Parse a clause, add it to the statement, and return the index of the next word; None: not a clause."""
+    """Parse a clause of a caption, and add it to the statement.
+
+    start: the index of the first word of the clause.
+
+    Returns the index of the first word after the clause; None if the words are not a clause.
+    """
     at = _object(words, start, statement)
     if at is None:
         return None
@@ -231,7 +239,10 @@ def _object(words: list[str], start: int, statement: _Statement) -> int | None:
 
 
 def _longest(words: list[str], start: int, names: dict[tuple[str, ...], str]) -> tuple[int, str] | None:
-    """Return the end and the name of the longest entry of `names` that begins at this word, or None."""
+    """Find the longest place or relation of `names` whose words begin at index `start` of the caption.
+
+    Returns the index of the first word after it, and its name; None if there is none.
+    """
     matches = [key for key in names if tuple(words[start : start + len(key)]) == key]
     if not matches:
         return None

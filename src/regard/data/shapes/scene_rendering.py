@@ -1,8 +1,8 @@
 """Draw scenes as RGB pictures of 64 x 64 pixels, with smooth edges.
 
 All arithmetic is in integers, so a picture has the same bytes on every machine. Each shape is drawn once for
-each size, as a square array of coverages: how many of 16 points in a pixel are inside the shape. A picture
-is then composed of these arrays.
+each size, as a square array with one number for each pixel: how many of 16 points in the pixel are inside
+the shape. Pictures are composed of these arrays.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from regard.data.shapes.scenes import PIXELS, SHAPES, SIZES, Scene, SceneObject
 __all__ = ["object_mask", "render"]
 
 SAMPLES = 4
-"""Number of sample points in each direction in a pixel."""
+"""Number of rows, and of columns, of points in a pixel at which it is tested whether they are in a shape."""
 
 FULL = SAMPLES * SAMPLES
-"""The coverage of a pixel that lies completely inside a shape."""
+"""The coverage (number of points inside a shape) of a pixel that lies completely inside the shape."""
 
 
 def render(scenes: Sequence[Scene]) -> NDArray[numpy.uint8]:
@@ -55,7 +55,7 @@ def render(scenes: Sequence[Scene]) -> NDArray[numpy.uint8]:
 
 
 def object_mask(thing: SceneObject) -> NDArray[numpy.bool_]:
-    """Return the pixels of an object: (64, 64), True where the object covers at least half of a pixel."""
+    """Return a bool array (64, 64), True for each pixel of which the object covers at least half."""
     mask = numpy.zeros((PIXELS, PIXELS), numpy.bool_)
     left, top, right, bottom = thing.box
     mask[top:bottom, left:right] = _coverage(thing.shape, thing.size) >= FULL // 2
@@ -64,9 +64,9 @@ def object_mask(thing: SceneObject) -> NDArray[numpy.bool_]:
 
 @cache
 def _coverage(shape: str, size: str) -> NDArray[numpy.int32]:
-    """Return the coverage of each pixel in the bounding box of an object, 0 to FULL, as a square array."""
+    """Return how much of each pixel an object covers, from 0 to FULL, as an array for its bounding box."""
     width = 2 * SIZES[size] + 1
-    # Twice SAMPLES units are one pixel, so that sample points have integer coordinates; the centre is 0.
+    # A pixel is 2 * SAMPLES units wide, so that sample points have integer coordinates; the centre is 0.
     edge = SAMPLES * width
     points = numpy.arange(width * SAMPLES) * 2 + 1 - edge
     across, down = points[None, :], points[:, None]

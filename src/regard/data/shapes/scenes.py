@@ -35,7 +35,7 @@ SQUARE: the width of a square. SQUARE_STARTS: where the three rows, or the three
 SHAPES = ("circle", "square", "triangle", "cross")
 
 SIZES = {"small": 5, "large": 8}
-"""All sizes; for each, the distance in pixels from the centre of an object to the edge of its bounding box.
+"""The sizes of objects: the distance in pixels from the centre to the edge of the bounding box.
 
 A bounding box is 2 * 5 + 1 = 11 or 2 * 8 + 1 = 17 pixels wide and high.
 """
@@ -48,7 +48,7 @@ COLOURS = {
     "purple": (150, 50, 180),
     "black": (24, 24, 24),
 }
-"""All colours by name, as RGB values. Each object has a slightly different tint of its colour."""
+"""The colours of objects by name, as RGB values. Each object has a slightly different tint of its colour."""
 
 PLACES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "at the top left": ((0,), (0,)),
@@ -61,15 +61,19 @@ PLACES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "at the right": ((0, 1, 2), (2,)),
     "in the middle": ((1,), (1,)),
 }
-"""All places by name: the rows and columns of squares that belong to the place.
+"""The places of objects by name. For each, the rows and the columns of the 3 x 3 squares that belong to it.
 
-An object in the top left square is at the top left, at the top, and at the left. The most specific name is
-the first in this table.
+An object in the top left square is at the top left, at the top, and at the left. The most specific name comes
+first in this table.
 """
 
 
 class Box(NamedTuple):
-    """A rectangle in pixels. right and bottom are exclusive: the rectangle is right - left pixels wide."""
+    """A rectangle in pixels.
+
+    left, top: the first column and the first row of the rectangle.
+    right, bottom: the first column and the first row after it, so that its width is right - left.
+    """
 
     left: int
     top: int
@@ -78,7 +82,7 @@ class Box(NamedTuple):
 
 
 class SceneObject(NamedTuple):
-    """An object of a scene.
+    """An object of a scene, for example a small red circle.
 
     size, colour, shape: names from SIZES, COLOURS and SHAPES.
     x, y: the pixel at its centre; x counts from the left and y from the top, starting at 0.
@@ -113,7 +117,7 @@ class SceneObject(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The most specific name of its place."""
+        """The most specific name of the place of the object, for example "at the top left"."""
         return next(name for name in PLACES if self.is_at(name))
 
     def is_at(self, place: str) -> bool:
@@ -123,7 +127,7 @@ class SceneObject(NamedTuple):
 
     @property
     def box(self) -> Box:
-        """Its bounding box in pixels."""
+        """The bounding box of the object in pixels."""
         radius = SIZES[self.size]
         return Box(self.x - radius, self.y - radius, self.x + radius + 1, self.y + radius + 1)
 
@@ -138,7 +142,7 @@ RELATIONS: dict[str, Callable[[SceneObject, SceneObject], bool]] = {
     "above": lambda first, second: first.box.bottom <= second.box.top,
     "below": lambda first, second: second.box.bottom <= first.box.top,
 }
-"""All relations by name; each function says whether the relation holds between two objects.
+"""The relations of two objects by name. Each function returns whether the relation holds.
 
 An object is left of another object if its bounding box ends before the box of the other one begins. So an
 object can be both left of and above another object, and for any two objects at least one relation holds.
@@ -146,7 +150,11 @@ object can be both left of and above another object, and for any two objects at 
 
 
 class Scene(NamedTuple):
-    """The content of a picture. objects: 2 to 4 objects. background: grey level of the background."""
+    """The content of a picture.
+
+    objects: 2 to 4 objects, which do not overlap.
+    background: the grey level of the background, up to 255 (white).
+    """
 
     objects: tuple[SceneObject, ...]
     background: int = 255

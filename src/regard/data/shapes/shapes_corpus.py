@@ -1,6 +1,6 @@
 """The corpus `shapes`: random scenes with captions, in splits that share no scene.
 
-The test split has combinations of colour and shape that training never shows (HELD_OUT).
+The test split also has pairs of colour and shape that do not occur in the training split (HELD_OUT).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from regard.errors import ArgumentError, UnknownName, message
 __all__ = ["CAPTIONS", "HELD_OUT", "SPLITS", "VERSION", "Shapes", "ShapesExample", "has_held_out", "shapes"]
 
 VERSION = 1
-"""Version of the generator. Any change of the pictures or captions needs a new version."""
+"""Version of the corpus. Any change of the pictures or captions needs a new version."""
 
 CAPTIONS = 4
 """Maximum number of captions of a picture. Every scene has at least this many different captions."""
@@ -52,15 +52,15 @@ BACKGROUNDS: the grey level of a background. TINTS: what is added to each of R, 
 """
 
 WORDS = 32
-"""Number of random integers that are drawn for each scene."""
+"""Number of random integers that are generated for each scene."""
 
 
 class Split(NamedTuple):
-    """The definition of a split.
+    """Which scenes a split of the corpus ("train", "valid", "test", "held-out") contains.
 
     number: part of the random seed of the split.
-    kinds: the kinds of objects that occur in it.
-    eighths: the values that eighth() may have for scenes of this split.
+    kinds: the kinds of objects (size, colour and shape) that occur in it.
+    eighths: numbers from 0 to 7. The split contains the scenes for which eighth() returns one of them.
     """
 
     number: int
@@ -94,7 +94,9 @@ class ShapesExample(NamedTuple):
 
 
 class Shapes:
-    """The corpus that shapes() returns. Examples and pictures are generated when they are requested.
+    """The built-in corpus of pictures with captions, the result of shapes(), which explains the arguments.
+
+    Examples and pictures are generated when they are requested.
 
     >>> corpus = Shapes("test", count=2, seed=0)
     >>> corpus[0].captions[0]
@@ -144,16 +146,16 @@ class Shapes:
     def images(self, indices: Iterable[int]) -> Tensor:
         """Draw the pictures at these indices as one tensor of shape (B, 3, 64, 64), dtype uint8.
 
-        If the scenes were generated before, render(scenes) is faster.
+        If you have the scenes already, render(scenes) is faster.
         """
         return torch.from_numpy(render([self.scene(index) for index in indices]))
 
     def _draw(self, index: int) -> tuple[Scene, numpy.random.PCG64]:
-        """Return a scene, and the source of random bits from which its captions are drawn."""
+        """Return the scene at this index, and the random generator that chooses its captions."""
         if not 0 <= index < self.count:
             raise IndexError(f"index {index} is out of range for {self.count} pictures")
         split = SPLITS[self.split]
-        # Raw random bits are the same in every version of numpy; those of its distributions may change.
+        # Raw random bits are the same in every version of numpy; the results of its distributions may change.
         bits = numpy.random.PCG64(numpy.random.SeedSequence((VERSION, self.seed, split.number, int(index))))
         while True:
             scene = _scene(iter(bits.random_raw(WORDS).tolist()), split.kinds)
@@ -162,10 +164,10 @@ class Shapes:
 
 
 def shapes(split: str = "train", count: int = 10000, seed: int = 0, captions: int = CAPTIONS) -> Shapes:
-    """Return the built-in corpus of pictures with captions, generated when they are requested.
+    """Return the built-in corpus of pictures with captions, which are generated when they are requested.
 
-    split: "train", "valid", "test" or "held-out" (see SPLITS). "test" also has pairs of colour and shape that
-        training never shows; "held-out" has only such pairs.
+    split: "train", "valid", "test" or "held-out". "test" also has pairs of colour and shape (such as blue
+        circles) that do not occur in "train" and "valid"; "held-out" has only objects of these pairs.
     count: number of pictures. A larger count only adds pictures at the end.
     seed: random seed. The same split, seed and index always give the same picture and captions.
     captions: number of captions of each picture, 1 to 4, all different.
@@ -180,7 +182,7 @@ def shapes(split: str = "train", count: int = 10000, seed: int = 0, captions: in
 
 
 def has_held_out(scene: Scene) -> bool:
-    """Whether an object of the scene has a pair of colour and shape that training never shows."""
+    """Whether an object of the scene has a pair of colour and shape that is not in the training split."""
     return any((each.colour, each.shape) in HELD_OUT for each in scene.objects)
 
 
@@ -194,7 +196,11 @@ def eighth(scene: Scene) -> int:
 
 
 def _scene(words: Iterator[int], kinds: tuple[Kind, ...]) -> Scene:
-    """Build a scene from random integers."""
+    """Build a scene from random integers.
+
+    words: the random integers.
+    kinds: the kinds of objects (size, colour and shape) that may occur.
+    """
     squares, pool = list(range(9)), list(kinds)
     background = BACKGROUNDS[next(words) % len(BACKGROUNDS)]
     objects = []

@@ -42,12 +42,14 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Train a tokenizer on lines of text. The same lines always give the same tokenizer.
 
-    kind: a name in TOKENIZERS.
+    kind: the kind of tokenizer: a key of TOKENIZERS, for example "unigram", "bpe", "word" or "character".
+    lines: the lines of text.
     size: maximum vocabulary size, including the four special tokens and, for subwords, the 256 bytes. A short
         text gives a smaller vocabulary. The default for subwords depends on the text: 260, plus the number of
         different characters, plus 8 times the square root of the number of words, but at most 32,000.
-    sample: maximum number of lines to train on, drawn uniformly from all lines (default: 50,000). Fewer lines
-        are used if they exceed about 20 million characters. For "closed-word", the default is all lines.
+    sample: maximum number of lines to train on, chosen at random from all lines (default: 50,000). Fewer
+        lines are used if they exceed about 20 million characters. For "closed-word", the default is all
+        lines.
 
     >>> tokenizer = train_tokenizer("bpe", ["the cat", "the dog", "the hat"], size=280)
     >>> tokenizer.pieces(tokenizer.encode("the dog that"))
@@ -71,8 +73,9 @@ def train_tokenizers(
 
     pairs: tuples (source, target), or objects with the attributes `source` and `target`. They are iterated
         over once for each tokenizer.
-    joint: train one tokenizer on both sides and return it twice. Use this for languages that share letters
-        and names, and for models that share embeddings.
+    kind: the kind of tokenizer; see train_tokenizer().
+    joint: if True, train one tokenizer on sources and targets together, and return it twice. Use it for
+        languages that share letters and names, and for models that share embeddings.
     sizes: one vocabulary size for both tokenizers, or two sizes (source, target). For the default, see
         train_tokenizer().
     lines: maximum number of lines to train each tokenizer on.

@@ -13,7 +13,7 @@ from regard.errors import ArgumentError, DataError, message
 __all__ = ["Sample", "clean", "draw_sample", "sides"]
 
 SPACE = "\u2581"
-"""The character that represents a space inside a piece, as in sentencepiece."""
+"""The character that represents a space in a subword, as in sentencepiece: "▁the"."""
 
 SAMPLE_LINES = 50_000
 SAMPLE_CHARACTERS = 20_000_000
@@ -28,7 +28,7 @@ _BLANKED = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), ord(SPACE)], " ")
 def clean(line: str) -> str:
     """Normalize a string for encoding.
 
-    - Control characters and the character ▁, which represents a space in pieces, become spaces.
+    - Control characters and the character ▁, which represents a space in subwords, become spaces.
     - Several spaces in a row become one space, and spaces at the beginning and the end are removed.
     - Characters are composed (Unicode NFC): Korean syllables from their letters, é from e and its accent. So
       two strings that look the same are the same. NFKC is not used: it would also change ½, … and full-width
@@ -51,12 +51,12 @@ def clean(line: str) -> str:
 
 
 def sides(pair: Any) -> tuple[str, str]:
-    """Return source and target of a pair: its attributes `source` and `target`, or its first two items."""
+    """Return source and target of a sentence pair: its attributes `source` and `target`, or its two items."""
     return (pair.source, pair.target) if hasattr(pair, "source") else (pair[0], pair[1])
 
 
 class Sample(NamedTuple):
-    """A random sample of lines to train on.
+    """A random sample of lines, on which a tokenizer is trained.
 
     lines: the lines, cleaned and not empty.
     scale: number of all lines divided by the number in the sample.
@@ -67,7 +67,9 @@ class Sample(NamedTuple):
 
 
 def draw_sample(lines: Iterable[str], call: str, most: int | None = None, *, whole: bool = False) -> Sample:
-    """Draw a random sample of lines. The same lines always give the same sample.
+    """Return a random sample of lines, on which a tokenizer is trained.
+
+    The same lines always give the same sample.
 
     Reservoir sampling (Vitter 1985, algorithm R): every line has the same probability, and only the sample is
     held in memory.

@@ -1,7 +1,7 @@
-"""Subword sampling: random segmentations of words, to regularise training.
+"""Subword sampling: split words into subwords at random, to regularise training.
 
 sentencepiece can sample segmentations too, but its random generator cannot be seeded again after its first
-use. So a resumed run could not draw the same segmentations as an uninterrupted run.
+use. So a resumed training run could not sample the same segmentations as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ Draw = Callable[[], float]
 
 
 class Segmenter(Protocol):
-    """A word, prepared for sampling its segmentations."""
+    """A word, prepared for sampling its segmentations (ways to split it into subwords)."""
 
     def drawn(self, draw: Draw) -> Sequence[int]:
-        """Sample a segmentation and return its tokens."""
+        """Sample a segmentation of the word and return its token ids.
+
+        draw: a function that returns a random number in [0, 1).
+        """
 
 
 class Lattice(NamedTuple):
-    """The pieces (subwords) that a word can be segmented into.
+    """The pieces (subwords) of a unigram tokenizer, into which a word can be segmented.
 
     scores: the log-probability of each piece.
     longest: the length of the longest piece in characters.
@@ -51,20 +54,25 @@ class Lattice(NamedTuple):
 
     @classmethod
     def of(cls, scores: Mapping[str, float]) -> Lattice:
-        """Create the lattice from the score of each piece. `unknown` becomes the lowest score minus 10.
+        """Create a Lattice from the log-probability of each piece (subword).
 
-        sentencepiece uses the same value.
+        `unknown`, the score of a character that is not a piece, becomes the lowest score minus 10, as in
+        sentencepiece.
         """
         return cls(scores, max(map(len, scores), default=1), min(scores.values(), default=0.0) - 10)
 
 
 Backpointers = list[list[tuple[float, int]]]
-"""For each position of a text, the pieces that can end there. Each piece is a pair: its probability, and the
-position at which it starts."""
+"""For each position of a text, the pieces (subwords) that can end there.
+
+Each piece is a pair: its probability, and the position at which it starts."""
 
 
 def backpointers(text: str, lattice: Lattice, alpha: float) -> Backpointers:
-    """For each position of a text, compute the probability of each piece that can end there.
+    """For each position of a text, compute the probability of each piece (subword) that can end there.
+
+    lattice: the pieces and their log-probabilities.
+    alpha: the exponent of the probabilities. The smaller it is, the more random are the segmentations.
 
     This is the forward filtering of Kudo (2018, "Subword Regularization", section 3.2): the probability of a
     segmentation is proportional to p(pieces)^alpha. draw_pieces() samples from this distribution.
@@ -94,6 +102,9 @@ def backpointers(text: str, lattice: Lattice, alpha: float) -> Backpointers:
 def draw_pieces(text: str, ways: Backpointers, draw: Draw) -> list[str]:
     """Sample one segmentation, piece by piece from the end of the text to its start (backward sampling).
 
+    ways: the result of backpointers().
+    draw: function that returns a random number in [0, 1).
+
     >>> import random
     >>> ways = backpointers("ab", Lattice.of({"a": -2.0, "b": -2.0, "ab": -3.0}), 0.5)
     >>> draw = random.Random(0).random
@@ -120,7 +131,7 @@ Item = TypeVar("Item")
 def all_segmentations(
     text: str, ways: Backpointers, most: int, spelled: Callable[[str], Sequence[Item]]
 ) -> list[tuple[float, tuple[Item, ...]]] | None:
-    """Return all segmentations of a text with their probabilities, or None if there are more than `most`.
+    """Return all segmentations of a text into pieces (subwords), or None if there are more than `most`.
 
     ways: the result of backpointers().
     spelled: a function that returns the items of a piece, such as its tokens.
@@ -157,7 +168,7 @@ def _spelled(way: Any) -> tuple[Any, ...]:
 
 
 def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: Draw) -> list[str]:
-    """Segment a text by BPE: merge the pair with the highest score first, and skip merges at random.
+    """Segment a text by BPE: merge the pair of symbols with the highest score first; skip merges at random.
 
     Each merge is skipped with probability `dropout` (Provilkov et al. 2020, "BPE-Dropout", algorithm 1). As
     in sentencepiece, a skipped pair is not tried again, but each of its two symbols may still be merged with
@@ -199,9 +210,9 @@ def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: 
 
 
 class ShortWord(NamedTuple):
-    """A word with few segmentations, which are stored.
+    """A word with few segmentations. All of them are stored, to sample one of them quickly.
 
-    tokens: the tokens of each segmentation.
+    tokens: the token ids of each segmentation.
     bounds: the cumulative probabilities of the segmentations, without the last, which is 1.
     """
 
@@ -213,10 +224,11 @@ class ShortWord(NamedTuple):
 
 
 class LongWord(NamedTuple):
-    """A word with many segmentations, which is sampled piece by piece.
+    """A word with many segmentations. A segmentation is sampled piece by piece.
 
-    ways: the result of backpointers().
-    tokens_of: a function that converts pieces to tokens.
+    word: the word.
+    ways: the result of backpointers() for the word.
+    tokens_of: a function that converts pieces (subwords) to token ids.
     """
 
     word: str
@@ -228,9 +240,12 @@ class LongWord(NamedTuple):
 
 
 class MergedWord(NamedTuple):
-    """A word that is segmented by BPE with dropout. The fields are the arguments of sample_merges().
+    """A word that is segmented by BPE with dropout.
 
-    tokens_of: a function that converts pieces to tokens.
+    word: the word.
+    scores, dropout: the score of each piece (subword), and the probability that a merge is skipped; see
+        sample_merges().
+    tokens_of: a function that converts pieces to token ids.
     """
 
     word: str

@@ -35,46 +35,51 @@ from regard.errors import ArgumentError, DataError, message
 __all__ = ["BPE", "Subwords", "Unigram"]
 
 BYTES = len(SPECIALS) + 256
-"""Number of tokens that every subword vocabulary contains: the four special tokens and the 256 bytes."""
+"""Number of tokens that every subword vocabulary contains: the four special tokens and 256 byte tokens."""
 
 LARGEST = 32_000
 COVERED = 0.9995
-"""The most frequent characters become pieces, until they make up this fraction of the text.
+"""The most frequent characters become tokens, until they make up this fraction of the text.
 
-See OFTEN for rarer characters. Characters that are not pieces are encoded as bytes.
+For rarer characters, see OFTEN. Characters that are not tokens are encoded as bytes.
 """
 
 OFTEN, ALPHABET = 5, 1000
-"""A rarer character becomes a piece too if it occurs at least OFTEN times, as long as fewer than ALPHABET
-characters are pieces. So a small text keeps its letters, digits and punctuation marks. In Chinese, which has
-more than ALPHABET characters, only COVERED decides."""
+"""When a character that is too rare for COVERED becomes a token of a subword vocabulary.
+
+It must occur at least OFTEN times, and fewer than ALPHABET characters must be tokens already. So a small text
+keeps its letters, digits and punctuation marks. In Chinese, which has more than ALPHABET characters, only
+COVERED decides."""
 
 PART = 1000
-"""Maximum length of a training line in characters. Longer lines are split."""
+"""Maximum length in characters of a line on which a tokenizer is trained. Longer lines are split."""
 
 CACHED_WORDS = 50_000
-"""Maximum number of words in each of the two dicts of a cache (recent words and older words).
+"""Maximum number of words in each of the two dicts of a cache: recently used words, and older words.
 
-The cache stores words that are prepared for sampling their segmentations. A word takes about 3 kB of memory.
+The cache stores words that are prepared for sampling their segmentations (ways to split them into subwords).
+A word takes about 3 kB of memory.
 """
 
 CACHED_CHARACTERS = 12 * CACHED_WORDS
-"""Maximum number of characters of all words in a dict of the cache. It limits the memory for text without
-spaces, such as Chinese, where a "word" is a whole line."""
+"""Maximum number of characters of all words in each dict of the cache (see CACHED_WORDS).
+
+It limits the memory for text without spaces, such as Chinese, where a "word" is a whole line."""
 
 WORDS = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}")
 """Matches each word of a line, with the ▁ before it. The line must have ▁ instead of spaces."""
 
 FEW_SEGMENTATIONS = 64
-"""If a word has at most this many segmentations, the cache stores all of them. This is true for 95 % of the
-words of a text."""
+"""If a word can be split into subwords in at most this many ways, the cache stores all of them.
+
+About 95 % of the words of a text have so few segmentations."""
 
 FEW_LINES = 64
 """Fewer lines than this are encoded in one thread, because starting more threads would take longer."""
 
 
 class Subwords(Tokenizer):
-    """A tokenizer with the subwords (pieces) of a sentencepiece model.
+    """A tokenizer with the subwords (pieces) of a sentencepiece model: base class of Unigram and BPE.
 
     A character that is in no piece is encoded as its UTF-8 bytes, never as UNK. The text is normalized by
     clean() only, not by sentencepiece, so decode(encode(line)) equals clean(line) for every string.
@@ -85,7 +90,7 @@ class Subwords(Tokenizer):
         self._processor = _processor(model, place)
         if self.kind != _kind(self._processor):
             problem = f"this sentencepiece model is not of kind '{self.kind}'"
-            raise DataError(message(place, problem, hint="load_tokenizer(path) loads any kind"))
+            raise DataError(message(place, problem, hint="use load_tokenizer(path), which loads any kind"))
         self._strength, self._young, self._old = 0.0, dict[str, Segmenter](), dict[str, Segmenter]()
         self._characters = 0
         self.size = int(self._processor.vocab_size())
@@ -113,7 +118,10 @@ class Subwords(Tokenizer):
 
     @abstractmethod
     def cut(self, word: str, sample: float) -> Segmenter:
-        """Prepare a word for sampling its segmentations. sample: as in encode()."""
+        """Prepare a word for sampling its segmentations (ways to split it into subwords).
+
+        sample: how random the segmentations are; see encode().
+        """
 
     @abstractmethod
     def check(self, sample: float) -> None:
@@ -131,7 +139,10 @@ class Subwords(Tokenizer):
         return tokens
 
     def _cache(self, sample: float) -> dict[str, Segmenter]:
-        """Return the dict of recent words. If `sample` differs from the last call, the cache is cleared."""
+        """Return the dict of recently used words, prepared for sampling their segmentations.
+
+        If `sample` differs from the last call, the cache is cleared.
+        """
         if self._strength != sample:
             self._strength, self._young, self._old, self._characters = sample, {}, {}, 0
         return self._young
@@ -181,7 +192,7 @@ class Subwords(Tokenizer):
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The token id of each piece. Special tokens and bytes are left out, because they are not sampled."""
+        """The token id of each piece (subword), without special tokens and bytes, which are not sampled."""
         get = self._processor
         return {
             get.id_to_piece(token): token
@@ -191,7 +202,7 @@ class Subwords(Tokenizer):
 
     @cached_property
     def scores(self) -> dict[str, float]:
-        """The sentencepiece score of each piece in `numbers`."""
+        """The score of each piece (subword) in `numbers`, from the sentencepiece model."""
         return {piece: self._processor.get_score(token) for piece, token in self.numbers.items()}
 
     def _tokens_of_piece(self, piece: str) -> list[int]:
@@ -206,7 +217,7 @@ class Subwords(Tokenizer):
 
 
 class Unigram(Subwords):
-    """Subwords of a unigram language model, suited for subword regularization (Kudo 2018).
+    """A tokenizer with the subwords of a unigram language model, for subword regularization (Kudo 2018).
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("unigram", ["low lower lowest", "new newer newest"] * 20)
@@ -226,7 +237,7 @@ class Unigram(Subwords):
 
     @cached_property
     def lattice(self) -> Lattice:
-        """The pieces and their log-probabilities, for sampling."""
+        """The pieces (subwords) and their log-probabilities, for sampling segmentations of words."""
         return Lattice.of(self.scores)
 
     def check(self, sample: float) -> None:
@@ -236,7 +247,9 @@ class Unigram(Subwords):
 
 
 class BPE(Subwords):
-    """Byte-pair encoding: training repeatedly merges the most frequent pair of pieces (Sennrich et al. 2016).
+    """A tokenizer with subwords by byte-pair encoding (Sennrich et al. 2016).
+
+    Training starts from single characters, and repeatedly merges the most frequent pair of subwords.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("bpe", ["low lower lowest", "new newer newest"] * 20, size=300)
@@ -256,7 +269,7 @@ class BPE(Subwords):
 
 
 def _covering(counts: Counter[str]) -> list[str]:
-    """Return the characters that become pieces (see COVERED and OFTEN): first ▁, then the most frequent.
+    """Return the characters that become tokens (see COVERED and OFTEN): first ▁, then the most frequent.
 
     counts: how often each character occurs.
     """
@@ -272,7 +285,7 @@ def _covering(counts: Counter[str]) -> list[str]:
 
 
 def _without(lines: list[str], rare: set[str]) -> list[str]:
-    """Replace the characters in `rare` by spaces, so that they do not become pieces. Drop empty lines."""
+    """Replace the characters in `rare` by spaces, so that they do not become tokens. Drop empty lines."""
     if not rare:
         return lines
     table = str.maketrans(dict.fromkeys(rare, " "))
@@ -286,7 +299,12 @@ def _parts(lines: list[str]) -> list[str]:
 
 
 def _trained(kind: str, lines: list[str], size: int, call: str) -> bytes:
-    """Train a sentencepiece model and return its file content. The same lines give the same bytes."""
+    """Train a sentencepiece model and return the content of its file. The same lines give the same bytes.
+
+    kind: "unigram" or "bpe".
+    size: the vocabulary size.
+    call: the name of the public function, for error messages.
+    """
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -343,5 +361,5 @@ def _kind(processor: Any) -> str:
 
 
 def _cores() -> int:
-    """Return the number of CPU cores that this process may use. By default, sentencepiece would use all."""
+    """Return the number of CPU cores that this process may use; sentencepiece would use all by default."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

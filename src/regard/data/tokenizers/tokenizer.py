@@ -22,11 +22,12 @@ UNKNOWN = "⁇"
 
 
 class Tokenizer(ABC):
-    """Converts text to token ids and back.
+    """Converts text to token ids and back. Base class of all tokenizers.
 
+    kind: the name of the kind of tokenizer, for example "unigram".
     size: the vocabulary size, including the four special tokens.
     fingerprint: a hash of the vocabulary. Two tokenizers with the same fingerprint encode in the same way.
-    unit: "word" or "character", the unit of text that alignments link and that plots show.
+    unit: "word" or "character": what word alignments link, and what pictures of attention show.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("word", ["to be or not to be"])
@@ -73,12 +74,19 @@ class Tokenizer(ABC):
     @classmethod
     @abstractmethod
     def deserialized(cls, content: bytes, place: str) -> Self:
-        """Create the tokenizer from the content of its file. place: the file name, for messages."""
+        """Create a tokenizer from the content of the file that save() wrote.
+
+        place: the file name, for error messages.
+        """
 
     @classmethod
     @abstractmethod
     def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
-        """Train a tokenizer on a sample of text. call: the name of the calling function, for messages."""
+        """Train a tokenizer on a sample of text.
+
+        size: maximum vocabulary size. None: the default of this kind of tokenizer.
+        call: the name of the public function, for error messages.
+        """
 
     def words(self, tokens: Sequence[int]) -> list[int]:
         """Return, for each token, the index of its word in decode(tokens).split().
@@ -99,7 +107,10 @@ class Tokenizer(ABC):
         return [min(number, last) for number in numbers]
 
     def units(self, tokens: Sequence[int]) -> list[int]:
-        """Return, for each token, the index of its unit (word or character; see `unit`), or -1 for none."""
+        """Return, for each token, the index of its word or character (see `unit`) in the text.
+
+        The index is -1 for special tokens, which belong to none.
+        """
         return self.words(tokens)
 
     def unknown(self, line: str) -> tuple[str, ...]:
@@ -138,7 +149,10 @@ class Tokenizer(ABC):
 
 
 def read_bytes(path: str | Path, *, links: bool = True) -> bytes:
-    """Return the content of the file of a tokenizer. links: whether the file may be a symbolic link."""
+    """Return the content of a file that contains a tokenizer.
+
+    links: whether the path may be a symbolic link.
+    """
     try:
         return read_limited(path, "tokenizer", named=links)
     except OSError as error:

@@ -23,7 +23,9 @@ DAMAGED = "the file is damaged, or not a tokenizer: restore it, or train the tok
 
 
 class Listed(Tokenizer):
-    """A tokenizer with a list of words or characters as vocabulary. Text that is not in the list becomes UNK.
+    """A tokenizer with a list of words or characters as vocabulary. Others become UNK.
+
+    This is the base class of Words, ClosedWords and Characters.
 
     tokens: the vocabulary without special tokens, the most frequent token first.
     most: the maximum vocabulary size if train_tokenizer() gets no size.
@@ -40,12 +42,12 @@ class Listed(Tokenizer):
     @staticmethod
     @abstractmethod
     def split(line: str) -> Sequence[str]:
-        """Split a clean line into tokens."""
+        """Split a line into words or characters. The line has been normalized by clean()."""
 
     @staticmethod
     @abstractmethod
     def join(pieces: Sequence[str]) -> str:
-        """Join tokens into a text."""
+        """Join words or characters into a text: the inverse of split()."""
 
     @classmethod
     def is_token(cls, token: str) -> bool:
@@ -65,7 +67,7 @@ class Listed(Tokenizer):
     def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
         if sample:
             problem = f"sample is {sample}, but a {self.kind} tokenizer has only one segmentation"
-            hint = "subword sampling needs the tokenizer 'unigram' or 'bpe'"
+            hint = "set sample to 0, or train a tokenizer of kind 'unigram' or 'bpe'"
             raise ArgumentError(message(f"{type(self).__name__}.encode()", problem, hint=hint))
         return [self._numbers.get(token, UNK) for token in self.split(clean(line))]
 
@@ -97,7 +99,7 @@ class Listed(Tokenizer):
         saved = _read(content, place)
         if saved["kind"] != cls.kind:
             problem = f"this tokenizer is not of kind '{cls.kind}'"
-            raise DataError(message(place, problem, hint="load_tokenizer(path) loads any kind"))
+            raise DataError(message(place, problem, hint="use load_tokenizer(path), which loads any kind"))
         tokens, hint = saved.get("tokens"), DAMAGED
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise DataError(message(place, "'tokens' is not a list of strings", hint=hint))

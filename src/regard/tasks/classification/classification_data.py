@@ -44,8 +44,9 @@ LISTED = 5
 
 @dataclass(frozen=True, eq=False)
 class LabelledSplit:
-    """The training texts and the validation texts. labels: the classes of the training texts.
+    """The training texts and the validation texts of a run.
 
+    labels: the classes of the training texts.
     is_held_out: whether the validation texts were held out from the training files.
     """
 
@@ -106,12 +107,12 @@ def _read(data: ClassificationData, files: Sequence[str]) -> LabelledTexts:
 
 
 def check_header_lines(data: ClassificationData, split: LabelledSplit) -> None:
-    """Raise DataError if the first line of a TSV file whose columns are numbers is certainly a header line.
+    """Raise DataError if the columns are numbers, but the first line of a TSV file must be a header line.
 
-    It is certain if there are at least 10 texts (MANY), the label of the line occurs only in first lines,
-    every other label occurs more than once, and no column of the line contains a space.
+    A first line is taken for a header line if there are at least 10 texts (MANY), its label occurs only in
+    first lines, every other label occurs more than once, and none of its columns contains a space.
 
-    split: the training files that `data` names, read by read_labelled_split().
+    split: the texts of the training files that `data` names, read by read_labelled_split().
     """
     train = split.train
     parts = (train, split.valid) if split.is_held_out else (train,)
@@ -140,7 +141,8 @@ def check_unknown_header(texts: LabelledTexts, labels: Labels, format: str | Non
 
     It looks like a header if no column of the line contains a space.
 
-    format: as in read_labelled().
+    labels: the known labels.
+    format: tsv, jsonl or label-first; None if it follows from the file names.
     """
     for row in numpy.flatnonzero(texts.lines == 1).tolist():
         text = texts[row]
@@ -183,7 +185,13 @@ def check_files(data: ClassificationData) -> None:
 
 @dataclass(frozen=True, eq=False)
 class LabelledCorpus:
-    """A split with the tokenizer, the classes, and the texts of the split as token ids."""
+    """The data of a classification run: the labelled texts as token ids.
+
+    split: the texts before they were encoded.
+    tokenizer: the tokenizer of the run.
+    labels: the classes, in the order of the outputs of the model.
+    train, valid: the training and the validation texts as token ids.
+    """
 
     split: LabelledSplit
     tokenizer: Tokenizer
@@ -205,7 +213,9 @@ class LabelledCorpus:
     def prepared(
         cls, split: LabelledSplit, data: ClassificationData, folder: Path, lines: int | None = None
     ) -> LabelledCorpus:
-        """Load the tokenizer and the labels from the run folder, or create and save them; encode the texts.
+        """Encode the texts with the tokenizer and the labels of the run folder.
+
+        If the run folder has no tokenizer or no labels, they are created from the training texts and saved.
 
         lines: maximum number of lines to train the tokenizer on.
         """

@@ -25,7 +25,7 @@ BATCH_SIZE = 32
 """Number of texts of one optimizer step: the sum over all processes and accumulated batches."""
 
 EPOCHS, MIN_STEPS, MAX_STEPS = 10, 400, 30_000
-"""The length of a run without a budget: EPOCHS epochs, but at least MIN_STEPS and at most MAX_STEPS steps."""
+"""The default length of a run: EPOCHS epochs, but at least MIN_STEPS and at most MAX_STEPS steps."""
 
 WARMUP_PART, MOST_WARMUP = 0.05, 200
 """The warm-up takes the fraction WARMUP_PART of all steps, but at most MOST_WARMUP steps."""
@@ -34,11 +34,10 @@ WIDTH = 128
 """The width of recurrent models. A transformer has its own default size."""
 
 RECURRENT = {False: (0.3, 4e-3), True: (0.2, 2e-3)}
-"""The dropout of a recurrent model, and its learning rate at width WIDTH. The key True is for models of pairs
-of texts, False for models of single texts."""
+"""Whether the texts are pairs -> (dropout, learning rate at width WIDTH) of a recurrent model."""
 
 TRANSFORMER_RATE, TUNING_RATE = 1e-3, 3e-4
-"""Learning rates: TRANSFORMER_RATE of a transformer that is trained from the start, TUNING_RATE of any model
+"""Learning rates. TRANSFORMER_RATE: for a Transformer with random initial weights. TUNING_RATE: for any model
 that starts from the weights of another run."""
 
 
@@ -51,11 +50,12 @@ def plan_classification(
     *,
     timed: bool = False,
 ) -> Plan:
-    """Return the plan of a run, the same in all processes.
+    """Choose the settings of a run that the user has not set. All processes get the same plan.
 
     given: the settings that are known so far.
-    timed: measure the speed even if the budget is in steps or epochs. If it is in minutes, the speed is
-        always measured.
+    corpus: the training data.
+    timed: measure the training speed even if the length of the run is set in steps or epochs. If it is set in
+        minutes, the speed is always measured.
     """
     training, texts = given.get("training", {}), len(corpus.train)
     group = processes.world * training.get("accumulation_steps", 1)
@@ -107,7 +107,7 @@ def _model_and_rate(given: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
 def texts_per_second(
     task: type[RunTask], settings: Mapping[str, Any], corpus: LabelledCorpus, device: str
 ) -> float:
-    """Measure the training speed in texts per second, in this process."""
+    """Measure the training speed of one process, in texts per second."""
     built = _built(task, settings, corpus, device)
     with TemporaryDirectory() as scratch:
         timer = StepTimer(built, built.settings.training, torch.device(device), Path(scratch))
@@ -118,7 +118,7 @@ def _epoch_steps(
     task: type[RunTask], settings: Mapping[str, Any], corpus: LabelledCorpus, group: int
 ) -> float:
     """Return the number of optimizer steps of an epoch. group: the number of batches of one step."""
-    with torch.device("meta"):  # the model gets no memory: len_epoch() needs no weights
+    with torch.device("meta"):  # no memory for the weights: len_epoch() does not need them
         return _built(task, settings, corpus, "cpu").len_epoch(0) / group
 
 

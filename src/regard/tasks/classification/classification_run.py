@@ -17,7 +17,7 @@ __all__ = ["ClassificationRun", "check_classifier_options", "classifier_of"]
 
 
 class ClassificationRun(LoadedRun, TextClassifier):
-    """A text classifier with the run that it comes from (see LoadedRun)."""
+    """A TextClassifier that was loaded from a run folder, with the settings and the folder of its run."""
 
     settings: ClassificationSettings
 
@@ -36,14 +36,18 @@ class ClassificationRun(LoadedRun, TextClassifier):
 
 
 def check_classifier_options(options: Mapping[str, Any]) -> None:
-    """Raise if TextClassifier has no option of this name; the error suggests the most similar name."""
+    """Raise an error if TextClassifier() has no argument with the name of one of these options.
+
+    The error suggests the most similar name.
+    """
     check_load_keywords(TextClassifier, options)
 
 
 def classifier_of(run: StoredRun, device: str, **options: Any) -> ClassificationRun:
     """Load the classifier of a run.
 
-    options: the options of TextClassifier. By default, texts are truncated to as many tokens as in training.
+    options: further arguments of TextClassifier. By default, texts are truncated to as many tokens as in
+        training.
     """
     settings = run.settings
     tokenizer, labels = load_text_tokenizer(run.folder, settings.data), load_labels(run.folder)

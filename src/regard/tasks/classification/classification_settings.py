@@ -24,9 +24,9 @@ class ClassificationData(Section):
     held_out: the number of texts to hold out; default: a tenth, at most 2,000.
     format: tsv, jsonl or label-first (a label, a space, and the text); by default, it follows from the file
         names.
-    label: the column of the label.
-    text: the column of the text. A column is a number (from 1), a name in the header line, or the name of a
-        JSON field; by default, the label is column 1 or "label", and the text is column 2 or "text".
+    label: the column of the label: a number (from 1), a name in the header line, or the name of a JSON field.
+        Default: column 1, or the JSON field "label".
+    text: the column of the text. Default: column 2, or the JSON field "text".
     second: the column of the second text, for pairs of texts.
     ignore: labels whose texts are left out.
     lowercase: convert all text to lower case.
@@ -56,14 +56,16 @@ class ClassificationData(Section):
 
 
 class ClassificationModel(ModelSettings):
-    """The name of the model, and its options for build_classifier()."""
+    """The section [model] of the settings: `name`, and further arguments of build_classifier()."""
 
     name: str = "lstm"
 
 
 class ClassificationTraining(Training):
-    """Training settings that only classification has, besides the training settings of all tasks.
+    """The training settings of a classification run. It has those of all tasks, and also:
 
+    best: the metric that selects the best checkpoint.
+    label_smoothing: weight of the uniform distribution in the target distribution of the loss.
     class_weights: "balanced" gives the texts of every class the same total weight in the loss.
     """
 
@@ -75,7 +77,8 @@ class ClassificationTraining(Training):
 class ClassificationEvaluation(Section):
     """How a classifier is evaluated during training.
 
-    samples: number of validation texts shown with their class and attention, from short to long.
+    samples: number of validation texts that are printed with their classes and their attention, from short to
+        long.
     """
 
     samples: Annotated[int, Field(ge=0, le=100_000)] = 3

@@ -79,7 +79,7 @@ TOKENS = ("lowercase", "tokenizer", "vocab_size")
 
 
 class ClassificationTask(RunTask):
-    """Train a classifier on labelled texts, or pairs of texts, and evaluate it on the validation texts."""
+    """Trains a classifier on labelled texts, or pairs of texts, and evaluates it on the validation texts."""
 
     model: Classifier
     settings_type = ClassificationSettings
@@ -199,7 +199,7 @@ class ClassificationTask(RunTask):
         pairs, second = settings.model.options.get("pairs", False), settings.data.second
         if pairs is not (second is not None):
             problem = f"model.pairs is {pairs}, and data.second is {'not set' if second is None else second}"
-            hint = "set data.second, the column of the second text, for pairs of texts, and only for them"
+            hint = "do not set model.pairs; for pairs, set data.second, the column of the second text"
             raise ArgumentError(message("the settings", problem, hint=hint))
 
     @classmethod
@@ -251,8 +251,8 @@ class ClassificationTask(RunTask):
     def _padded(self, batch: LabelledBatch, shapes: Shapes) -> LabelledBatch:
         """Pad a batch to one of a few shapes, because each shape needs its own CUDA graph.
 
-        The texts are padded to the next larger length of `shapes`. Then empty texts are added, up to the
-        number of texts that `shapes` has for this length.
+        The texts are padded to the next larger length of `shapes`. Empty texts are added until the batch has
+        the number of texts that `shapes` has for this length.
         """
         need = max(batch.first.shape[1], 0 if batch.second is None else batch.second.shape[1])
         length = next(each for each in shapes.lengths if each >= need)
@@ -358,7 +358,7 @@ class _Sample:
 
 @dataclass(frozen=True)
 class _Tables:
-    """The tables of a report without its first line: the line of the evaluation has the same scores."""
+    """The tables of a report without its line of accuracy and macro F1, which the log prints already."""
 
     report: ClassificationReport
 
@@ -369,7 +369,7 @@ class _Tables:
 def _spread(texts: Sequence[str], count: int) -> list[int]:
     """Return the indices of `count` texts of different lengths, from short to long (deterministic).
 
-    The texts, sorted by length, are cut into `count` equal parts, and the middle text of each is chosen.
+    The texts, sorted by length, are cut into `count` equal parts, and the middle text of each part is chosen.
     """
     count = min(count, len(texts))
     order = sorted(range(len(texts)), key=lambda place: (len(texts[place]), place))

@@ -41,7 +41,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 """The options of `regard evaluate` for classification."""
 
 MOST_TEXTS = 1000
-"""Maximum number of texts, or pairs, to measure faithfulness on, because each is classified 9 times."""
+"""Maximum number of texts, or pairs, to measure faithfulness on: each text is classified 9 times."""
 
 MOST_ENTRIES = 300
 """Maximum number of texts on an HTML page."""
@@ -49,11 +49,13 @@ MOST_ENTRIES = 300
 
 @dataclass(frozen=True)
 class ClassificationEvaluation:
-    """The comparison of predicted and true classes, and the faithfulness of the attention if it was measured.
+    """The result of `regard evaluate` for a classifier.
 
     data: where the texts come from, for the title.
-    run: the run folder and the step of the checkpoint.
+    run: "folder" is the run folder, "step" is the step of the checkpoint.
+    report: the comparison of predicted and true classes.
     balance: the number of texts of each class.
+    erasure: how much the predictions depend on the attended words; None if it was not measured.
     """
 
     data: str
@@ -114,7 +116,7 @@ def evaluate_classification(
     classifier: ClassificationRun = run.load(task, tokens_per_batch=options["batch_tokens"])
     if options["faithfulness"] and classifier.model.pool_site is None:
         problem = "this classifier has no attention: its pooling is not attention"
-        hint = "train it with model.pooling=attention, the default"
+        hint = "train a classifier with model.pooling=attention (the default)"
         raise ArgumentError(message("--faithfulness", problem, hint=hint))
     data = classifier.settings.data
     texts = _read(data, classifier.labels, options)
@@ -137,7 +139,9 @@ def evaluate_classification(
 def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) -> LabelledTexts | None:
     """Read the labelled texts of --test-file, --tsv or --jsonl; return None if none of them is used.
 
-    labels: the classes of the run. Without --columns or --fields, the columns are the same as in training.
+    data: the data settings of the run. Without --columns or --fields, its columns or fields are used.
+    labels: the classes of the run.
+    options: the values of the options.
     """
     ways = {each: options[each] for each in ("test_file", "tsv", "jsonl") if options[each]}
     if len(ways) > 1:

@@ -13,20 +13,21 @@ DIGITS = 9
 """Maximum number of digits of a column number. Longer numbers are read as names of columns."""
 
 NAMES = ("label", "text", "second")
-"""The settings of [data] that --columns and --fields set, in this order."""
+"""The settings in [data] that --columns and --fields set: --columns 2,1 sets label = 2 and text = 1."""
 
 FORMATS = {"tsv": "columns", "jsonl": "fields"}
-"""For each option that names files, the option with the columns of these files."""
+"""Option that names files -> option that names the columns or fields of these files."""
 
 OWN_OPTIONS = (*FORMATS, *FORMATS.values(), *(f"valid_{each}" for each in FORMATS))
 """The options of `regard train` that labelled_files() reads."""
 
 
 def labelled_columns(option: str, text: str, count: int | None = None) -> dict[str, Any]:
-    """Parse the columns of label, text and, for pairs of texts, second text.
+    """Parse the value of --columns or --fields: the columns of label, text and, for pairs, second text.
 
     option: --columns (numbers or names) or --fields (names).
-    count: number of columns; None for 2 or 3.
+    text: the value of the option.
+    count: the number of columns that is expected; None if 2 and 3 are accepted.
 
     >>> labelled_columns("--columns", "2,1"), labelled_columns("--fields", "class,a,b")["second"]
     ({'label': 2, 'text': 1}, 'b')

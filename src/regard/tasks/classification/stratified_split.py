@@ -11,16 +11,17 @@ from regard.errors import DataError, message
 __all__ = ["hold_out_texts"]
 
 PART, MOST = 10, 2000
-"""By default one text in PART is held out, at most MOST texts."""
+"""By default, 1 / PART of the texts is held out, but at most MOST texts."""
 
 
 def hold_out_texts(texts: LabelledTexts, count: int | None = None) -> tuple[LabelledTexts, LabelledTexts]:
     """Split texts into a training set and a validation set, both with the same share of each class.
 
-    count: about how many texts to hold out; default: a tenth, at most 2,000. The split depends on the texts
-    alone, not on their order. Equal texts are never in both sets, and every class keeps at least one text for
-    training. So the validation set can have fewer than `count` texts, and a class with a single text does not
-    occur in it.
+    The split depends on the texts alone, not on their order. Equal texts are never in both sets, and every
+    class keeps at least one text for training. So the validation set can have fewer than `count` texts, and a
+    class with a single text does not occur in it.
+
+    count: about how many texts to hold out; default: a tenth, at most 2,000.
 
     >>> from regard.data.labelled_text import labelled_from_lists
     >>> words = [f"text {number}" for number in range(40)]

@@ -24,11 +24,11 @@ __all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "ClassificationView", "view_classificati
 
 ERASURE = "erasure"
 LEAST_SCALE = 0.01
-"""In the view "erasure", the word with the largest decrease of the probability is drawn darkest. If all
-decreases are smaller than this, they are drawn lighter, so that the words do not look important."""
+"""In the view "erasure", the word without which the probability decreases most is drawn darkest. If all
+decreases are smaller than LEAST_SCALE, all words are drawn lighter, so that they do not look important."""
 
-OWN_VIEWS = MappingProxyType({ERASURE: "the words, shaded by how much hiding a word lowers the probability"})
-"""Name -> help text of the view that only classification has, because it has to run the classifier."""
+OWN_VIEWS = MappingProxyType({ERASURE: "words, shaded by how much the probability falls without each word"})
+"""Name of a view that only classification has -> its help text. This view needs the classifier."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     "text",
@@ -46,7 +46,7 @@ class ClassificationView(RunView):
     default_view: ClassVar[str] = "shaded"
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw one view. In the terminal, the effect of hiding each word is printed below it."""
+        """Draw one view. In the terminal, the effect of hiding each word is printed below the view."""
         view = options.view or self.default_view
         if view == ERASURE or (view == "shaded" and options == ViewOptions(options.view)):
             drawn = self._texts(view)
@@ -110,7 +110,7 @@ def view_classification(
     line = (text, second) if pairs else text
     if classifier.model.pool_site is None and drawing.view != ERASURE:
         problem = "the pooling of this classifier is not attention"
-        hint = f"--view {ERASURE} works without attention; or train with model.pooling=attention, the default"
+        hint = f"use --view {ERASURE}, which needs no attention, or train with model.pooling=attention"
         raise ArgumentError(message(shown(run.folder), problem, hint=hint))
     result = classifier.classify(line, look="*")
     if not isinstance(result, Classification) or result.label is None:

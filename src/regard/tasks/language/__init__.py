@@ -1,4 +1,4 @@
-"""Language models: train one on text files, load it from its run folder, generate and score text.
+"""Language models: train a model on text files, load it from its run folder, generate and score text.
 
 train_run(LanguageTask, {"data": {"train_file": ["a.txt"]}}, "runs/x")
 regard.load("runs/x").score("the cat sat")

@@ -44,8 +44,9 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     ),
     CommandOption(
         "--stride",
-        "Number of tokens by which the window moves. Each token is predicted from at least "
-        "window - stride + 1 tokens.",
+        "Number of tokens by which the window moves, at most --window. A smaller stride is slower, but gives "
+        "more context: each token is predicted from at least window - stride + 1 tokens, or from the "
+        "beginning of the text.",
         "INT",
         int,
         shown_default="half of the window",
@@ -59,17 +60,16 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 
 @dataclass(frozen=True)
 class LanguageReport:
-    """The perplexity of a text.
+    """The result of `regard evaluate` for a language model: the perplexity of a text.
 
     data: where the text comes from, for the title.
-    run: the run folder and the step of the checkpoint.
-    loss: the loss on the text.
+    run: "folder" is the run folder, "step" is the step of the checkpoint.
+    loss: the loss and the perplexity of the text.
     unknown: number of unknown tokens.
-    window: number of tokens of a sliding window.
-    stride: number of tokens from the start of a window to the start of the next. window and stride are None
-        if the text was read without windows: a recurrent model read it from its beginning to its end, or each
-        line (document) was read at once.
-    carried: whether a recurrent model carried its state through the text.
+    window: number of tokens of a sliding window; None if the text was read without windows: a recurrent model
+        read it from its beginning to its end, or each line (document) was read at once.
+    stride: number of tokens from the start of a window to the start of the next; None if `window` is None.
+    carried: whether a recurrent model read the text from its beginning to its end and kept its state.
     """
 
     data: str
@@ -149,8 +149,9 @@ def evaluate_text(
     """Compute the perplexity of a text.
 
     name: the name of the text in the report.
-    window: number of tokens of a sliding window.
-    stride: distance between two windows. By default, both are as in the evaluations during training.
+    window: number of tokens of a sliding window. Default: as in the evaluations during training.
+    stride: number of tokens from the start of a window to the start of the next. Default: as in the
+        evaluations during training.
     """
     settings = _with_windows(run, window, stride)
     with advancing("reading the text", text.token_count) as report:
@@ -173,7 +174,7 @@ def _windows(batches: Any) -> tuple[int, int] | None:
 
 
 def _useless_stride(stride: int, windows: Any) -> ArgumentError:
-    """Return the error that --stride has no effect, because each line fits into one of the SlidingWindows."""
+    """Return the error that --stride has no effect because each line fits into one window."""
     longest = f"{windows.longest:,}"
     problem = f"the longest line has {longest} tokens and fits into one window of {windows.window:,} tokens"
     hint = f"leave --stride out, or use a --window below {longest}"
@@ -183,7 +184,8 @@ def _useless_stride(stride: int, windows: Any) -> ArgumentError:
 def _with_windows(run: LanguageRun, window: int | None, stride: int | None) -> LanguageSettings:
     """Return the settings of the run with this window and this stride; None keeps the value of the run.
 
-    Raise ArgumentError if the model has too few positions for the window, or if it reads without windows.
+    Raise ArgumentError if the model has too few positions for the window, if the stride is larger than the
+    window, or if a stride is set for a model that carries its recurrent state through the text.
     """
     settings, longest = run.settings, run.model.longest_target
     if stride is not None and settings.carried:
@@ -204,7 +206,7 @@ def _with_windows(run: LanguageRun, window: int | None, stride: int | None) -> L
 
 
 def _counted(batches: Any, report: Any) -> Iterator[TextBatch]:
-    """Yield the batches. After each of them, report how many tokens were read so far."""
+    """Yield the batches. After each batch, call report() with the number of tokens read so far."""
     done = 0
     for batch in batches:
         yield batch

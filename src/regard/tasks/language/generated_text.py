@@ -30,13 +30,18 @@ class GeneratedText(TextResult):
     text: the continuation, with the space between prompt and continuation; it ends before a stop string.
     token_ids, pieces, token_scores: the id, the text and the log-probability of each generated token. EOS and
         the tokens of a stop string are included.
-    attention, long: as in TextResult, but for the prompt and the continuation together.
+    attention: for each attention layer (site), the weights (H, T, T) of the prompt and the continuation
+        together, T tokens; see TextResult.
+    long: the attention for more than 512 tokens, instead of `attention`; see TextResult.
     unknown: the words of the prompt that the vocabulary does not cover.
-    prompt: the prompt. prompt_token_ids, prompt_pieces: the id and the text of each of its tokens.
+    prompt: the text of the prompt.
+    prompt_token_ids, prompt_pieces: the id and the text of each token of the prompt.
     stop_reason: why generation ended, a key of STOP_REASONS: "end", "stop", "length", "positions",
         "interrupted" or "prompt". With "prompt", there is no continuation.
     ranking: the score that hypotheses are sorted by, with length penalty.
-    others: the other continuations of the n-best list, or the other samples. For more fields, see TextResult.
+    others: the other continuations of the n-best list, or the other samples.
+
+    The other fields are those of TextResult.
 
     >>> text = GeneratedText(" CS", (6, 3), ("CS", "</s>"), (-0.25, -0.5), prompt="I learned")
     >>> str(text), text.log_probability, text.stop_reason

@@ -24,17 +24,19 @@ TOKENIZER = "text.tokenizer"
 """The tokenizer file of a run folder."""
 
 HELD_OUT, HELD_OUT_PART = 5000, 20
-"""By default, HELD_OUT lines are held out for validation, but at most one line in HELD_OUT_PART.
+"""By default, HELD_OUT lines are held out for validation, but at most 1 / HELD_OUT_PART of all lines.
 
 Blank lines are not counted."""
 
 
 @dataclass(frozen=True)
 class TextLines:
-    """The lines of text files, from line `start` up to `stop` (exclusive), read again in each iteration.
+    """A range of lines of text files. Each iteration reads the files again.
 
-    files: read one after the other; the line number, from 0, continues over all files.
-    stop: None for the last line of the last file.
+    files: the files, read one after the other. Lines are counted from 0, and the count continues over all
+        files.
+    start: the first line.
+    stop: the line after the last line; None reads to the end of the last file.
     """
 
     files: tuple[str, ...]
@@ -47,15 +49,18 @@ class TextLines:
 
     @property
     def name(self) -> str:
-        """The files, for messages."""
+        """The names of the files, for messages."""
         more = len(self.files) - 1
         return shown(self.files[0]) + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
 
 
 @dataclass(frozen=True)
 class TextScan:
-    """Facts about a text: its hash, its number of lines, and the number of lines that are not blank.
+    """What scan() finds out about a text.
 
+    fingerprint: a hash of the text.
+    lines: number of lines.
+    with_text: number of lines that are not blank.
     unknown: whether the text contains the word <unk>.
     """
 
@@ -66,7 +71,7 @@ class TextScan:
 
 
 def scan(lines: TextLines) -> TextScan:
-    """Read a text once; raise DataError if it has no text."""
+    """Read all lines once, to count and hash them; raise DataError if all lines are blank."""
     digest, count, with_text, unknown = hashlib.blake2b(digest_size=16), 0, 0, False
     for line in lines:
         digest.update(line.encode() + b"\n")
@@ -80,10 +85,10 @@ def scan(lines: TextLines) -> TextScan:
 
 @dataclass(frozen=True)
 class TextSplit:
-    """The training text and the validation text.
+    """The training text and the validation text of a run.
 
     held_out: whether the validation text was held out from the training files.
-    scans: the facts about both.
+    scans: the hash and the number of lines of each text, by name: "train" and "valid".
     """
 
     train: TextLines
@@ -105,9 +110,10 @@ class TextSplit:
 
 
 def read_texts(data: TextData) -> TextSplit:
-    """Read the training text and the validation text once, and return where they are.
+    """Return which lines of which files are the training text and the validation text.
 
-    Without valid_file, the last lines of the training files are the validation text.
+    Without valid_file, the last lines of the training files are the validation text. All files are read once,
+    to count and hash their lines.
     """
     whole = TextLines(tuple(data.train_file))
     if data.valid_file:
@@ -127,9 +133,12 @@ def read_texts(data: TextData) -> TextSplit:
 
 @dataclass(frozen=True, eq=False)
 class TextCorpus:
-    """A split with the tokenizer, and its texts as token ids.
+    """The data of a language model run: the training and the validation text as token ids.
 
-    longest: maximum number of tokens of a document.
+    split: the texts before they were encoded.
+    tokenizer: the tokenizer of the run.
+    train, valid: the texts as token ids.
+    longest: maximum number of tokens of a document; longer training documents are dropped.
     """
 
     split: TextSplit
@@ -154,14 +163,14 @@ class TextCorpus:
 
     @classmethod
     def encoded(cls, split: TextSplit, data: TextData, folder: Path, lines: int | None = None) -> TextCorpus:
-        """Load the tokenizer from the run folder, or train and save it; encode both texts.
+        """Encode both texts with the tokenizer of the run folder; if it has none, train and save one first.
 
         lines: maximum number of lines to train the tokenizer on.
         """
         if not (folder / TOKENIZER).exists():
             text = (line.lower() for line in split.train) if data.lowercase else split.train
             kind = data.tokenizer or "unigram"
-            # A closed vocabulary needs all words of the text, so its tokenizer is trained on all lines.
+            # The vocabulary of "closed-word" has all words of the text, so this tokenizer reads all lines.
             sample = None if kind == "closed-word" else lines
             with naming_place("data.vocab_size (--vocab-size)"):
                 tokenizer = train_tokenizer(kind, text, data.vocab_size, sample=sample)

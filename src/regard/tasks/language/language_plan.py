@@ -1,7 +1,7 @@
 """Choose the settings of a language model run that are not set: window, batch, model size, learning rate.
 
-The choices depend on the amount of text, the model, the device and the length of the run. With a budget in
-minutes, training steps are timed; with steps or epochs, nothing is measured.
+The choices depend on the amount of text, the model, the device and the length of the run. If the length is
+set in minutes, the training speed is measured; if it is set in steps or epochs, nothing is measured.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ TRANSFORMER_WINDOW = 128
 """Number of tokens that a Transformer reads at once (its window)."""
 
 WINDOWS = 4
-"""Minimum number of windows per stream: a text too short for this many is divided into fewer streams."""
+"""Minimum number of windows in a stream (one of the parallel parts of the text). A text that is too short
+for STREAMS streams of so many windows is divided into fewer streams."""
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
 """Batch size in tokens on each kind of device, for models that carry no recurrent state between batches."""
@@ -44,7 +45,8 @@ BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
 STEPS, LEAST_STREAMS, LEAST_TOKENS = 800, 5, 512
 """A short run has smaller batches, so that it still has STEPS steps.
 
-A batch has at least LEAST_STREAMS streams, or LEAST_TOKENS tokens if the model has no streams."""
+But a batch has at least LEAST_STREAMS streams (parallel parts of the text), or at least LEAST_TOKENS tokens
+if the model carries no recurrent state between batches."""
 
 SIZE_OPTIONS = ("width", "size", "layers", "depth", "embedding", "inner", "heads")
 """Options that determine the size of a model. If the user sets one of them, the plan chooses no size."""
@@ -55,15 +57,15 @@ TRANSFORMER_SIZES = {
     2_000_000: {"width": 256, "layers": 4, "heads": 4, "inner": 1024},
     20_000_000: {"width": 512, "layers": 6, "heads": 8, "inner": 2048},
 }
-"""Maps a number of tokens to the size of a model that is trained on at least this many tokens. The last size
-is only used on GPUs."""
+"""Number of training tokens -> size of a recurrent model, or of a Transformer, that is trained on at least so
+many tokens. The last size is only used on GPUs."""
 
 TUNING_RATE = 3e-4
 """The learning rate of a run that starts from the weights of another run."""
 
 Options = dict[str, Any]
 Speed = Callable[[Options], float]
-"""speed(settings) -> tokens per second."""
+"""A function speed(settings) that measures the training speed with these settings, in tokens per second."""
 
 
 def plan_language(
@@ -74,7 +76,12 @@ def plan_language(
     processes: Processes,
     timed: bool = False,
 ) -> Plan:
-    """Return the plan of a run on this corpus and device, the same in all processes (see RunTask.plan())."""
+    """Choose the settings of a run that the user has not set. All processes get the same plan.
+
+    settings: the settings of the user.
+    corpus: the training data.
+    timed: whether the training speed is measured even if the length of the run is not set in minutes.
+    """
     shared: dict[str, Any] = {}
     if processes.first:
         kind = torch.device(device).type
@@ -87,9 +94,13 @@ def plan_language(
 
 
 def with_batches(settings: Mapping[str, Any], tokens: int, device: str = "cpu") -> Options:
-    """Fill in the window, the streams and the batch size. tokens: number of tokens of the training text.
+    """Return the settings with window, streams and batch size filled in, if the user has not set them.
 
-    In the first example, a batch has 20 streams of 35 tokens, so batch_tokens is 700.
+    tokens: number of tokens of the training text.
+
+    The examples are for a recurrent model that carries its state from batch to batch: the text is divided
+    into streams, which are read in parallel. In the first example, a batch has 35 tokens of each of the 20
+    streams, so batch_tokens is 700.
 
     >>> with_batches({"data": {}}, tokens=900_000)
     {'data': {'window': 35, 'streams': 20}, 'training': {'batch_tokens': 700}}
@@ -122,8 +133,11 @@ def choose(
 
     settings: the settings of the user.
     tokens: number of tokens of an epoch.
-    speed: a function that measures the training speed; it is called if the budget is in minutes, or if timed
-        is true.
+    device: the kind of device: cpu, cuda or mps.
+    processes: number of processes.
+    speed: a function that measures the training speed; it is called if the length of the run is set in
+        minutes, or if timed is true.
+    timed: whether the speed is measured in any case.
 
     >>> plan = choose({"data": {}, "training": {"epochs": 10}}, 900_000, "cpu", 1, lambda settings: 1e4)
     >>> plan.settings["model"]
@@ -170,7 +184,7 @@ def choose(
 
 
 def smaller_batches(settings: Mapping[str, Any], total: float) -> Options:
-    """Return the batch settings, with smaller batches for a short run, so that it still has STEPS steps.
+    """Return the batch settings. For a short run, batches are smaller, so that it still has STEPS steps.
 
     settings: the result of with_batches().
     total: number of tokens to train on, divided by the number of batches per step.
@@ -189,7 +203,7 @@ def smaller_batches(settings: Mapping[str, Any], total: float) -> Options:
 
 
 def _has_batch(settings: Mapping[str, Any]) -> bool:
-    """Return whether these settings fix the batch size."""
+    """Return whether the user has set the batch size."""
     training = settings.get("training", {})
     fixed = training.get("batch_tokens"), training.get("batch_size"), settings["data"].get("streams")
     return any(each is not None for each in fixed)
@@ -211,7 +225,7 @@ def _batch(settings: Mapping[str, Any], tokens: int) -> int:
 
 
 def _tokens_of(training: Mapping[str, Any], tokens: int, batch: int) -> float:
-    """Return how many tokens a run trains on in total, if its budget is not in minutes.
+    """Return how many tokens a run trains on in total, if its length is not set in minutes.
 
     tokens: number of tokens of an epoch.
     batch: number of tokens of a step.

@@ -37,14 +37,15 @@ AT_ONCE = 256
 """Number of prompts that stream() reads and continues together."""
 
 CARRIED_WINDOW = 1024
-"""Number of tokens that a recurrent model reads at once in an evaluation with a carried state."""
+"""Number of tokens that a recurrent model, which keeps its state, reads at once in an evaluation."""
 
 
 def evaluation_batches(text: EncodedText, settings: LanguageSettings) -> Iterable[TextBatch]:
-    """Return batches for text_loss(), in which every token of the text is predicted once.
+    """Return batches for text_loss(), in which every token of the text counts once in the loss.
 
-    A recurrent model reads a continuous text from beginning to end. In all other cases the model reads
-    overlapping windows; a document that fits into one window is read at once.
+    A recurrent model reads a continuous text from beginning to end, and keeps its state between windows. In
+    all other cases the model reads overlapping windows: the overlap is only context, and its tokens are not
+    counted again. A document that fits into one window is read at once.
     """
     window = settings.evaluation.window
     if settings.carried:
@@ -54,7 +55,7 @@ def evaluation_batches(text: EncodedText, settings: LanguageSettings) -> Iterabl
 
 
 class LanguageRun(LoadedRun):
-    """A trained language model with the run that it comes from (see LoadedRun).
+    """A trained language model, loaded from a run folder: it generates text, scores lines, evaluates files.
 
     model: the model, in eval mode.
     tokenizer: the tokenizer of the run.
@@ -122,10 +123,11 @@ class LanguageRun(LoadedRun):
     ) -> GeneratedText | list[GeneratedText]:
         """Continue one prompt, or each of several prompts, up to the end of the line.
 
+        prompts: the beginning of a text (str), or several of them.
         search: Greedy(...), Beam(...) or Sample(...). Default: Greedy().
-        max_new_tokens: the maximum number of new tokens, EOS included. Default: the maximum in the rules of
-            `search` if they have one, otherwise 100. The positions of the model limit it too.
-        stop: stop strings. A text ends before the first of them.
+        max_new_tokens: the maximum number of new tokens, EOS included. Default: search.rules.maximum if it is
+            set, otherwise 100. Generation also ends when all positions of the model are used.
+        stop: stop strings. Generation ends at the first of them, which is not part of the text.
         look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
         on_text: a function that is called with each new piece of text as soon as it is generated. It needs
             a single prompt.
@@ -157,8 +159,9 @@ class LanguageRun(LoadedRun):
 
         at_once: the number of prompts that are read and continued together.
         skip_invalid: whether a prompt without known words, or with too many tokens, gives an empty
-            continuation with the stop reason "prompt", instead of an error. For the other arguments, see
-            generate().
+            continuation with the stop reason "prompt", instead of an error.
+
+        The other arguments are those of generate().
         """
         check_integers("stream()", at_once=(at_once, 1))
         options = self._generation(
@@ -181,7 +184,7 @@ class LanguageRun(LoadedRun):
         stopping: Callable[[], bool] | None,
         tokens_per_batch: int,
     ) -> Generation:
-        """Return the checked options of generate() and stream()."""
+        """Check the arguments of generate() or stream(), and return them as a Generation."""
         how = Greedy() if search is None else search
         if not isinstance(how, Search):
             expected = "Greedy(...), Beam(...) or Sample(...)"
@@ -208,6 +211,8 @@ class LanguageRun(LoadedRun):
         """Compute the log-probability of each token of one line or several lines, and of each whole line.
 
         Every line is read on its own: its first token is predicted from `first_token`, and EOS ends it.
+
+        lines: a line (str), or several of them.
         look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
         """
         texts = checked_texts("score()", "line", lines)
@@ -222,14 +227,16 @@ class LanguageRun(LoadedRun):
         return results[0] if isinstance(lines, str) else results
 
     def evaluate(self, files: str | Path | Sequence[str | Path]) -> TextLoss:
-        """Compute the perplexity of text files, as in the evaluations of the training run."""
+        """Compute the perplexity of text files, with the window and stride of the evaluations in training."""
         text = encode_text(files, self.tokenizer, layout=self.settings.data.layout)
         return text_loss(self.model, evaluation_batches(text, self.settings), text)
 
     def encode_line(self, text: str, place: str) -> list[int]:
-        """Return the tokens of a line to score, without EOS. place: the file and line, for error messages.
+        """Return the tokens of a line to score, without EOS.
 
         Raise ArgumentError if the line has more tokens than the model has positions.
+
+        place: the file and line, for error messages.
         """
         tokens, longest = self.tokenizer.encode(text), self.model.longest_target
         if longest is not None and len(tokens) >= longest:

@@ -19,15 +19,17 @@ Length = Annotated[int, Field(ge=1, le=1_000_000)]
 class TextData(Section):
     """The text files, and how they are tokenized and cut into batches.
 
-    train_file, valid_file: text files, UTF-8, plain or gzip. Without valid_file, the last held_out lines of
-        the training text are held out.
-    layout: "documents" if each line is a text of its own; "continuous" if the lines are one running text,
-        read in windows.
-    window: number of tokens of a window, for continuous text.
+    train_file: the files of the training text, UTF-8, plain or gzip.
+    valid_file: the files of the validation text.
+    held_out: number of lines that are held out from the end of the training text for validation; only
+        without valid_file.
+    layout: "documents" if each line is a text of its own; "continuous" if the lines are one continuous text.
+    window: number of tokens of a continuous text that the model reads at once.
     streams: a recurrent model reads a continuous text as this many parallel parts, and carries its state from
         window to window.
-    tokenizer: unigram, bpe, word, character or closed-word. The vocabulary of closed-word has all words of
-        the training text, which contains the word <unk> in place of unknown words.
+    lowercase: whether to lowercase the text.
+    tokenizer: unigram, bpe, word, character or closed-word. closed-word is for a text in which rare words are
+        already replaced by <unk>, as in Penn Treebank: its vocabulary has all words of the training text.
     max_length: maximum number of tokens of a document; longer training documents are dropped.
     """
 
@@ -55,13 +57,17 @@ class TextData(Section):
 
 
 class LanguageModelSettings(ModelSettings):
-    """The name of the model, and its options for build_language_model()."""
+    """The section [model] of the settings: `name`, and further arguments of build_language_model()."""
 
     name: str = "lstm"
 
 
 class LanguageTraining(Training):
-    """Training settings that only language models have, besides the training settings of all tasks."""
+    """The training settings of a language model run. It has those of all tasks, and also:
+
+    best: the metric that selects the best checkpoint.
+    label_smoothing: weight of the uniform distribution in the target distribution of the loss.
+    """
 
     best: Literal["loss", "perplexity", "word_perplexity", "bits_per_character"] = "perplexity"
     label_smoothing: Part = 0.0
@@ -71,9 +77,11 @@ class TextEvaluation(Section):
     """How a model is evaluated on the validation text.
 
     window: number of tokens that are read at once; by default data.window, or data.max_length for documents.
-    stride: distance between overlapping windows, by default half a window. A recurrent model has no stride
-        for continuous text: it reads the text once from beginning to end, and carries its state.
-    samples: number of validation lines whose beginning the model continues, to show what it generates.
+    stride: number of tokens from the start of a window to the start of the next, by default half a window. A
+        recurrent model has no stride for continuous text: it reads the text once from beginning to end, and
+        carries its state.
+    samples: number of validation lines whose beginning the model continues at each evaluation; the
+        continuations are printed.
     """
 
     window: Length | None = None
@@ -106,14 +114,17 @@ class LanguageSettings(RunSettings):
 
     @property
     def carried(self) -> bool:
-        """Whether the state is carried from batch to batch: if the model is recurrent and text continuous."""
+        """Whether the recurrent state is carried from batch to batch.
+
+        It is, if the model is recurrent and the text is continuous.
+        """
         return self.data.layout == "continuous" and is_recurrent(self.model.name)
 
     @property
     def first_token(self) -> int:
         """The input from which the first token of a line is predicted.
 
-        A document begins with BOS. In a continuous text there is no BOS: EOS ends the line before.
+        If each line is a document, it is BOS. In a continuous text, it is EOS, the end of the line before.
         """
         return BOS if self.data.layout == "documents" else EOS
 

@@ -1,4 +1,4 @@
-"""observe_texts(): run a model over texts; return the log-probability of each token, and the attention."""
+"""observe_texts(): compute the log-probability of each token of some texts, and record the attention."""
 
 from __future__ import annotations
 
@@ -34,17 +34,20 @@ This saves memory: with 8 heads and 2,048 tokens, all weights of a layer take 13
 TOP = 32
 
 LOGITS, WEIGHTS = 2**26, 2**20
-"""Maximum number of logits (B T V) of a forward pass, and of attention weights (B T T) of each head."""
+"""LOGITS: maximum number of logits (B T V) of a forward pass.
+
+WEIGHTS: maximum number of attention weights (B T T) of each head in a forward pass."""
 
 
 @dataclass(frozen=True, eq=False)
 class ObservedText:
-    """The result of a forward pass for one text of T tokens.
+    """The result of a forward pass of a language model for one text of T tokens.
 
     token_scores: log p(x_t | x_1 ... x_t-1) of each token.
     attention: for each attention layer (site), all weights (H, T, T). Empty if a text of the batch has more
-        than LONG tokens; then `top` is recorded instead.
-    top: for each site, the 32 largest weights of each token and the indices of their keys, both (H, T, 32).
+        than LONG tokens; `top` is recorded instead.
+    top: for each site, the 32 largest weights of each token, (H, T, 32), and the indices of their keys,
+        (H, T, 32).
     """
 
     token_scores: tuple[float, ...]
@@ -55,11 +58,12 @@ class ObservedText:
 def observe_texts(
     model: LanguageModel, rows: Sequence[Sequence[int]], look: str | None, call: str
 ) -> list[ObservedText]:
-    """Run a language model over texts. Return the log-probability of each token, and the attention.
+    """Compute the log-probability of each token of some texts, and record the attention.
 
-    rows: the tokens of each text, the first of which is only an input: BOS, or EOS in continuous text.
+    rows: the tokens of each text. The first token (BOS, or EOS in continuous text) is only an input: it has
+        no log-probability.
     look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
-    call: the public function, for error messages.
+    call: the name of the public function that was called, for error messages.
 
     >>> from regard.models import build_language_model
     >>> model = build_language_model("transformer", 9, width=8, heads=2, layers=1)
@@ -86,7 +90,7 @@ def observe_texts(
     return [
         ObservedText(
             tuple(scores[row][:size]),
-            # Copied, because a view would keep the weights of the whole batch in memory.
+            # The weights are copied, because a view would keep those of the whole batch in memory.
             BySite(
                 {site: each[row, ..., :size, :size].numpy().copy() for site, each in weights.items()},
                 record.roles,
@@ -115,10 +119,10 @@ def observe_in_batches(
 
 
 def _all_weights(calls: list[Attended]) -> Tensor:
-    """Return all weights of a site, (B, H, T, S): those of its calls, concatenated along the queries.
+    """Return all weights of an attention layer (site), (B, H, T, S), concatenated from its calls.
 
-    A recurrent model calls a site once per token, a Transformer only once. S is at least T: the tokens that
-    no query can attend to have weight 0.
+    A recurrent model calls a site once per token, with 1 query and all keys so far; a Transformer calls it
+    only once, with T queries. Keys that a call does not have get weight 0.
     """
     weights = [call.weights for call in calls if call.weights is not None]
     widest = max(*(each.shape[-1] for each in weights), sum(each.shape[-2] for each in weights))

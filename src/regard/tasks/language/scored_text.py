@@ -13,7 +13,9 @@ __all__ = ["ScoredText"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScoredText(TextResult):
-    """A line of text, scored by a language model. The tokens end with EOS. For the fields, see TextResult.
+    """A line of text with the log-probability of each of its tokens, of which the last is EOS.
+
+    The fields are those of TextResult; in the example, they are text, token_ids, pieces and token_scores.
 
     >>> scored = ScoredText("a b", (4, 5, 3), ("a", "b", "</s>"), (-1.0, -0.5, -1.5))
     >>> scored, scored.log_probability, round(scored.perplexity, 4)

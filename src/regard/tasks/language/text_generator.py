@@ -29,8 +29,8 @@ class Generation:
     """The options for generating text.
 
     search: Greedy(...), Beam(...) or Sample(...).
-    limit: the maximum number of new tokens, EOS included, if the rules of the search have none.
-    stop: stop strings; a text ends before the first of them.
+    limit: the maximum number of new tokens, EOS included, if search.rules.maximum is not set.
+    stop: stop strings. Generation ends at the first of them, which is not part of the text.
     look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
     stopping: a function that returns True when generation must end, for example after Ctrl-C.
     on_text: a function that is called with each new piece of text. It needs a single prompt.
@@ -66,8 +66,10 @@ class Generation:
 
 @dataclass(frozen=True)
 class TextGenerator:
-    """A language model with its tokenizer.
+    """Continues prompts with a language model.
 
+    model: the language model.
+    tokenizer: the tokenizer that the model was trained with.
     first_token: the input before the first token of a text: BOS, or EOS in continuous text.
     """
 
@@ -76,9 +78,9 @@ class TextGenerator:
     first_token: int
 
     def encode_prompt(self, text: str, place: str) -> list[int]:
-        """Return the tokens of a prompt. place: the file and line, or the call, for error messages.
+        """Return the tokens of a prompt. In continuous text, a line break in the prompt is EOS.
 
-        In continuous text, a line break in the prompt is EOS, the end of a line.
+        place: the file and line, or the call, for error messages.
 
         Raise ArgumentError if no word of the prompt is in the vocabulary, or if the model has too few
         positions.
@@ -96,9 +98,11 @@ class TextGenerator:
         return tokens
 
     def generate(self, texts: Sequence[str], first: int, options: Generation) -> list[GeneratedText]:
-        """Continue each prompt. first: index of texts[0] among all prompts, for the seeds of sampling.
+        """Continue each prompt. After options.stopping() returns True, no further prompt is begun.
 
-        After options.stopping() returns True, prompts whose generation has not begun are left out.
+        texts: the prompts.
+        first: the index of texts[0] among all prompts. The random numbers of Sample(...) depend on it.
+        options: how to generate.
         """
         prompts, results = dict[int, list[int]](), dict[int, GeneratedText]()
         for row, text in enumerate(texts):
@@ -164,7 +168,10 @@ class TextGenerator:
     def _observe(
         self, outputs: Sequence[tuple[list[int], Hypothesis]], options: Generation
     ) -> Iterator[ObservedText | None]:
-        """Yield the attention for each output, in order; None for each if no attention is recorded."""
+        """Yield the attention and token scores of each output, in order; always None if options.look is None.
+
+        outputs: pairs of the tokens of a prompt and its continuation.
+        """
         if options.look is None or not outputs:
             return iter([None] * len(outputs))
         rows = [[self.first_token, *prompt, *hypothesis.tokens] for prompt, hypothesis in outputs]
@@ -216,8 +223,9 @@ class TextGenerator:
     ) -> dict[str, Any]:
         """Return the fields of a TextResult that follow from its tokens and its attention.
 
-        row: the first token, the prompt, and the tokens of the result.
-        text: the text of the user; its unknown words are listed.
+        row: the first token (BOS or EOS), the tokens of the prompt, and the tokens of the result.
+        observed: the recorded attention; None if no attention was recorded.
+        text: the text of the user, the prompt or the line to score; its unknown words are listed.
         prompt: number of tokens of the prompt.
         """
         first, tokens = row[0], list(row[1:])
@@ -238,7 +246,10 @@ class TextGenerator:
 
 
 def checked_texts(call: str, name: str, texts: str | Iterable[str]) -> list[str]:
-    """Return the texts as a list; raise ArgumentError if one is not a str. name: "line" or "prompt".
+    """Return the texts as a list; raise ArgumentError if one of them is not a str.
+
+    call: the public function that was called, for the error message.
+    name: what a text is called in the error message, "line" or "prompt".
 
     >>> checked_texts("score()", "line", "a rose")
     ['a rose']

@@ -1,4 +1,4 @@
-"""TextResult: a text that a language model has read or written, with token scores and attention.
+"""TextResult: a text that a language model has scored or generated, with token scores and attention.
 
 print(result) prints the text; rich.print(result) and notebooks also draw the attention; result.save("x.html")
 writes a page with a picture of every layer.
@@ -26,7 +26,9 @@ from regard.viewing.html_document import check_ending, document, safe, static
 __all__ = ["TextResult", "save_texts", "unknown_note"]
 
 MATRIX = 48
-"""Maximum number of words of a text whose attention is drawn as a matrix. Longer texts are drawn as a map."""
+"""Maximum number of words of a text whose attention is drawn as a matrix with a row for each word.
+
+Longer texts are drawn as a map: each cell is the largest weight in a block of tokens."""
 
 LAYERS = 24
 """Maximum number of attention layers that are drawn on a page."""
@@ -42,13 +44,15 @@ _shortened.maxstring = 80
 class TextResult:
     """A text with the log-probability of each of its tokens; base class of ScoredText and GeneratedText.
 
-    text: the text. token_ids: its tokens. pieces: the text of each token, "</s>" for EOS.
+    text: the text that was scored or generated.
+    token_ids: the id of each token.
+    pieces: the text of each token, "</s>" for EOS.
     token_scores: log p(x_t | x_1 ... x_t-1) of each token.
-    attention: for each attention layer (site), the weights (H, T, T) over the text so far. Row t is the
-        attention while token t is predicted; column s is input s, which is token s - 1. Column 0 is the token
-        before the text.
+    attention: for each attention layer (site), the weights (H, T, T). Row t is the attention of the step that
+        predicts token t. Column 0 is the token before the text, and column s is token s - 1: the inputs that
+        the step has read.
     long: the attention for a text with more than 512 tokens, instead of `attention`: the 32 largest weights
-        of each row, and a map of blocks.
+        of each row, and a map in which each cell is the largest weight in a block of tokens.
     unknown: the words that the vocabulary does not cover.
     notes: messages for the user.
     word_numbers: for each row of the attention, the index of its word; -1 for EOS.
@@ -78,19 +82,20 @@ class TextResult:
 
     @property
     def read_pieces(self) -> tuple[str, ...]:
-        """For each row of the attention, the text of its token."""
+        """The text of each token that the attention has a row for, including those of a prompt."""
         return self.pieces
 
     @property
     def whole_text(self) -> str:
-        """The text with everything before it that the model has read."""
+        """The whole text: if the text was generated, it begins with its prompt."""
         return self.text
 
     def seen(self, title: str = "") -> Seen:
         """Return the recorded attention as arrays with their tokens, to draw, explore or save.
 
-        Rows are the predicted tokens, or the input tokens if the role of the layer says so, as for lstmn.
-        Columns are the input tokens: the token before the text, then all tokens but the last.
+        Rows are the predicted tokens; in layers whose queries are input tokens, as in the model "lstmn", they
+        are the input tokens. Columns are the input tokens: the token before the text, followed by all tokens
+        but the last.
 
         title: the title of the pictures. Default: the text.
 
@@ -143,9 +148,12 @@ class TextResult:
         }
 
     def save(self, path: str | Path, title: str = "A text") -> None:
-        """Write an HTML page with the text, its scores and its attention. path: must end in .html.
+        """Write an HTML page with the text, its scores and its attention.
 
         The page is a single file and loads nothing from the network.
+
+        path: the file to write; it must end in .html.
+        title: the title of the page.
         """
         save_texts(path, [self], title)
 
@@ -196,7 +204,10 @@ class TextResult:
 
 
 def save_texts(path: str | Path, results: Iterable[TextResult], title: str) -> None:
-    """Write an HTML page with several texts, their scores and their attention. path: must end in .html."""
+    """Write an HTML page with several texts, their scores and their attention.
+
+    path: the file to write; it must end in .html.
+    """
     path = Path(path)
     check_ending(path, ".html", "texts are written as a page")
     style = static("entry.css") + static("page.css")

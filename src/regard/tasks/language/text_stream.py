@@ -15,13 +15,13 @@ from regard.errors import ArgumentError, message
 __all__ = ["StopCheck", "TextStream", "before_stop", "check_stop", "continuation"]
 
 CONTEXT = 8
-"""A text is decoded together with this many tokens before it, so that the space between them is kept."""
+"""Tokens are decoded together with this many tokens before them, so that a space between them is kept."""
 
 CHARACTER = 4
 """Maximum number of bytes of a character in UTF-8."""
 
 INCOMPLETE = "\ufffd"
-"""What decode() returns for each byte of an incomplete character."""
+"""The character that decode() of a tokenizer returns for each byte of an incomplete character."""
 
 MOST_STOPS, LONGEST_STOP = 100, 1000
 """Maximum number of stop strings, and of characters of a stop string."""
@@ -62,11 +62,15 @@ def before_stop(text: str, stop: Sequence[str]) -> str:
 
 
 class StopCheck:
-    """Ends hypotheses of a search at a stop string, or all of them when a stop is requested (see Ends).
+    """Decides after each step of a search which hypotheses end: those that contain a stop string.
+
+    When requested() returns True, all hypotheses end.
 
     prompts: the tokens of each prompt of the batch.
+    stop: the stop strings.
     requested: a function that returns True when generation must end, for example after Ctrl-C.
-    observer: a function that is called after each step with the tokens of the first hypothesis.
+    observer: a function that is called after each step with the tokens of the first hypothesis of the first
+        prompt, for example to print them.
     """
 
     def __init__(
@@ -87,7 +91,7 @@ class StopCheck:
         """Return which hypotheses end, a boolean tensor (b, K) for K hypotheses of each of b prompts.
 
         tokens: the tokens generated so far, (b, K, t).
-        index: the prompt of each row of tokens, (b,).
+        index: for each row of `tokens`, the index of its prompt, (b,).
         """
         if self.observer is not None:
             self.observer(tokens[0, 0].tolist())
@@ -107,11 +111,12 @@ class StopCheck:
 class TextStream:
     """Converts generated tokens to text piece by piece, for output while a text is generated.
 
-    Bytes of an incomplete character, and text that may be the beginning of a stop string, are not returned
-    until the next tokens decide. If a token adds a combining accent to a character that was returned already,
-    only the accent is returned. So all pieces together are canonically equivalent (Unicode) to the text.
+    Bytes of an incomplete character are not returned until the character is complete. Text that may be the
+    beginning of a stop string is not returned until the next tokens show that it is none. If a token adds a
+    combining accent to a character that was returned already, only the accent is returned. So all pieces
+    together are canonically equivalent (Unicode) to the text.
 
-    In the example, the last three tokens are the bytes of 낮. It is returned with the last of them.
+    In the example, the last three tokens are the three bytes of 낮; push() returns 낮 after the third byte.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("bpe", ["low lower lowest"] * 9, size=280)

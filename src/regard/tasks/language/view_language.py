@@ -1,4 +1,4 @@
-"""`regard view` for language models: the self-attention over the text so far."""
+"""`regard view` for language models: draw the self-attention while the model reads a text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ VIEW_OPTIONS: tuple[CommandOption | str, ...] = ("text",)
 """The options of `regard view` for language models, besides the drawing options, which all tasks have."""
 
 MATRIX = 256
-"""Maximum number of tokens of a text that is drawn as a matrix. Longer texts are drawn as a map."""
+"""Maximum number of tokens of a text that is drawn as a matrix with a row for each token.
+
+Longer texts are drawn as a map: each cell is the largest weight in a block of tokens."""
 
 LONGEST = 2048
 """Maximum number of tokens of a text to view."""
@@ -30,7 +32,10 @@ class LanguageView(RunView):
     """The self-attention of a language model over one text."""
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw one view. A text of more than MATRIX tokens can only be drawn as a map of blocks."""
+        """Draw one view. A text of more than MATRIX tokens can only be drawn with the view "long".
+
+        In this view, each cell is the largest weight in a block of tokens.
+        """
         if self.seen.long:
             options = replace(options, view=options.view or "long")
             if options.view != "long":
@@ -67,6 +72,9 @@ def view_language(
 
 
 def _long(seen: Seen) -> Seen:
-    """Return a copy of `seen` that has a map of blocks for each site, instead of all attention weights."""
+    """Return a copy of `seen` with a map for each attention layer (site) instead of all attention weights.
+
+    Each cell of a map is the largest weight in a block of tokens.
+    """
     maps = [pooled(each.name, each.weights, each.rows, each.columns) for each in seen.sites]
     return replace(seen, sites=(), long=tuple(maps))

@@ -1,4 +1,6 @@
-"""Choose the attention (see Choice) that a run aligns words by, and save it; combine two directions."""
+"""Choose the attention layer (site), head and step that word alignments of a run are computed from.
+
+The choice is saved in the run folder. join_directions() combines alignments of two translation directions."""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ __all__ = [
 ]
 
 CHOSEN = "alignment.json"
-"""The file in a run folder that names the site, head and step to align by."""
+"""The file in a run folder with the site, head and step that alignments are computed from (see Choice)."""
 
 AT_ONCE = 128
 """Number of pairs scored at once. It is small because the attention of all layers and heads is in memory."""
@@ -43,10 +45,11 @@ FoundLinks = list[tuple[tuple[int, int], ...]]
 def choose_by_links(
     translator: Translator, sources: Sequence[str], targets: Sequence[str], gold: Sequence[Links]
 ) -> list[tuple[Choice, AlignmentScore]]:
-    """Rank sites, heads and steps by the alignment error rate (AER) on some pairs, lowest first.
+    """Rank the choices of attention layer (site), head and step by their alignment error rate, lowest first.
 
-    gold: the gold alignment of each pair. 100 pairs are enough. Do not evaluate alignments on the same pairs
-    afterwards. Links are between words, unless translator.unit is "character".
+    sources, targets: the sentences of the pairs. 100 pairs are enough. Do not evaluate the alignments of the
+        chosen site, head and step on the same pairs.
+    gold: the gold alignment of each pair. Its links are between words, unless translator.unit is "character".
     """
     unit = "word" if translator.unit == "auto" else translator.unit
     return rank_by_links(_all_alignments(translator, sources, targets, unit), gold)
@@ -55,10 +58,12 @@ def choose_by_links(
 def choose_by_agreement(
     forward: Translator, backward: Translator, sources: Sequence[str], targets: Sequence[str]
 ) -> list[tuple[Choice, Choice, float]]:
-    """Rank sites, heads and steps of two models by the agreement (F1) of their alignments, highest first.
+    """Rank pairs of choices (one for each model) by the agreement of their alignments, highest F1 first.
+
+    A choice is an attention layer (site), a head and a step, see Choice. No gold alignments are needed.
 
     forward: translates sources to targets.
-    backward: translates targets to sources. No gold alignments are needed.
+    backward: translates targets to sources.
     """
     ours = _all_alignments(forward, sources, targets)
     theirs = _all_alignments(backward, targets, sources)
@@ -80,7 +85,7 @@ def _all_alignments(
             candidates = choices(each.passages[0].attention)
             if not candidates:
                 problem = "the model has no attention to its source, so there is nothing to choose"
-                hint = "bahdanau, luong, lstmn and transformer have it"
+                hint = "use a model with attention: bahdanau, luong, lstmn or transformer"
                 raise ArgumentError(message(type(translator.model).__name__, problem, hint=hint))
             for choice in candidates:
                 links = each.align(choice.site, choice.head, choice.shifted).links
@@ -91,15 +96,19 @@ def _all_alignments(
 def aligned_at(
     pair: Scored, site: str | None = None, head: int | None = None, shifted: bool | None = None
 ) -> Scored:
-    """Return a copy of a scored pair whose alignment uses this site, head and step (`shifted`, see Choice).
+    """Return a copy of a scored pair whose alignment is computed from other attention weights.
 
     An argument that is None leaves the present value unchanged.
+
+    site: a role, or the name of an attention layer (site) with * as wildcard.
+    head: the index of a head.
+    shifted: whether a token is aligned with the weights of the next step instead of its own (see Choice).
 
     Raises ArgumentError if the model has no attention to its source.
     """
     if not all(passage.attention for passage in pair.passages):
         problem = "the model has no attention to its source, so it cannot align"
-        hint = "bahdanau, luong, lstmn and transformer have it"
+        hint = "use a model with attention: bahdanau, luong, lstmn or transformer"
         raise ArgumentError(message("regard align", problem, hint=hint))
     return with_fields(pair, aligned_at=pair.aligned_at.instead(site, head, shifted))
 
@@ -109,10 +118,13 @@ def join_directions(
 ) -> list[tuple[int, int, float]]:
     """Combine two alignments of a pair, from models of opposite directions, into weighted links.
 
-    A link is (source word, target word, weight). The weight is the mean over both directions.
+    A link is (source word, target word, weight). The weight is the mean of the attention weights of both
+    directions.
 
-    how: as in symmetrise().
-    threshold: as in Alignment.weighted().
+    forward: the alignment of the source-to-target model.
+    backward: the alignment of the target-to-source model.
+    how: the method, for example "intersection" or "union"; see symmetrise().
+    threshold: how the links of each direction are chosen, see Alignment.weighted().
 
     >>> import torch
     >>> from regard.decoding import align
@@ -131,13 +143,16 @@ def join_directions(
 
 
 def _at(matrix: Tensor, row: int, column: int) -> float:
-    """Return an entry of a matrix; 0 outside it, because one of the models may have truncated the pair."""
+    """Return an entry of a matrix, or 0 if it is out of range: one model may have truncated the pair."""
     inside = row < matrix.shape[0] and column < matrix.shape[1]
     return float(matrix[row, column]) if inside else 0.0
 
 
 def write_choice(folder: str | Path, choice: Choice, why: str = "") -> None:
-    """Save the site, head and step that a run aligns by. why: a text that says how they were chosen."""
+    """Save the choice of attention that word alignments of a run are computed from.
+
+    why: a text that says how it was chosen.
+    """
     path = Path(folder) / CHOSEN
     content = {"site": choice.site, "head": choice.head, "shifted": choice.shifted, "why": why}
     content["checksum"] = _checksum(choice)
@@ -148,7 +163,7 @@ def write_choice(folder: str | Path, choice: Choice, why: str = "") -> None:
 
 
 def read_choice(folder: str | Path) -> Choice | None:
-    """Return the site, head and step that a run aligns by, if they were saved; None otherwise.
+    """Return the saved choice of attention that word alignments of a run are computed from, or None.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -167,10 +182,10 @@ def read_choice(folder: str | Path) -> Choice | None:
         if not (isinstance(choice.site, str) and valid_head and isinstance(choice.shifted, bool)):
             raise TypeError
         if content.get("checksum", _checksum(choice)) != _checksum(choice):
-            raise ValueError("the checksum does not match: delete it if you have edited this file")
+            raise ValueError("its checksum does not match; if you have edited the file, delete the checksum")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"the file is damaged ({str(error) or type(error).__name__})"
-        hint = "delete it to align by all layers and heads, or run regard align --choose again"
+        hint = "delete the file to align by all layers and heads, or run regard align --choose again"
         raise DataError(message(str(path), problem, hint=hint)) from None
     return choice
 
@@ -188,5 +203,5 @@ def check_choice(model: Model, choice: Choice, folder: str | Path) -> None:
     try:
         averaged(attention, choice.site, choice.head)
     except (ArgumentError, UnknownName) as error:
-        hint = "delete it to align by all layers and heads, or run regard align --choose again"
+        hint = "delete the file to align by all layers and heads, or run regard align --choose again"
         raise DataError(message(str(Path(folder) / CHOSEN), str(error), hint=hint)) from None

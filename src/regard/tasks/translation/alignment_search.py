@@ -1,4 +1,4 @@
-"""Search for the attention that aligns best: rank sites, heads and steps, and save the best in the run."""
+"""Find the attention layer (site), head and step that give the best word alignments; save them in the run."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ from regard.tasks.translation.alignment_choice import choose_by_agreement, choos
 __all__ = ["search_alignments"]
 
 PRINTED = 8
-"""Number of choices that are reported, best first."""
+"""Number of choices of site, head and step that are reported, best first."""
 
 
 def search_alignments(
     translator: Any, other: Any, gold: list[Links] | None, path: str, pairs: PairStream
 ) -> Iterator[str]:
-    """Yield the best choices of site, head and step as lines of text, then save the best in the run.
+    """Find the best attention layer (site), head and step for word alignments, and save them in the run.
 
-    gold: gold alignments, which were read from the file `path`: the choice with the lowest AER is best. With
-        gold=None, the two choices (one of each run) whose alignments agree most are best, and are saved in
-        both runs.
-    other: the run of the opposite direction, for gold=None.
+    Yields lines of text: the PRINTED best choices, best first.
+
+    translator: the run whose attention is ranked.
+    other: the run of the opposite translation direction; only used with gold=None.
+    gold: gold alignments. The choice with the lowest alignment error rate is best. With gold=None, each
+        choice of one run is compared with each choice of the other run; the two choices whose alignments
+        agree most are best, and each is saved in its run.
+    path: the file that `gold` was read from, for error messages.
+    pairs: the sentence pairs to align.
     """
     both = list(pairs)
     tell(Notes(), pairs)
@@ -67,4 +72,7 @@ def _by_agreement(translator: Any, other: Any, before: list[str], after: list[st
 
 def _save(folder: Path, choice: Choice, why: str) -> None:
     write_choice(folder, choice, why)
-    say(f"{shown(folder)}: alignments are now read at {choice} (saved in alignment.json; delete it to undo)")
+    say(
+        f"{shown(folder)}: word alignments are now computed from {choice} (saved in alignment.json; delete "
+        "this file to undo)"
+    )

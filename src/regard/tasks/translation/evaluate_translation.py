@@ -42,11 +42,11 @@ SENTENCES, MOST_SENTENCES = 1000, 10_000_000
 COMPARED, COUNTED = "Gold alignments", "Scores"
 
 EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
-    CommandOption("--source", "Source sentences, one per line; - is standard input.", "FILE"),
+    CommandOption("--source", "File with one source sentence per line; - is standard input.", "FILE"),
     CommandOption(
         "--target",
-        "Reference translations: line N is the translation of line N of --source. Repeat the option for "
-        "several references per sentence.",
+        "File with reference translations: line N is the translation of line N of --source. May be repeated: "
+        "each file has one more reference for each sentence.",
         "FILE",
         list[str],
     ),
@@ -86,7 +86,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     ),
     CommandOption(
         "--lowercase/--cased",
-        "Lowercase the text before scoring, or not.",
+        "Lowercase translations and references before scoring, or not.",
         kind=bool,
         shown_default="the setting of the run; without a run, --cased",
         panel=COUNTED,
@@ -100,7 +100,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     ),
     CommandOption(
         "--moses",
-        "Also compute BLEU with the Moses tokenizer of this language, e.g. en.",
+        "Also compute BLEU with the Moses tokenizer for this language, e.g. en.",
         "LANGUAGE",
         panel=COUNTED,
     ),
@@ -122,12 +122,16 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 """The options of `regard evaluate` for translation."""
 
 REFERENCES = ("source", "target", "tsv", "jsonl", "split", "sentences", "gold_alignments", "base")
-"""The options whose values become fields of ReferenceOptions, besides --columns and --fields."""
+"""Names of the options that become fields of ReferenceOptions; --columns and --fields are set separately."""
 
 
 @dataclass(frozen=True)
 class TranslationEvaluation:
-    """The scores of translations, and the faithfulness of the attention if it was measured."""
+    """The result of `regard evaluate` for translation.
+
+    report: BLEU and the other scores.
+    faithful: how much the output depends on the attended source words; None if it was not measured.
+    """
 
     report: EvaluationReport
     faithful: FaithfulnessReport | None = None
@@ -187,10 +191,10 @@ def evaluate_translation(
 
 @dataclass(frozen=True)
 class ReferenceOptions:
-    """The options that say where the references are.
+    """The options of `regard evaluate` that say where the reference translations are.
 
-    They are in parallel files (source, target), in files of pairs (tsv or jsonl), or in a split of the
-    built-in corpus.
+    The references are in parallel files (source, target), in files of sentence pairs (tsv or jsonl), or in a
+    split of the built-in corpus.
     """
 
     source: str | None
@@ -210,7 +214,10 @@ class ReferenceOptions:
         return [*(self.tsv or ()), *(self.jsonl or ())]
 
     def check(self, translations: str | None) -> None:
-        """Raise ArgumentError unless one kind of references is named, with all the files that it needs."""
+        """Raise ArgumentError unless the references are named in one way only, with all files that it needs.
+
+        translations: the value of --translations, the file to evaluate; None if a run is evaluated.
+        """
         files = self.source is not None or bool(self.target)
         if self.split is not None and (files or self.rows or self.gold_alignments is not None):
             problem = "the built-in corpus has its own source, target and alignments"
@@ -234,7 +241,7 @@ class ReferenceOptions:
     def check_split(self, settings: TranslationSettings) -> None:
         """Raise ArgumentError if --split is used with a run that was not trained on the built-in corpus."""
         if self.split is not None and settings.data.built_in is None:
-            hint = "regard data korean --split test writes these sentences to files"
+            hint = "use files: regard data korean --split test, then --source and --target"
             problem = "this run was not trained on the built-in corpus"
             raise ArgumentError(message(f"--split {self.split}", problem, hint=hint))
 

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 AT_ONCE = 1024
-"""Number of pairs scored at once. It is limited because the attention for all of them is in memory."""
+"""Number of pairs that are scored at once. It is limited because the attention of a batch is in memory."""
 
 SPLITS = ("test", "long", "valid")
 
@@ -51,8 +51,10 @@ SPLITS = ("test", "long", "valid")
 class References:
     """Source sentences with one or more lists of reference translations, and gold alignments if known.
 
-    name: where the references come from.
-    linked: where the gold alignments come from.
+    references: lists of translations; each list has one translation for each source sentence.
+    name: where the references come from, for example the name of a file.
+    links: the gold alignment of each sentence pair.
+    linked: the file that the gold alignments come from.
     """
 
     sources: list[str]
@@ -64,9 +66,9 @@ class References:
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How scores are computed.
+    """How BLEU and the other scores of translations are computed.
 
-    tokenize: the tokenizer of sacreBLEU.
+    tokenize: the name of the tokenizer that sacreBLEU uses for BLEU, for example "13a".
     lowercase: whether to lowercase the text first.
     moses: the language whose Moses tokenizer is used for a second BLEU score; None for no second score.
     """
@@ -86,7 +88,7 @@ class EvaluationOptions:
 class Signature:
     """The signature of a sacreBLEU score, such as nrefs:1|case:mixed, to be printed in a table.
 
-    Lines are broken only between its parts.
+    If the signature is too long for one line, it is broken only after "|" or a space.
     """
 
     text: str
@@ -106,10 +108,13 @@ class Signature:
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """Scores of translations.
+    """The scores of the translations of a run, or of the translations in a file.
 
     data: where the references come from, and the file of translations if one was scored.
     sentences: number of translations.
+    scores: BLEU, chrF, TER, exact match and, if requested, Moses BLEU.
+    perplexity: the perplexity of the references, per token; None without a run.
+    alignment: the alignment error rate; None without gold alignments.
     run: "folder", "step" and "search" of the run that translated, and the "seconds" that it took; None if the
         translations were read from a file.
     """

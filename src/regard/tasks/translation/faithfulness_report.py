@@ -26,15 +26,16 @@ LEGEND = (
 """Explanation of the columns of the table, printed below it."""
 
 MAX_SENTENCES = 100
-"""Maximum number of sentences to measure on, which is slow: every target word is scored about 15 times."""
+"""Maximum number of sentences to measure. It is small because each target word is scored about 15 times."""
 
 
 @dataclass(frozen=True)
 class FaithfulnessReport:
-    """How faithful the cross-attention of a model is, and how much it agrees with that of another run.
+    """How faithful the cross-attention of a model is: does the output depend on the attended source words?
 
-    results: the first result is for all sites together. If there are several sites, one result for each site
-    follows.
+    results: the first result is for all cross-attention layers (sites) together. If there are several sites,
+        one result for each site follows.
+    agreement: how similar the cross-attention of another run is; None if no other run was compared.
     """
 
     results: list[Faithfulness]
@@ -52,13 +53,16 @@ class FaithfulnessReport:
         lines: list[RenderableType] = [Text(""), self.table()]
         lines.append(Text(LEGEND, style="dim"))
         lines.append(Text(f"{first.summary()}."))
-        lines.append(Text(f"Uniform attention costs {first.uniform:.2f} nats per word."))
+        lines.append(Text(f"With uniform attention, the loss is {first.uniform:.2f} nats per word higher."))
         if self.agreement is not None:
             lines.append(Text(f"With the other run: {self.agreement}."))
         return Group(*lines)
 
     def table(self) -> Table:
-        """Return a table with a row for all sites, and one for each site if there are several."""
+        """Return a table with a row for all attention layers (sites) together, and a row for each site.
+
+        If there is only one site, the table has one row.
+        """
         first = self.results[0]
         title = f"Faithfulness over {first.sentences:,} references, {len(first.words):,} words: loss in nats"
         table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
@@ -77,10 +81,12 @@ class FaithfulnessReport:
 def measure_faithfulness(
     translator: Any, references: References, other: Any | None = None
 ) -> FaithfulnessReport | None:
-    """Measure faithfulness on the first MAX_SENTENCES pairs, with progress on standard error.
+    """Measure how much the references depend on the attended source words, with progress on standard error.
 
-    other: the translator of another run, to compare its attention. Returns None, and reports why, if the
-    model has no attention to its source.
+    Only the first MAX_SENTENCES pairs are measured. Returns None, and reports why, if the model has no
+    attention to its source.
+
+    other: the translator of another run, whose attention is compared; None for no comparison.
     """
     sources, targets = references.sources[:MAX_SENTENCES], references.references[0][:MAX_SENTENCES]
     (sample,) = translator.score(sources[:1], targets[:1])

@@ -1,4 +1,4 @@
-"""Guided alignment: the site to supervise, and its target weights from word alignments."""
+"""Guided alignment: train the attention weights of one attention layer (site) to follow word alignments."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ __all__ = ["Guide", "guided_site"]
 
 
 def guided_site(model: Model) -> str:
-    """Return the cross-attention site that the guided-alignment loss supervises and alignments are read from.
+    """Return the name of the cross-attention layer (site) that the guided-alignment loss supervises.
 
-    It is in the penultimate decoder layer, as in Garg et al. (2019), or in the only one.
+    Alignments are later computed from the same site. It is in the penultimate decoder layer, as in Garg et
+    al. (2019), or in the only decoder layer.
 
     >>> from regard.models import build_model
     >>> guided_site(build_model("transformer", 9, 9, size="tiny"))
@@ -30,7 +31,7 @@ def guided_site(model: Model) -> str:
     """
     sites = sites_of(model)
     if not sites:
-        hint = "seq2seq has none; bahdanau, luong, lstmn and transformer have it"
+        hint = "use a model with attention: bahdanau, luong, lstmn or transformer"
         raise ArgumentError(
             message("training.guided_alignment", "the model has no attention to its source", hint=hint)
         )
@@ -38,10 +39,11 @@ def guided_site(model: Model) -> str:
 
 
 class Guide:
-    """Target weights of the attention for the pairs of a batch.
+    """Computes the target weights of the guided-alignment loss: what the attention should be for a batch.
 
     links: the alignment of each training pair. A target word is supervised with its sure links, or with its
-    possible links if it has no sure links. A target word without links is not supervised.
+        possible links if it has no sure links. A target word without links is not supervised.
+    source, target: the tokenizers of the source and of the target.
 
     In the example, rows are the target tokens (c, b, EOS), and columns are the source tokens (a, b, c, EOS).
     A link is (source word, target word): the sure link is from a to b, the possible link is from c to c.
@@ -74,7 +76,7 @@ class Guide:
 
 
 def _by_target(links: Links) -> dict[int, set[int]]:
-    """Return a dict: target word -> the source words that it is linked with."""
+    """Return a dict: index of a target word -> indices of the source words that it is linked with."""
     by_target: dict[int, set[int]] = {}
     for source, target in links.sure:
         by_target.setdefault(target, set()).add(source)

@@ -20,7 +20,7 @@ __all__ = ["TranslationRun", "check_options", "translator_of"]
 
 
 class TranslationRun(LoadedRun, Translator):
-    """A translator with the run that it comes from (see LoadedRun)."""
+    """A Translator that was loaded from a run folder, with the settings and the folder of its run."""
 
     settings: TranslationSettings
 
@@ -33,16 +33,21 @@ class TranslationRun(LoadedRun, Translator):
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise if Translator has no option of this name; the error suggests the most similar name."""
+    """Raise an error if Translator() has no argument with the name of one of these options.
+
+    The error suggests the most similar name.
+    """
     check_load_keywords(Translator, options)
 
 
 def translator_of(run: StoredRun, device: str, **options: Any) -> TranslationRun:
     """Load the translator of a run.
 
-    Words are aligned by the attention that alignment.json names. Without this file, they are aligned by the
-    site that was trained with guided alignment, or else by all cross-attention.
-    options: the options of Translator, such as search.
+    Word alignments are computed from the attention layer (site) and head that alignment.json in the run
+    folder names. Without this file, they are computed from the site that was trained with guided alignment,
+    or, if there is none, from all cross-attention.
+
+    options: further arguments of Translator, such as search.
     """
     folder, settings = run.folder, run.settings
     source, target = load_tokenizers(folder, settings.data)

@@ -27,24 +27,26 @@ DEFAULT_PAIRS = 20_000
 
 Options = dict[str, Any]
 Speed = Callable[[Options, int | None], float]
-"""speed(model options, batch size in tokens with padding) -> tokens per second.
+"""A function speed(options, tokens) that measures the training speed of a model, in tokens per second.
 
-The batch size is None if the settings have a batch size in sentences."""
+options: the options of the model, for example {"width": 128}.
+tokens: the batch size in tokens with padding; None if the settings have a batch size in sentences."""
 
 FILLED = 0.9
-"""The fraction of a batch that is not padding, on the side (source or target) that has more tokens."""
+"""Estimated fraction of a batch that is not padding, on the side (source or target) with more tokens."""
 
 STEPS = 800
-"""The plan chooses the largest batch size that leaves this many steps: shorter runs do not converge."""
+"""Smallest number of steps of a planned run. The largest batch size with which the run still has so many
+steps is chosen; runs with fewer steps do not converge."""
 
 BATCHES = {"cpu": (512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 8192)}
 """Kind of device -> the batch sizes to choose from, in tokens."""
 
 USUAL_BATCH = {"cpu": 2048, "cuda": 4096}
-"""Kind of device -> the batch size, in tokens, of a run whose budget is in steps."""
+"""Kind of device -> the batch size, in tokens, of a run whose length is set in steps."""
 
 REPEATS = 8
-"""After this many epochs, a larger model improves the result more than further epochs do."""
+"""A model needs no more than this many epochs: in longer runs, a larger model is better than more epochs."""
 
 MEASUREMENTS = 3
 """Maximum number of model sizes whose speed is measured."""
@@ -55,8 +57,8 @@ TUNING_RATE = 3e-4
 SEEN_PAIRS, BLEU_WORDS = 1000, 4
 """The best checkpoint is selected by exact match, not by BLEU, if the targets look like labels.
 
-Only the first pairs are counted, as many as SEEN_PAIRS: their targets look like labels if many of them are
-equal and if they have fewer than BLEU_WORDS words on average.
+Only the first SEEN_PAIRS pairs are examined: their targets look like labels if many targets are equal and if
+a target has fewer than BLEU_WORDS words on average.
 Exact match is also used if the tokenizer is "character"."""
 
 SHORT_MINUTES, SHORT_SENTENCES = 5, 200
@@ -66,7 +68,7 @@ so that evaluations take a small part of the run."""
 
 @dataclass(frozen=True)
 class Family:
-    """The sizes and the learning rate of one kind of model.
+    """The sizes to choose from, and the learning rate, of one kind of model: Transformer or recurrent model.
 
     rate: the learning rate for width 128 and batches of 1,024 tokens.
     power: the learning rate is multiplied by (128 / width) ** power.
@@ -112,10 +114,12 @@ class Workload:
 
 @dataclass(frozen=True)
 class Plan:
-    """The complete settings of a run. text: a sentence that says what was chosen.
+    """The settings of a run, including those that make_plan() chose because the user has not set them.
 
+    settings: all settings, by section: {"model": {"width": 192, ...}, "training": {...}, ...}.
+    text: a sentence that says what was chosen.
     tokens: number of tokens that the run will train on.
-    tokens_per_second: the speed; None if not measured.
+    tokens_per_second: the measured training speed; None if it was not measured.
     """
 
     settings: dict[str, Any]
@@ -125,17 +129,18 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """How long the run will take, including its evaluations; None if the speed was not measured."""
+        """How many seconds the run will take, with its evaluations; None if the speed was not measured."""
         if self.tokens_per_second is None:
             return None
         return self.tokens / self.tokens_per_second / (1 - EVALUATION_PART - RESERVED)
 
 
 def with_grammar(given: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the settings of a new run, with a grammar version if it uses the built-in corpus.
+    """Return the settings of a new run. If it uses the built-in corpus, set the version of its grammar.
 
-    other: the settings of the run whose weights the new run starts from. The new run has the grammar version
-    of that run, because it has the vocabulary of that run.
+    given: the settings of the new run so far.
+    other: the settings of the run whose weights the new run starts from, if any. The new run has the grammar
+        version of `other`, because it has the vocabulary of `other`.
 
     >>> with_grammar({"data": {"built_in": "korean"}})["data"]
     {'grammar': 2, 'built_in': 'korean'}
@@ -148,7 +153,9 @@ def with_grammar(given: Mapping[str, Any], other: Mapping[str, Any] | None = Non
 
 
 def fill_data(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill in defaults before the data are read: those for the built-in corpus, and those for evaluation.
+    """Return the settings with the defaults for the built-in corpus and for evaluations filled in.
+
+    It is called before the data are read. Settings that are given keep their values.
 
     >>> fill_data({"data": {"built_in": "korean"}})["data"]
     {'tokenizer': 'word', 'pairs': 20000, 'built_in': 'korean'}
@@ -166,10 +173,10 @@ def fit_to_text(given: Mapping[str, Any], pairs: Iterable[Any]) -> tuple[dict[st
     """Choose the tokenizer and the metric that suit the text.
 
     Return the settings, and the reason for the tokenizer ("" if the user has set it). BLEU counts sequences
-    of up to four words, so it is 0 for targets of one word, even if all are right. For such targets, exact
-    match selects the best checkpoint.
+    of up to four words, so it is 0 for targets of one word, even if all targets are right. If the targets are
+    that short, the best checkpoint is selected by exact match.
 
-    pairs: iterated twice.
+    pairs: the training pairs; they are iterated over twice.
 
     >>> settings, why = fit_to_text({}, [(f"{n} apples", str(n * n)) for n in range(100, 400)])
     >>> settings["data"]["tokenizer"], settings["training"]["best"]
@@ -189,8 +196,11 @@ def fit_to_text(given: Mapping[str, Any], pairs: Iterable[Any]) -> tuple[dict[st
 def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
     """Choose the settings that the user has not set.
 
-    speed: a function that measures the training speed. It is only called, a few times, if the budget is in
-    minutes. Otherwise the plan does not depend on the speed of the machine.
+    given: the settings that the user has set.
+    work: the amount of training data, and the device.
+    speed: a function that measures the training speed of a model. It is called only if the length of the run
+        is set in minutes, for at most MEASUREMENTS model sizes. Otherwise the plan does not depend on the
+        speed of the machine.
 
     >>> work = Workload(pairs=20_000, tokens=250_000)
     >>> plan = make_plan({"training": {"minutes": 5}}, work, lambda model, tokens: 1.1e6 / model["width"])
@@ -234,7 +244,11 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
 
 
 class _Timing:
-    """Measures the speed of models at one batch size, and remembers it. tokens: the batch size."""
+    """Measures the training speed of models at one batch size; each model is measured only once.
+
+    speed: the function that measures.
+    tokens: the batch size in tokens; None if the settings have a batch size in sentences.
+    """
 
     def __init__(self, speed: Speed, tokens: int | None):
         self._speed, self._tokens, self.known = speed, tokens, dict[str, float]()
@@ -249,10 +263,10 @@ class _Timing:
 def _timed_size(family: Family, work: Workload, seconds: float, timing: _Timing) -> Options:
     """Return the largest model size that can train on enough tokens in this time, as model options.
 
-    One size is timed, and the speed of the others is estimated from it. Then the estimate is corrected: the
-    chosen size is timed too, until the choice does not change.
+    The speed of one size is measured, and the speed of the others is estimated from it. The size that seems
+    best is measured too, and the estimates are corrected, until the choice does not change.
     """
-    # Each timed size costs a GPU the time to compile kernels, so begin with the most probable size there.
+    # On a GPU, kernels are compiled for each size that is measured: begin with the most probable size there.
     start = _largest(family, work, lambda size: math.inf) if work.device == "cuda" else family.widths[2]
     measured = {start: timing(_options(start))}
     best = start
@@ -316,12 +330,12 @@ def _batches(training: Mapping[str, Any], work: Workload, group: int) -> tuple[i
         return (USUAL_BATCH[device],)
     if any(training.get(name) is not None for name in LENGTHS):
         return BATCHES[device]
-    # Without a budget, a run is as long as needed for MIN_STEPS steps, so one batch size is chosen here.
+    # No minutes, steps or epochs are set: the run lasts EPOCHS epochs, or longer if it needs MIN_STEPS steps.
     return (_batch(BATCHES[device], EPOCHS * work.tokens / group, MIN_STEPS),)
 
 
 def _tokens_of(training: Mapping[str, Any], work: Workload, batches: tuple[int, ...], group: int) -> float:
-    """Return how many tokens a run trains on in total, if its budget is not in minutes."""
+    """Return how many tokens a run trains on in total, if its length is not set in minutes."""
     if training.get("steps") is not None:
         return training["steps"] * batches[-1] * FILLED * group
     if training.get("epochs") is not None:

@@ -22,9 +22,12 @@ __all__ = ["Trial", "epoch_tokens", "plan_run"]
 
 
 class Trial:
-    """Measures the training speed of models on a corpus.
+    """Measures the training speed of models by training them for some steps on the corpus of a run.
 
+    task: the class of the task, TranslationTask.
     settings: the settings of the run that are known so far.
+    corpus: the training data.
+    device: the device to train on.
     """
 
     def __init__(self, task: type[RunTask], settings: Mapping[str, Any], corpus: Corpus, device: str):
@@ -32,11 +35,12 @@ class Trial:
         self._settings, self._corpus, self._device = settings, corpus, torch.device(device)
 
     def speed(self, options: Options, tokens: int | None) -> float:
-        """Measure the training speed of a model with these options, in tokens per second.
+        """Measure the training speed of a model, in tokens of the side (source or target) with more tokens.
 
-        The tokens are source or target tokens, whichever are more.
-
+        options: the options of the model, for example {"width": 128}.
         tokens: batch size in tokens; None for the batch size of the settings, in sentences.
+
+        Returns tokens per second.
         """
         training = {"batch_tokens": tokens, "guided_alignment": 0.0, "learning_rate": 1e-4}
         nested = merged(self._settings, {"model": options, "training": training})
@@ -73,10 +77,11 @@ def plan_run(
     *,
     timed: bool = False,
 ) -> Plan:
-    """Return the plan of a run on this corpus and device, the same in all processes.
+    """Choose the settings of a run that the user has not set. All processes get the same plan.
 
     given: the settings so far; those of the section [data] are complete.
-    timed: measure the speed even if the budget is in steps or epochs.
+    corpus: the training data.
+    timed: measure the training speed even if the length of the run is set in steps or epochs.
     """
     shared: dict[str, Any] = {}
     if processes.first:

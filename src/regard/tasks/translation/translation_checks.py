@@ -25,7 +25,7 @@ FIXED = ("task", "model", *(f"data.{name}" for name in TOKENS))
 
 
 def check_evaluation(how: Evaluating) -> None:
-    """Check the evaluation settings before training, not only when the first evaluation uses them."""
+    """Raise an error if an evaluation setting is invalid: before training, not at the first evaluation."""
     if how.tokenize not in TOKENIZERS:
         raise UnknownName("value of evaluation.tokenize:", how.tokenize, TOKENIZERS)
     bleu(["a"], ["a"], tokenize=how.tokenize, lowercase=how.lowercase)
@@ -33,9 +33,13 @@ def check_evaluation(how: Evaluating) -> None:
 
 
 def check_same_format(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise ArgumentError if the options name data in another format than the run that they resume.
+    """Raise ArgumentError if a run is resumed with data options of another format than it was started with.
 
-    Otherwise the merged settings would have both formats.
+    Otherwise the merged settings would name data in both formats, for example source, target and tsv.
+
+    folder: the run folder.
+    before: the settings in the run folder.
+    settings: the settings of the command line.
     """
     old, new = ways_named(before.get("data", {})), ways_named(settings["data"])
     if new and new != old:

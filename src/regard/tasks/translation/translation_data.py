@@ -43,14 +43,16 @@ VOCABULARY = "data.source_vocab_size and data.target_vocab_size (--vocab-size)"
 """The settings of the vocabulary size, for error messages."""
 
 HELD_OUT = 1000
-"""Default number of pairs that are held out for validation, but at most a twentieth of all pairs."""
+"""Default number of pairs that are held out for validation; at most a twentieth of all pairs is held out."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The training pairs and the validation pairs. notes: reports on the data, for the log.
+    """The training pairs and the validation pairs of a run.
 
+    notes: reports on the data, for the log.
     links: the alignment of each training pair; None if the data have no alignments.
+    is_built_in: whether the pairs are from the built-in corpus.
     """
 
     train: Pairs
@@ -73,7 +75,12 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A split with the tokenizers of source and target, and its pairs as token ids."""
+    """The data of a run: training and validation pairs as token ids, with the tokenizers.
+
+    split: the pairs as text.
+    source, target: the tokenizers of the source and of the target.
+    train, valid: the pairs as token ids.
+    """
 
     split: Split
     source: Tokenizer
@@ -95,8 +102,9 @@ class Corpus:
     def made(
         cls, split: Split, data: Data, folder: Path, cache: Path | None = None, lines: int | None = None
     ) -> Corpus:
-        """Load the tokenizers from the run folder, or train and save them; encode the pairs into the cache.
+        """Encode the pairs with the tokenizers of the run folder; if it has none, train and save them first.
 
+        cache: the folder that the encoded pairs are saved in. Default: cache_folder().
         lines: maximum number of lines to train each tokenizer on.
         """
         if not (folder / TOKENIZERS[0]).exists():
@@ -118,7 +126,7 @@ class Corpus:
 
 
 def status(text: str) -> AbstractContextManager[Any]:
-    """Show a spinner with this text on a terminal."""
+    """Return a context manager that shows this text and a spinner while its block runs, on a terminal."""
     console = Console(stderr=True)
     return console.status(text) if console.is_terminal else nullcontext()
 
@@ -140,9 +148,9 @@ class _Lowered:
 
 
 def check_header_lines(data: Data) -> None:
-    """Raise DataError if the first line of a TSV file whose columns are numbers is a header line.
+    """Raise DataError if --columns has numbers, but the first line of a TSV file is a header line.
 
-    It is a header line if both columns are names that header lines usually have (see is_column_name()).
+    A header line is recognized by usual column names, such as "source" or "en", in both columns.
     """
     columns = data.columns or [1, 2]
     if isinstance(columns[0], str):
@@ -160,9 +168,9 @@ def check_header_lines(data: Data) -> None:
 def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
     """Read and check the files of the settings; hold out training pairs if there are no validation files.
 
-    before: the fingerprints of the data of the run to resume; None for a new run. In older versions, no
-    target occurred in both training and validation pairs, even if many pairs had to be dropped. A run that
-    was started with such a version keeps its split.
+    before: the fingerprints (hashes) of the data of the run to resume; None for a new run. Older versions of
+        Regard dropped training pairs until no target sentence was in both training and validation pairs,
+        however many pairs that were. A run that was started with an older version keeps its split.
     """
     if data.built_in is not None:
         return _built_in(data)
@@ -202,7 +210,7 @@ def _accepted(pairs: Pairs) -> Report:
 
 
 def _option(setting: Setting) -> str:
-    """Return how a data setting is written as an option of `regard train`."""
+    """Return a data setting as an option of `regard train`, e.g. --set data.problems.invalid="replace"."""
     if setting.owner == "Choices":
         return f'--set data.problems.{setting.name}="{setting.value}"'
     return f"--{setting.name}"
@@ -252,7 +260,9 @@ def _built_in(data: Data) -> Split:
 
 
 def texts(pairs: Pairs, count: int) -> Iterator[tuple[str, str]]:
-    """Yield `count` pairs as text, at equal distances in the file, because it may be sorted by length.
+    """Yield `count` pairs as text, at equal distances in the file.
+
+    The first pairs would not be typical if the file is sorted by length.
 
     >>> from regard.data import pairs_from_lists
     >>> numbers = [str(number) for number in range(9)]

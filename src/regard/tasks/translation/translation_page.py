@@ -12,11 +12,13 @@ from regard.viewing import Entry, save_page
 __all__ = ["TranslationPage", "describe_search"]
 
 MAX_ENTRIES = 300
-"""Maximum number of lines on a page. Each line has a table of its attention, which makes browsers slow."""
+"""Maximum number of translations on a page. Each has a table of its attention, which makes browsers slow."""
 
 
 class TranslationPage:
-    """Collects up to MAX_ENTRIES lines for an HTML page. If the path is None, it collects nothing.
+    """Collects up to MAX_ENTRIES translations for an HTML page, the file of --page.
+
+    path: the file to write. If it is None, nothing is collected or written.
 
     >>> TranslationPage(None).enabled
     False
@@ -39,13 +41,13 @@ class TranslationPage:
         return self.path is not None
 
     def add(self, line: Scored, reference: str | None = None) -> None:
-        """Add a line, unless the page is full."""
+        """Add a translation, unless the page is full."""
         self.lines += 1
         if self.enabled and len(self._entries) < MAX_ENTRIES:
             self._entries.append(line.entry(reference))
 
     def save(self, title: str, about: str = "") -> None:
-        """Write the page and report its path. If the page was full, also report how many lines it shows."""
+        """Write the page and report its path. If the page was full, report how many translations it shows."""
         if self.path is None:
             return
         cut = f"the first {len(self._entries)} of {self.lines:,} lines" if self.lines > MAX_ENTRIES else ""
@@ -54,7 +56,7 @@ class TranslationPage:
 
 
 def describe_search(search: Search) -> str:
-    """Return the search as a short text, for pages.
+    """Return the name and beam size of a search as a short text, for HTML pages.
 
     >>> describe_search(Beam(size=5)), describe_search(Greedy())
     ('beam search, beam size 5', 'greedy search')

@@ -1,4 +1,4 @@
-"""Train a translator in a run folder, and load it: shortcuts to the functions of runs/ for translation."""
+"""train_translation() and load_translator(): train_run() and regard.load() for the translation task."""
 
 from __future__ import annotations
 

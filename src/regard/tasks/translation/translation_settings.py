@@ -39,13 +39,16 @@ class Data(Section):
     fields), or in the built-in corpus (built_in = "korean").
 
     pairs: number of training pairs of the built-in corpus (default: 20,000).
-    grammar: version of its grammar; new runs save the latest version, and a run folder without a version has
-        version 1. valid_...: files of the validation set; without them, held_out training pairs are held out.
+    grammar: version of the grammar of the built-in corpus; new runs save the latest version, and a run folder
+        without a version has version 1.
+    valid_source, valid_target, valid_tsv, valid_jsonl: files of the validation set.
+    held_out: number of training pairs that are held out for validation if there are no validation files.
     alignments: files with the alignments of the training pairs, in Pharaoh format.
-    problems: what to do with pairs that have problems (see regard.data.Choices).
+    problems: what to do with pairs that have problems, e.g. {"invalid": "replace"} (see regard.data.Choices).
+    lowercase: whether to lowercase the text.
     tokenizer: unigram, bpe, word or character.
     source_vocab_size, target_vocab_size: vocabulary sizes.
-    joint: one vocabulary for both sides.
+    joint: whether source and target share one vocabulary.
     subword_sampling: strength of subword regularization (0 disables it).
     max_length: maximum number of tokens of each side; longer pairs are dropped.
     """
@@ -98,14 +101,16 @@ class Data(Section):
 
 
 class TranslationModel(ModelSettings):
-    """The name of the model, and its options for build_model()."""
+    """The section [model] of the settings: `name`, and further arguments of build_model()."""
 
     name: str = "bahdanau"
 
 
 class TranslationTraining(Training):
-    """Training settings that only translation has, besides the training settings of all tasks.
+    """The training settings of a translation run. It has those of all tasks, and also:
 
+    best: the metric that selects the best checkpoint.
+    label_smoothing: weight of the uniform distribution in the target distribution of the loss.
     word_dropout: probability of replacing a source or target input token by <unk>.
     guided_alignment: weight of the guided-alignment loss (0 disables it).
     """
@@ -120,9 +125,9 @@ class Evaluating(Section):
     """How a model is evaluated during training.
 
     sentences: number of sentences translated for BLEU, chrF and exact match.
-    beam_size: 1 is greedy search.
-    samples: number of translations shown, from short to long.
-    tokenize: the tokenizer of BLEU.
+    samples: number of translations that are printed, from short to long.
+    beam_size: beam size; 1 is greedy search.
+    tokenize: the name of the tokenizer that sacreBLEU uses for BLEU.
     lowercase: whether to lowercase the text before it is scored.
     """
 
@@ -143,7 +148,7 @@ FOR_OUTPUTS = (
     "evaluation.tokenize",
     "evaluation.lowercase",
 )
-"""The settings that the outputs and scores of a trained run depend on: names of sections or settings."""
+"""Names of the sections or settings that the outputs and scores of a trained run depend on."""
 
 
 class TranslationSettings(RunSettings):

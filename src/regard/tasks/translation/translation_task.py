@@ -75,14 +75,15 @@ __all__ = ["TranslationTask"]
 
 AT_ONCE = {"cpu": 32}
 MANY_AT_ONCE = 256
-"""Number of sentences translated between two checks for Ctrl-C: AT_ONCE on a CPU, MANY_AT_ONCE on other
-devices, where large batches take hardly longer."""
+"""Number of sentences translated between two checks for Ctrl-C: AT_ONCE["cpu"] on a CPU, MANY_AT_ONCE on
+other devices, which take hardly longer for a large batch than for a small one."""
 
 
 class TranslationTask(RunTask):
-    """Train a model on the training pairs of a corpus, and evaluate it on the validation pairs.
+    """Trains a translation model on the training pairs of a corpus, and evaluates it on the validation pairs.
 
-    device: the kind of device to train on. For CUDA graphs, batches are padded to a small number of shapes.
+    device: the kind of device to train on (cpu, cuda or mps). On cuda, batches are padded to a small number
+        of shapes if CUDA graphs are used.
     """
 
     model: Model
@@ -382,7 +383,7 @@ class TranslationTask(RunTask):
         return Translator(self.model, self.corpus.source, self.corpus.target, **options)
 
     def _translations(self, stopping: Callable[[], bool]) -> list[Translation]:
-        """Translate the evaluation sentences, in order. Attention is only recorded for those to be shown."""
+        """Translate the validation sentences, in order; record attention only for those to be printed."""
         translator, samples = self.translator(), self._sample_places
         others = sorted(set(range(len(self._texts))) - set(samples))
         parts: list[tuple[str | None, list[int]]] = [(translator.look, samples)] if samples else []
@@ -398,7 +399,7 @@ class TranslationTask(RunTask):
         return [by_place[place] for place in range(len(self._texts))]
 
     def _shown(self, translations: list[Translation]) -> list[RenderableType]:
-        """Return some translations to print, with references. The first one is drawn with its attention."""
+        """Return some translations to print, with their references; the first one with its attention."""
         return [
             _Sample(translations[place], *self._texts[place], drawn=number == 0)
             for number, place in enumerate(self._sample_places)
@@ -421,7 +422,10 @@ def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Sample:
-    """A translation to print with its reference. drawn: whether to draw its attention, on a terminal."""
+    """A translation to print with its reference, `wanted`.
+
+    drawn: whether its attention is drawn if the output is a terminal.
+    """
 
     translation: Translation
     source: str
@@ -438,6 +442,9 @@ class _Sample:
 
 
 def _joined(calls: list[Attended]) -> Tensor:
-    """Return the attention weights of one site, (B, T, S), the mean over heads. Gradients flow through it."""
+    """Return the attention weights of all calls of one attention layer (site), with gradients.
+
+    The result has shape (B, T, S): the mean over heads, with the target positions of the calls concatenated.
+    """
     weights = torch.cat([call.weights for call in calls if call.weights is not None], -2)
     return weights.mean(1) if weights.dim() == 4 else weights

@@ -21,7 +21,7 @@ __all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "TranslationView", "view_translation"]
 
 STEPS = "steps"
 OWN_VIEWS = MappingProxyType({STEPS: "how the weights are computed from the scores"})
-"""Name -> help text of the view that only translation has.
+"""Name of a view that only translation has -> its help text.
 
 It is not in VIEWS because it needs the model: it draws attention scores, which .seen files do not have."""
 
@@ -48,7 +48,12 @@ SELF_VIEWS = ("self", "rollout")
 
 @dataclass(frozen=True, eq=False)
 class TranslationView(RunView):
-    """The attention of a model for one translation. sentence: the source text that the model has read."""
+    """The attention of a model for one translation, to be drawn by `regard view`.
+
+    translator: the model with its tokenizers.
+    translation: the translation with its attention.
+    sentence: the source text that the model has read.
+    """
 
     translator: Any
     translation: Scored
@@ -88,10 +93,11 @@ def view_translation(
 
 
 def _measured(translator: Any, translation: Any, drawing: ViewOptions) -> Seen:
-    """Return the attention of a translation, with its faithfulness as a note under every picture.
+    """Return the attention of a translation, with a note on its faithfulness for the captions of pictures.
 
-    Faithfulness is measured for cross-attention. If drawing.site is a cross-attention site, it is measured
-    for this site and head only; otherwise for all cross-attention, and the note says so.
+    Faithfulness (does the output depend on the attended source words?) is measured for cross-attention. If
+    drawing.site is a cross-attention layer (site), the attended words are those of this site and of
+    drawing.head; otherwise those of all cross-attention, and the note says so.
     """
     seen, site, head = translation.seen(), drawing.site, drawing.head
     empty = not translation.text.strip() or len(translation.source_units) < 2

@@ -39,16 +39,17 @@ def explore(seen: Drawable, path: str | Path | None = None, title: str = "") -> 
     The page is one file and makes no network requests. It has the alignment matrix, two columns of words
     joined by lines, a sentence with shaded words, the attention to one word over time, thumbnails of all
     layers and heads, and attention rollout. The reader chooses subwords or words, with or without special
-    tokens, and weights or weights times value norms. For long sequences, the reader can zoom in; the page has
-    a map of blocks, and the largest weights of each row.
+    tokens, and weights or weights times value norms. The matrix of a long sequence is not stored in full:
+    the page has the maximum and the mean of each block of the matrix and the largest weights of each row,
+    and the reader can zoom in.
 
     seen: a Seen, a Translation, or the result of record() for one sequence.
     path: file to write, ending in .html. Default: no file is written.
     title: heading of the page. Default: the title of `seen`.
 
-    Returns the page, a str that a notebook displays. The matrices take less than 9 MB; if there are more
-    weights, only the largest of each row are kept. Weights are rounded; the error is at most 0.4 % of the
-    largest weight (see `regard.viewing.explorer.packing`).
+    Returns the page, a str that a notebook displays. The matrices take less than 9 MB of it; if all weights
+    need more space, only the largest weights of each row are stored. Weights are rounded; the error is at
+    most 0.4 % of the largest weight (see `regard.viewing.explorer.packing`).
 
     >>> from regard.viewing import Seen, Site, explore
     >>> site = Site("decoder.cross", [[0.9, 0.1]], ["<cat>"], ["고양이", "</s>"])

@@ -4,7 +4,7 @@ A weight is stored as the integer q = round(L sqrt(weight / most)). `most` is th
 L is 65,534 (16 bits) for small pages and 254 (8 bits) for large pages; the integer L + 1 means NaN. The
 rounding error is at most sqrt(weight * most) / L + most / (4 L^2). With 8 bits, the error of the largest
 weight is 0.4 % of this weight, and the error of a weight that is a hundred times smaller is 4 % of that
-weight; weights below most / 250,000 become 0. With 16 bits, the error is 257 times smaller.
+weight; weights below about most / 250,000 become 0. With 16 bits, the error is 258 times smaller.
 
 If a page has too many weights, only the largest weights of each row are stored, with their keys.
 
@@ -37,17 +37,21 @@ BYTES = 6_500_000
 """Maximum size of all matrices of a page in bytes (8.7 MB as base64)."""
 
 LONG = 2**20
-"""If a head has more weights than this, the page has only a block map and the largest weights of each row."""
+"""If a head has more weights than this, its matrix is not stored.
+
+The page then has only the largest weights of each row, and the maximum and the mean of each block of the
+matrix."""
 
 LONGEST = 200
 """Maximum length of a token in characters. Longer tokens are truncated."""
 
 
 def quantised(weights: NDArray[Any], most: NDArray[Any], bits: int) -> NDArray[Any]:
-    """Return weights (planes, ...) as integers on the square-root scale.
+    """Return weights as integers on a square-root scale: round(L sqrt(weight / most)); NaN becomes L + 1.
 
-    most: (planes,), the largest weight of each plane.
-    bits: 8 or 16.
+    weights: (P, ...), the weights of P matrices: heads, or means over heads.
+    most: (P,), the largest weight of each matrix.
+    bits: 8 (L = 254) or 16 (L = 65,534).
 
     >>> quantised(numpy.array([[0.0, 0.25, 1.0, numpy.nan]]), numpy.array([1.0]), 8).tolist()
     [[0, 127, 254, 255]]
@@ -61,10 +65,12 @@ def quantised(weights: NDArray[Any], most: NDArray[Any], bits: int) -> NDArray[A
 
 @dataclass
 class Packed:
-    """The data of a page. `sides` and `sites` are written as JSON, `blocks` as base64.
+    """The data of an explorer page. `sides` and `sites` are written as JSON, `blocks` as base64.
 
-    sides: the different sequences of subwords, with the word of each subword.
-    sites: the name, kind, sides and number format of each site.
+    sides: the sequences of subwords that label rows or columns of matrices, each sequence once, with the
+        word that each subword belongs to.
+    sites: for each site (attention layer), its name, its kind, the index in `sides` of its rows and of its
+        columns, and the number format of its weights.
     blocks: the weights of each site as bytes.
     """
 
@@ -140,10 +146,10 @@ def pack(seen: Seen) -> Packed:
 
 
 def _planes(site: Site) -> NDArray[numpy.float32]:
-    """Return the planes of a site.
+    """Return the matrices that the page stores for a site (an attention layer).
 
     They are the weights of each head, the mean over heads and, if the value norms are known, the mean of
-    weight × value norm over heads. A site with one head has one plane.
+    weight × value norm over heads. For a site with one head, only the weights of this head.
     """
     if site.heads == 1:
         return site.weights
@@ -154,8 +160,9 @@ def _planes(site: Site) -> NDArray[numpy.float32]:
 
 
 def _short(planes: NDArray[Any], kept: int | None, bits: int) -> tuple[dict[str, Any], bytes]:
-    """Pack the planes of a site. Return the description of the number format, for JSON, and the bytes.
+    """Pack the matrices of a site. Return the description of the number format, for JSON, and the bytes.
 
+    planes: (P, T, S), the matrices: heads, or means over heads.
     kept: how many of the largest weights of each row to store; None stores all weights.
     bits: 8 or 16, the bits for each weight if all weights are stored.
     """
@@ -171,9 +178,10 @@ def _short(planes: NDArray[Any], kept: int | None, bits: int) -> tuple[dict[str,
 
 
 def _long(site: Pooled) -> tuple[dict[str, Any], bytes]:
-    """Pack a site of a long sequence: the largest weights of each row with their keys, and the block map.
+    """Pack a site of a long sequence, of which the whole matrix is not stored.
 
-    Return the description of the number format, for JSON, and the bytes.
+    The stored numbers are the largest weights of each row with their keys, and the maximum and the mean of
+    each block of the matrix. Return the description of the number format, for JSON, and the bytes.
     """
     wide = _wide(len(site.columns))
     most, most_mean = _most(site.maxima), _most(site.means)
@@ -238,7 +246,10 @@ def _rollouts(seen: Seen) -> list[Site]:
 
 
 def _most(planes: NDArray[Any]) -> NDArray[Any]:
-    """Return the largest weight of each plane, or 1 if the plane has no positive weight."""
+    """Return the largest weight of each matrix, or 1 if the matrix has no positive weight.
+
+    planes: (P, ...), the weights of P matrices.
+    """
     largest_weight = (
         numpy.where(numpy.isnan(planes), 0.0, planes).reshape(len(planes), -1).max(1, initial=0.0)
     )

@@ -21,7 +21,7 @@ HEIGHT, PAD, APART = 20.0, 6.0, 5.0
 """HEIGHT, PAD: height and padding of the box around a word. APART: distance between boxes. All in points."""
 
 ARCS, BETWEEN = 46.0, 96.0
-"""ARCS: height of the arcs for self-attention. BETWEEN: distance between both sentences. In points."""
+"""ARCS: height of the arcs for self-attention. BETWEEN: distance between source and target. In points."""
 
 FAINTEST, SECONDS = 0.06, 0.9
 """FAINTEST: smallest weight that is drawn as a line. SECONDS: how long a frame is shown."""
@@ -86,7 +86,10 @@ def player(
 
 
 class _Stage:
-    """Draws the frames. The words of both sentences have the same positions in every frame."""
+    """Draws the frames of an animation of a translation.
+
+    The words of source and target have the same positions in every frame.
+    """
 
     def __init__(self, source: Sequence[str], target: Sequence[str], title: str, arcs: bool):
         self.source, self.target, self.title = source, target, title

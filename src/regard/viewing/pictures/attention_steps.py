@@ -33,7 +33,13 @@ ROWS, COLUMNS = 12, 8
 
 
 class Step(NamedTuple):
-    """One grid: its name, a description, its numbers, and its row and column labels."""
+    """One grid of numbers in the picture of an attention call.
+
+    name: the name above the grid, for example "weights".
+    about: a description beside the name, for example "softmax of each row".
+    numbers: the numbers in the cells.
+    rows, columns: the labels of rows and columns.
+    """
 
     name: str
     about: str
@@ -63,7 +69,8 @@ def steps(
         own, which is written above the scores.
     scores: (T, S), the scores, if you computed them with another score function; -inf for masked keys.
     rows, columns: T words for the queries, S words for the keys.
-    title: a title. about: a line below the title.
+    title: the title of the picture.
+    about: a line below the title.
 
     Only the first 12 words and the first 8 components of each vector are drawn.
 
@@ -172,9 +179,8 @@ def _scores(
         raise UnknownName("score without learned parameters", score, FORMULAS)
     if query.shape[1] != key.shape[1]:
         problem = f"query has D={query.shape[1]} and key has D={key.shape[1]}"
-        raise ArgumentError(
-            message("steps()", problem, hint="pass scores=... if another score function compares them")
-        )
+        hint = "use the same width for both, or compute the scores yourself and pass them as scores=..."
+        raise ArgumentError(message("steps()", problem, hint=hint))
     if score == "cosine":
         query, key = (
             each / numpy.maximum(numpy.linalg.norm(each, axis=1)[:, None], 1e-12) for each in (query, key)

@@ -144,10 +144,10 @@ class Paper:
 
     color: the background colour.
     round: the radius of the corners of the background.
-    font: a key of svg_writer.FONTS.
+    font: "sans" or "monospace" (the keys of svg_writer.FONTS).
     font_size: the default font size of the file. Text of this size needs no font-size attribute of its own.
-    size: width and height of the picture. Default: the size of the bounding box of the marks with its margin;
-        the marks are then moved so that this box starts at (0, 0).
+    size: width and height of the picture. Default: the size of the bounding box of the marks with its margin.
+        With the default, the marks are moved so that this box starts at (0, 0).
     """
 
     color: str = WHITE
@@ -159,7 +159,12 @@ class Paper:
 
 @dataclass
 class Canvas:
-    """Marks in drawing order, with a title and a description for screen readers.
+    """A picture as a list of marks (boxes, text, curves, images), which is written to a file later.
+
+    title, about: a title and a description for screen readers.
+    margin: the margin around the marks, in points.
+    marks: the marks, in drawing order.
+    paper: the background and the fonts of an SVG file.
 
     >>> canvas = Canvas("A word")
     >>> canvas.words(0, 0, "cat")
@@ -189,10 +194,14 @@ class Canvas:
     def cells(
         self, x: float, y: float, levels: NDArray[numpy.floating], width: float, height: float, gap: float = 1
     ) -> None:
-        """Add a grid of cells, shaded by levels (T, S) from 0 to 1.
+        """Add a grid of cells. The larger its level, the darker a cell.
+
+        x, y: the top left corner of the grid.
+        levels: (T, S), from 0 to 1; negative levels down to -1 have a second hue.
+        width, height: the size of a cell, including the gap to the next cell.
+        gap: the gap between cells.
 
         A grid of more than MANY cells is drawn as one image.
-        width, height: the size of a cell, including the gap to the next cell.
         """
         rows, columns = levels.shape
         if rows * columns > MANY:

@@ -1,6 +1,6 @@
 """The colours of pictures, and an estimate of the width of a text that needs no font file.
 
-Lightness alone encodes the value, so that pictures work in greyscale, in print and for colour-blind readers.
+Larger numbers have darker colours, so that pictures work in greyscale, in print and for colour-blind readers.
 Negative numbers have a second hue, and their minus sign is always printed.
 """
 
@@ -32,14 +32,20 @@ _WIDTHS = {
     **dict.fromkeys("ABCDGHKNOPQRSTUVXYZ", 0.73),
 }
 _NARROW, _WIDE = 0.63, 1.0
-"""Widths of characters, as fractions of the font size. They are those of DejaVu Sans, a wide font that comes
-with matplotlib."""
+"""Widths of the characters that are not in _WIDTHS, as fractions of the font size.
+
+_NARROW is for most characters, _WIDE for full-width East Asian characters. The widths are those of DejaVu
+Sans, a wide font that comes with matplotlib."""
 
 _MARKS = ("Mn", "Me", "Cf")
 
 
 def shades(levels: NDArray[numpy.floating]) -> NDArray[numpy.uint8]:
-    """Return the RGB colours (..., 3) of levels from -1 to 1. Negative levels have a second hue; NaN is grey.
+    """Return the colours of the cells of a matrix: the larger the absolute value of a level, the darker.
+
+    levels: any shape, from -1 to 1. Negative levels have a second hue; NaN is grey.
+
+    Returns RGB values of shape (..., 3).
 
     >>> import numpy
     >>> shades(numpy.array([0.0, 1.0])).tolist()
@@ -54,18 +60,23 @@ def shades(levels: NDArray[numpy.floating]) -> NDArray[numpy.uint8]:
 
 
 def shade(level: float) -> str:
-    """Return the colour of one level in hexadecimal, such as "#f5f6f8"."""
+    """Return the colour of a cell in hexadecimal, such as "#f5f6f8", for a level from -1 to 1.
+
+    The larger the absolute value of the level, the darker the colour.
+    """
     red, green, blue = shades(numpy.array(level)).tolist()
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
 def text_color_on(level: float) -> str:
-    """Return a text colour that is readable on a cell of this level."""
+    """Return a text colour that is readable on a cell whose colour is shade(level): white on dark cells."""
     return WHITE if abs(level) > 0.52 else DARK
 
 
 def width_of(text: str, size: float) -> float:
     """Estimate the width of a text in points. The estimate is usually too large, so that the text fits.
+
+    size: the font size in points.
 
     >>> width_of("고양이", 10), width_of("i", 10)
     (30.0, 3.6)

@@ -1,4 +1,4 @@
-"""Find an installed font for each text. Characters that no font has are replaced and reported.
+"""Find an installed font for each text. Characters that no installed font has are replaced and reported.
 
 Matplotlib's cached list of fonts may be out of date, so this module searches the font files itself and reads
 which characters each one has.
@@ -17,7 +17,9 @@ from regard.errors import ArgumentError, install_command, message
 __all__ = ["Run", "Written", "hint_for", "needs", "written"]
 
 REPLACED = "▯□?"
-"""Replacements for a character that no font has. The first one that is in the font of the text is used."""
+"""Replacements for a character that no installed font has.
+
+The first of them that is in the font of the neighbouring text is used."""
 
 FIRST = (
     "notosanscjk",
@@ -48,11 +50,12 @@ LAST = ("bold", "italic", "oblique", "light", "thin", "black", "condensed", "mon
 """Fonts whose file names contain one of these words (styles) are tried last."""
 
 NEVER = ("emoji", "lastresort")
-"""Fonts whose paths contain one of these words are never used, because their characters are coloured images
-or boxes."""
+"""Fonts whose paths contain one of these words are never used.
+
+The characters of emoji fonts are coloured images, and those of Last Resort fonts are only boxes."""
 
 MOST = 300
-"""Maximum number of fonts that are searched for a character."""
+"""Maximum number of installed fonts in which a character is searched."""
 
 PACKAGES = {
     "HANGUL": ("Korean", "fonts-noto-cjk (or fonts-nanum)"),
@@ -60,24 +63,30 @@ PACKAGES = {
     "HIRAGANA": ("Japanese", "fonts-noto-cjk"),
     "KATAKANA": ("Japanese", "fonts-noto-cjk"),
 }
-"""For each script, its name and the Debian or Ubuntu package of a font for it. A script is identified by the
-word with which the Unicode names of its characters begin, for example "HANGUL SYLLABLE GA"."""
+"""For each writing system, its English name and the Debian or Ubuntu package of a font for it.
+
+The key is the first word of the Unicode names of its characters: HANGUL for "HANGUL SYLLABLE GA"."""
 
 _SILENT = "\u200c\u200d\ufe0e\ufe0f"
-"""Joiners and variation selectors. They are invisible, so a font without them can still draw the text."""
+"""Joiners and variation selectors: invisible characters. A font without them can still draw a text."""
 
 
 class Run(NamedTuple):
-    """A part of a text that is drawn with one font. font: path of the font file. text: the part."""
+    """A part of a text that is drawn with one font.
+
+    font: path of the font file.
+    text: the characters of this part.
+    """
 
     font: str
     text: str
 
 
 class Written(NamedTuple):
-    """A text, split into runs. Each run is drawn with one font.
+    """A text, split into parts. Each part is drawn with one font.
 
-    missing: the characters that no installed font has. In the runs, they are replaced; see REPLACED.
+    runs: the parts, in the order of the text.
+    missing: the characters that no installed font has. In the parts, they are replaced, usually by "▯".
     """
 
     runs: tuple[Run, ...]
@@ -98,9 +107,10 @@ def needs(name: str) -> ArgumentError:
 
 @lru_cache(maxsize=4096)
 def written(text: str) -> Written:
-    """Split a text into runs, each with a font that has its characters.
+    """Split a text into parts (`.runs`), and choose for each part a font that has its characters.
 
-    If one font has all characters of the text, there is one run.
+    If one font has all characters of the text, there is one part. Characters that no installed font has are
+    listed in `.missing`, and replaced in the parts, usually by "▯".
 
     >>> written("cat").missing
     ''
@@ -145,11 +155,14 @@ def hint_for(missing: Iterable[str]) -> str:
         return f"no installed font has {' and '.join(sorted(names))} ({count}): install {shortest}"
     kinds_named = list(dict.fromkeys(map(_named, characters)))
     listed = ", ".join(kinds_named[:3]) + (" and more" if len(kinds_named) > 3 else "")
-    return f"no installed font has {listed} ({count}); a .svg file uses the fonts of the viewer's machine"
+    return f"no installed font has {listed} ({count}); save as .svg to use the fonts of the viewer's machine"
 
 
 def _named(character: str) -> str:
-    """Return how a hint names a character: the script of a letter, the code point and name of any other."""
+    """Return how a hint names a character.
+
+    A letter is named by its writing system (Hangul), any other character by its code point and Unicode name.
+    """
     if unicodedata.category(character)[0] in "LM":
         return _script(character).capitalize()
     return f"U+{ord(character):04X} {unicodedata.name(character, '').lower()}".rstrip()
@@ -164,7 +177,10 @@ def _may_lack(character: str) -> bool:
 
 
 def _without_silent(text: str, font: str) -> str:
-    """Remove the invisible characters (see _SILENT) that the font does not have; it would draw boxes."""
+    """Remove the invisible characters (see _SILENT) that the font does not have.
+
+    They would be drawn as boxes.
+    """
     return "".join(each for each in text if each not in _SILENT or each in _characters(font))
 
 
@@ -181,7 +197,7 @@ def _characters(font: str) -> frozenset[str]:
 
 
 def _candidates() -> Iterator[str]:
-    """Yield the font that comes with matplotlib, then the installed fonts, best first."""
+    """Yield the paths of fonts: first the font that comes with matplotlib, then the installed ones."""
     yield _own()
     yield from installed()
 
@@ -197,7 +213,7 @@ def _own() -> str:
 
 @cache
 def installed() -> tuple[str, ...]:
-    """Return the files of the installed fonts, in the order in which they are tried."""
+    """Return the paths of the installed fonts, in the order in which a character is searched in them."""
     from matplotlib.font_manager import findSystemFonts
 
     def rank(path: str) -> tuple[int, int, str]:

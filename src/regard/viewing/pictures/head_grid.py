@@ -1,4 +1,4 @@
-"""Draw layers and heads as thumbnails: a row for each site, a small matrix for each head."""
+"""heads(): draw a row for each site (attention layer), with a small matrix (thumbnail) for each head."""
 
 from __future__ import annotations
 
@@ -108,7 +108,11 @@ def _thumbnail(
 
 @dataclass(frozen=True, eq=False)
 class Thumbnails(Drawing):
-    """The heads of one site, side by side in the terminal. Each weight is one or two characters wide."""
+    """The weights of the heads of one site (attention layer), side by side in the terminal.
+
+    name: the name of the site, printed above the weights.
+    heads: one matrix per head. Each weight is one or two characters wide.
+    """
 
     name: str
     heads: tuple[NDArray[numpy.float64], ...]
@@ -139,7 +143,7 @@ class Thumbnails(Drawing):
 
 @dataclass(frozen=True, eq=False)
 class Scale(Drawing):
-    """The colour scale for the terminal, from 0 to the largest weight."""
+    """The colour scale for the terminal, from 0 to `most`, the largest weight."""
 
     most: float
 

@@ -29,10 +29,11 @@ DIM = 0.3
 
 
 def gaze(image: Any, weights: Any, words: Sequence[object], title: str = "", about: str = "") -> Picture:
-    """Draw an image for each word, bright where its weights are large and dim elsewhere (Xu et al. 2015).
+    """Draw the same image once per word, bright where the weights of the word are large (Xu et al. 2015).
 
     image: (height, width) or (height, width, 3), values from 0 to 1 or from 0 to 255.
-    weights: (T, h, w), a map for each word, usually coarser than the image; the maps are interpolated.
+    weights: (T, h, w), the attention weights of each word for h x w regions of the image. They are
+        interpolated to the size of the image.
     words: T words.
     title: a title.
     about: a line below the title.

@@ -38,6 +38,7 @@ def lines(
 
     weights: (T, S).
     rows, columns: T words for the queries, S words for the keys.
+    title: a title.
     about: a line below the title.
 
     >>> from regard.viewing import lines

@@ -1,4 +1,4 @@
-"""long_map(): draw the attention of a long sequence as a map of blocks, without the whole matrix."""
+"""long_map(): draw the attention of a long sequence as one cell per block of the weight matrix."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from regard.viewing.pooled_attention import Pooled
 __all__ = ["long_map"]
 
 SIDE = 512.0
-"""Size of the map in points."""
+"""Width and height of the picture without its labels, in points."""
 
 TICKS = 8
 """Approximate number of position labels along each side."""
 
 
 def long_map(seen: Pooled, title: str = "", about: str = "", *, head: int | None = None) -> Picture:
-    """Draw the attention of a long sequence as a map. Each cell shows the largest weight of a block.
+    """Draw the attention of a long sequence. The weight matrix is divided into rectangular blocks.
+
+    Each block is one cell, whose colour shows the largest weight of the block.
 
     seen: a Pooled, the result of `pooled` or `pooled_from_top`.
     title: a title.
@@ -72,7 +74,10 @@ def _side(count: int, blocks: int) -> int:
 
 
 def _ticks(count: int) -> list[int]:
-    """Return the positions to label among `count` tokens: 0 and the multiples of a round number."""
+    """Return the positions of the tokens that get a label: 0 and the multiples of a round number.
+
+    count: the number of tokens.
+    """
     rough = max(count / TICKS, 1)
     power = 10.0 ** numpy.floor(numpy.log10(rough))
     step = int(next(power * each for each in (1, 2, 5, 10) if power * each >= rough))

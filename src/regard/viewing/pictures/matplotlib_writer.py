@@ -21,7 +21,7 @@ from regard.viewing.pictures.fonts import Run, hint_for, needs, written
 __all__ = ["gif_of", "hints", "pdf_of", "png_of"]
 
 DPI = 216
-"""Resolution: three pixels per point, so that the edges of cells fall on whole pixels."""
+"""Pixels per inch of a PNG file: three pixels per point, so that the edges of cells fall on whole pixels."""
 
 PIXELS, EDGE = 40_000_000, 60_000
 """Maximum number of pixels of a whole picture (PIXELS) and along one side (EDGE). Larger pictures get a lower
@@ -34,11 +34,11 @@ that contains images. Larger pictures get a lower resolution."""
 ALIGNED: dict[str, Any] = {"start": "left", "middle": "center", "end": "right"}
 
 SMALL = 8.0
-"""Font size of the hint about missing characters, which is written below the picture."""
+"""Font size of the hint below a picture about characters that no installed font has."""
 
 
 def png_of(canvas: Canvas) -> bytes:
-    """Return the bytes of a PNG file."""
+    """Return a canvas as the bytes of a PNG file."""
     _, agg = _drawn(canvas, DPI)
     file = io.BytesIO()
     agg.print_png(file, metadata={"Software": None, "Title": _latin(canvas.title)})
@@ -46,7 +46,7 @@ def png_of(canvas: Canvas) -> bytes:
 
 
 def pdf_of(canvas: Canvas) -> bytes:
-    """Return the bytes of a PDF file of one page."""
+    """Return a canvas as the bytes of a PDF file of one page."""
     figure, _ = _drawn(canvas, 72)
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
 
@@ -57,7 +57,11 @@ def pdf_of(canvas: Canvas) -> bytes:
 
 
 def gif_of(frames: Sequence[Canvas], seconds: float) -> bytes:
-    """Return the bytes of a looping GIF; the last frame is shown twice as long as the others."""
+    """Return the bytes of an animated GIF file that repeats.
+
+    frames: the pictures of the animation, one canvas for each.
+    seconds: how long each frame is shown. The last frame is shown twice as long.
+    """
     try:
         from PIL import Image
     except ImportError:
@@ -202,7 +206,7 @@ def _texts(mark: Words) -> Iterator[Any]:
 
 
 def _width(run: Run, size: float) -> float:
-    """Return the width of a run in points."""
+    """Return the width in points of a text that is drawn with one font. size: the font size in points."""
     from matplotlib.font_manager import get_font
 
     font = get_font(run.font)
@@ -217,5 +221,5 @@ def _corners(box: Box) -> list[tuple[float, float]]:
 
 
 def _latin(text: str) -> str:
-    """Replace the characters that the header of a PNG file cannot hold."""
+    """Replace the characters that are not in Latin-1, the encoding of the title in a PNG file, by "?"."""
     return text.encode("latin-1", "replace").decode("latin-1")

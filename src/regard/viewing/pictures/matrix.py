@@ -1,4 +1,4 @@
-"""matrix(): draw the alignment matrix. Rows are queries, columns are keys, and shades are weights."""
+"""matrix(): draw a matrix of weights. Rows are queries, columns are keys, darker cells are larger weights."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from regard.viewing.terminal import draw
 __all__ = ["grid", "matrix"]
 
 LONG = 48
-"""If a side has more words than this, its cells are smaller, and labels that do not fit are left out."""
+"""With more rows (or columns) than this, the cells are smaller, and labels that do not fit are left out."""
 
 EDGE = 720.0
-"""Length in points of a side with more than LONG words."""
+"""Height of a matrix with more than LONG rows, and width of one with more than LONG columns, in points."""
 
 LEVEL = 620.0
-"""Column labels are horizontal if each fits into this width in points, otherwise slanted."""
+"""Maximum width in points of a matrix whose columns are widened for horizontal labels.
+
+In a matrix that would be wider, the column labels are slanted."""
 
 
 def matrix(
@@ -40,9 +42,10 @@ def matrix(
 
     weights: (T, S).
     rows, columns: T words for the queries, S words for the keys.
+    title: a title.
     about: a line below the title.
     numbers: whether to write each weight in its cell.
-    most: the weight of the darkest shade. Default: the largest weight.
+    most: the weight of the darkest colour. Default: the largest weight.
 
     >>> from regard.viewing import matrix
     >>> print(matrix([[0.9, 0.1], [0.0, 1.0]], ["I", "cat"], ["나는", "고양이"], most=1))
@@ -71,7 +74,10 @@ def grid(
     most: float,
     numbers: bool = False,
 ) -> Canvas:
-    """Return a canvas with the cells and labels of a matrix. The first cell is at (0, 0)."""
+    """Return a canvas with the cells and labels of a matrix. The top left corner of the cells is at (0, 0).
+
+    For the arguments, see matrix().
+    """
     canvas, levels = Canvas(), weights / most
     beside, above = [label(word) for word in rows], [label(word) for word in columns]
     widest = max((width_of(word, SIZE) for word in above), default=0.0)
@@ -115,10 +121,10 @@ def _above(canvas: Canvas, words: Sequence[str], width: float, level: bool) -> N
 
 
 def _cell(count: int) -> float:
-    """Return the size in points of a cell in a matrix with `count` cells along this side."""
+    """Return the height in points of a cell of a matrix with `count` rows (or the width, for columns)."""
     return 18.0 if count <= LONG else max(float(int(EDGE / count)), EDGE / count)
 
 
 def _step(size: float) -> int:
-    """Return n such that every n-th label has room if the cells have this size in points."""
+    """Return n such that there is room for the label of every n-th cell. size: size of a cell in points."""
     return 1 if size >= 9 else int(numpy.ceil(11 / size))

@@ -23,11 +23,15 @@ CELL, HEIGHT = 38.0, 19.0
 """Width (CELL) and height (HEIGHT) of a cell of hops(), in points."""
 
 LONGEST = 60
-"""Maximum width of a sentence in terminal cells; longer sentences are truncated."""
+"""Maximum width of a sentence of a story in character cells of the terminal.
+
+Longer sentences are truncated."""
 
 BAND, FINEST, COARSEST = 330.0, 1.5, 12.0
-"""For tape(), in points: maximum length of a side (BAND), and minimum (FINEST) and maximum (COARSEST) size of
-a cell."""
+"""Sizes in points for tape().
+
+BAND: maximum width and maximum height of a matrix.
+FINEST, COARSEST: minimum and maximum size of a cell."""
 
 
 def hops(
@@ -40,9 +44,10 @@ def hops(
     """Draw how much each hop attends to each sentence of a story (Sukhbaatar et al. 2015).
 
     weights: (K, S), the weights of K hops for S sentences.
-    sentences: S sentences.
-    question: text above the matrix.
-    answer: text below the matrix.
+    sentences: the S sentences of the story.
+    question: the question about the story, written above the matrix.
+    answer: the answer of the model, written below the matrix.
+    title: a title.
 
     >>> from regard.viewing import hops
     >>> print(hops([[0.1, 0.9], [0.8, 0.2]], ["Mary took the milk", "Mary went home"], "where is the milk?"))
@@ -106,7 +111,7 @@ def tape(read: Any, write: Any = None, title: str = "", about: str = "") -> Pict
     if len(shapes) > 1 or not all(array.size for array in arrays.values()):
         problem = ", ".join(f"{name} has shape {array.shape}" for name, array in arrays.items())
         raise ArgumentError(
-            message("tape()", problem, expected="(T, N) with the same T and N for both, at least 1")
+            message("tape()", problem, expected="read and write of the same shape (T, N); T and N at least 1")
         )
     (steps, places) = shapes.pop()
     cell = min(max(BAND / max(steps, places), FINEST), COARSEST)

@@ -23,7 +23,7 @@ SUFFIXES = (".png", ".svg", ".pdf", ".gif")
 
 
 class Picture(Shown):
-    """A picture, or an animation of several frames: print it, show it in a notebook, save it.
+    """A picture or an animation, to print in the terminal, display in a notebook, or save as a file.
 
     frames: the canvases that are written to files, one for each frame.
     terminal: the same picture as an object that rich can print.
@@ -54,7 +54,8 @@ class Picture(Shown):
 
         An animation is written as one .gif file, or as one file per frame: x-01.png, x-02.png, ...
 
-        Returns hints about characters that no installed font has. The picture shows these hints too.
+        Returns hints about characters that no installed font has. The file shows these hints too, below the
+        picture. For a .svg file there are none, because the program that displays it has its own fonts.
         """
         path = Path(path)
         suffix = path.suffix.lower()
@@ -104,7 +105,7 @@ class Picture(Shown):
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """Hints about characters that no installed font has. PNG, PDF and GIF files cannot show them."""
+        """Hints about the characters that PNG, PDF and GIF files cannot show: no installed font has them."""
         from regard.viewing.pictures.matplotlib_writer import hints
 
         return hints(self.frames)

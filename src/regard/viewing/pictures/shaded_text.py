@@ -1,4 +1,4 @@
-"""shaded(): draw a sentence whose words are shaded by their weights, for one query or once for each query."""
+"""shaded(): draw the sentence of the keys for one or all queries; darker words have larger weights."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ def shaded(
     word: Word | None = None,
     most: float | None = None,
 ) -> Picture:
-    """Draw the sentence of the keys once for each query, each word shaded by its weight.
+    """Draw the sentence of the keys once for each query. Words with larger weights have a darker background.
 
     weights: (T, S).
     rows, columns: T words for the queries, S words for the keys.
+    title: a title.
     about: a line below the title.
     word: the only query to draw, as an index or as text. Default: all queries.
     most: the weight that is drawn darkest. Default: the largest weight.
@@ -75,9 +76,10 @@ def shaded(
 def shaded_line(
     canvas: Canvas, x: float, y: float, words: Sequence[str], levels: NDArray[numpy.floating]
 ) -> float:
-    """Draw shaded words, starting at (x, y) and wrapped at WIDE points. Return the height of all lines.
+    """Draw words with coloured backgrounds, wrapped to lines of WIDE points. Return the height of all lines.
 
-    levels: the shade of each word, from 0 to 1.
+    x, y: where the first line starts.
+    levels: a number from 0 (light) to 1 (dark) for the background of each word.
     """
     left, top = x, y
     for word, level in zip(words, levels, strict=True):
@@ -94,7 +96,10 @@ def shaded_line(
 
 @dataclass(frozen=True, eq=False)
 class Lines(Drawing):
-    """Shaded sentences for the terminal. Without colours, a number after each word shows its weight."""
+    """The picture of shaded() in the terminal: the sentence of the keys, once for each query.
+
+    The background colour of a word shows its weight; without colours, a number after the word does.
+    """
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]

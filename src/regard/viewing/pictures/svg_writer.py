@@ -1,7 +1,8 @@
-"""Write a canvas as SVG, with text as text (searchable, can be copied), no scripts and no external resources.
+"""Write a canvas as an SVG file without JavaScript and without external resources.
 
-The program that displays the file draws the text with its own fonts. So every script, emoji and writing
-direction works, and the same picture gives the same file on every machine.
+Text is stored as text, so that it can be searched and copied. The program that displays the file draws the
+text with its own fonts. So every writing system, emoji and writing direction works, and the same picture
+gives the same file on every machine.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ FONTS = {
     "'Noto Sans CJK KR', NanumGothicCoding, 'Apple SD Gothic Neo', 'Malgun Gothic', monospace",
 }
 SMALL = 1 << 14
-"""Images smaller than this number of bytes are not compressed. So their SVG is the same on every machine; the
-output of zlib differs between machines."""
+"""Images in an SVG file that have fewer bytes than this are not compressed.
+
+The output of zlib differs between machines. Without compression, the file is the same on every machine."""
 
 _NOT_XML = re.compile("[^\t\n\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -59,7 +61,9 @@ def svg_of(canvas: Canvas, title: str = "") -> str:
 
 
 def png_of(pixels: NDArray[numpy.uint8]) -> bytes:
-    """Return an image (h, w, 3) of uint8 as the bytes of a PNG file, without any imaging library.
+    """Return an image as the bytes of a PNG file, without any imaging library.
+
+    pixels: (h, w, 3), RGB values.
 
     >>> import numpy
     >>> png_of(numpy.zeros((1, 1, 3), numpy.uint8))[:4]

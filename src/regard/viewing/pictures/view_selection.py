@@ -26,12 +26,12 @@ _INTEGER = re.compile(r"-?\d+")
 
 
 class Chosen(NamedTuple):
-    """The weights that a view draws: the weights of one site, or their mean over several sites.
+    """The weights that a view draws: the weights of one attention layer (site), or a mean over several sites.
 
     weights: (T, S).
     rows, columns: the T queries and the S keys as text.
-    about: a text that names the sites and heads.
-    kind: the kind of attention, see Site.kind.
+    about: a text that names the sites and heads, for example "decoder.cross, mean of 8 heads".
+    kind: the kind of attention: "cross", "encoder", "decoder" or another name, as in Site.kind.
     """
 
     weights: NDArray[numpy.float64]
@@ -42,10 +42,10 @@ class Chosen(NamedTuple):
 
 
 def matching(seen: Seen, site: str | None = None) -> list[Site]:
-    """Return the sites that match `site`: a role such as "cross", or a name with * as wildcard.
+    """Return the sites (attention layers) of a Seen that match `site`.
 
-    If `site` is None, return the cross-attention sites. If there are none, return the last site and all sites
-    of the same kind (see Site.kind).
+    site: a role such as "cross", or a name with * as wildcard. None: the cross-attention sites or, if there
+        are none, the last site and all sites of the same kind (see Site.kind).
 
     >>> from regard.viewing import Seen, Site
     >>> seen = Seen([Site("decoder.cross", [[1.0]], ["a"], ["b"])], ["b"], ["a"], [0], [0])
@@ -70,15 +70,19 @@ def matching(seen: Seen, site: str | None = None) -> list[Site]:
 
 
 def chosen(seen: Seen, site: str | None = None, head: int | None = None) -> Chosen:
-    """Return the mean weights of the sites that match `site`.
+    """Return the mean weights of the sites (attention layers) of a Seen that match `site`.
 
-    head: index of the head of each site. None: the mean over its heads.
+    site: a role such as "cross", or a name with * as wildcard. For None, see matching().
+    head: index of one head, which is used in each site. None: the mean over heads.
     """
     return mean_of(matching(seen, site), head)
 
 
 def mean_of(sites: Sequence[Site], head: int | None = None) -> Chosen:
-    """Return the mean weights of sites with the same rows and columns. head: as in chosen()."""
+    """Return the mean weights of sites (attention layers) with the same rows and columns.
+
+    head: index of one head, which is used in each site. None: the mean over heads.
+    """
     first = sites[0]
     for other in sites[1:]:
         if other.rows != first.rows or other.columns != first.columns:
@@ -96,7 +100,8 @@ def place_of(
     word: the text of the word, or its index; a negative index counts from the end. The text is compared
         with and without the space mark ▁ and the punctuation around a word. "cat" is the first occurrence,
         "cat:2" the second. If no word is equal to the text and the text is an integer, it is an index.
-    side: "source" or "target", for the error message.
+    call: the name of the public function, for the error message.
+    side: "source" or "target": which sentence `words` is, for the error message.
     others: the words of the other side, for a hint in the error message.
 
     >>> words = ["▁a", "▁cat", "▁a"]
@@ -154,7 +159,10 @@ def _index_of(word: str, words: Sequence[str], call: str) -> int | None:
 
 
 def _places(word: str, words: Sequence[str]) -> list[int]:
-    """Return the indices of the words that equal `word`; if there are none, compare without the mark ▁."""
+    """Return the indices of the words that are equal to `word`.
+
+    If there are none, the words are compared without the space mark ▁ of subwords.
+    """
     exact = [place for place, each in enumerate(words) if each == word]
     return exact or [place for place, each in enumerate(words) if word and _plain(each) == word]
 

@@ -1,4 +1,4 @@
-"""over_time(): draw the weight of one key at each step, as bars."""
+"""over_time(): draw the weight of one key at each step (each query), as bars."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from regard.viewing.terminal import bars, draw
 __all__ = ["over_time"]
 
 STEP = 22.0
-"""Distance between steps in points."""
+"""Distance between the bars of two steps, in points."""
 
 HEIGHT, SMALL_HEIGHT = 130.0, 24.0
-"""Height of a bar for weight 1, in points. HEIGHT: in a picture of one key. SMALL_HEIGHT: in a
-picture of all keys."""
+"""Height of a bar for weight 1, in points.
+
+HEIGHT: in a picture of one key.
+SMALL_HEIGHT: in a picture of all keys."""
 
 
 def over_time(
@@ -34,10 +36,11 @@ def over_time(
     *,
     word: Word | None = None,
 ) -> Picture:
-    """Draw the weight of a key for each query, from the first step to the last, as bars.
+    """Draw the weight of a key for each query, from the first query to the last, as bars.
 
     weights: (T, S).
     rows, columns: T words for the queries, S words for the keys.
+    title: a title.
     about: a line below the title.
     word: the key to draw, as an index or as text. Default: all keys, one below the other.
 
@@ -98,7 +101,7 @@ def _all(levels: NDArray[numpy.float64], steps: Sequence[str], keys: Sequence[st
 
 
 def _under(canvas: Canvas, steps: Sequence[str], y: float) -> None:
-    """Write the word of each step below its bar. The words are slanted if they do not fit side by side."""
+    """Write the word of each query below its bar. The words are slanted if they do not fit side by side."""
     level = max((width_of(each, SIZE) for each in steps), default=0.0) <= STEP - 3
     for number, each in enumerate(steps):
         middle = number * STEP + STEP / 2
