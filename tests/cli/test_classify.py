@@ -228,3 +228,17 @@ def test_json_lines_files_are_read_by_their_fields(command, run, paired, tmp_pat
     assert command("classify", run, tmp_path / "d.jsonl").status == 2
     said = command("classify", run, "--jsonl", tmp_path / "a.jsonl")
     assert said.status == 2 and "FILES" in said.err and "use --json" not in said.err
+
+
+def test_drawing_of_a_blank_line_says_once_that_it_is_not_classified(command, run, tmp_path):
+    said = command("classify", run, "--text", " ", "--text", "good film", "--draw")
+    assert said.status == 0 and said.out.count("not classified") == 1
+    blank = regard.load(run, device="cpu").classify(" ")
+    blank.save(tmp_path / "a.html")
+    assert (tmp_path / "a.html").read_text().count("not classified") == 1
+
+
+def test_score_of_a_classifier_names_the_command_classify(command, run):
+    for arguments in (("--text", "a"), ("--source", "a", "--target", "b")):
+        said = command("score", run, *arguments)
+        assert said.status == 2 and "regard classify" in said.err

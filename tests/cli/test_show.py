@@ -174,3 +174,21 @@ def test_table_of_runs_of_different_tasks_has_the_mean_over_seeds():
     with console.capture() as capture:
         console.print(compared([SeedFacts(Path("seeds"), [0, 1], seeds), run("language", "perplexity", 9.0)]))
     assert "0.600 ± 0.141" in capture.get() and "9.00" in capture.get()
+
+
+def test_folder_of_a_training_that_failed_is_described_and_can_be_trained(command, trained, tmp_path):
+    (tmp_path / "lines.txt").write_text("a b c\n" * 9)
+    run = tmp_path / "run"
+    options = ("train", "--task", "language", "--train-file", tmp_path / "lines.txt", "--output", run)
+    options += ("--steps", 2, "--device", "cpu", "--threads", 1, "--tokenizer", "word", "--width", 4)
+    failed = command(*options, "--set", "data.window=1000000")
+    assert failed.status == 2 and "1,000,000" in failed.err and "at most" in failed.err
+    assert not (run / "config.toml").exists()
+    run.mkdir(exist_ok=True)
+    (run / ".lock").touch()
+    for runs in ([run], [run, trained]):
+        said = command("show", *runs)
+        assert said.status == (2 if len(runs) == 1 else 0) and "has not begun" in said.err, said
+    said = command(*options)
+    assert said.status == 0 and "target tokens" not in said.err
+    assert command("show", run).status == 0

@@ -45,7 +45,13 @@ def test_long_report_is_truncated_with_a_count():
         words.add(number, Scored("", "", unknown=(f"w{number}", "x" * 10_000)))
     (line,) = words.report()
     assert len(line) < 800 and "2,000 source words" in line and "'w1' (line 1)" in line
-    assert f"{2000 - NAMED:,} more" in line and "1,000 lines" in line
+    # Listed are the long word, which is in all lines, and the first other words.
+    assert f"{1000 - (NAMED - 1):,} more" in line and "1,000 lines" in line
+    repeated = UnknownWords()
+    repeated.add(1, Scored("", "", unknown=("yak", "yak")))
+    repeated.add(2, Scored("", "", unknown=("yak",)))
+    (line,) = repeated.report()
+    assert line.count("yak") == 1 and "3 source words" in line and "more" not in line and "2 lines" in line
     assert list(UnknownWords().report()) == []
 
 

@@ -24,7 +24,7 @@ from regard.runs.prepare_run import Machine
 from regard.runs.run_folder import config_of
 from regard.runs.train_run import Outcome, build_task, train_run
 from regard.tasks.language import LanguageRun, LanguageSettings, LanguageTask, observed_texts
-from regard.tasks.language.language_data import read_texts
+from regard.tasks.language.language_data import TextCorpus, read_texts
 from regard.tasks.language.language_plan import choose, with_batches
 from regard.tasks.language.language_settings import TextData
 from regard.training.distributed import Processes
@@ -297,6 +297,17 @@ def test_held_out_lines_are_the_end_of_the_text(tmp_path: Path):
     assert len(set(split.fingerprints.values())) == 2
 
 
+def test_note_on_unknown_words_does_not_count_the_word_unk(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("a <unk> b\n" * 9)
+    (tmp_path / "b.txt").write_text("a <unk> b\n" * 4)
+    (tmp_path / "c.txt").write_text("a <unk> zebra\n" * 5)
+    for valid, note in (("b.txt", ""), ("c.txt", "25.0%")):
+        files = {"train_file": [str(tmp_path / "a.txt")], "valid_file": [str(tmp_path / valid)]}
+        data = TextData(**files, tokenizer="closed-word")
+        notes = TextCorpus.encoded(read_texts(data), data, tmp_path).notes
+        assert ("unknown" in " ".join(notes)) == bool(note) and note in " ".join(notes)
+
+
 def test_text_with_unk_gets_a_closed_vocabulary(tmp_path: Path):
     path = write(tmp_path / "a.txt", 40, extra=" <unk> said")
     train(small({"train_file": [path]}, training={"steps": 1}), tmp_path / "run")
@@ -375,7 +386,7 @@ def test_window_longer_than_the_text_raises(tmp_path: Path, text, name: str):
         tmp_path / "run",
         DataError,
     )
-    assert "a.txt" in problem and "5000" in problem
+    assert "a.txt" in problem and "5,000" in problem and "at most" in problem
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,12 @@ SentenceArgument = Annotated[
     str | None, typer.Argument(metavar="SENTENCE", help="Source sentence, instead of --text.")
 ]
 SentenceOption = Annotated[str | None, typer.Option("--text", metavar="TEXT", help="Source sentence.")]
+TextOption = Annotated[
+    str | None,
+    typer.Option(
+        "--text", metavar="TEXT", help="Source sentence; for language models and classification, a text."
+    ),
+]
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="Run folder, written by regard train --output.")
 ]
@@ -189,6 +195,10 @@ Overlong = Annotated[
     ),
 ]
 BatchTokens = Annotated[int, batch_tokens_option("Batch size in source tokens.")]
+TaskBatchTokens = Annotated[
+    int,
+    batch_tokens_option("Batch size in tokens; for translation, in source tokens."),
+]
 CheckpointName = Annotated[
     str, _option("--checkpoint", "NAME", "Checkpoint: best, latest, or the number of its step.", MACHINE)
 ]

@@ -23,13 +23,13 @@ from regard.cli.pair_options import (
 from regard.cli.run_options import (
     BATCH_TOKENS,
     MAX_SOURCE_LENGTH,
-    BatchTokens,
     CheckpointName,
     Device,
     MaxSourceLength,
     OutputFile,
     RunFolder,
     Threads,
+    batch_tokens_option,
     open_run,
     open_task,
     task_in_regard,
@@ -59,6 +59,7 @@ Texts = Annotated[
     list[str] | None,
     typer.Option("--text", metavar="TEXT", help="For a language model: a text to score. May be repeated."),
 ]
+BatchTokens = Annotated[int, batch_tokens_option("For a translator: batch size in source tokens.")]
 Tokens = Annotated[
     bool,
     typer.Option(
@@ -121,7 +122,11 @@ def score(
     loading = (run, checkpoint, device, threads)
     pairs = {"--source": source, "--target": target, "--tsv": tsv, "--jsonl": jsonl}
     form = "json" if json else "tokens" if tokens else ""
-    if issubclass(task_in_regard(run, "translation or language"), find_task("language")):
+    kind = task_in_regard(run, "translation or language")
+    if issubclass(kind, find_task("classification")):
+        hint = f"use regard classify {shown(run)} FILES, which prints the probability of the label"
+        raise ArgumentError(message(shown(run), "this run is a classifier", hint=hint))
+    if issubclass(kind, find_task("language")):
         for option, given in pairs.items():
             if given:
                 hint = f"use regard score {shown(run)} FILES, or --text TEXT"

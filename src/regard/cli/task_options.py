@@ -17,12 +17,12 @@ from regard.cli.run_options import (
     BEAM_SIZE,
     LENGTH_PENALTY,
     MAX_SOURCE_LENGTH,
-    BatchTokens,
     BeamSize,
     GreedySearch,
     LengthPenalty,
     MaxLength,
     MaxSourceLength,
+    TaskBatchTokens,
 )
 from regard.errors import ArgumentError, message
 from regard.runs.command_options import CommandOption, option_parameters
@@ -39,7 +39,7 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "greedy": (GreedySearch, False),
     "max_length": (MaxLength, None),
     "max_source_length": (MaxSourceLength, MAX_SOURCE_LENGTH),
-    "batch_tokens": (BatchTokens, BATCH_TOKENS),
+    "batch_tokens": (TaskBatchTokens, BATCH_TOKENS),
 }
 """Option that other commands have too, e.g. beam_size -> annotation and default of its function parameter."""
 

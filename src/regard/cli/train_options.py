@@ -13,7 +13,7 @@ from regard.cli.pair_file_options import Files, pair_option, train_option
 DATA, MODEL, TRAINING, RUN = "Data", "Model", "Training", "Run"
 CHOSEN, HELD_OUT = "chosen automatically", "held out from the training pairs"
 OF_MODEL = "the default of the model"
-HELD_OUT_TEXT = "held out from the training text"
+HELD_OUT_TEXT = "held out from --train-file"
 FIELDS_DEFAULT = "source,target; for classification, label,text"
 MODEL_DEFAULT = "bahdanau; for language models and classification, lstm; for captioning, captioner"
 
@@ -181,7 +181,12 @@ BatchTokens = Annotated[
 ]
 BatchSize = Annotated[
     int | None,
-    _option("--batch-size", "INT", "Batch size in pairs or texts, instead of --batch-tokens.", TRAINING),
+    _option(
+        "--batch-size",
+        "INT",
+        "Batch size in sentence pairs, texts, captions or windows of text, instead of --batch-tokens.",
+        TRAINING,
+    ),
 ]
 LearningRate = Annotated[
     float | None,
@@ -201,6 +206,7 @@ LabelSmoothing = Annotated[
         "FLOAT",
         "Label smoothing (0 disables it).",
         TRAINING,
+        show_default="0.1 for translation, 0 for other tasks",
         callback=bounds.finite_unless_default,
     ),
 ]
@@ -244,7 +250,7 @@ Seeds = Annotated[
         "--seeds",
         "N",
         "Train N seeds together (0 to N - 1), or the seeds of a list such as 1,2,3; each is an ordinary run "
-        "in the folder seed-0, seed-1 ... of --output.",
+        "in the folder seed-0, seed-1 ... of --output. Not together with --minutes.",
         TRAINING,
     ),
 ]
@@ -258,7 +264,8 @@ Assignments = Annotated[
     _option(
         "--set",
         "NAME=VALUE",
-        "Change one setting, e.g. training.ema=0.999. May be repeated. --dry-run lists all settings.",
+        "Change one setting, e.g. training.ema=0.999. May be repeated. --dry-run prints the settings, but of "
+        "the model only the options that are set or chosen.",
         RUN,
     ),
 ]

@@ -152,7 +152,11 @@ def check_exclusive(options: Mapping[str, Any]) -> None:
         both = [f"--{name.replace('_', '-')}" for name in names if options[name] is not None]
         if len(both) > 1:
             problem = f"{' and '.join(both)} cannot be combined"
-            raise ArgumentError(message("regard train", problem, expected=f"only one of {', '.join(both)}"))
+            hint = ""
+            if names == ("minutes", "seeds"):
+                hint = "set the length of a run with several seeds by --steps or --epochs"
+            expected = f"only one of {', '.join(both)}"
+            raise ArgumentError(message("regard train", problem, expected=expected, hint=hint))
 
 
 def check_no_files(files: Sequence[str] | None) -> None:

@@ -15,7 +15,7 @@ from regard.cli.run_options import (
     CheckpointName,
     Device,
     SentenceArgument,
-    SentenceOption,
+    TextOption,
     Threads,
     one_sentence,
 )
@@ -86,11 +86,11 @@ View = Annotated[
 Place = Annotated[
     str | None,
     _option(
-        "Attention layers (sites): a role, e.g. cross, or a name, e.g. decoder.5.cross; * matches any "
-        "text. Several sites are averaged.",
+        "Attention layers (sites): a role, e.g. cross, self or pool, or a name, e.g. decoder.5.cross; * "
+        "matches any text. Several sites are averaged.",
         "--site",
         metavar="SITE",
-        show_default="all cross-attention layers",
+        show_default="all cross-attention layers; for language models, all layers; for classification, pool",
     ),
 ]
 Head = Annotated[
@@ -137,7 +137,7 @@ def view(
     run: Run,
     sentence: SentenceArgument = None,
     *,
-    text: SentenceOption = None,
+    text: TextOption = None,
     output: OutputFile = None,
     view: View = None,
     site: Place = None,

@@ -104,10 +104,11 @@ class StreamBatches:
         self.text, self.window, self.rank, self.world = text, window, rank, world
         length = text.token_count // (streams * world)
         if length < window:
-            each = f"{streams * world} streams of {length}" if streams * world > 1 else "one stream"
-            problem = f"the window has {window} tokens, but the text has {text.token_count} ({each})"
-            hint = "use a shorter window, fewer streams or more text"
-            raise DataError(message(text.name, problem, expected=f"{window} tokens or more", hint=hint))
+            each = f"{streams * world:,} streams of {length:,}" if streams * world > 1 else "one stream"
+            problem = f"the window has {window:,} tokens, but the text has {text.token_count:,} ({each})"
+            expected = f"a window of at most {length:,} token{'s' * (length != 1)}" if length else ""
+            hint = "use a shorter window, fewer streams or more text" if length else "use fewer streams"
+            raise DataError(message(text.name, problem, expected=expected, hint=hint))
         used = length * streams * world
         self.left_out = text.token_count - used
         flat = text.flat()
@@ -189,9 +190,11 @@ class WindowBatches:
             raise ArgumentError(message(call, f"seed is {seed!r}", expected="an integer, 0 or more"))
         if text.token_count < window * world:
             each = f" for each of {world} processes" if world > 1 else ""
-            problem = f"the window has {window} tokens{each}, but the text has {text.token_count}"
-            hint = "use a shorter window or more text"
-            raise DataError(message(text.name, problem, expected=f"{window} tokens or more{each}", hint=hint))
+            problem = f"the window has {window:,} tokens{each}, but the text has {text.token_count:,}"
+            longest = text.token_count // world
+            expected = f"a window of at most {longest:,} token{'s' * (longest != 1)}" if longest else ""
+            hint = "use a shorter window or more text" if longest else "use fewer processes or more text"
+            raise DataError(message(text.name, problem, expected=expected, hint=hint))
         self.text, self.window, self.shuffle, self.seed = text, window, shuffle, seed
         self.rank, self.world = rank, world
         self._rows = max(tokens // window, 1) * world

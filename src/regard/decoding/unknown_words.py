@@ -25,8 +25,9 @@ class UnknownWords:
     named: the first unknown words, as (line number, word).
     count: the number of unknown words.
     lines: the number of lines that have unknown words.
+    unlisted: the number of unknown words that are not in `named`.
 
-    The keys of these three dicts are pairs such as ("source word", False). The first element says whether the
+    The keys of these four dicts are pairs such as ("source word", False). The first element says whether the
     entry is for the source or the target, and for words or characters; the second says whether the tokenizer
     encodes unknown characters as bytes.
 
@@ -39,6 +40,7 @@ class UnknownWords:
     named: dict[tuple[str, bool], list[tuple[int, str]]] = field(default_factory=dict)
     count: dict[tuple[str, bool], int] = field(default_factory=dict)
     lines: dict[tuple[str, bool], int] = field(default_factory=dict)
+    unlisted: dict[tuple[str, bool], int] = field(default_factory=dict)
 
     def add(self, line: int, pair: Scored) -> None:
         """Add the unknown words of a sentence pair.
@@ -61,8 +63,12 @@ class UnknownWords:
         if words:
             key = (name, bytewise)
             listed = self.named.setdefault(key, [])
-            listed += [(line, word) for word in words[: NAMED - len(listed)]]
+            names = {word for _, word in listed}
+            new = [word for word in dict.fromkeys(words) if word not in names][: NAMED - len(listed)]
+            listed += [(line, word) for word in new]
+            names.update(new)
             self.count[key] = self.count.get(key, 0) + len(words)
+            self.unlisted[key] = self.unlisted.get(key, 0) + sum(word not in names for word in words)
             self.lines[key] = self.lines.get(key, 0) + 1
 
     def report(self) -> Iterator[str]:
@@ -70,8 +76,9 @@ class UnknownWords:
         for (name, bytewise), listed in self.named.items():
             count = self.count[name, bytewise]
             which = ", ".join(f"{_shown(word)} (line {line:,})" for line, word in listed)
-            more = count - len(listed)
-            rest = f", and {more:,} more; affected lines: {self.lines[name, bytewise]:,}" if more else ""
+            more, lines = self.unlisted[name, bytewise], self.lines[name, bytewise]
+            rest = f", and {more:,} more" if more else ""
+            rest += f"; in {lines:,} lines" if count > len(listed) and lines > 1 else ""
             if bytewise:
                 has = f"{count:,} {name}s have" if count > 1 else f"1 {name} has"
                 problem = f"{has} characters that are not in the vocabulary of the model (encoded as bytes)"

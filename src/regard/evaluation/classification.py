@@ -40,6 +40,9 @@ DRAWN = 400
 LISTED = 20
 """Maximum number of classes whose probabilities are printed, the most probable first."""
 
+UNCLASSIFIED = "not classified"
+"""What is printed instead of a label if there was nothing to classify; a note may add the reason."""
+
 _shortened = reprlib.Repr()
 _shortened.maxstring = 80
 
@@ -222,7 +225,8 @@ class Classification:
             drawn = read.picture(str(self.label))
             yield Text(printable(read.text)) if drawn is None else drawn
         for note in self._all_notes:
-            yield Text(printable(note), "dim")
+            if note != self.summary():
+                yield Text(printable(note), "dim")
 
     def _repr_html_(self) -> str:
         lines = ['<div class="regard">', f"<style>{static('entry.css')}</style>", *self._html(), "</div>"]
@@ -239,7 +243,7 @@ class Classification:
     def summary(self) -> str:
         """Return the label and the probabilities as one line of text."""
         if self.label is None:
-            return "not classified"
+            return next((note for note in self.notes if note.startswith(UNCLASSIFIED)), UNCLASSIFIED)
         chances = ", ".join(f"{printable(label)} {chance:.3f}" for label, chance in self.ranked[:LISTED])
         more = f", and {len(self.ranked) - LISTED} more classes" if len(self.ranked) > LISTED else ""
         return f"{printable(self.label)} ({chances}{more})"
@@ -250,7 +254,7 @@ class Classification:
         Texts are escaped. If attention was recorded, an SVG drawing shows the words shaded by their weights.
         """
         yield "<dl>"
-        yield f'<dt>label</dt><dd class="target" dir="auto">{safe(str(self) or "not classified")}</dd>'
+        yield f'<dt>label</dt><dd class="target" dir="auto">{safe(self.label or self.summary())}</dd>'
         if true_label is not None:
             wrong = "" if true_label == self.label else " (the prediction is wrong)"
             yield f'<dt>true label</dt><dd dir="auto">{safe(true_label)}{wrong}</dd>'
@@ -265,7 +269,7 @@ class Classification:
                 f'<tr><th scope="row">{safe(label)}</th><td>{chance:.3f}</td></tr>' for label, chance in shown
             )
             yield f"<dt>probability</dt><dd><table><tbody>{cells}</tbody></table></dd>"
-        for note in self._all_notes:
+        for note in (note for note in self._all_notes if note != self.summary()):
             yield f'<dt>note</dt><dd dir="auto">{safe(note)}</dd>'
         yield "</dl>"
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.errors import ArgumentError, DataError, message
+from regard.errors import ArgumentError, DataError, message, shown
 from regard.files.atomic_io import failed, replace
+from regard.files.folder_lock import NAME as LOCK
 from regard.files.untrusted import parse_json, read_limited
 from regard.training.settings import differences, parse_toml, to_toml
 
@@ -42,6 +43,9 @@ def config_of(folder: Path) -> dict[str, Any]:
         problem = "this is not a run folder: it has no config.toml"
         problem = problem if os.path.lexists(folder) else "no such folder"
         hint = "give a run folder, which regard train --output writes"
+        if os.path.lexists(folder / LOCK):
+            problem = "training has not begun, or failed before it began: the folder has no config.toml"
+            hint = f"regard train --output {shown(folder)} can train into this folder"
         raise DataError(message(str(folder), problem, hint=hint)) from None
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None

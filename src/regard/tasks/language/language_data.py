@@ -61,23 +61,23 @@ class TextScan:
     fingerprint: a hash of the text.
     lines: number of lines.
     with_text: number of lines that are not blank.
-    unknown: whether the text contains the word <unk>.
+    unknown: number of words of the text that are literally <unk>.
     """
 
     fingerprint: str
     lines: int
     with_text: int
-    unknown: bool
+    unknown: int
 
 
 def scan(lines: TextLines) -> TextScan:
     """Read all lines once, to count and hash them; raise DataError if all lines are blank."""
-    digest, count, with_text, unknown = hashlib.blake2b(digest_size=16), 0, 0, False
+    digest, count, with_text, unknown = hashlib.blake2b(digest_size=16), 0, 0, 0
     for line in lines:
         digest.update(line.encode() + b"\n")
         count += 1
         with_text += bool(line.strip())
-        unknown = unknown or (SPECIALS[UNK] in line and SPECIALS[UNK] in line.split())
+        unknown += line.split().count(SPECIALS[UNK]) if SPECIALS[UNK] in line else 0
     if not with_text:
         raise DataError(message(lines.name, "there is no text", expected="at least one line with text"))
     return TextScan(digest.hexdigest(), count, with_text, unknown)
@@ -106,7 +106,8 @@ class TextSplit:
         """Messages for the log: the number of training lines and of validation lines."""
         train, valid = self.scans["train"].lines, self.scans["valid"].lines
         held = ", held out from the end of the training text" if self.held_out else ""
-        return (f"{train:,} training lines, {valid:,} validation lines{held}",)
+        training = f"{train:,} training line{'s' * (train != 1)}"
+        return (f"{training}, {valid:,} validation line{'s' * (valid != 1)}{held}",)
 
 
 def read_texts(data: TextData) -> TextSplit:
@@ -151,11 +152,17 @@ class TextCorpus:
     def notes(self) -> tuple[str, ...]:
         """Messages about the size of the text, unknown tokens and dropped documents."""
         notes = [f"{self.train.token_count:,} training tokens, {self.valid.token_count:,} validation tokens"]
-        if unknown := self.valid.unknown_count:
-            notes.append(f"{unknown / self.valid.token_count:.1%} of the validation tokens are unknown")
+        if (unknown := self._unknown_words()) > 0:
+            notes.append(f"{unknown / self.valid.token_count:.1%} of the validation tokens are unknown words")
         if self.train.layout == "documents" and (dropped := self._too_long()):
             notes.append(f"{dropped:,} training documents are dropped: more than {self.longest:,} tokens")
         return tuple(notes)
+
+    def _unknown_words(self) -> int:
+        """Return the number of unknown tokens of the validation text, without the word <unk> in the text."""
+        scan = self.split.scans.get("valid")
+        literal = scan is not None and list(self.tokenizer.encode(SPECIALS[UNK])) == [UNK]
+        return self.valid.unknown_count - (scan.unknown if scan is not None and literal else 0)
 
     def _too_long(self) -> int:
         offsets = self.train.lines.offsets

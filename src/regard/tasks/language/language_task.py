@@ -66,7 +66,7 @@ class LanguageTask(RunTask):
 
     model: LanguageModel
     settings_type = LanguageSettings
-    counted = "target tokens"
+    counted = "tokens"
     has_perplexity = True
     metrics = MappingProxyType(
         {"loss": "lower", "perplexity": "lower", "word_perplexity": "lower", "bits_per_character": "lower"}
@@ -218,7 +218,7 @@ class LanguageTask(RunTask):
     def fit_settings(cls, settings: Mapping[str, Any], data: TextSplit) -> tuple[dict[str, Any], str]:
         if settings["data"].get("tokenizer") is not None:
             return dict(settings), ""
-        closed = data.scans["train"].unknown
+        closed = data.scans["train"].unknown > 0
         name = "closed-word" if closed else "unigram"
         note = "closed-word tokenizer: <unk> is a word of the training text" if closed else ""
         return {**settings, "data": {**settings["data"], "tokenizer": name}}, note
