@@ -68,10 +68,9 @@ class LabelledSplit:
         held = ", held out from the training files" if self.is_held_out else ""
         both = (self.train,) if self.is_held_out else (self.train, self.valid)
         empty, ignored = sum(each.empty for each in both), sum(each.ignored for each in both)
-        left_out = [f"{empty:,} empty texts are left out"] if empty else []
-        left_out += (
-            [f"{ignored:,} texts are left out because of their label (data.ignore)"] if ignored else []
-        )
+        left_out = [f"{_are(empty, 'empty text')} left out"] if empty else []
+        label = "left out because of the label (data.ignore)"
+        left_out += [f"{_are(ignored, 'text')} {label}"] if ignored else []
         majority = f"predicting the same class for all texts has accuracy {valid.majority:.3f} at most"
         return (
             *left_out,
@@ -157,6 +156,15 @@ def check_unknown_header(texts: LabelledTexts, labels: Labels, format: str | Non
             raise DataError(message(texts.place(row), problem, expected=expected, hint=hint))
 
 
+def _are(count: int, unit: str) -> str:
+    """Return a number with its unit and the verb.
+
+    >>> _are(1, "text"), _are(1200, "text")
+    ('1 text is', '1,200 texts are')
+    """
+    return f"1 {unit} is" if count == 1 else f"{count:,} {unit}s are"
+
+
 def _single_texts(train: LabelledTexts) -> tuple[str, ...]:
     """Return a note that lists the classes with only one training text; () if there are none."""
     counts = Counter(train.labels)
@@ -204,7 +212,7 @@ class LabelledCorpus:
         """Messages about texts with too many tokens."""
         counts = {"training": self.train.truncated, "validation": self.valid.truncated}
         return tuple(
-            f"{count:,} {name} texts are truncated: they have too many tokens (data.max_length)"
+            f"{_are(count, f'{name} text')} truncated: too many tokens (data.max_length)"
             for name, count in counts.items()
             if count
         )

@@ -126,7 +126,8 @@ def evaluate_classification(
         report_changed_data(run.folder, split.fingerprints)
         texts, name = split.valid, "the validation texts of the run"
     if left_out := texts.empty + texts.ignored:
-        say(f"{left_out:,} texts are left out: {texts.empty:,} empty, {texts.ignored:,} of ignored classes")
+        many = "1 text is" if left_out == 1 else f"{left_out:,} texts are"
+        say(f"{many} left out: {texts.empty:,} empty, {texts.ignored:,} of ignored classes")
     report = classifier.evaluate(texts)
     lines = [each.first if each.second is None else (each.first, each.second) for each in texts]
     if page is not None:

@@ -119,7 +119,7 @@ class LanguageReport:
         yield "tokens", f"{loss.tokens:,}", "with </s> at the end of each line"
         yield "unknown tokens", f"{self.unknown:,}", f"{self.unknown / loss.tokens:.1%} of the tokens"
         if counts is not None:
-            yield "words", f"{counts.words:,}", f"in {counts.lines:,} lines"
+            yield "words", f"{counts.words:,}", f"in {counts.lines:,} line{'s' * (counts.lines != 1)}"
 
 
 def evaluate_language(

@@ -125,7 +125,8 @@ def read_texts(data: TextData) -> TextSplit:
     if not numbers:
         raise DataError(message(whole.name, "there is no text", expected="at least one line with text"))
     if count >= len(numbers):
-        problem = f"{count:,} lines cannot be held out for validation: {len(numbers):,} lines have text"
+        lines = f"{count:,} line{'s' * (count != 1)}"
+        problem = f"{lines} cannot be held out for validation; lines with text: {len(numbers):,}"
         raise DataError(message(whole.name, problem, hint="give a validation text: --valid-file FILE"))
     first = numbers[-count]
     train, valid = TextLines(whole.files, 0, first), TextLines(whole.files, first)
@@ -155,7 +156,8 @@ class TextCorpus:
         if (unknown := self._unknown_words()) > 0:
             notes.append(f"{unknown / self.valid.token_count:.1%} of the validation tokens are unknown words")
         if self.train.layout == "documents" and (dropped := self._too_long()):
-            notes.append(f"{dropped:,} training documents are dropped: more than {self.longest:,} tokens")
+            many = "1 training document is" if dropped == 1 else f"{dropped:,} training documents are"
+            notes.append(f"{many} dropped: more than {self.longest:,} tokens")
         return tuple(notes)
 
     def _unknown_words(self) -> int:

@@ -240,7 +240,7 @@ class LanguageRun(LoadedRun):
         """
         tokens, longest = self.tokenizer.encode(text), self.model.longest_target
         if longest is not None and len(tokens) >= longest:
-            problem = f"the text has {len(tokens)} tokens and EOS, but the model has {longest} positions"
+            problem = f"the text has {len(tokens):,} tokens and EOS, but the model has {longest:,} positions"
             raise ArgumentError(message(place, problem, hint="score shorter lines"))
         return tokens
 

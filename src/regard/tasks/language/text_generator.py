@@ -92,8 +92,8 @@ class TextGenerator:
             raise ArgumentError(message(place, problem, expected="at least one word of the training text"))
         longest = self.model.longest_target
         if longest is not None and len(tokens) >= longest:
-            problem = f"the prompt has {len(tokens)} tokens"
-            expected = f"fewer than {longest}, the number of positions of the model"
+            problem = f"the prompt has {len(tokens):,} tokens"
+            expected = f"fewer than {longest:,}, the number of positions of the model"
             raise ArgumentError(message(place, problem, expected=expected, hint="shorten the prompt"))
         return tokens
 
