@@ -156,7 +156,9 @@ class Seen:
         )
 
     def weighted_by_values(self) -> Seen:
-        """Return a copy with each weight multiplied by the norm of its value (Kobayashi et al. 2020).
+        """Return a copy with each weight multiplied by the norm of the value vector of its key.
+
+        This follows Kobayashi et al. (2020).
 
         Sites without value norms are left out.
         """

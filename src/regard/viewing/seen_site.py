@@ -160,7 +160,7 @@ def real(numbers: Sequence[int]) -> list[int]:
 
 
 def taken(items: Sequence[Any], places: Iterable[int]) -> tuple[Any, ...]:
-    """Return the items at these positions."""
+    """Return the items at the positions `places`."""
     return tuple(items[place] for place in places)
 
 
