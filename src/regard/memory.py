@@ -53,8 +53,8 @@ class Memory:
     def append(self, key: Tensor, value: Tensor | None = None) -> Memory:
         """Return a new memory with more keys and values at the end, like the key-value cache of a decoder.
 
-        key: (..., n, Dk), before projection.
-        value: (..., n, E). Default: the key.
+        key: the n new keys before projection, (..., n, Dk).
+        value: the n new values, (..., n, E). Default: the key.
         """
         value = key if value is None else value
         if key.shape[-1] != self.key_size or key.shape[:-2] != self.key.shape[:-2]:
@@ -112,7 +112,8 @@ def prepare(
     key: (B, H, S, Dk), or (B, S, Dk) or (S, Dk).
     value: (B, H, S, E), with the same leading dimensions as key. Default: the key.
     score: the score function that compares queries with these keys. Default: ScaledDot().
-    mask: a mask for every query, such as padding(lengths); attention() combines it with its `mask` argument.
+    mask: a mask that applies to every query, such as padding(lengths); attention() combines it with its
+        argument `mask`.
 
     Returns a Memory. Keys that padding(lengths) hides have no effect on results, even if they are NaN or inf.
 

@@ -92,7 +92,8 @@ class Scope:
 
     look: the fields to record of each call; None records nothing.
     edit: a function that gets the Call and returns the Call to run instead, or None.
-    at: the pattern, with * and ? as wildcards, that the name of the site must match.
+    at: the pattern, with * and ? as wildcards, that the name of the site must match, or a role such as
+        "cross".
     watch: a function that is called after each call with the name of the site and the Call, or None.
     seen: the recorded results.
     all_threads: whether the scope applies to every thread, not only to the one that opened it.
@@ -256,7 +257,7 @@ def scope(
 
 @contextmanager
 def open_scope(opened: S) -> Iterator[S]:
-    """Open a Scope object for a `with` statement. For subclasses of Scope, which can record other values."""
+    """Open a Scope object for a `with` statement. Use it for subclasses of Scope that record other values."""
     with _lock:
         _set_open((*_open, opened))
     if not opened.all_threads:
@@ -319,7 +320,7 @@ def nothing_matched(call: str, done: str, at: Iterable[str], called: Iterable[st
     """Return the error message for the case that no site matched the patterns `at`.
 
     call: the function that the user called.
-    done: what it does with calls, "recorded" or "changed".
+    done: what this function does with calls: "recorded" or "changed".
     called: the names of the sites that were called.
     """
     names = list(called)

@@ -206,6 +206,7 @@ class LSTMN(nn.Module):
         """Read sequences x (B, T, input_size) from a state; return outputs (B, T, width) and the last state.
 
         T is 1 or more. One call with T steps gives the same result as T calls with one step each.
+
         position: number of steps before x, for intervene(). It has no effect on the result otherwise.
         """
         x, state, precise = _to_float32(x, state)
@@ -243,7 +244,7 @@ class LSTMN(nn.Module):
 
 
 def last_steps(past: Memory, count: int | None) -> Memory:
-    """Return the memory with its last `count` keys and values; None for all of them."""
+    """Return the memory with its last `count` keys and values; if `count` is None, with all of them."""
     if count is None or past.length <= count:
         return past
     return replace(past, key=past.key[..., -count:, :], value=past.value[..., -count:, :])

@@ -75,7 +75,8 @@ ABSENT = {
     ("seq2seq", "score"): NO_ATTENTION,
     ("seq2seq", "select"): NO_ATTENTION,
 }
-"""Options that a model cannot have, although other models do. For each (model, option), the reason."""
+"""Options that a model cannot have, although other models do. For each (model, option), the hint of the
+error message."""
 
 
 def build_model(name: str, source_size: int, target_size: int, **options: Any) -> Model:

@@ -37,7 +37,8 @@ class LSTMNLanguageModel(StatefulLanguageModel):
     embedding: size of the token embeddings. Default: width.
     hidden: size of the tanh layer of the score functions. Default: width.
     depth: number of layers.
-    connections: "plain", "skip" or "gated", see LSTMN.
+    connections: what layer k + 1 reads: "plain", the output of layer k; "skip", also the input of the first
+        layer; "gated", as "plain", and a gate adds the cell state of layer k to that of layer k + 1.
     tape: number of past tokens that a token can attend to, or "window". The tapes are empty at the start of a
         document, of a text to score and of a prompt. Continuous text is read in windows, one after the other.
         The tapes are carried from window to window, so a token can attend to tokens of earlier windows; the
