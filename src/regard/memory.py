@@ -182,7 +182,7 @@ def cleaned(
 
 def _check_prepared(key: Tensor, value: Tensor, score: Score, mask: Mask) -> None:
     if not isinstance(score, Score):
-        hint = "build_score(name, query_size, key_size) creates one by name"
+        hint = "to create a score function by name, use build_score(name, query_size, key_size)"
         raise ArgumentError(message("prepare()", f"score is {score!r}", expected="a Score", hint=hint))
     shown = {
         "key": (key, "BSD" if key.dim() == 3 else "BHSD"),

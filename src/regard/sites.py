@@ -299,7 +299,7 @@ def record(
 
 def _not_a_look(look: object) -> ArgumentError:
     """Return the error if the first argument of record() is not a Look, with a hint for its type."""
-    problem, hint = f"look is a {type(look).__name__}", "record(Look(weights=True))"
+    problem, hint = f"look is a {type(look).__name__}", "pass a Look: record(Look(weights=True))"
     if isinstance(look, nn.Module):
         hint = "run the model inside the `with` statement: with record() as seen: model(...)"
     elif isinstance(look, str):

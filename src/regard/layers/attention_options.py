@@ -140,7 +140,7 @@ def check_position(call: str, position: Position | None, score: Score) -> None:
                 f"{type(position).__name__} needs inner products of queries and keys, "
                 f"which {type(score).__name__} does not compute",
                 expected=f"one of the scores {known}",
-                hint='with this score: position="sinusoidal", "learned", "noise", "t5", "alibi" or "none"',
+                hint='or use position="sinusoidal", "learned", "noise", "t5", "alibi" or "none"',
             )
         )
 

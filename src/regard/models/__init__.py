@@ -62,7 +62,7 @@ also accepts the fields of the dataclass as options; for example, width=8 sets t
 NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with "local-p"'}
 """For each (model, option) that can only be set inside another option: how to set it, for an error hint."""
 
-NO_POSITIONS = "recurrent layers need no position scheme; remove this option, or use transformer"
+NO_POSITIONS = "recurrent layers read the words in order; remove this option, or use transformer"
 NO_ATTENTION = "seq2seq has no attention; remove this option, or use bahdanau, luong or transformer"
 NO_VIEW = "local attention is an option of luong; set model.name=luong, or do not set model.view"
 ABSENT = {
