@@ -251,8 +251,8 @@ class Shape(NamedTuple):
     def chunk(self) -> int:
         """Number of query rows in a chunk, whose scores are in memory at the same time.
 
-        If the scores are kept (`held`), all rows are one chunk. Otherwise a chunk has a multiple of the rows
-        of a tile, as many as fit in memory, or all rows if there are not that many."""
+        If the scores are kept (`held`), all rows are one chunk. Otherwise the number is a multiple of the
+        rows of a tile, as large as TIMES and LINEAR allow, but at most the number of queries."""
         if self.held:
             return self.queries
         sequences = self.batch * self.heads

@@ -98,7 +98,7 @@ class LSTMNLanguageModel(StatefulLanguageModel):
         """Read a batch; return the state after it and the logits (B, T, V). See LanguageModel.read().
 
         If `tape` is "window", the returned state has the hidden and cell state of the last token only, so
-        tokens of the next batch cannot attend to earlier tokens.
+        tokens of the next batch can attend to this token, but not to tokens before it.
         """
         after, logits_BTV = super().read(batch, state)
         if self.tape == WINDOW:
