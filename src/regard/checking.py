@@ -146,7 +146,7 @@ def _check_kinds(
         refuse(
             f"score is {score!r}",
             "a Score such as ScaledDot() or Additive(...)",
-            "build_score(name, query_size, key_size) creates one by name",
+            "to create a score function by name, use build_score(name, query_size, key_size)",
         )
     if not isinstance(select, Select):
         refuse(f"select is {select!r}", "a Select such as Soft(), Sparse() or Hard()")
@@ -227,7 +227,7 @@ def _check_tensors(query: object, key: object, value: object, look: object) -> N
     if look is not None and not isinstance(look, Look):
         problem = f"look is {look!r}"
         raise ArgumentError(
-            message("attention()", problem, expected="a Look", hint="look=Look(weights=True)")
+            message("attention()", problem, expected="a Look", hint="pass look=Look(weights=True)")
         )
 
 

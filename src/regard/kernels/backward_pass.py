@@ -229,7 +229,7 @@ class Backward:
 
         The first chunk overwrites self.dkey, which is not initialised.
 
-        prepared: the exponentials in row-major order."""
+        prepared: e^2q and e^2k, in row-major order."""
         forward, shape, launch = self.forward, self.shape, self.launch
         owned = 4 * launch.fours
         grid = -(-shape.keys // owned), -(-shape.width // launch.channels), self.key_sequences
