@@ -78,7 +78,8 @@ def check(
         score.project_query(query),
         raw_key if memory else score.project_key(raw_key),
     )
-    # Under autocast, a projection can return float32 for any input, but kernels need one dtype: value's.
+    # Under autocast, a projection can return float32 whatever the dtype of its input. Kernels need query, key
+    # and value in one dtype, so query and key are converted to the dtype of value.
     projected_query, projected_key = (
         each.to(raw_value.dtype) for each in score.narrowed(projected_query, projected_key)
     )

@@ -165,7 +165,7 @@ class Seen:
         sites = [site for site in self.sites if site.values is not None]
         if not sites:
             problem = "no site has value norms"
-            hint = "call words() last, because it drops the value norms: seen.weighted_by_values().words()"
+            hint = "words() and weighted_by_values() drop them: seen.weighted_by_values().words(), once"
             raise ArgumentError(message("weighted_by_values()", problem, hint=hint))
         weighted = replace(self, sites=tuple(site.weighted_by_values() for site in sites))
         return weighted.noted("weights are multiplied by value norms")

@@ -130,7 +130,9 @@ class Site:
         """Return a copy with each weight multiplied by the norm of the value vector of its key."""
         if self.values is None:
             problem = "this site has no value norms"
-            hint = "call weighted_by_values() before words(), which drops the value norms"
+            hint = (
+                "words() and weighted_by_values() drop them: call weighted_by_values() once, before words()"
+            )
             raise ArgumentError(message(f"{self.name}.weighted_by_values()", problem, hint=hint))
         return replace(self, weights=self.weights * self.values[:, None], values=None)
 
