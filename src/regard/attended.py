@@ -34,7 +34,8 @@ class Attended(NamedTuple):
     output: (B, H, T, E), the weighted sum of the values.
     lse: (B, H, T), the log-sum-exp of each query's scores, -inf if the query sees no key; None if the
         selection, such as Sparse, does not compute it.
-    chosen: (B, H, T), the index of the key that Hard or Best selected; None for other selections.
+    chosen: (B, H, T), the index of the key that Hard, Best or StraightThrough selected; None for other
+        selections.
     log_probability: (B, H, T), the log-probability of the key that Hard sampled; None for other selections.
 
     The other fields are None unless the argument `look` of attention() requests them:
@@ -43,7 +44,7 @@ class Attended(NamedTuple):
     rows: (B, H, R, S), the weights of the R queries listed in Look(rows=...).
     top: the k largest weights of each query and their keys, a Top.
     alignment: (B, H, T), the index of the key with the largest weight.
-    entropy: (B, H, T), the entropy of each query's weights.
+    entropy: (B, H, T), the entropy of each query's weights; for Hard always set: that of its softmax.
     mass: (B, H, S), the sum of the weights that each key receives.
 
     If the query has no head or batch dimension, the results have none either. `output` and `lse` are bitwise

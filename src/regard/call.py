@@ -20,9 +20,9 @@ __all__ = ["Call", "Forward"]
 class Forward(NamedTuple):
     """The result of a backend: output (B, H, T, E) and lse (B, H, T).
 
-    weights, chosen, log_probability and entropy are None for Soft: if `look` requests the weights or the
-    entropy, they are recomputed from the lse afterwards. For other selections this is not possible, so the
-    backend returns what the selection has computed.
+    weights, chosen, log_probability and entropy are what the selection has computed. Only the reference
+    backend sets these fields. They are used for selections other than Soft; for Soft, the weights and the
+    entropy are recomputed from the lse if `look` requests them.
     """
 
     output: Tensor

@@ -78,7 +78,8 @@ def check(
         score.project_query(query),
         raw_key if memory else score.project_key(raw_key),
     )
-    # Under autocast, a projection can return float32 for any input, but kernels need one dtype: value's.
+    # Under autocast, a projection can return float32 whatever the dtype of its input. Kernels need query, key
+    # and value in one dtype, so query and key are converted to the dtype of value.
     projected_query, projected_key = (
         each.to(raw_value.dtype) for each in score.narrowed(projected_query, projected_key)
     )
@@ -146,7 +147,7 @@ def _check_kinds(
         refuse(
             f"score is {score!r}",
             "a Score such as ScaledDot() or Additive(...)",
-            "build_score(name, query_size, key_size) creates one by name",
+            "to create a score function by name, use build_score(name, query_size, key_size)",
         )
     if not isinstance(select, Select):
         refuse(f"select is {select!r}", "a Select such as Soft(), Sparse() or Hard()")
@@ -227,7 +228,7 @@ def _check_tensors(query: object, key: object, value: object, look: object) -> N
     if look is not None and not isinstance(look, Look):
         problem = f"look is {look!r}"
         raise ArgumentError(
-            message("attention()", problem, expected="a Look", hint="look=Look(weights=True)")
+            message("attention()", problem, expected="a Look", hint="pass look=Look(weights=True)")
         )
 
 

@@ -242,7 +242,7 @@ class UnknownName(RegardError, KeyError):
         kind: what the name stands for, such as "backend".
         known: the valid names.
         guess: the name to suggest. Default: the most similar known name.
-        hint: a last line of the message.
+        hint: a hint, which becomes the last line of the message.
         answer: a sentence that says what to use. It replaces the suggestion and the list of known names.
         """
         names = sorted(known)
@@ -315,7 +315,7 @@ def install_command(extra: str) -> str:
 
 
 def printable(text: str, kept: str = "") -> str:
-    """Replace control characters, which a terminal would interpret, except those in `kept`.
+    """Replace control characters, which a terminal would interpret, by U+FFFD, except those in `kept`.
 
     >>> printable("red: \\x1b[31m")
     'red: �[31m'

@@ -64,7 +64,7 @@ class Explanation:
 def explain(query: Tensor, key: Tensor | Memory, value: Tensor | None = None, **options: Any) -> Explanation:
     """Return which backend attention() would use for these arguments, and why it would not use the others.
 
-    explain() takes the same arguments as attention(), but does not run it. Print the result to read it.
+    explain() takes the same arguments as attention(), but computes no output. Print the result to read it.
 
     >>> import regard, torch
     >>> x = torch.ones(1, 3, 4)

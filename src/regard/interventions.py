@@ -206,7 +206,8 @@ def intervene(
     A row is the position of a query.
 
     cut: (row, key), or a list of such pairs. Hides the key from this row; row None means every row.
-    force: (row, key) or (row, key, weight), or a list of these. Sets the weight of the key; default: 1.
+    force: (row, key) or (row, key, weight), or a list of such tuples. Sets the weight of the key, to 1 if the
+        tuple has no weight.
     uniform: True for every row, or a row, or a list of rows. Makes the weights of the row equal for all keys
         that the mask allows.
     scale: a factor by which the weights are multiplied; 0 sets the output of the head to 0.
@@ -327,7 +328,7 @@ class Intervened(Select):
 class _Forced:
     """A function of (weights, visible) that sets the weights of forced keys.
 
-    The other weights of the same row are scaled so that the row sums to 1.
+    The other weights of the same query are scaled so that all its weights sum to 1.
     """
 
     def __init__(self, call: Call, forces: list[Force]):
@@ -375,7 +376,7 @@ def _as_list(links: Any) -> Sequence[Any]:
 
 
 def _link(name: str, link: Any, max_length: int) -> Sequence[Any]:
-    """Return the link, or raise ArgumentError if it is not a tuple of 2 to max_length entries."""
+    """Return `link`; raise ArgumentError if it is not a tuple (row, key, ...) of 2 to max_length entries."""
     if isinstance(link, tuple | list) and 2 <= len(link) <= max_length:
         return link
     expected = "(row, key)" + (", or (row, key, weight)" if max_length == 3 else "")

@@ -53,8 +53,8 @@ class Memory:
     def append(self, key: Tensor, value: Tensor | None = None) -> Memory:
         """Return a new memory with more keys and values at the end, like the key-value cache of a decoder.
 
-        key: (..., n, Dk), before projection.
-        value: (..., n, E). Default: the key.
+        key: the n new keys before projection, (..., n, Dk).
+        value: the n new values, (..., n, E). Default: the key.
         """
         value = key if value is None else value
         if key.shape[-1] != self.key_size or key.shape[:-2] != self.key.shape[:-2]:
@@ -112,7 +112,8 @@ def prepare(
     key: (B, H, S, Dk), or (B, S, Dk) or (S, Dk).
     value: (B, H, S, E), with the same leading dimensions as key. Default: the key.
     score: the score function that compares queries with these keys. Default: ScaledDot().
-    mask: a mask for every query, such as padding(lengths); attention() combines it with its `mask` argument.
+    mask: a mask that applies to every query, such as padding(lengths); attention() combines it with its
+        argument `mask`.
 
     Returns a Memory. Keys that padding(lengths) hides have no effect on results, even if they are NaN or inf.
 
@@ -181,7 +182,7 @@ def cleaned(
 
 def _check_prepared(key: Tensor, value: Tensor, score: Score, mask: Mask) -> None:
     if not isinstance(score, Score):
-        hint = "build_score(name, query_size, key_size) creates one by name"
+        hint = "to create a score function by name, use build_score(name, query_size, key_size)"
         raise ArgumentError(message("prepare()", f"score is {score!r}", expected="a Score", hint=hint))
     shown = {
         "key": (key, "BSD" if key.dim() == 3 else "BHSD"),

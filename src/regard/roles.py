@@ -88,9 +88,9 @@ class BySite(dict[str, T]):
 def role_by_name(name: str) -> Role:
     """Return the role of a site that declares none, by the naming convention of Regard.
 
-    It is needed for files of earlier versions, and for layers and arrays of users. Other code does not derive
-    roles from names. By convention, the names of cross-attention layers end in "cross", those of
-    self-attention layers in "self", and names begin with "encoder" or "decoder".
+    It is needed for files that earlier versions wrote, and for layers and arrays that users create. Other
+    code does not derive roles from names. By convention, the names of cross-attention layers end in "cross",
+    those of self-attention layers in "self", and names begin with "encoder" or "decoder".
 
     >>> role_by_name("decoder.3.cross"), role_by_name("encoder.0.self").rows, role_by_name("layer").kind
     (Role(kind='cross', rows='target', columns='source'), 'source', '')

@@ -92,7 +92,8 @@ class Scope:
 
     look: the fields to record of each call; None records nothing.
     edit: a function that gets the Call and returns the Call to run instead, or None.
-    at: the pattern, with * and ? as wildcards, that the name of the site must match.
+    at: the pattern, with * and ? as wildcards, that the name of the site must match, or a role such as
+        "cross".
     watch: a function that is called after each call with the name of the site and the Call, or None.
     seen: the recorded results.
     all_threads: whether the scope applies to every thread, not only to the one that opened it.
@@ -256,7 +257,7 @@ def scope(
 
 @contextmanager
 def open_scope(opened: S) -> Iterator[S]:
-    """Open a Scope object for a `with` statement. For subclasses of Scope, which can record other values."""
+    """Open a Scope object for a `with` statement. Use it for subclasses of Scope that record other values."""
     with _lock:
         _set_open((*_open, opened))
     if not opened.all_threads:
@@ -298,7 +299,7 @@ def record(
 
 def _not_a_look(look: object) -> ArgumentError:
     """Return the error if the first argument of record() is not a Look, with a hint for its type."""
-    problem, hint = f"look is a {type(look).__name__}", "record(Look(weights=True))"
+    problem, hint = f"look is a {type(look).__name__}", "pass a Look: record(Look(weights=True))"
     if isinstance(look, nn.Module):
         hint = "run the model inside the `with` statement: with record() as seen: model(...)"
     elif isinstance(look, str):
@@ -319,7 +320,7 @@ def nothing_matched(call: str, done: str, at: Iterable[str], called: Iterable[st
     """Return the error message for the case that no site matched the patterns `at`.
 
     call: the function that the user called.
-    done: what it does with calls, "recorded" or "changed".
+    done: what this function does with calls: "recorded" or "changed".
     called: the names of the sites that were called.
     """
     names = list(called)

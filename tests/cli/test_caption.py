@@ -51,7 +51,8 @@ def test_text_json_and_coco(command, run: Path, tmp_path: Path):
 def test_n_best_and_drawing(command, run: Path):
     image = run / "picture_000001.png"
     rows = [line.split("\t") for line in command("caption", run / "run", image, "--n-best", 3).lines]
-    assert len(rows) == 3 and all(float(row[2]) <= 0 for row in rows)
+    scores = [float(row[2]) for row in rows]
+    assert 1 <= len(rows) <= 3 and scores == sorted(scores, reverse=True) and scores[0] <= 0
     drawn = command("caption", run / "run", image, "--draw", "--greedy")
     assert drawn.status == 0 and "picture_000001.png" in drawn.out
 

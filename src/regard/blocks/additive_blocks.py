@@ -22,7 +22,7 @@ ON_GPU = 32
 
 
 def at_once(count: int, device: torch.device) -> int:
-    """Return the number of elements to process at once: `count` on a CPU, ON_GPU times that on a GPU."""
+    """Return the number of elements to process at once: `count` on a CPU, ON_GPU * `count` on a GPU."""
     return count if device.type == "cpu" else count * ON_GPU
 
 

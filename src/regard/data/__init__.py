@@ -1,4 +1,4 @@
-"""Data: read, check, encode and batch sentence pairs, running text and labelled texts.
+"""Data: read, check, encode and batch sentence pairs, text for language models, and labelled texts.
 
     pairs = read_pairs("train.ko", "train.en")                 # or tsv=..., jsonl=..., plain or gzip
     print(pairs.inspect())                                     # a table of the problems found
@@ -7,7 +7,7 @@
     encoded = encode_pairs(train, source, target, "cache")     # encoded once, then mapped from disk
     for batch in Batches(encoded, tokens=4096).epoch(0): ...
 
-Running text, for language models:
+Text, for language models:
 
     text = encode_text("train.txt", tokenizer, layout="continuous")  # "documents": each line is a text
     for batch in StreamBatches(text, window=35, streams=20).epoch(0): ...

@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     """Which samples (sentence pairs or texts) each batch of an epoch contains.
 
     order: (N,), the indices of the samples in the data, in the order of the epoch.
-    begins, ends: (batches,). Batch i contains the rows order[begins[i]:ends[i]].
+    begins, ends: (batches,). Batch i contains the samples order[begins[i]:ends[i]].
     """
 
     order: NDArray[numpy.int32]
@@ -39,7 +39,7 @@ class Plan(NamedTuple):
     ends: NDArray[numpy.int64]
 
     def rows(self, batch: int) -> NDArray[numpy.int32]:
-        """Return the row indices of the samples in a batch."""
+        """Return the indices in the data of the samples in a batch."""
         return self.order[self.begins[batch] : self.ends[batch]]
 
 
@@ -49,7 +49,6 @@ class Batches:
     The sentences of a batch have similar lengths.
 
     data: the encoded sentence pairs.
-
     tokens: token budget, the maximum number of tokens in the source tensor or the target tensor of a batch,
         per process. It counts padding: the number of rows times the length of the longest sentence,
         including EOS. A sentence longer than the budget is a batch of its own. None: no budget.
@@ -177,9 +176,10 @@ class Batches:
         return costs
 
     def _sorted(self, rows: NDArray[numpy.int32]) -> NDArray[numpy.int64]:
-        """Return the indices that sort `rows` by the length of the longer side, then by the source length.
+        """Return the indices that sort samples by their length, then by their source length.
 
-        The sort is stable, so rows of equal length keep their random order.
+        The length of a sample is that of its source or of its target, whichever is longer. The sort is
+        stable, so samples of equal length keep their random order.
         """
         key = self._lengths[rows].astype(numpy.int64) << 32 | self.data.source_lengths[rows]
         return numpy.argsort(key, kind="stable")

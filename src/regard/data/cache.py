@@ -72,7 +72,7 @@ def encode_pairs(
     longest: maximum number of tokens of the source and of the target of a pair, without BOS and EOS; None for
         no limit.
     over: what to do with longer pairs: "skip" drops them, "truncate" cuts both sides to `longest` tokens. The
-        attributes `skipped` and `truncated` of the result are the numbers of such pairs.
+        attributes `skipped` and `truncated` of the result say how many were dropped and how many were cut.
 
     If the cache is damaged, it is created again, with a warning. The text is not held in memory, only a few
     numbers for each pair.

@@ -51,8 +51,8 @@ class Example:
     """One sentence pair with a problem, as an example in the data report.
 
     number: position of the pair in the data, from 1.
-    place: file and line.
-    text: the beginning of the line.
+    place: file and line, for example "a.ko, line 3".
+    text: the beginning of the line that has the problem.
 
     >>> Example(3, "a.ko, line 3", "안녕").place
     'a.ko, line 3'

@@ -112,16 +112,16 @@ class EncodedPairs:
         return len(self.numbers)
 
     def source(self, index: int) -> NDArray[Any]:
-        """Return the tokens of a source sentence as a view.
+        """Return the token ids of the source sentence at this index, as a view of the array of all tokens.
 
-        It is read-only if the pairs are memory-mapped.
+        The view is read-only if the pairs are memory-mapped.
         """
         return self.sources.at(self._checked(index))
 
     def target(self, index: int) -> NDArray[Any]:
-        """Return the tokens of a target sentence as a view.
+        """Return the token ids of the target sentence at this index, as a view of the array of all tokens.
 
-        It is read-only if the pairs are memory-mapped.
+        The view is read-only if the pairs are memory-mapped.
         """
         return self.targets.at(self._checked(index))
 

@@ -40,7 +40,8 @@ class HeldOut:
     valid: the held-out pairs.
     duplicates: number of pairs dropped because they equal an earlier pair.
     shared: number of pairs dropped from `train` because their target also occurs in `valid`.
-    dropped: number of pairs that the data check dropped before the split; pairs.inspect() lists them.
+    dropped: number of pairs that were dropped before the split because of a problem, such as an empty side;
+        pairs.inspect() lists them.
     disjoint: "both" if train and valid share no source and no target, "source" if they may share targets.
     why: the reason if `disjoint` is "source", otherwise "".
 

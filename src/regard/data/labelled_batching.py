@@ -102,7 +102,7 @@ def encode_texts(
         raised.
     longest: maximum number of tokens of a text, without EOS, or None for no limit.
     over: what to do with longer texts: "truncate" cuts them, "skip" drops them. The attributes `truncated`
-        and `skipped` of the result are the numbers of such texts.
+        and `skipped` of the result say how many were cut and how many were dropped.
 
     >>> from regard.data.labelled_text import labelled_from_lists
     >>> from regard.data.tokenizers import train_tokenizer

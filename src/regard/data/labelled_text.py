@@ -148,7 +148,10 @@ class LabelledTexts:
         return numpy.array(labels.indices(self.labels, self.place), numpy.int64)
 
     def balance(self, labels: Labels | None = None) -> ClassBalance:
-        """Count the texts of each class. labels: the classes; the default is label_set()."""
+        """Count the texts of each class.
+
+        labels: the classes; the default is label_set(), all labels that occur.
+        """
         return ClassBalance.of(self.labels, self.label_set() if labels is None else labels)
 
     @property
@@ -255,7 +258,10 @@ def format_of(path: Path, requested: str | None) -> str:
 
 
 class _Rows:
-    """Collects the rows of several files. Rows with an empty text or with a label to ignore are left out."""
+    """Collects the labelled texts of several files, one for each row of a file.
+
+    Rows with an empty text, or with a label to ignore, are left out.
+    """
 
     def __init__(self, empty: str, ignore: frozenset[str], pairs: bool):
         self.on_empty, self.ignore, self.pairs = empty, ignore, pairs

@@ -228,7 +228,7 @@ def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Line
     if files and text:
         raise ArgumentError(message("--text", "conflicts with FILE arguments", expected="--text or files"))
     if list(files or ()).count(STANDARD) > 1:
-        raise ArgumentError(message("-", "standard input is named twice, but can be read only once"))
+        raise ArgumentError(message("-", "standard input is named more than once, but can be read only once"))
     if text:
         return Lines([os.fsencode(each) + b"\n" for each in text])
     for each in files or ():
@@ -245,4 +245,4 @@ def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Line
 def check_standard_input(*files: str | None) -> None:
     """Raise ArgumentError if more than one of the files is "-", standard input."""
     if files.count(STANDARD) > 1:
-        raise ArgumentError(message("-", "standard input is named twice, but can be read only once"))
+        raise ArgumentError(message("-", "standard input is named more than once, but can be read only once"))

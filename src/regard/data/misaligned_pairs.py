@@ -73,9 +73,9 @@ class Missing(NamedTuple):
 
     line: its index, from 0.
     gains: one number for each line i of the shorter file: the difference of two scores. The first score says
-        how well line i matches its partner in the longer file if `line` comes after them. The second score is
-        for the case that `line` comes before them, so that the partner of line i is one line later. If the
-        difference is positive, `line` probably comes after line i.
+        how well line i matches its partner in the longer file if `line` comes after the partner. The second
+        score is for the case that `line` comes before, so that the partner of line i is one line later. If
+        the difference is positive, `line` probably comes after the partner of line i.
     """
 
     line: int

@@ -54,15 +54,15 @@ class Choices:
     The action "skip" drops the pair, "replace" repairs it, "keep" keeps it, and "error" raises DataError.
     The data report counts the problems, whatever the action.
 
-    malformed: a line that is not valid JSON or has too few columns.
-    invalid: bytes that are not valid UTF-8; "replace" writes U+FFFD instead.
-    nul: a NUL byte; "replace" writes a space instead.
-    empty: a side (source or target) that is empty or only white space.
+    malformed: the action for a line that is not valid JSON or has too few columns.
+    invalid: the action for bytes that are not valid UTF-8; "replace" writes U+FFFD instead.
+    nul: the action for a NUL byte; "replace" writes a space instead.
+    empty: the action for a side (source or target) that is empty or only white space.
     longest: maximum length of a side in characters, or None for no limit.
     long: the action for pairs with a side that exceeds `longest`.
     ratio: maximum length of the longer side divided by the length of the shorter side, or None for no limit.
         Lengths are in characters; lengths under 10 count as 10.
-    uneven: the action for pairs that exceed `ratio`.
+    uneven: the action for pairs whose lengths exceed `ratio`.
 
     >>> Choices(invalid="replace", longest=200)
     Choices(invalid='replace', longest=200)

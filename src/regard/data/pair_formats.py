@@ -102,7 +102,7 @@ class Origin(Protocol):
 
 @dataclass(frozen=True)
 class Parallel:
-    """Parallel files: line n of the target file is the translation of line n of the source file."""
+    """Sentence pairs from parallel files: line n of the target file translates line n of the source file."""
 
     sources: tuple[Path, ...]
     targets: tuple[Path, ...]
@@ -128,7 +128,7 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Tabbed:
-    """Files of tab-separated columns. Source and target are two of the columns; the others are ignored.
+    """Sentence pairs from files with tab-separated columns. Columns other than source and target are ignored.
 
     columns: the source column and the target column, as numbers from 1 or as names in the header line.
     """
@@ -150,7 +150,7 @@ class Tabbed:
 
 @dataclass(frozen=True)
 class JsonLines:
-    """Files with one JSON object per line.
+    """Sentence pairs from files with one JSON object per line.
 
     fields: the source field and the target field; "translation.de" is the field "de" in "translation".
     """
@@ -170,7 +170,7 @@ class JsonLines:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a Python collection that can be iterated over repeatedly, such as a list.
+    """Sentence pairs from a Python collection that can be iterated over repeatedly, such as a list.
 
     fields: the names of the source field and the target field; None if the rows are (source, target) tuples.
     """

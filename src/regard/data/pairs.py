@@ -118,7 +118,7 @@ class Pairs:
         """Return some of the pairs as new Pairs.
 
         selected: bool array, (inspect().read,): True for each pair to return. It has one element for each
-            pair in the files, including the pairs that the choices drop.
+            pair in the files, including the pairs that are dropped because of a problem.
         name: name of the new Pairs, for messages.
         """
         report = self.inspect()
@@ -180,8 +180,8 @@ def read_pairs(
     """Read sentence pairs from two parallel files, from tab-separated columns, or from JSON lines.
 
     source, target: the paths of two parallel files, or two lists of paths of the same length.
-    tsv: instead, the path of a file with tab-separated columns, or a list of paths.
-    jsonl: instead, the path of a file with one JSON object per line, or a list of paths.
+    tsv: instead of source and target, the path of a file with tab-separated columns, or a list of paths.
+    jsonl: instead of source and target, the path of a file with one JSON object per line, or a list of paths.
     columns: the source column and the target column of tsv, as numbers from 1 or as names in the header line.
     fields: the source field and the target field of jsonl; "translation.de" is the field "de" in
         "translation".

@@ -20,6 +20,7 @@ PATIENCE = 1.0
 def advancing(label: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on standard error. Call the yielded function with the amount of work done so far.
 
+    label: the text before the bar, for example "reading".
     total: the total amount of work, in any unit (pairs or bytes); 0 if unknown.
 
     >>> with advancing("reading", total=10) as reached:

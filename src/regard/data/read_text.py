@@ -74,7 +74,7 @@ class Raw:
     whole: Sequence[bytes] = ()
 
     def line(self, index: int) -> bytes:
-        """Return the complete line of the file at this index."""
+        """Return the line at this index of the block, as it is in the file, with all its columns."""
         return self.whole[index] if self.whole else self.data.split(b"\n")[index]
 
 
@@ -96,7 +96,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     if packed.is_file():
         hint = f"use {shown(packed)}: gzip files can be read directly"
     elif not path.parent.is_dir():
-        hint = f"the folder {shown(path.parent)} does not exist either"
+        hint = f"check the path: the folder {shown(path.parent)} does not exist either"
     raise DataError(message(shown(path), "there is no such file", hint=hint))
 
 

@@ -1,4 +1,4 @@
-"""Batches of running text: documents, parallel streams, windows, and sliding windows for evaluation.
+"""Batches for language models: documents, parallel streams, windows, and sliding windows for evaluation.
 
     DocumentBatches   documents of about the same length, BOS ... EOS
     StreamBatches     continuous text in parallel streams; a recurrent model keeps its state between batches
@@ -35,7 +35,7 @@ Numbers = NDArray[numpy.int64]
 class DocumentBatches:
     """Batches of whole documents, for language models. The documents of a batch have about the same length.
 
-    text: encoded with the layout "documents".
+    text: an EncodedText with the layout "documents": each line is a text of its own.
     tokens: token budget, the maximum number of tokens in a batch, per process. It counts padding: the number
         of rows times the length of the longest document, including EOS.
     options: other arguments of Batches, such as sentences, longest, shuffle, seed, rank and world.
@@ -76,7 +76,7 @@ class StreamBatches:
     True). The rows of batch 0 start from the initial state. Every epoch is the same. Zaremba et al. (2015)
     use these batches for Penn Treebank, with 20 streams and windows of 35 tokens.
 
-    text: encoded with the layout "continuous".
+    text: an EncodedText with the layout "continuous": all lines are one text.
     window: number of tokens of each row. If it does not divide the length of the streams, the last window is
         shorter.
     streams: number of rows, per process. The tokens at the end of the text that do not fill all streams
@@ -154,7 +154,7 @@ class WindowBatches:
     different positions of its window in different epochs. The first and the last window are padded to the
     size of the others.
 
-    text: encoded with the layout "continuous".
+    text: an EncodedText with the layout "continuous": all lines are one text.
     window: number of tokens of each row.
     tokens: token budget of a batch, per process; the number of rows is tokens // window, but at least 1.
     shuffle: if False, every epoch has the same windows, in the order of the text.
@@ -255,7 +255,7 @@ class SlidingWindows:
     the other targets are PAD. So each counted token is predicted from at least window - stride + 1 tokens, or
     from all tokens before it.
 
-    text: encoded with either layout; a window never crosses the end of a document.
+    text: an EncodedText with any layout; a window never crosses the end of a document.
     window: number of tokens of a window.
     stride: distance in tokens from one window to the next, by default window // 2. A smaller stride gives
         more context and takes longer. With stride = window, the windows do not overlap.
@@ -329,7 +329,7 @@ def _gathered(
 
 def _check_layout(call: str, text: EncodedText, layout: str) -> None:
     if text.layout != layout:
-        hint = f'encode_text(..., layout="{layout}")'
+        hint = f'encode the text with encode_text(..., layout="{layout}")'
         raise ArgumentError(message(call, f"the layout of the text is {text.layout!r}", hint=hint))
 
 

@@ -22,7 +22,7 @@ def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]])
 
     >>> scores = caption_scores(["a dog runs", "two birds"], [["a dog runs"], ["two red birds", "birds"]])
     >>> {name: round(score.value, 1) for name, score in scores.items()}  # doctest: +NORMALIZE_WHITESPACE
-    {'cider': 5.3, 'bleu1': 100.0, 'bleu2': 81.6, 'bleu3': 87.4, 'bleu4': 0.0, 'bleu': 0.0}
+    {'cider': 4.7, 'bleu1': 100.0, 'bleu2': 81.6, 'bleu3': 87.4, 'bleu4': 0.0, 'bleu': 0.0}
     """
     most = max(map(len, references))
     # sacreBLEU needs equally many references for each caption. Repeating one does not change the score.
@@ -64,6 +64,7 @@ def pointing(captions: Sequence[str], maps: Sequence[Any], scenes: Sequence[Scen
     Cell (i, j) of the map covers the rows of pixels from 64 i / h to 64 (i + 1) / h, and the columns from
     64 j / h to 64 (j + 1) / h. A caption that is not true of its scene has no gold regions and is left out.
 
+    >>> import numpy
     >>> from regard.data.shapes import shapes
     >>> scene, captions = shapes("valid", 1)[0]
     >>> maps = [numpy.stack([numpy.eye(8)] * len(captions[0].split()))]

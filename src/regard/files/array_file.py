@@ -66,7 +66,8 @@ def load_arrays(path: str | Path, kind: str, writer: str) -> tuple[dict[str, Any
         if not all(array.dtype in ("<f4", "<i4") for array in arrays.values()):
             raise ValueError("an array has another dtype than float32 and int32")
         header = parse_json(content[8 : 8 + length])["__metadata__"]
-        # Earlier versions of Regard wrote the format and its version beside the other metadata.
+        # Earlier versions of Regard wrote the format and its version outside the JSON under METADATA. Merging
+        # reads both forms.
         metadata = header | parse_json(header.pop(METADATA))
         if (metadata.pop("format"), metadata.pop("version")) != (kind, VERSION):
             raise ValueError("the file is of another kind")

@@ -104,7 +104,8 @@ QUARTER = tl.constexpr(math.pi / 2)
 """pi / 2, a quarter of the period of the sine: sin(x + QUARTER) = cos x."""
 
 LARGEST = tl.constexpr(14)
-"""g is scaled to at most 2^LARGEST before it is stored as float16, whose largest number is almost 2^16."""
+"""The gradient of the scores is scaled to at most 2^LARGEST before it is stored as float16, whose largest
+number is almost 2^16."""
 
 EXPONENTIAL = tl.constexpr(64.0)
 """Factor of the exponentials e^-2x and e^2x, which are stored as float16 beside the sines and cosines.
@@ -280,6 +281,7 @@ def _row_sums(tanhs, tail, above, below, rest):
 
 # Arguments of additive_series_kernel. With QUERY, the own side is the query and the other side is the key;
 # otherwise the own side is the key. In shapes, `own` and `other` are the numbers of rows of the two sides.
+# g is the gradient of v . tanh(q + k); the exact kernels are those of additive_backward.py.
 #
 # gradients            reads g, scaled, in float16, (B H, own, other); 0 where masked or in tiles beyond REACH
 # own                  reads the query or the key

@@ -128,9 +128,9 @@ class Backward:
         return like.new_empty(like.shape if self.others else (0,), dtype=dtype)
 
     def to_vector(self, parts: list[Tensor]) -> Tensor:
-        """Return the gradient of the vector, (1 or H, D), or an empty tensor if it is not needed.
+        """Return the gradient of the vector v, (1 or H, D), or an empty tensor if it is not needed.
 
-        parts: partial gradients, each (B, H, n, D), which are summed."""
+        parts: tensors (B, H, parts, D) of partial sums, each from one kernel. All partial sums are added."""
         vector = self.forward.vector
         if not self.others:
             return vector.new_empty(0)
@@ -138,12 +138,12 @@ class Backward:
         return whole.sum((0, 1, 2) if len(vector) == 1 else (0, 2)).view(vector.shape).to(vector.dtype)
 
     def chunk(self, scores: Tensor, first: int, rows: int) -> list[Tensor]:
-        """Compute what one chunk of `rows` query rows, from row `first` on, contributes to the gradients.
+        """Compute the gradients from one chunk of query rows: rows `first` to `first + rows - 1`.
 
         scores: the scores of these rows, (B H, rows, S).
 
-        Writes or adds to self.dquery, self.dkey and self.dvalue.
-        Returns partial gradients of the vector, each (B, H, n, D)."""
+        Writes or adds to self.dquery, self.dkey and self.dvalue. Returns partial sums of the gradient of the
+        vector v of additive attention, as tensors (B, H, parts, D) that to_vector() adds."""
         if self.others:
             self.to_value(scores, first, rows)
         weighed = self.weighed(scores, first, rows, turned=not self.alone)
@@ -229,7 +229,7 @@ class Backward:
 
         The first chunk overwrites self.dkey, which is not initialised.
 
-        prepared: the exponentials in row-major order."""
+        prepared: e^2q and e^2k, in row-major order."""
         forward, shape, launch = self.forward, self.shape, self.launch
         owned = 4 * launch.fours
         grid = -(-shape.keys // owned), -(-shape.width // launch.channels), self.key_sequences
@@ -253,7 +253,7 @@ class Backward:
         1. gradient of the query, (parts, B, H, rows, D); the caller sums it over the parts. If there is one
             part and the Fourier series is not used, it is a view of self.dquery. If the series is used, it is
             the contribution of the tiles beyond REACH, to which by_series() adds the rest.
-        2. partial gradients of the vector, (B, H, n, D).
+        2. partial sums of the gradient of the vector v, (B, H, parts, D); to_vector() adds them.
         """
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-rows // (4 * launch.fours)), -(-shape.width // launch.channels)
@@ -284,7 +284,7 @@ class Backward:
         exact: the gradient of the query that to_query() computed for the tiles where the series is not valid
             (beyond REACH). It is added to the gradient of the query.
 
-        Returns partial gradients of the vector, (B, H, n, D).
+        Returns partial sums of the gradient of the vector v, (B, H, parts, D); to_vector() adds them.
         """
         forward, shape, sight = self.forward, self.shape, self.forward.sight
         # The basis functions of the keys are the same for all chunks of query rows. If the basis functions of
@@ -353,7 +353,7 @@ class Backward:
         """Compute the gradients of query, key and vector with one kernel, additive_decode_backward_kernel.
 
         It requires one query per sequence, and as many key heads as query heads. Writes self.dquery and
-        self.dkey; returns partial gradients of the vector, (B, H, parts, D)."""
+        self.dkey; returns partial sums of the gradient of the vector v, (B, H, parts, D)."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid, tiles = -(-shape.width // launch.width), -(-shape.keys // launch.some)
         parts = shape.key_parts(self.sequences * grid * launch.warps, tiles, dscores.device)

@@ -67,6 +67,8 @@ def cross_entropy_backward_kernel(
 
     dlogits = (p(v) - (1 - smoothing) [v = y] - smoothing / classes) * dtotal; 0 if the label is `pad`
 
+    p is the softmax of the logits, y is the label, and [v = y] is 1 if v = y, otherwise 0.
+
     dtotal: reads the gradient of the loss, one number.
     logits, labels, lse: read, as in the forward kernel.
     dlogits: writes (rows, classes).

@@ -34,7 +34,7 @@ def tile_is_seen(
     row, column, queries, high, start, left, right, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Whether at least one score of this tile is visible by lengths and window; documents are not considered.
+    """Whether lengths and window leave at least one score of the tile visible. Documents are not considered.
 
     All kernels skip the same tiles, so no kernel loads a tile that another kernel has not written.
     """

@@ -225,7 +225,7 @@ class Shape(NamedTuple):
 
     @property
     def pitch(self) -> int:
-        """Row stride of the exponentials: a multiple of 16, for which Triton generates vectorised loads."""
+        """Row stride of e^2q and e^2k: a multiple of 16, for which Triton generates vectorised loads."""
         return up(self.width, 16)
 
     @property
@@ -251,8 +251,8 @@ class Shape(NamedTuple):
     def chunk(self) -> int:
         """Number of query rows in a chunk, whose scores are in memory at the same time.
 
-        If the scores are kept (`held`), all rows are one chunk. Otherwise a chunk has a multiple of the rows
-        of a tile, as many as fit in memory, or all rows if there are not that many."""
+        If the scores are kept (`held`), all rows are one chunk. Otherwise the number is a multiple of the
+        rows of a tile, as large as TIMES and LINEAR allow, but at most the number of queries."""
         if self.held:
             return self.queries
         sequences = self.batch * self.heads
@@ -261,7 +261,7 @@ class Shape(NamedTuple):
         return min(self.queries, max(rows, room // (sequences * self.keys) // rows * rows))
 
     def channel_parts(self, rows: int, device: torch.device) -> int:
-        """Number of parts to split the channels into, so that the scores of `rows` rows fill the GPU."""
+        """Number of parts to split the channels into, so that programs for `rows` queries fill the GPU."""
         programs = self.batch * self.heads * -(-rows // self.launch.rows) * self.tiles[1] * self.pieces
         warps = max(1, programs * self.launch.score_threads // 32)
         needed = -(-processors(device) * self.launch.fill // warps)

@@ -17,7 +17,8 @@ def product(a, b, total, PRECISION: tl.constexpr):
     """Return total + a @ b.
 
     PRECISION: "ieee", "tf32" or "tf32x3" is the input_precision of tl.dot, which matters for float32 only.
-    "widened" converts `a` and `b` to float32 first, for the interpreter, which cannot multiply bfloat16.
+        "widened" converts `a` and `b` to float32 first, for the interpreter, which cannot multiply bfloat16.
+
     If `a` has one row, the product is computed by a reduction instead of tl.dot.
     """
     if a.shape[0] == 1:

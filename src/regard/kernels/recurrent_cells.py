@@ -155,7 +155,7 @@ def gru_forward_kernel(
     h is the previous state, and x the projected input ("input part").
 
     gates: (all rows, 3 width). Contains the input parts of r, z and n; overwritten with r, z and n.
-    more: (all rows, 3 width). Contains U h. Its last third is overwritten with U h + b, the u_n of n.
+    more: (all rows, 3 width). Contains U h; its last third is overwritten with u_n, the last third of u.
     bias: reads b of each GRU, (number of GRUs, 3 width). Each GRU has `rows` consecutive rows.
     state: reads h.
     after: writes the next state.

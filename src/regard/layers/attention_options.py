@@ -86,7 +86,8 @@ def build_layer_score(score: ScoreOption, query_size: int, key_size: int, heads:
     """Create the score function of one attention layer.
 
     score: a name in SCORES, a mapping with the name and its options, or a Score, which is returned unchanged.
-    query_size, key_size, heads: see build_score().
+    query_size, key_size: widths of query and key.
+    heads: number of heads if each should have its own parameters. Default: all heads share them.
 
     >>> build_layer_score({"name": "additive", "hidden": 7}, query_size=3, key_size=5).vector.shape
     torch.Size([7])
@@ -139,7 +140,7 @@ def check_position(call: str, position: Position | None, score: Score) -> None:
                 f"{type(position).__name__} needs inner products of queries and keys, "
                 f"which {type(score).__name__} does not compute",
                 expected=f"one of the scores {known}",
-                hint='with this score: position="sinusoidal", "learned", "noise", "t5", "alibi" or "none"',
+                hint='or use position="sinusoidal", "learned", "noise", "t5", "alibi" or "none"',
             )
         )
 

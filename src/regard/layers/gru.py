@@ -26,6 +26,8 @@ def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
     r = sigma(x_r + u_r),  z = sigma(x_z + u_z),  n = tanh(x_n + r * u_n)
     h = (1 - z) * n + z * h_before,  where u = U h_before + b
 
+    The shapes below are for S steps and states of width M.
+
     gates_WBSG: x = W_ih input + b_ih, the input part of the gates r, z, n for all steps, (W, B, S, 3 M).
     weight_WGM: U (weight_hh in torch), (W, 3 M, M).
     bias_WG: b (bias_hh in torch), (W, 3 M).
@@ -95,7 +97,7 @@ class _Ways(torch.autograd.Function):
 
 
 def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tensor, rows: int) -> None:
-    """Compute one step of all GRUs, in place; see gru_ways() for the equations.
+    """Compute one step of W GRUs with B sequences each, in place; see gru_ways() for the equations.
 
     gates: (R, 3 M), with R = W B. On entry, x, the input part of the gates; overwritten with the activations
         r, z, n.

@@ -243,6 +243,7 @@ class LSTMN(nn.Module):
         """Read sequences x (B, T, input_size) from a state; return outputs (B, T, width) and the last state.
 
         T is 1 or more. One call with T steps gives the same result as T calls with one step each.
+
         position: number of steps before x, for intervene(). It has no effect on the result otherwise.
         added: (B, T, width), added to the cells c_t of the first layer, as in the deep fusion of an
             encoder-decoder.
@@ -284,7 +285,7 @@ class LSTMN(nn.Module):
 
 
 def last_steps(past: Memory, count: int | None) -> Memory:
-    """Return the memory with its last `count` keys and values; None for all of them."""
+    """Return the memory with its last `count` keys and values; if `count` is None, with all of them."""
     if count is None or past.length <= count:
         return past
     return replace(past, key=past.key[..., -count:, :], value=past.value[..., -count:, :])

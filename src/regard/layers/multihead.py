@@ -25,6 +25,8 @@ class MultiHead(nn.Module):
 
     head_h = attention(x W^Q_h, m W^K_h, m W^V_h),  output = [head_1; ...; head_H] W^O
 
+    x is the query input, and m is the input for keys and values; in self-attention, m = x.
+
     width: size of queries and output.
     heads: number of heads.
     key_width: size of the key input. Default: width.

@@ -48,7 +48,7 @@ CELLS: dict[str, tuple[Callable[..., nn.RNNBase], Step, Callable[..., tuple[Tens
     "gru": (nn.GRU, _gru_cell, torch.gru),
     "lstm": (nn.LSTM, _lstm_cell, torch.lstm),
 }
-"""Three entries for each cell: the torch module, which runs all layers over a whole sequence; a function that
+"""For each name of a cell: the torch module, which runs all layers over a whole sequence; a function that
 computes one step from W x + b, U h + b and the state; and the torch function that runs one layer in one
 direction over a whole sequence."""
 

@@ -81,7 +81,7 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
 
 
 def _merged(largest: Tensor, largest_keys: Tensor, scores: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """Return the largest scores of each row and their keys, after one more block of scores.
+    """Return the k largest scores of each query and their keys, after one more block of scores.
 
     largest, largest_keys: the k largest scores and their keys in the blocks so far, (B, H, T, k).
     scores: the scores of the new block.

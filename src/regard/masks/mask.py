@@ -272,7 +272,7 @@ class Mask:
         return seen_BS[:, None]
 
     def _same_document(self, tile: Tile) -> Tensor:
-        """Return which keys at least one row of the tile may see by documents, causal and window together.
+        """Return which keys the parts documents, causal and window together show to at least one tile row.
 
         The result is a bool tensor, (B or 1, S).
         """

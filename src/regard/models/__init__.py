@@ -65,7 +65,7 @@ also accepts the fields of the dataclass as options; for example, width=8 sets t
 NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with "local-p"'}
 """For each (model, option) that can only be set inside another option: how to set it, for an error hint."""
 
-NO_POSITIONS = "recurrent layers need no position scheme; remove this option, or use transformer"
+NO_POSITIONS = "recurrent layers read the words in order; remove this option, or use transformer"
 NO_ATTENTION = "seq2seq has no attention; remove this option, or use bahdanau, luong, lstmn or transformer"
 NO_VIEW = "local attention is an option of luong; set model.name=luong, or do not set model.view"
 ABSENT = {
@@ -80,7 +80,8 @@ ABSENT = {
     ("seq2seq", "score"): NO_ATTENTION,
     ("seq2seq", "select"): NO_ATTENTION,
 }
-"""Options that a model cannot have, although other models do. For each (model, option), the reason."""
+"""Options that a model cannot have, although other models do. For each (model, option), the hint of the
+error message."""
 
 
 def build_model(name: str, source_size: int, target_size: int, **options: Any) -> Model:

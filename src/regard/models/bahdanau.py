@@ -184,6 +184,8 @@ def near_uniform(score: Score) -> Score:
 class Maxout(nn.Module):
     """Maxout output layer: W_o t with t_l = max(t~_{2l-1}, t~_{2l}) (Bahdanau et al. 2014, A.2.2).
 
+    t~ is the output of a linear layer, with two elements for each element of t.
+
     inputs: size of the input.
     width: size of t.
     outputs: number of logits.

@@ -49,7 +49,7 @@ def build_classifier(name: str, vocabulary_size: int, classes: int, **options: A
     for option in options:
         if option == "position" and option not in direct:
             problem = f"position is not an option of {name}"
-            hint = "recurrent layers need no position scheme; remove this option, or use transformer"
+            hint = "recurrent layers read the words in order; remove this option, or use transformer"
             raise ArgumentError(message(f"build_classifier({name!r})", problem, hint=hint))
         if option not in {*direct, *inside}:
             raise UnknownName(f"option of {name}", option, {*direct, *inside})

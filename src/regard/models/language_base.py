@@ -1,6 +1,6 @@
 """LanguageModel: the base class of language models.
 
-They have the interface of Model, but there is no source.
+Language models have the interface of encoder-decoder models (Model in base.py), but there is no source.
 """
 
 from __future__ import annotations

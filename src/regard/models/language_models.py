@@ -30,7 +30,7 @@ SIZE_OPTIONS = ("width", "heads", "inner", "layers")
 
 
 ABSENT = {
-    "position": "recurrent layers need no position scheme",
+    "position": "recurrent layers read the words in order and need no position scheme",
     "score": "lstm and gru have no attention, and the score of lstmn is always additive",
     "select": "lstm and gru have no attention, and the selection of lstmn is always softmax",
 }
@@ -56,7 +56,7 @@ def build_language_model(name: str, vocabulary_size: int, **options: Any) -> Lan
     for option in options:
         if option in ABSENT and option not in direct:
             problem = f"{option} is not an option of {name}"
-            hint = f"{ABSENT[option]}; remove this option, or use transformer"
+            hint = f"{ABSENT[option]}; remove this option, or use transformer (only transformer has it)"
             raise ArgumentError(message(f"build_language_model({name!r})", problem, hint=hint))
         if option not in {*direct, *of_size}:
             raise UnknownName(f"option of {name}", option, {*direct, *of_size})

@@ -30,9 +30,12 @@ class LSTMNClassifier(Classifier):
     width: size of the states.
     embedding: size of the word embeddings. Default: width.
     layers: number of LSTMN layers.
-    connections: "plain", "skip" or "gated", see LSTMN.
-    pooling: "mean", "last" or "attention", as in LSTMClassifier. The paper uses "mean" (section 5.2).
-    attention: score and select of the pooling "attention", as in LSTMClassifier.
+    connections: what layer k + 1 reads: "plain", the output of layer k; "skip", also the input x_s; "gated",
+        as "plain", and a gate adds the cell state of layer k to that of layer k + 1.
+    pooling: "mean" is the mean of the states, as in the paper (section 5.2); "last" is the final state;
+        "attention" is AttentionPooling, with one learned query and the site name "pool".
+    attention: score and select of the pooling "attention". The defaults are score="additive" and
+        select="softmax".
     dropout: dropout probability for the embeddings, between layers, for the pooled vectors, and for the
         hidden layer that classifies pairs.
     word_dropout: probability of replacing a token by UNK in training.

@@ -37,7 +37,8 @@ class LSTMNLanguageModel(StatefulLanguageModel):
     embedding: size of the token embeddings. Default: width.
     hidden: size of the tanh layer of the score functions. Default: width.
     depth: number of layers.
-    connections: "plain", "skip" or "gated", see LSTMN.
+    connections: what layer k + 1 reads: "plain", the output of layer k; "skip", also the input of the first
+        layer; "gated", as "plain", and a gate adds the cell state of layer k to that of layer k + 1.
     tape: number of past tokens that a token can attend to, or "window". The tapes are empty at the start of a
         document, of a text to score and of a prompt. Continuous text is read in windows, one after the other.
         The tapes are carried from window to window, so a token can attend to tokens of earlier windows; the
@@ -97,7 +98,7 @@ class LSTMNLanguageModel(StatefulLanguageModel):
         """Read a batch; return the state after it and the logits (B, T, V). See LanguageModel.read().
 
         If `tape` is "window", the returned state has the hidden and cell state of the last token only, so
-        tokens of the next batch cannot attend to earlier tokens.
+        tokens of the next batch can attend to this token, but not to tokens before it.
         """
         after, logits_BTV = super().read(batch, state)
         if self.tape == WINDOW:

@@ -1,4 +1,4 @@
-"""Positions added to embeddings: noise, learned, sinusoidal."""
+"""Position schemes that add a vector for each position to the embeddings: noise, learned, sinusoidal."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class Noise(Table):
     length: maximum number of positions.
     seed: seed of the random vectors.
 
-    In this example, the token at position 3 gets the same vector
-    whether the sequence is processed as a whole or from start=3 on.
+    In this example, the token at position 3 gets the same vector whether the sequence is processed as a whole
+    or from start=3 on.
 
     >>> import regard, torch
     >>> x = torch.zeros(1, 5, 8)

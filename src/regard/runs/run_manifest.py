@@ -130,6 +130,7 @@ def _read(path: Path, files: Sequence[str]) -> tuple[dict[str, Written], dict[st
         hint = "restore it from a copy of the run, or delete it to load the run without these checks"
         raise DataError(message(str(path), "the manifest is damaged", hint=hint)) from None
     if version != VERSION:
-        hint = "a newer version of Regard wrote this run"
-        raise DataError(message(str(path), f"version {version!r}", expected=str(VERSION), hint=hint))
+        problem = f"the manifest has format version {version!r}"
+        hint = "if a newer version of Regard wrote this run, update Regard"
+        raise DataError(message(str(path), problem, expected=f"version {VERSION}", hint=hint))
     return hashes, settings

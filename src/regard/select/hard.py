@@ -34,7 +34,7 @@ class Hard(Select):
 
     def __post_init__(self) -> None:
         if self.generator is not None and not isinstance(self.generator, torch.Generator):
-            hint = "Hard(torch.Generator().manual_seed(42))"
+            hint = "use Hard(torch.Generator().manual_seed(42))"
             raise ArgumentError(message("Hard()", f"generator is {self.generator!r}", hint=hint))
 
     def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:

@@ -136,12 +136,13 @@ class HardSelections(Scope):
 
         Both are (rows,), one value for each decoder sequence (row), and have gradients.
 
-        lengths: number of steps of each row, (rows,), or (B,) if all beams of an encoded source have the same
-            length. Later steps are padding and do not count. Default: all steps count. If the encoder
-            samples keys too, pass a mapping such as {"source": source_lengths, "target": target_lengths}. A
-            key of the mapping is the sequence that the queries of a site come from ("source" or "target", see
-            Role.rows), or a pattern for the names of sites. A value may be a list of tensors, one for each
-            call of the site, if the calls read different texts.
+        lengths: number of steps of each row; later steps are padding and do not count. Default: all steps
+            count. It is a tensor, (rows,), or (B,) if all rows of an encoded source have the same length. If
+            the encoder samples too, it is a dict such as {"source": source_lengths, "target":
+            target_lengths}. Here "source" and "target" name the sequence that the queries of a site come from
+            (see Role.rows); a pattern for the names of sites is also possible. The first entry that matches a
+            site is used; if none matches, all steps of the site count. For a site that is called several
+            times with different texts, the entry is a list with one tensor per call.
         """
         if not self._drawn:
             raise ArgumentError(

@@ -1,4 +1,4 @@
-"""Build a self-contained HTML document whose Content-Security-Policy allows only its own script and style."""
+"""Build a self-contained HTML document. Its Content-Security-Policy allows no other JavaScript or CSS."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ are escaped."""
 class Page(str):
     """A complete HTML document as a string; a notebook displays it in an iframe.
 
-    The iframe is sandboxed: scripts of the page run inside it, without access to the notebook or a network.
+    The iframe is sandboxed: the JavaScript of the page has no access to the notebook or a network.
 
     >>> Page("<!DOCTYPE html> ...")
     <Page of 19 characters>
@@ -46,7 +46,7 @@ def document(title: str, style: str, script: str, body: Iterable[str], images: b
     images: whether the body contains images as data URIs.
 
     The Content-Security-Policy forbids network requests, form submission and frames. With trusted types, the
-    browser also refuses any script that tries to turn text into markup.
+    browser also refuses any JavaScript that tries to turn text into markup.
     """
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
@@ -89,12 +89,15 @@ def static(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return the hash by which a Content-Security-Policy allows this inline script or style."""
+    """Return the hash by which a Content-Security-Policy allows this inline JavaScript or CSS."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def check_ending(path: Path, ending: str, hint: str) -> None:
-    """Raise ArgumentError unless the file name ends in `ending`. hint: how the hint of the error begins."""
+    """Raise ArgumentError unless the file name ends in `ending`.
+
+    hint: the beginning of the hint in the error message. An example of a valid name is appended to it.
+    """
     if path.suffix.lower() != ending:
         hint = f"{hint}: {clean(path.stem) or 'page'}{ending}"
         problem = f"{clean(path.name)!r} does not end in {ending}"

@@ -1,8 +1,8 @@
 """Write translations to one self-contained HTML page that makes no network requests.
 
 Every text is escaped, and control characters are written as Python escapes. The weights are an HTML table,
-which works without JavaScript; page.js reads that table, so the script contains no data. The
-Content-Security-Policy of the page allows only its own script and style, by their hashes.
+which works without JavaScript; page.js reads that table, so the JavaScript contains no data. The
+Content-Security-Policy of the page allows only its own JavaScript and CSS, by their hashes.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def save_page(
 ) -> None:
     """Write a page of translations to a .html file, atomically. For the other arguments, see page()."""
     path = Path(path)
-    check_ending(path, ".html", "a page is an HTML file")
+    check_ending(path, ".html", "use the ending of an HTML file")
     write_whole(path, page(entries, title, about).encode())
 
 

@@ -33,7 +33,7 @@ UNIFORM_KEYS, UNIFORM_RATIO = 4, 1.5
 exceeds UNIFORM_RATIO / S."""
 
 NOT_AVERAGED = ("self", "rollout", "long", "reading")
-"""The views that do not average over sites. Notes about the averaged weights do not apply to them."""
+"""The views that do not draw a mean over sites. They get no notes about drawn sites and uniform weights."""
 
 BETWEEN = 36.0
 """Distance between matrices on one canvas, in points."""
@@ -56,8 +56,8 @@ def picture(
         and decoder), "rollout", "player" (an animation), "long" or "reading" (one line per word of a text,
         with the earlier words shaded by its attention to them).
     site: name of an attention layer (site), with * as wildcard. If several sites match, their mean is drawn.
-        Default: the cross-attention sites. If there are none, the last site and all sites of the same kind,
-        whose names are equal up to the first dot.
+        Default: the cross-attention sites. If there are none, the last site and all sites of the same kind
+        (see Site.kind), for example all self-attention sites of the encoder.
     head: index of one head. Default: the mean over heads.
     word: the word to draw, as an index or as text: a key in the view "word", a query in the view "shaded".
     title: a line above the picture. Default: the title of `seen`, usually the target sentence.
@@ -286,5 +286,5 @@ def _past(choice: Chosen, count: int) -> NDArray[numpy.float64] | None:
 
 def _no_word(view: str, word: Word | None) -> None:
     if word is not None:
-        hint = "word=... applies to the views 'word' and 'shaded'"
+        hint = "leave out word=..., or use view='word' or view='shaded'"
         raise ArgumentError(message("picture()", f"view {view!r} draws all words", hint=hint))

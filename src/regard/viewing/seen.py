@@ -156,14 +156,16 @@ class Seen:
         )
 
     def weighted_by_values(self) -> Seen:
-        """Return a copy with each weight multiplied by the norm of its value (Kobayashi et al. 2020).
+        """Return a copy with each weight multiplied by the norm of the value vector of its key.
+
+        This follows Kobayashi et al. (2020).
 
         Sites without value norms are left out.
         """
         sites = [site for site in self.sites if site.values is not None]
         if not sites:
             problem = "no site has value norms"
-            hint = "call words() last, because it drops the value norms: seen.weighted_by_values().words()"
+            hint = "words() and weighted_by_values() drop them: seen.weighted_by_values().words(), once"
             raise ArgumentError(message("weighted_by_values()", problem, hint=hint))
         weighted = replace(self, sites=tuple(site.weighted_by_values() for site in sites))
         return weighted.noted("weights are multiplied by value norms")

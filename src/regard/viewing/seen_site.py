@@ -130,7 +130,9 @@ class Site:
         """Return a copy with each weight multiplied by the norm of the value vector of its key."""
         if self.values is None:
             problem = "this site has no value norms"
-            hint = "call weighted_by_values() before words(), which drops the value norms"
+            hint = (
+                "words() and weighted_by_values() drop them: call weighted_by_values() once, before words()"
+            )
             raise ArgumentError(message(f"{self.name}.weighted_by_values()", problem, hint=hint))
         return replace(self, weights=self.weights * self.values[:, None], values=None)
 
@@ -160,7 +162,7 @@ def real(numbers: Sequence[int]) -> list[int]:
 
 
 def taken(items: Sequence[Any], places: Iterable[int]) -> tuple[Any, ...]:
-    """Return the items at these positions."""
+    """Return the items at the positions `places`."""
     return tuple(items[place] for place in places)
 
 

@@ -48,7 +48,7 @@ class Shown:
 
 
 class Drawing(Shown):
-    """Base class of drawings that consist of lines of text."""
+    """Base class of drawings for the terminal that consist of lines of text, such as Matrix and Bars."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         for line in self.lines(Shades(console, options), options.max_width):

@@ -92,7 +92,7 @@ def _weights(name: str, attended: Any, call: str) -> NDArray[Any]:
     weights = getattr(attended, "weights", None)
     if weights is None:
         problem = f"the weights of site {name!r} were not recorded"
-        raise ArgumentError(message(call, problem, hint="use record(Look(weights=True)), the default"))
+        raise ArgumentError(message(call, problem, hint="record them with record(Look(weights=True))"))
     # A tensor is recognised by its method detach(), so that drawing does not import torch.
     array = numpy.asarray(weights.detach().cpu().float().numpy() if hasattr(weights, "detach") else weights)
     if array.ndim > 2 and array.shape[0] != 1:

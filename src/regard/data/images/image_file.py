@@ -101,7 +101,7 @@ def decode_image(content: bytes, name: str = "image", size: int | None = None) -
     except DataError:
         raise
     except UnidentifiedImageError:
-        hint = f"supported formats: {', '.join(FORMATS)}"
+        hint = f"convert it to a supported format: {', '.join(FORMATS)}"
         problem = "not an image, or not in a supported format"
         raise DataError(message(name, problem, expected="an image file", hint=hint)) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):

@@ -50,7 +50,7 @@ FAIL, DO_IT = Stem("못하", "하"), Stem("하", "하")
 
 
 class Predicate(NamedTuple):
-    """The predicate of a clause in both languages.
+    """The predicate of a clause (verb or adjective, with auxiliaries) in Korean and English.
 
     korean: the last words of the Korean clause.
     auxiliaries: English auxiliaries and "not". In a question, the first auxiliary precedes the subject.
@@ -240,9 +240,9 @@ class Rest(NamedTuple):
 
 
 def arranged(subject: Nominal, predicate: Predicate, rest: Rest, question: bool = False) -> Phrase:
-    """Put the parts of a clause in the order of each language.
+    """Put subject, predicate and the rest of a clause in the Korean and in the English word order.
 
-    question: use the English order of a question, with the first auxiliary before the subject.
+    question: whether to use the English order of a question, with the first auxiliary before the subject.
     """
     korean = subject.korean + rest.korean + predicate.korean
     first = predicate.auxiliaries

@@ -70,9 +70,9 @@ ATTACHED = re.compile(r"(?<=\w)([.,!?])(?=\s|$)")
 def tenth(source: str, version: int = VERSION) -> int:
     """Return a number from 0 to 9, computed from a hash of the Korean sentence. It determines the split.
 
-    In version 2, sentences that differ only in their final punctuation mark have the same number. Also,
-    sentences of one or two words always belong to "train", because forms such as 요리사입니다 occur only in
-    such short sentences, so that a model could not learn them otherwise.
+    In version 2 of the grammar, sentences that differ only in their final punctuation mark have the same
+    number. Also, sentences of one or two words always belong to "train", because forms such as 요리사입니다
+    occur only in these short sentences: without them in "train", a model could not learn these forms.
     """
     if version > 1:
         source = unmarked(source)

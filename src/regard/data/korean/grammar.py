@@ -127,7 +127,7 @@ CLAUSES: dict[str, tuple[Build, ...]] = {
     "but": spread({deed: 70, there_is: 5, location: 4}),
     "but, not": spread({deed: 50, quality: 16, state: 6, identity: 6, there_is: 5, location: 4}),
 }
-"""For each ending, the functions that generate a clause with this ending.
+"""For each type of clause, such as "statement" or "but", the functions that generate a clause of this type.
 
 A function is repeated to make its clauses more frequent. The key "but, not" is for negated clauses with the
 ending "but". If a clause with "but" is not negated, it has no adjective or noun as predicate: forms such as
@@ -143,7 +143,7 @@ ADDED_CLAUSES: dict[str, tuple[Build, ...]] = {
     "but": spread({errand: 3}),
     "but, not": spread({errand: 3}),
 }
-"""The functions that version 2 adds to CLAUSES, with the same keys."""
+"""The functions that version 2 of the grammar adds to CLAUSES, with the same keys."""
 
 
 def clause(dice: Dice, ending: str, negated: bool) -> Phrase:
@@ -178,7 +178,7 @@ def ended(dice: Dice, said: Phrase, mark: str) -> Phrase:
         return said
     english = said.english
     if mark == "?":
-        # In English, the auxiliary (do, is) marks a question, so it gets a possible link to the Korean mark.
+        # In English, the auxiliary (do, is) marks a question, so it gets a possible link to the Korean "?".
         english = [each._replace(possible=(*each.possible, end)) if _asks(each) else each for each in english]
     return Phrase([*said.korean, end], [*english, Gloss(end.text, end, (said.korean[-1],))])
 
@@ -193,7 +193,7 @@ def statement(dice: Dice) -> Phrase:
 
 
 def polite(dice: Dice) -> Phrase:
-    """Generate a polite sentence about the speaker: 저는 학생입니다."""
+    """Generate a polite sentence about the speaker: 저는 학생입니다, I am a student."""
     return ended(dice, clause(dice, "polite", dice.chance(0.15)), ".")
 
 
@@ -258,12 +258,15 @@ def together(dice: Dice) -> Phrase:
 
 
 def because(dice: Dice) -> Phrase:
-    """Generate a reason for not doing something: 나는 바빠서 못 갔다, I could not go because I was busy."""
+    """Generate why someone did not do something: 나는 바빠서 못 갔다, I could not go because I was busy."""
     return ended(dice, because_clauses(dice), ".")
 
 
 def so(dice: Dice) -> Phrase:
-    """Generate a reason for going: 나는 배가 고파서 식당에 갔다, I was hungry so I went to the restaurant."""
+    """Generate why someone went somewhere.
+
+    나는 배가 고파서 식당에 갔다: I was hungry so I went to the restaurant.
+    """
     return ended(dice, so_clauses(dice), ".")
 
 
@@ -271,7 +274,12 @@ JOINS = spread({"and": 13, "but": 7})
 
 
 def joined(dice: Dice, clauses: int) -> Phrase:
-    """Join clauses with -고 (and) and -지만 (but). Of two clauses joined by "but", exactly one is negated."""
+    """Generate clauses, and join them with -고 (and) and -지만 (but).
+
+    Of two clauses joined by "but", exactly one is negated.
+
+    clauses: the number of clauses.
+    """
     korean: list[Word] = []
     english: list[Gloss] = []
     negated = dice.chance(0.15)
@@ -312,7 +320,7 @@ SENTENCES: dict[Callable[[Dice], Phrase], int] = {
 """The functions that generate a sentence, one for each construction, and their relative frequencies."""
 
 ADDED_SENTENCES: dict[Callable[[Dice], Phrase], int] = {old_style: 3, so: 10}
-"""The constructions that version 2 adds to SENTENCES, and their relative frequencies.
+"""The constructions that version 2 of the grammar adds to SENTENCES, and their relative frequencies.
 
 old_style is in SENTENCES too; for version 2, its two frequencies are added.
 """

@@ -196,7 +196,7 @@ PLACES = {
 }
 
 REVISED_PLACES = {"카페": Place("카페", "café", "(at) (a) café", "(to) (a) café")}
-"""Places that version 2 translates differently: "went to a café" instead of "went to the cafe"."""
+"""Places that version 2 of the grammar translates differently: "to a café" instead of "to the cafe"."""
 
 PRONOUNS = {
     each[0]: Person(*each)
@@ -222,7 +222,7 @@ NAMES = tuple(
 )
 
 NEW_NAMES = (Person("최웅준", "Woongjun", "Woongjun", "he", "he"),) * 2
-"""Names that version 2 adds. A name is repeated to make it more frequent."""
+"""Names that version 2 of the grammar adds. A name is repeated to make it more frequent."""
 
 ELDERS = tuple(
     Person(f"{owner} {korean}", f"{whose}/1 {english}", f"{whose}/1 {english}", "he", pronoun)

@@ -96,7 +96,7 @@ class Dice:
     def pick(self, options: Sequence[Option], added: Sequence[Option] = ()) -> Option:
         """Pick one of the options at random, all with the same probability.
 
-        added: further options, which are used only by version 2.
+        added: further options, which are used only by version 2 of the grammar.
         """
         if added and self.version > 1:
             options = (*options, *added)
@@ -108,7 +108,7 @@ class Dice:
 
 
 def spread(weights: Mapping[Option, int]) -> tuple[Option, ...]:
-    """Repeat each option as often as its weight says, so that Dice.pick() picks it with this frequency.
+    """Repeat each option as often as its weight says, so that Dice.pick() picks it more or less often.
 
     >>> spread({"often": 3, "rarely": 1})
     ('often', 'often', 'often', 'rarely')

@@ -110,7 +110,6 @@ class Frame(NamedTuple):
     """A verb with the words that can be used with it. A verb may have several Frames.
 
     verb: the verb.
-
     objects: the nouns that can be its object.
     places: where the action can happen.
     goals: where the motion can lead to, for verbs of motion.

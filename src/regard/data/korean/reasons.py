@@ -34,7 +34,7 @@ CAUSES = spread({"state": 4, "weather": 3, "noun": 2})
 
 
 def because_clauses(dice: Dice) -> Phrase:
-    """Generate a reason for not doing something: 나는 바빠서 못 갔다, I could not go because I was busy."""
+    """Generate why someone did not do something: 나는 바빠서 못 갔다, I could not go because I was busy."""
     how = dice.pick(CAUSES)
     ending = "polite" if dice.chance(0.1) else "statement"
     subject = someone(dice, ending)

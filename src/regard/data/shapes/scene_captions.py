@@ -105,7 +105,9 @@ def all_captions(scene: Scene) -> list[str]:
 
 
 def is_valid(scene: Scene, caption: str) -> bool:
-    """Whether a caption follows the grammar and is true of the scene; a full stop at its end is ignored.
+    """Whether a caption follows the grammar of captions (see the module) and is true of the scene.
+
+    A full stop at its end is ignored.
 
     A caption is true if each of its noun phrases can be assigned a different object of the scene, so that all
     attributes, relations and places hold.
@@ -139,7 +141,7 @@ def word_regions(scene: Scene, caption: str) -> list[Region | None]:
     assignments = statement.assignments(scene) if statement else []
     if statement is None or not assignments:
         problem = f"the caption {printable(caption)[:80]!r} is not true of the scene"
-        hint = "check captions with is_valid() first"
+        hint = "check the caption with is_valid(scene, caption) first"
         raise ArgumentError(message("word_regions()", problem, hint=hint))
     regions: list[Region | None] = [None] * len(caption.split())
     for at, phrases in statement.content.items():

@@ -42,7 +42,7 @@ Kind = tuple[str, str, str]
 KINDS: tuple[Kind, ...] = tuple(
     (size, colour, shape) for size in SIZES for colour in COLOURS for shape in SHAPES
 )
-"""All kinds of objects: size, colour and shape."""
+"""All kinds of objects: every combination of a size, a colour and a shape."""
 
 BACKGROUNDS = range(225, 256)
 TINTS = range(-12, 13)
@@ -189,7 +189,8 @@ def has_held_out(scene: Scene) -> bool:
 def eighth(scene: Scene) -> int:
     """Return a number from 0 to 7, computed from a hash of the scene. It determines the split.
 
-    The hash depends on the name and the square of each object, but not on the order of the objects.
+    The hash depends on the name (size, colour and shape) and the place (one of 3 x 3 squares) of each object,
+    but not on the order of the objects.
     """
     content = " ".join(sorted(f"{each.name} {each.row} {each.column}" for each in scene.objects))
     return hashlib.blake2b(content.encode(), digest_size=8).digest()[0] % 8

@@ -39,7 +39,7 @@ BYTES = len(SPECIALS) + 256
 
 LARGEST = 32_000
 COVERED = 0.9995
-"""The most frequent characters become tokens, until they make up this fraction of the text.
+"""The most frequent characters become tokens of a subword vocabulary, up to this fraction of the text.
 
 For rarer characters, see OFTEN. Characters that are not tokens are encoded as bytes.
 """

@@ -23,9 +23,10 @@ DAMAGED = "the file is damaged, or not a tokenizer: restore it, or train the tok
 
 
 class Listed(Tokenizer):
-    """A tokenizer with a list of words or characters as vocabulary. Others become UNK.
+    """A tokenizer with a list of words or characters as vocabulary.
 
-    This is the base class of Words, ClosedWords and Characters.
+    Words or characters that are not in the list become UNK. This is the base class of Words, ClosedWords and
+    Characters.
 
     tokens: the vocabulary without special tokens, the most frequent token first.
     most: the maximum vocabulary size if train_tokenizer() gets no size.

@@ -263,7 +263,7 @@ class TranslationTask(RunTask):
             yield self._sampled(batch, epoch) if self._lines is not None else batch
 
     def _sampled(self, batch: Batch, epoch: int) -> Batch:
-        """Return the batch with sampled subwords, which depend on the seed, the epoch and the pair."""
+        """Return the batch with texts split into subwords at random, by seed, epoch and pair number."""
         assert self._lines is not None
         numbers, longest = batch.index.tolist(), self.settings.data.max_length
         sources, targets = [], []

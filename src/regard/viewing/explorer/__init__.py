@@ -59,7 +59,7 @@ def explore(seen: Drawable, path: str | Path | None = None, title: str = "") -> 
     """
     seen = seen_of(seen, "explore()")
     if path is not None:
-        check_ending(Path(path), ".html", "a page is an HTML file")
+        check_ending(Path(path), ".html", "use the ending of an HTML file")
     style = static("entry.css") + static("page.css") + static("explorer/explorer.css")
     script = "\n".join(static(f"explorer/{name}.js") for name in SCRIPTS)
     heading = title or seen.title or TITLE

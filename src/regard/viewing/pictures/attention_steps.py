@@ -62,9 +62,9 @@ def steps(
 ) -> Picture:
     """Draw one attention call step by step, with the numbers in the cells.
 
-    query: (T, D).
-    key: (S, D).
-    value: (S, E).
+    query: (T, D), the query vectors.
+    key: (S, D), the key vectors.
+    value: (S, E), the value vectors.
     score: the score function: "dot", "scaled_dot" or "cosine". If `scores` is set, a name or formula of your
         own, which is written above the scores.
     scores: (T, S), the scores, if you computed them with another score function; -inf for masked keys.

@@ -32,8 +32,10 @@ MANY = 4000
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle.
+    """A rectangle in a picture.
 
+    x, y: the top left corner.
+    fill: the colour.
     edge: the colour of the border; "" for no border.
     round: the radius of the corners.
     crisp: whether to draw without antialiasing, so that there is no gap between adjacent boxes. It has an
@@ -59,7 +61,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Words:
-    """A line of text.
+    """A line of text in a picture.
 
     x: the horizontal position of the start, the middle or the end of the text, as `anchor` says.
     y: the vertical position of the middle of the text.
@@ -96,7 +98,10 @@ class Words:
 
 @dataclass(frozen=True)
 class Curve:
-    """A cubic Bézier curve: start, two control points, end."""
+    """A cubic Bézier curve in a picture.
+
+    points: its start, two control points, and its end.
+    """
 
     points: tuple[tuple[float, float], ...]
     color: str = DARK
@@ -114,8 +119,9 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Raster:
-    """An image, scaled to a rectangle.
+    """An image that is scaled to a rectangle of a picture.
 
+    x, y: the top left corner of the rectangle.
     pixels: (h, w, 3), uint8.
     smooth: whether to interpolate between pixels.
     """

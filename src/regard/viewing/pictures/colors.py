@@ -1,4 +1,4 @@
-"""The colours of pictures, and an estimate of the width of a text that needs no font file.
+"""The colours of pictures, and an estimate of the width of a text without reading font files.
 
 Larger numbers have darker colours, so that pictures work in greyscale, in print and for colour-blind readers.
 Negative numbers have a second hue, and their minus sign is always printed.

@@ -99,7 +99,7 @@ class Written(NamedTuple):
 
 def needs(name: str) -> ArgumentError:
     """Return the error for a missing package, matplotlib or Pillow."""
-    hint = f"{install_command('view')}; .svg files need no package"
+    hint = f"{install_command('view')}, or save as .svg, which needs no package"
     return ArgumentError(
         message("save()", f"PNG, PDF and GIF files need {name}, which is not installed", hint=hint)
     )

@@ -54,7 +54,7 @@ def matching(seen: Seen, site: str | None = None) -> list[Site]:
     """
     if not seen.sites:
         problem = "there are no sites: the model has no attention, or its weights were not recorded"
-        hint = "use the layers of regard.layers; MultiHead.from_torch() converts an nn.MultiheadAttention"
+        hint = "use the layers of regard.layers; convert nn.MultiheadAttention with MultiHead.from_torch()"
         if seen.long:
             problem = "there are only sites of long sequences (Seen.long)"
             hint = "draw them with view='long'"
@@ -181,7 +181,7 @@ def _unknown(word: str, words: Sequence[str], side: str, others: Sequence[str]) 
     hint = ""
     if side and _index_of(word, list(map(_bare, map(_plain, others))), "") is not None:
         other = "target" if side == "source" else "source"
-        hint = f"{clean(word)!r} is a {other} word; here a {side} word is expected"
+        hint = f"choose a {side} word; {clean(word)!r} is a {other} word"
     kind = f"{side} word" if side else "word"
     return UnknownName(kind, clean(word), {clean(_plain(each)) for each in words}, hint=hint)
 
