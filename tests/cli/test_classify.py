@@ -115,7 +115,7 @@ def test_every_line_is_classified_whatever_it_contains(command, run, hostile):
     said = command("classify", run, hostile, "--at-once", 5)
     assert said.status == 0 and len(said.lines) == len(lines)
     assert "2 lines" in said.err and "UTF-8" in said.err
-    assert "line 13: truncated to 20 of 10000 tokens" in said.err
+    assert "line 13: truncated to 20 of 10,000 tokens" in said.err
     records = list(map(json.loads, command("classify", run, hostile, "--json").lines))
     assert [each["label"] or "" for each in records] == [line.split("\t")[0] for line in said.lines]
 

@@ -43,7 +43,7 @@ def test_every_line_is_scored_whatever_it_contains(command, trained, hostile, tm
     assert result.status == 0 and len(result.lines) == len(lines)
     assert all(math.isfinite(float(line)) and float(line) < 0 for line in result.lines)
     assert "4 lines" in result.err and "UTF-8" in result.err
-    assert re.search("line 13: .*49 of 10000", result.err)
+    assert re.search("line 13: .*49 of 10,000", result.err)
     assert len(command("score", trained, *both, "--tokens").lines) == len(lines)
 
 

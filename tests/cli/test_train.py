@@ -71,7 +71,7 @@ def test_train_translate_and_resume(command, here: Path):
     again = command("train", "--output", "runs/x", "--resume")
     assert again.status == 0 and "resumed at step 4" in again.err
     refused = trained(command, "--steps", 4)
-    assert refused.status == 2 and "there is a run in this folder already\nhint: --resume" in refused.err
+    assert refused.status == 2 and "runs/x" in refused.err and "--resume" in refused.err
 
 
 def test_dry_run_prints_an_estimate_and_writes_nothing(command, here: Path):

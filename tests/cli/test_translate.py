@@ -42,7 +42,7 @@ def test_one_output_line_per_hostile_line(command, trained, hostile, tmp_path, o
     assert len(written) == count == len(links.read_text().split("\n")) - 1
     assert "2 lines" in result.err and "UTF-8" in result.err
     assert "<script>alert" not in page.read_text(encoding="utf-8")
-    note = "line 13: split into" if "split" in options else "line 13: truncated to 59 of 10000 tokens"
+    note = "line 13: split into" if "split" in options else "line 13: truncated to 59 of 10,000 tokens"
     assert note in result.err and f"Wrote {page}" in result.err
 
 

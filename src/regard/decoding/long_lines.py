@@ -103,7 +103,7 @@ def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = No
 
 def truncated(tokens: Sequence[int], words: Sequence[int], room: int) -> tuple[Part, str]:
     """Truncate a line to `room` tokens. Return the part and a note for the user."""
-    return Part(tuple(tokens[:room]), tuple(words[:room])), f"truncated to {room} of {len(tokens)} tokens"
+    return Part(tuple(tokens[:room]), tuple(words[:room])), f"truncated to {room:,} of {len(tokens):,} tokens"
 
 
 def encode_truncated(

@@ -197,7 +197,7 @@ class TextClassifier:
             texts = []
             for row, tokens in enumerate(self.tokenizer.encode_lines(side)):
                 if len(tokens) >= self.longest:
-                    notes[row].append(f"truncated to {self.longest - 1} of {len(tokens)} tokens")
+                    notes[row].append(f"truncated to {self.longest - 1:,} of {len(tokens):,} tokens")
                     tokens = tokens[: self.longest - 1]
                 uncovered = not self.tokenizer.uncovered.isdisjoint(tokens)
                 texts.append(
