@@ -85,11 +85,12 @@ class ImageEncoder(nn.Module):
 class ConvolutionalEncoder(ImageEncoder):
     """A small convolutional network, trained together with the captioner.
 
-    Each stage halves height and width: a 3 x 3 convolution with stride 2, group normalisation and ReLU. Then
-    residual 3 x 3 convolutions follow, x + relu(norm(convolution(x))), so that a feature vector sees the
-    neighbourhood of its place. The coordinates of a place, from -1 to 1, are two more input channels of the
-    first convolution after the stages, so that a feature vector knows its place (Liu et al. 2018). Last,
-    each feature vector is normalised to mean 0 and variance 1 (layer normalisation).
+    Each stage halves height and width: a 3 x 3 convolution with stride 2, group normalisation and ReLU. One
+    3 x 3 convolution follows, so that a feature vector sees the neighbourhood of its place. It has the
+    coordinates of each place, from -1 to 1, as two more input channels, so that a feature vector knows its
+    place (Liu et al. 2018). Then residual 1 x 1 convolutions follow, x + relu(norm(convolution(x))); with
+    3 x 3 convolutions, more places would see the same object. Last, each feature vector is normalised to mean
+    0 and variance 1 (layer normalisation).
 
     features: F, the size of a feature vector.
     channels: number of channels of the first stage; each later stage has twice as many, at most `features`.
@@ -113,7 +114,7 @@ class ConvolutionalEncoder(ImageEncoder):
             _layer(before, after, stride=2) for before, after in zip(inputs, outputs, strict=False)
         )
         self.first = _layer(inputs[-1] + 2, features)
-        self.blocks = nn.ModuleList(_layer(features, features) for _ in range(blocks))
+        self.blocks = nn.ModuleList(_layer(features, features, size=1) for _ in range(blocks))
 
     def map_size(self, height: int, width: int) -> tuple[int, int]:
         for _ in self.stages:
@@ -133,9 +134,9 @@ class ConvolutionalEncoder(ImageEncoder):
         return functional.layer_norm(places_BhwF, places_BhwF.shape[-1:]).movedim(-1, 1)
 
 
-def _layer(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-    """A 3 x 3 convolution, normalisation over all channels and places of an image, and ReLU."""
-    convolution = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+def _layer(inputs: int, outputs: int, stride: int = 1, size: int = 3) -> nn.Sequential:
+    """A convolution (3 x 3 by default), normalisation over all channels and places of an image, and ReLU."""
+    convolution = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
     return nn.Sequential(convolution, nn.GroupNorm(1, outputs), nn.ReLU())
 
 

@@ -38,10 +38,10 @@ def test_the_corpus_is_reproducible_and_depends_on_seed_split_and_index():
 
 def test_these_captions_never_change():
     assert [shapes(split, 1)[0].captions[0] for split in SPLITS] == [
-        "a small black triangle in the middle",
-        "a large black triangle left of a large black circle",
-        "a large purple cross at the top right",
-        "a large red triangle left of a small yellow cross",
+        "a large black circle right of a small purple cross",
+        "a large green circle left of a large yellow triangle",
+        "a large red triangle at the top right and a small black circle at the left",
+        "a small yellow cross at the left and a small red triangle in the middle",
     ]
 
 

@@ -8,7 +8,9 @@ The grammar of a caption, where [ ] is optional and * means any number of times:
     relation = "left of" | "right of" | "above" | "below"
     place    = "at the top left" | ... | "in the middle"
 
-Generated captions have one clause with a relation or a place, and their objects have a size and a colour.
+Generated captions name objects in reading order, from top left to bottom right, as people tend to do. So the
+next object to name follows from the picture and the caption so far, and it is known where a captioner should
+look before each word. Each object in a generated caption has a size and a colour.
 """
 
 from __future__ import annotations
@@ -87,21 +89,25 @@ class Region(NamedTuple):
 def all_captions(scene: Scene) -> list[str]:
     """Return all captions that the corpus may contain for a scene.
 
-    There is one caption for each relation between two objects, and one for the place of each object.
+    The captions describe the first two objects in reading order (by row, then by column, of the 3 x 3
+    squares): one or two relations between them, the place of the first object, and the places of both.
 
     >>> first = SceneObject("small", "red", "circle", x=10, y=10, tint=(214, 40, 40))
     >>> second = SceneObject("large", "blue", "square", x=10, y=50, tint=(40, 80, 214))
-    >>> all_captions(Scene((first, second)))  # doctest: +NORMALIZE_WHITESPACE
-    ['a small red circle above a large blue square', 'a large blue square below a small red circle',
-     'a small red circle at the top left', 'a large blue square at the bottom left']
+    >>> for caption in all_captions(Scene((second, first))):
+    ...     print(caption)
+    a small red circle above a large blue square
+    a small red circle at the top left
+    a small red circle at the top left and a large blue square at the bottom left
     """
+    first, second = sorted(scene.objects, key=lambda each: (each.row, each.column))[:2]
     related = [
         f"a {first.name} {relation} a {second.name}"
-        for first, second in itertools.permutations(scene.objects, 2)
         for relation, holds in RELATIONS.items()
         if holds(first, second)
     ]
-    return related + [f"a {each.name} {each.place}" for each in scene.objects]
+    place = f"a {first.name} {first.place}"
+    return [*related, place, f"{place} and a {second.name} {second.place}"]
 
 
 def is_valid(scene: Scene, caption: str) -> bool:

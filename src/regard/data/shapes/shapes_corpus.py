@@ -28,10 +28,10 @@ from regard.errors import ArgumentError, UnknownName, message
 
 __all__ = ["CAPTIONS", "HELD_OUT", "SPLITS", "VERSION", "Shapes", "ShapesExample", "has_held_out", "shapes"]
 
-VERSION = 1
+VERSION = 2
 """Version of the corpus. Any change of the pictures or captions needs a new version."""
 
-CAPTIONS = 4
+CAPTIONS = 3
 """Maximum number of captions of a picture. Every scene has at least this many different captions."""
 
 HELD_OUT = frozenset({("blue", "circle"), ("green", "square"), ("red", "triangle"), ("yellow", "cross")})
@@ -100,7 +100,7 @@ class Shapes:
 
     >>> corpus = Shapes("test", count=2, seed=0)
     >>> corpus[0].captions[0]
-    'a large purple cross at the top right'
+    'a large red triangle at the top right and a small black circle at the left'
     >>> corpus.images([1]).shape
     torch.Size([1, 3, 64, 64])
     """
@@ -170,7 +170,7 @@ def shapes(split: str = "train", count: int = 10000, seed: int = 0, captions: in
         circles) that do not occur in "train" and "valid"; "held-out" has only objects of these pairs.
     count: number of pictures. A larger count only adds pictures at the end.
     seed: random seed. The same split, seed and index always give the same picture and captions.
-    captions: number of captions of each picture, 1 to 4, all different.
+    captions: number of captions of each picture, 1 to 3, all different.
 
     Do not flip or crop these pictures: captions contain "left", "right", "top" and "bottom".
 
