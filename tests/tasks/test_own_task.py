@@ -135,7 +135,7 @@ def test_log_and_show_of_an_own_task_use_its_unit(points: Path, tmp_path: Path, 
 def test_perplexity_and_unit_of_every_task():
     assert {name: (find_task(name).counted, find_task(name).has_perplexity) for name in TASKS} == {
         "translation": ("target tokens", True),
-        "language": ("target tokens", True),
+        "language": ("tokens", True),
         "classification": ("texts", False),
         "captioning": ("target tokens", True),
     }

@@ -56,7 +56,7 @@ def test_data_report_is_printed_and_logged(tmp_path: Path, capsys):
 
 def test_training_in_the_folder_of_another_run_raises(run_copy: Path, data: dict[str, list[str]]):
     before = bits(run_copy)
-    with pytest.raises(ArgumentError, match=r"(?s)run.*hint: --resume"):
+    with pytest.raises(ArgumentError, match=r"(?s)run.*hint: .*--resume"):
         train(settings(data), run_copy)
     (run_copy / "config.toml").unlink()
     with pytest.raises(DataError, match=r"checkpoints, .*config\.toml"):

@@ -165,7 +165,7 @@ def test_alignments_of_a_guided_run_come_from_the_guided_layer(
     ("sections", "message"),
     [
         ({"training": {"guided_alignment": 1.0}}, "no alignments"),
-        ({"model": {"name": "seq2seq"}}, "seq2seq"),
+        ({"model": {"name": "seq2seq"}}, "training.guided_alignment"),
         ({"training": {"guided_alignment": 1.0, "compile": True}}, "compiled model"),
     ],
 )
