@@ -27,6 +27,7 @@ PLACES = {
     "multi30k": "[Training](training.md)",
     "tatoeba": "[Training](training.md)",
     "classification": "[Text classification](classification.md)",
+    "language": "[Language models](language-models.md)",
 }
 """The page that reports each kind of result."""
 
@@ -147,6 +148,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "lost": lost,
     "recurrent": partial(report, "recurrent"),
     "classification": partial(report, "classification"),
+    "language": partial(report, "language"),
     "results": others,
 }
 
