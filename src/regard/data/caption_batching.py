@@ -28,7 +28,8 @@ AHEAD = 4
 class EncodedCaptions:
     """The captions of images as token ids. Each caption is a sample of its own.
 
-    captions: a Side with all captions. image_rows: (N,), the index of the image of each caption.
+    captions: a Side with all captions.
+    image_rows: (N,), the index of the image of each caption.
     truncated: number of captions that were cut because they have too many tokens.
 
     >>> captions = EncodedCaptions(Side.of([[7, 8], [9], [5]]), numpy.array([0, 0, 1]))

@@ -39,7 +39,8 @@ class ImageBatch(Batch):
     ) -> ImageBatch:
         """Create a batch from images (B, ...) and the token ids of one caption for each image.
 
-        captions: without BOS and EOS; None for inference. index: position of each sample in its dataset.
+        captions: without BOS and EOS; None for inference.
+        index: position of each sample in its dataset.
         """
         if captions is not None and len(captions) != len(image):
             problem = f"there are {len(image)} images and {len(captions)} captions"

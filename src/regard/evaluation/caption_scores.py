@@ -16,7 +16,8 @@ __all__ = ["Pointing", "caption_scores", "exact_captions", "pointing"]
 def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Score]:
     """Compute the scores of captions by name: cider, bleu1, bleu2, bleu3, bleu4 and bleu.
 
-    captions: one caption for each image. references: for each image, one or more references.
+    captions: one caption for each image.
+    references: for each image, one or more references.
 
     bleu1 to bleu4 have no brevity penalty, as in Xu et al. 2015; bleu is that of sacreBLEU, lowercased.
 
@@ -48,7 +49,9 @@ class Pointing(NamedTuple):
     """How often the attention of a content word points to its gold region.
 
     accuracy: the fraction of content words whose cell with the largest weight contains a pixel of the gold
-    region. chance: the same fraction for a random cell. words: number of content words.
+        region.
+    chance: the same fraction for a random cell.
+    words: number of content words.
     """
 
     accuracy: float
@@ -59,7 +62,9 @@ class Pointing(NamedTuple):
 def pointing(captions: Sequence[str], maps: Sequence[Any], scenes: Sequence[Scene]) -> Pointing:
     """Compute the pointing accuracy of the attention of captions of the built-in corpus `shapes`.
 
-    captions: the captions. maps: for each caption, the attention of each word, (T, h, h). scenes: the scenes.
+    captions: the captions.
+    maps: for each caption, the attention of each word, (T, h, h).
+    scenes: the scenes.
 
     Cell (i, j) of the map covers the rows of pixels from 64 i / h to 64 (i + 1) / h, and the columns from
     64 j / h to 64 (j + 1) / h. A caption that is not true of its scene has no gold regions and is left out.

@@ -47,7 +47,10 @@ def read_forward_kernel(
 ):  # fmt: skip
     """Read the tapes of one sequence: steps first to last - 1, in tiles of STEPS, with an online softmax.
 
-    query: (B, hidden). keys: (B, S, hidden). values: (B, S, size). vector: (hidden,).
+    query: (B, hidden).
+    keys: (B, S, hidden).
+    values: (B, S, size).
+    vector: (hidden,).
     scores, totals, reads: written; (B, S), (B,) and (B, size). If first = last, reads is 0.
     """
     row = tl.program_id(0).to(tl.int64)
@@ -86,8 +89,10 @@ def read_backward_kernel(
 ):  # fmt: skip
     """Backward pass of read_forward_kernel.
 
-    dreads: the gradient of `reads`. dkeys, dvalues: with the strides of keys and values; added to.
-    dquery: written. dvector: (B, hidden), added to.
+    dreads: the gradient of `reads`.
+    dkeys, dvalues: with the strides of keys and values; added to.
+    dquery: written.
+    dvector: (B, hidden), added to.
     """
     row = tl.program_id(0).to(tl.int64)
     at_key, at_value = tl.arange(0, HIDDEN), tl.arange(0, SIZE)
@@ -126,8 +131,10 @@ def cell_forward_kernel(
 ):  # fmt: skip
     """Compute the gates, the cell and the state of one step.
 
-    gates: (B, 4 width or 5 width), overwritten with the activations. reads: c~ in its second half.
-    added: (B, width), if ADDED; multiplied by the fifth gate, if DEPTH. values: receives [h; c].
+    gates: (B, 4 width or 5 width), overwritten with the activations.
+    reads: c~ in its second half.
+    added: (B, width), if ADDED; multiplied by the fifth gate, if DEPTH.
+    values: receives [h; c].
     """
     row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there, at = columns < width, row * gates_row + columns
@@ -160,8 +167,10 @@ def cell_backward_kernel(
 ):  # fmt: skip
     """Backward pass of cell_forward_kernel.
 
-    dvalues: the gradients of [h; c]. dgates: written, the gradients of the arguments of the activations.
-    dreads: the gradient of c~ is written to its second half. dadded: written, if ADDED.
+    dvalues: the gradients of [h; c].
+    dgates: written, the gradients of the arguments of the activations.
+    dreads: the gradient of c~ is written to its second half.
+    dadded: written, if ADDED.
     """
     row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there, at = columns < width, row * gates_row + columns

@@ -206,7 +206,9 @@ def cell(gates_BG: Tensor, read_BE: Tensor, added_BM: Tensor | None, value_BE: T
     """Compute the gates, c_t and h_t of one step.
 
     gates_BG: the arguments of the activations of i, f, o, c^ and perhaps r; overwritten with the activations.
-    read_BE: [h~; c~]. added_BM: see lstmn_steps(). value_BE: receives [h_t; c_t].
+    read_BE: [h~; c~].
+    added_BM: see lstmn_steps().
+    value_BE: receives [h_t; c_t].
     """
     if by_kernel(gates_BG):
         from regard.kernels import lstmn_step

@@ -263,8 +263,8 @@ def doubly_stochastic_penalty(weights: Tensor, lengths: Tensor) -> Tensor:
     The penalty is small if each location of the image gets a total weight of about 1 over the words of the
     caption. The caller multiplies it with lambda and adds it to the loss.
 
-    weights: (B, T, L), from Captioner.logits_and_weights(). lengths: (B,), number of words of each caption;
-    later rows of `weights` are padding.
+    weights: (B, T, L), from Captioner.logits_and_weights().
+    lengths: (B,), number of words of each caption; later rows of `weights` are padding.
 
     In the example, the total weights of the two locations are 1.5 and 0.5.
 

@@ -27,8 +27,9 @@ THREADS = 8
 class Pixels:
     """N square images of the same size. pixels[rows] is a uint8 tensor (B, 3, size, size).
 
-    size: width and height in pixels. array: all images, (N, 3, size, size), or None if they are decoded when
-    they are needed. read: decodes one image, given its index; needed if there is no array.
+    size: width and height in pixels.
+    array: all images, (N, 3, size, size), or None if they are decoded when they are needed.
+    read: decodes one image, given its index; needed if there is no array.
 
     >>> pixels = Pixels(4, torch.zeros(9, 3, 4, 4, dtype=torch.uint8))
     >>> len(pixels), pixels[[3, 3]].shape, pixels.in_memory

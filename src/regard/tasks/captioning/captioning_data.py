@@ -51,9 +51,13 @@ LISTED = 3
 class CaptionData:
     """Images with their captions.
 
-    name: where they come from. names: the name of each image. captions: the captions of each image.
-    pixels: the images. scenes: the scene of each picture of the built-in corpus, otherwise None.
-    places: for messages, the file and line of each image. remarks: what was left out, for the log.
+    name: where they come from.
+    names: the name of each image.
+    captions: the captions of each image.
+    pixels: the images.
+    scenes: the scene of each picture of the built-in corpus, otherwise None.
+    places: for messages, the file and line of each image.
+    remarks: what was left out, for the log.
     """
 
     name: str

@@ -59,8 +59,9 @@ def plan_captioning(
 ) -> Plan:
     """Return the plan of a run, the same in all processes.
 
-    given: the settings that are known so far. timed: measure the speed even if the budget is in steps or
-    epochs. If it is in minutes, the speed is always measured.
+    given: the settings that are known so far.
+    timed: measure the speed even if the budget is in steps or epochs. If it is in minutes, the speed is
+        always measured.
     """
     training = given.get("training", {})
     group = processes.world * training.get("accumulation_steps", 1)

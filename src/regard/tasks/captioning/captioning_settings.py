@@ -27,20 +27,26 @@ Splits = Annotated[list[str], BeforeValidator(_listed)]
 class ImageData(Section):
     """The images and caption files, and how they are prepared.
 
-    train_file, valid_file: caption files: TSV, JSON lines, or JSON in the layout of COCO or Karpathy. images:
-    the folder of images; by default, the folder of the caption file. valid_images: the folder of the images
-    of valid_file, if it is another one. format: tsv, jsonl, coco or karpathy; by default, it follows from the
-    file. split, valid_split: the splits to train and to validate on, if the caption file has splits; by
-    default, train and val, valid or dev. held_out: number of training images to hold out if there is no
-    validation set. built_in: "shapes", a generated corpus, instead of files. pictures: number of training
-    pictures of the built-in corpus (default: 10,000).
+    train_file, valid_file: caption files: TSV, JSON lines, or JSON in the layout of COCO or Karpathy.
+    images: the folder of images; by default, the folder of the caption file.
+    valid_images: the folder of the images of valid_file, if it is another one.
+    format: tsv, jsonl, coco or karpathy; by default, it follows from the file.
+    split, valid_split: the splits to train and to validate on, if the caption file has splits; by default,
+        train and val, valid or dev.
+    held_out: number of training images to hold out if there is no validation set.
+    built_in: "shapes", a generated corpus, instead of files.
+    pictures: number of training pictures of the built-in corpus (default: 10,000).
     empty, missing, damaged: what to do with a caption without words, an image file that does not exist, and
-    an image file that cannot be decoded: "error", or "skip" to leave it out.
-    image_size: width and height in pixels of the images that the model reads. crop_margin: images are decoded
-    with so many more pixels, and a random part of them is read in training. flip: mirror half of the images
-    in training; do not use it if captions contain "left" or "right". workers: number of threads that prepare
-    batches. lowercase: convert captions to lower case. tokenizer: word, unigram, bpe or character.
-    vocab_size: vocabulary size. max_length: maximum number of tokens of a caption; longer ones are truncated.
+        an image file that cannot be decoded: "error", or "skip" to leave it out.
+    image_size: width and height in pixels of the images that the model reads.
+    crop_margin: number of pixels by which decoded images are wider and higher than image_size; in training, a
+        random crop is read.
+    flip: mirror half of the images in training; do not use it if captions contain "left" or "right".
+    workers: number of threads that prepare batches.
+    lowercase: convert captions to lower case.
+    tokenizer: word, unigram, bpe or character.
+    vocab_size: vocabulary size.
+    max_length: maximum number of tokens of a caption; longer ones are truncated.
     """
 
     train_file: list[str] | None = None
@@ -128,8 +134,9 @@ class CaptioningTraining(Training):
 class CaptioningEvaluation(Section):
     """How a captioner is evaluated during training.
 
-    images: number of validation images that are captioned. beam_size: 1 is greedy search. samples: number of
-    captions shown.
+    images: number of validation images that are captioned.
+    beam_size: 1 is greedy search.
+    samples: number of captions shown.
     """
 
     images: Whole = 500

@@ -73,10 +73,14 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 class CaptioningReport:
     """The scores of the captions of a run.
 
-    data: where the images come from. run: the run folder and the step of the checkpoint. images: number of
-    images. scores: CIDEr-D and BLEU by name. exact: for the built-in corpus, the fraction of captions that
-    are true. pointing: for the built-in corpus, the pointing accuracy of the attention. map_size: the height
-    and width of the feature map. erasure: the effect of hiding regions, if it was measured.
+    data: where the images come from.
+    run: the run folder and the step of the checkpoint.
+    images: number of images.
+    scores: CIDEr-D and BLEU by name.
+    exact: for the built-in corpus, the fraction of captions that are true.
+    pointing: for the built-in corpus, the pointing accuracy of the attention.
+    map_size: the height and width of the feature map.
+    erasure: the effect of hiding regions, if it was measured.
     """
 
     data: str

@@ -17,7 +17,7 @@ CHUNK = 64
 
 
 def features_fit(encoder: ImageEncoder, images: int, size: int) -> bool:
-    """Return whether the feature vectors of so many images fit in memory, see memory_limit()."""
+    """Return whether the feature vectors of `images` images of size x size pixels fit in memory_limit()."""
     height, width = encoder.map_size(size, size)
     return 4 * images * height * width * encoder.features <= memory_limit()
 
@@ -25,7 +25,9 @@ def features_fit(encoder: ImageEncoder, images: int, size: int) -> bool:
 class FeatureCache:
     """The feature vectors of images, in float32 on the CPU; computed when they are first needed.
 
-    encoder: a frozen image encoder. pixels: the images. size: width and height that the encoder reads.
+    encoder: a frozen image encoder.
+    pixels: the images.
+    size: width and height that the encoder reads.
     """
 
     def __init__(self, encoder: ImageEncoder, pixels: Pixels, size: int):

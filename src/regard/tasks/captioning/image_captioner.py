@@ -199,7 +199,9 @@ class ImageCaptioner:
     def erase_regions(self, captions: Sequence[Caption], k: int = 1, samples: int = 3) -> RegionErasure:
         """Measure how much each word depends on the region that it attends to; see erase_regions().
 
-        captions: captions with attention. k: number of cells to hide. samples: number of random cells.
+        captions: captions with attention.
+        k: number of cells to hide.
+        samples: number of random cells.
         """
 
         def log_probabilities(images: Any, index: int) -> Tensor:

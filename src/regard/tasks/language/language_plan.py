@@ -37,7 +37,7 @@ TRANSFORMER_WINDOW = 128
 
 WINDOWS = 4
 """Minimum number of windows in a stream (one of the parallel parts of the text). A text that is too short
-for STREAMS streams of so many windows is divided into fewer streams."""
+for STREAMS streams of WINDOWS windows is divided into fewer streams."""
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
 """Batch size in tokens on each kind of device, for models that carry no recurrent state between batches."""

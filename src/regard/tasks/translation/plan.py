@@ -36,7 +36,7 @@ FILLED = 0.9
 """Estimated fraction of a batch that is not padding, on the side (source or target) with more tokens."""
 
 STEPS = 800
-"""Smallest number of steps of a planned run. The largest batch size with which the run still has so many
+"""Smallest number of steps of a planned run. The largest batch size with which the run has at least STEPS
 steps is chosen; runs with fewer steps do not converge."""
 
 BATCHES = {"cpu": (512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 8192)}
