@@ -15,7 +15,7 @@ from typing import Any
 from regard.errors import ArgumentError, UnknownName, message
 from regard.select.hard import Best, Hard, StraightThrough
 from regard.select.selection import LOOKS, Select, Selection, softmax
-from regard.select.soft import Gate, Given, LocalP, Soft
+from regard.select.soft import Gate, Given, Linear, LocalP, Soft
 from regard.select.sparse import Sparse
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Given",
     "Hard",
     "LOOKS",
+    "Linear",
     "LocalP",
     "SELECTIONS",
     "Select",

@@ -1,4 +1,4 @@
-"""Selections that give every visible key a weight (softmax, gate, local-p), or use fixed weights (Given)."""
+"""Selections that weight every visible key (softmax, gate, linear, local-p), or have fixed weights (Given)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.errors import ArgumentError, message
 from regard.select.selection import LOOKS, Select, Selection, softmax
 
-__all__ = ["Gate", "Given", "LocalP", "Soft"]
+__all__ = ["Gate", "Given", "Linear", "LocalP", "Soft"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,29 @@ class Gate(Select):
         return Selection(
             torch.where(visible_BHTS, torch.sigmoid(torch.where(visible_BHTS, scores_BHTS, 0.0)), 0.0)
         )
+
+
+@dataclass(frozen=True)
+class Linear(Select):
+    """The scores themselves as weights, without softmax: attention that is linear in its scores.
+
+    weight_s = score_s
+
+    Memory networks start their training in this way (linear start, Sukhbaatar et al. 2015, section 4.1).
+
+    >>> import regard, torch
+    >>> from regard.select import Linear
+    >>> x = torch.tensor([[2.0], [-1.0]])
+    >>> regard.attention(x, x, score=regard.Dot(), select=Linear(), look=regard.Look(weights=True)).weights
+    tensor([[ 4., -2.],
+            [-2.,  1.]])
+    """
+
+    looks: ClassVar[tuple[str, ...]] = Gate.looks
+    why_not: ClassVar[str] = Gate.why_not
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        return Selection(torch.where(visible_BHTS, scores_BHTS, 0.0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,253 @@
+"""File formats of stories with questions. The reader of a format yields StoryQuestions.
+
+To add a format, write its function and add a line to FORMATS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.data.read_text import read_lines
+from regard.errors import DataError, message, printable, shown
+from regard.files.untrusted import parse_json
+
+__all__ = ["FORMATS", "StoryQuestion", "question_of_json", "sentences_of", "words_of"]
+
+_WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
+_NUMBERED = re.compile(r"([0-9]{1,9})[ \t]+(.*)")
+
+BABI = "a number, a space and a sentence, or a question, an answer and supporting facts separated by tabs"
+"""What a line of a bAbI file contains, for error messages."""
+
+
+@dataclass(frozen=True)
+class StoryQuestion:
+    """A question about a story.
+
+    sentences: the sentences of the story that come before the question, oldest first.
+    question: the question.
+    answer: the answer, in lower case; None if it is not known. "milk,football" is one answer.
+    facts: the indices of the supporting facts in `sentences`, from 0, in the order of the file.
+    task: the name of the task, such as "qa1_single-supporting-fact".
+    place: file and line, for messages.
+    group: the number of the story. Questions about the same story have the same number.
+    """
+
+    sentences: tuple[str, ...]
+    question: str
+    answer: str | None
+    facts: tuple[int, ...]
+    task: str
+    place: str
+    group: int
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a sentence in lower case, without punctuation.
+
+    >>> words_of("Mary went back to the hallway.")
+    ['mary', 'went', 'back', 'to', 'the', 'hallway']
+    """
+    return _WORD.findall(text.lower())
+
+
+def babi(path: Path, task: str, group: int) -> Iterator[StoryQuestion]:
+    """Yield the questions of a file in the format of the bAbI tasks (Weston et al. 2015).
+
+    Each line has a number, which starts again at 1 for each story. A line without tabs is a sentence. A line
+    with tabs is a question, a tab, the answer, and optionally a tab and the numbers of the supporting facts.
+
+    group: the number of the first story of the file.
+    """
+    sentences: list[str] = []
+    indices: dict[int, int] = {}  # number of a line in its story -> index of the sentence
+    last = 0
+    for at, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        place = f"{shown(path)}, line {at}"
+        number, text = _numbered(line, place)
+        if number == 1:
+            group += bool(last)
+            sentences, indices = [], {}
+        elif number != last + 1:
+            expected = f"{last + 1}, or 1 for a new story" if last else "1"
+            raise DataError(message(place, f"the number of the line is {number}", expected=expected))
+        last = number
+        if "\t" not in text:
+            _check_words(text, place, "the sentence")
+            indices[number] = len(sentences)
+            sentences.append(text.strip())
+            continue
+        question, answer, *more = (part.strip() for part in text.split("\t"))
+        if len(more) > 1:
+            raise DataError(message(place, f"{len(more) + 2} columns", expected=BABI))
+        facts = _line_numbers(more[0] if more else "", indices, place)
+        yield _checked(tuple(sentences), question, answer, facts, task, place, group)
+
+
+def json_lines(path: Path, task: str, group: int) -> Iterator[StoryQuestion]:
+    """Yield the questions of a file with one JSON object per line.
+
+    story: a list of sentences, or a text with one sentence per line.
+    question, answer: texts.
+    facts: optional, the numbers of the supporting sentences, from 1.
+    task: optional, the name of the task; the default is the argument `task`.
+    """
+    for at, line in enumerate(read_lines(path), 1):
+        if line.strip():
+            place = f"{shown(path)}, line {at}"
+            yield question_of_json(line, place, task, group)
+            group += 1
+
+
+FORMATS: dict[str, Callable[[Path, str, int], Iterator[StoryQuestion]]] = {
+    "babi": babi,
+    "jsonl": json_lines,
+}
+"""All file formats of stories by name."""
+
+FIELDS = ("story", "question", "answer", "facts", "task")
+
+
+def question_of_json(
+    line: str, place: str, task: str = "", group: int = 0, *, answered: bool = True
+) -> StoryQuestion:
+    """Return the question of a line that is a JSON object.
+
+    place: file and line, for error messages.
+    task: the name of the task if the object has no field "task".
+    group: the number of the story.
+    answered: whether the field "answer" is required.
+
+    >>> line = '{"story": ["A cat sat.", "It slept."], "question": "Who slept?", "answer": "cat", '
+    >>> question_of_json(line + '"facts": [2]}', "x.jsonl, line 1").facts
+    (1,)
+    """
+    try:
+        row = parse_json(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(message(place, f"not valid JSON: {error}")) from None
+    if not isinstance(row, dict):
+        raise DataError(message(place, "the line is not a JSON object", expected='{"story": ...}'))
+    for name in row:
+        if name not in FIELDS:
+            problem = f"unknown field {printable(str(name))[:80]!r}"
+            raise DataError(message(place, problem, expected=f"the fields {', '.join(FIELDS)}"))
+    sentences = sentences_of(row.get("story"), place)
+    facts = _json_facts(row.get("facts"), len(sentences), place)
+    answer = row.get("answer")
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        answer = str(answer)
+    if answer is not None and not isinstance(answer, str):
+        problem = f"the answer is of type {type(answer).__name__}"
+        raise DataError(message(place, problem, expected="a string"))
+    if answered or answer is not None:
+        return _checked(
+            sentences,
+            _text(row, "question", place),
+            answer or "",
+            facts,
+            _task(row, task, place),
+            place,
+            group,
+        )
+    question = _text(row, "question", place)
+    _check_words(question, place, "the question")
+    return StoryQuestion(sentences, question, None, facts, _task(row, task, place), place, group)
+
+
+def sentences_of(story: Any, place: str) -> tuple[str, ...]:
+    """Return the sentences of a story: of a list of sentences, or of a text with one sentence per line.
+
+    >>> sentences_of("Mary went home.\\nShe slept.\\n", "story.txt")
+    ('Mary went home.', 'She slept.')
+    """
+    if isinstance(story, str):
+        story = story.splitlines()
+    if not isinstance(story, list | tuple) or not all(isinstance(each, str) for each in story):
+        problem = "there is no story" if story is None else f"the story is of type {type(story).__name__}"
+        expected = "a list of sentences, or a text with one sentence per line"
+        raise DataError(message(place, problem, expected=expected))
+    sentences = tuple(each.strip() for each in story if each.strip())
+    if not sentences:
+        raise DataError(message(place, "the story is empty", expected="at least one sentence"))
+    for each in sentences:
+        _check_words(each, place, "the sentence")
+    return sentences
+
+
+def _numbered(line: str, place: str) -> tuple[int, str]:
+    found = _NUMBERED.fullmatch(line.strip())
+    if found is None:
+        problem = f"the line does not start with a number: {printable(line.strip())[:60]!r}"
+        raise DataError(message(place, problem, expected=BABI))
+    return int(found[1]), found[2]
+
+
+def _line_numbers(text: str, indices: dict[int, int], place: str) -> tuple[int, ...]:
+    """Return the indices of the sentences that the supporting facts of a bAbI question name."""
+    facts = []
+    for part in text.split():
+        if not (part.isascii() and part.isdecimal() and len(part) < 10):
+            problem = f"the supporting fact {printable(part)[:40]!r} is not a number"
+            raise DataError(message(place, problem, expected="numbers of lines of this story"))
+        if int(part) not in indices:
+            problem = f"the supporting fact {int(part)} does not exist"
+            known = ", ".join(map(str, list(indices)[:20])) or "none, because the story is empty"
+            expected = f"the number of a sentence before the question: {known}"
+            raise DataError(message(place, problem, expected=expected))
+        facts.append(indices[int(part)])
+    return tuple(facts)
+
+
+def _json_facts(facts: Any, sentences: int, place: str) -> tuple[int, ...]:
+    if facts is None:
+        return ()
+    if not isinstance(facts, list) or not all(type(each) is int for each in facts):
+        raise DataError(message(place, "facts is not a list of integers", expected="[1, 3], for example"))
+    for each in facts:
+        if not 1 <= each <= sentences:
+            problem = f"the supporting fact {each} does not exist"
+            raise DataError(message(place, problem, expected=f"the number of a sentence, 1 to {sentences}"))
+    return tuple(each - 1 for each in facts)
+
+
+def _text(row: dict[str, Any], name: str, place: str) -> str:
+    value = row.get(name)
+    if not isinstance(value, str):
+        problem = f"there is no {name}" if value is None else f"{name} is of type {type(value).__name__}"
+        raise DataError(message(place, problem, expected="a string"))
+    return value.strip()
+
+
+def _task(row: dict[str, Any], default: str, place: str) -> str:
+    return default if row.get("task") is None else _text(row, "task", place)
+
+
+def _check_words(text: str, place: str, what: str) -> None:
+    if not words_of(text):
+        raise DataError(message(place, f"{what} has no words: {printable(text)[:60]!r}"))
+
+
+def _checked(
+    sentences: tuple[str, ...],
+    question: str,
+    answer: str,
+    facts: tuple[int, ...],
+    task: str,
+    place: str,
+    group: int,
+) -> StoryQuestion:
+    """Return the question, or raise DataError if its story, its text or its answer is empty."""
+    if not sentences:
+        problem = "the story is empty: there is no sentence before the question"
+        raise DataError(message(place, problem, expected="at least one sentence"))
+    _check_words(question, place, "the question")
+    if not answer:
+        raise DataError(message(place, "the answer is empty", expected=BABI))
+    return StoryQuestion(sentences, question, answer.lower(), facts, task, place, group)

@@ -1,0 +1,165 @@
+"""SentenceEffects: the probability of an answer without each sentence of the story."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from regard.errors import printable
+from regard.evaluation.erasure import in_nats
+from regard.viewing.html_document import safe
+
+__all__ = ["SentenceEffect", "SentenceEffects", "StoryErasure"]
+
+ROWS = 12
+"""Maximum number of sentences in the printed table: those whose absence changes the probability the most."""
+
+
+@dataclass(frozen=True)
+class SentenceEffect:
+    """The probability of the answer without one sentence.
+
+    index: the index of the sentence in the story, from 0.
+    sentence: the sentence.
+    weight: the sum of its weights over all hops; None if they were not recorded.
+    probability: the probability of the answer if the sentence is masked in every hop.
+    """
+
+    index: int
+    sentence: str
+    weight: float | None
+    probability: float
+
+
+@dataclass(frozen=True)
+class SentenceEffects:
+    """How the probability of an answer changes without each sentence; print() shows it as a table.
+
+    answer: the answer.
+    probability: the probability of the answer with all sentences.
+    sentences: the probability without each sentence.
+
+    >>> effect = SentenceEffect(1, "Mary went home.", 0.9, 0.25)
+    >>> print(SentenceEffects("home", 0.75, (effect,)))
+       sentence         weight  p(home) if hidden
+    2  Mary went home.   0.900     0.250 (-0.500)
+    """
+
+    answer: str
+    probability: float
+    sentences: tuple[SentenceEffect, ...]
+
+    def summary(self) -> str:
+        """Return a sentence for a caption: the sentence without which the answer is least probable."""
+        if not self.sentences:
+            return ""
+        lowest = min(self.sentences, key=lambda each: each.probability)
+        change = f"from {self.probability:.3f} to {lowest.probability:.3f}"
+        sentence = repr(printable(lowest.sentence))
+        return (
+            f"hiding sentence {lowest.index + 1}, {sentence}, changes the probability of "
+            f"{printable(self.answer)} {change}, the lowest of all sentences"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the effects as a dict for JSON. Sentences are numbered from 1."""
+        rows = [
+            {"number": each.index + 1, "weight": each.weight, "probability": each.probability}
+            for each in self.sentences
+        ]
+        return {"answer": self.answer, "probability": self.probability, "sentences": rows}
+
+    def html(self) -> str:
+        """Return the effects as an HTML table, with escaped text."""
+        rows = "".join(
+            f'<tr><th scope="row" dir="auto" lang="">{safe(each.sentence)}</th>'
+            f"<td>{self._change(each)}</td></tr>"
+            for each in self._largest()
+        )
+        return f"<table><tbody>{rows}</tbody></table>"
+
+    def __rich__(self) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        table.add_column("", justify="right")
+        table.add_column("sentence", overflow="fold")
+        weighted = any(each.weight is not None for each in self.sentences)
+        if weighted:
+            table.add_column("weight", justify="right")
+        table.add_column(Text(f"p({printable(self.answer)}) if hidden"), justify="right")
+        for each in self._largest():
+            weight = [f"{each.weight:.3f}" if each.weight is not None else ""] if weighted else []
+            table.add_row(str(each.index + 1), Text(printable(each.sentence)), *weight, self._change(each))
+        return table
+
+    def __str__(self) -> str:
+        file = io.StringIO()
+        Console(file=file, width=100).print(self)
+        return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+    def _largest(self) -> list[SentenceEffect]:
+        """Return at most ROWS sentences with the largest effects, in the order of the story."""
+        order = sorted(self.sentences, key=lambda each: -abs(self.probability - each.probability))[:ROWS]
+        return sorted(order, key=lambda each: each.index)
+
+    def _change(self, each: SentenceEffect) -> str:
+        return f"{each.probability:.3f} ({each.probability - self.probability:+.3f})"
+
+
+@dataclass(frozen=True)
+class StoryErasure:
+    """How much the answers depend on the sentences that the hops attend to.
+
+    looked: for each question, the decrease of the log-probability of the answer, in nats, if the sentence
+        with the largest weight is masked in every hop.
+    random: the decrease if another sentence, sampled at random, is masked.
+    facts: the decrease if a supporting fact is masked; NaN for a question without known facts.
+    skipped: number of questions that were not measured, because their story has one sentence only.
+
+    >>> print(StoryErasure((2.0, 4.0), (0.5, 0.0), (3.0, math.nan), 1))
+    hiding the most attended sentence lowers the log-probability of the answer by 3.0 nats on average;
+    another sentence by 0.25; a supporting fact by 3.0 (2 questions)
+    """
+
+    looked: tuple[float, ...]
+    random: tuple[float, ...]
+    facts: tuple[float, ...] = ()
+    skipped: int = 0
+
+    def means(self) -> dict[str, float | None]:
+        """Return the mean of each measurement in nats; None if there is none."""
+        return {name: _mean(getattr(self, name)) for name in ("looked", "random", "facts")}
+
+    @property
+    def better(self) -> float:
+        """The fraction of questions for which `looked` is larger than `random`."""
+        wins = [looked > other for looked, other in zip(self.looked, self.random, strict=True)]
+        return sum(wins) / len(wins) if wins else math.nan
+
+    def __str__(self) -> str:
+        if not self.looked:
+            return "the stories have too few sentences to measure the effect of hiding a sentence"
+        known = {name: mean for name, mean in self.means().items() if mean is not None}
+        texts = dict(zip(known, in_nats(*known.values()), strict=True))
+        facts = f"; a supporting fact by {texts['facts']}" if "facts" in texts else ""
+        lowered = f"lowers the log-probability of the answer by {texts['looked']} nats on average"
+        count = f"{len(self.looked):,} question{'s' * (len(self.looked) != 1)}"
+        first = f"hiding the most attended sentence {lowered};\nanother sentence by {texts['random']}{facts}"
+        return f"{first} ({count})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the means as a dict for JSON."""
+        better = None if math.isnan(self.better) else self.better
+        return {"questions": len(self.looked), "skipped": self.skipped, **self.means(), "better": better}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    known = [each for each in values if not math.isnan(each)]
+    return float(numpy.mean(known)) if known else None

@@ -1,0 +1,233 @@
+"""StoryAnswer: the answer of a memory network to a question about a story, and the attention of each hop.
+
+print(result) prints the answer; rich.print(result) and notebooks draw every hop over the story;
+result.save("x.html") writes a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
+
+from regard.errors import printable
+from regard.evaluation.sentence_effects import SentenceEffects
+from regard.files.atomic_io import write_whole
+from regard.roles import BySite
+from regard.viewing import Picture, Seen, Site, hops
+from regard.viewing.html_document import check_ending, document, safe, static
+from regard.viewing.picture import noted
+
+__all__ = ["NO_FURTHER_FACT", "StoryAnswer", "save_answers"]
+
+LISTED = 5
+"""Maximum number of answers whose probabilities are printed, the most probable first."""
+
+NO_FURTHER_FACT = "(no further fact)"
+"""The label of key 0 of a supervised memory network."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StoryAnswer:
+    """The answer to a question about a story.
+
+    answer: the most probable answer.
+    probabilities: maps each answer to its probability.
+    sentences: the sentences that the model has read, oldest first.
+    question: the question.
+    attention: maps the site of each hop to its weights (1, S), or (1, 1 + S) for a supervised network, whose
+        key 0 is "no further fact"; empty if nothing was recorded.
+    true_answer: the true answer, if it is known.
+    facts: the indices of the true supporting facts in `sentences`, if they are known.
+    effects: the probability of the answer without each sentence; None if it was not measured.
+    unknown: words of the story and the question that the vocabulary does not have.
+    notes: messages for the user.
+    place: file and line of the question; "" if it does not come from a file.
+
+    >>> weights = BySite({"hop.1": numpy.array([[0.1, 0.9]])})
+    >>> result = StoryAnswer("home", {"home": 0.75, "garden": 0.25}, ("Ann sat.", "Mary went home."),
+    ...     "Where is Mary?", weights)
+    >>> result, str(result), result.probability, result.hops.tolist()
+    (StoryAnswer('home', 0.75, 'Where is Mary?'), 'home', 0.75, [[0.1, 0.9]])
+    """
+
+    answer: str
+    probabilities: dict[str, float]
+    sentences: tuple[str, ...]
+    question: str
+    attention: BySite[NDArray[Any]] = field(default_factory=BySite)
+    true_answer: str | None = None
+    facts: tuple[int, ...] = ()
+    effects: SentenceEffects | None = None
+    unknown: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    place: str = ""
+
+    @property
+    def probability(self) -> float:
+        """The probability of the answer."""
+        return self.probabilities[self.answer]
+
+    @property
+    def ranked(self) -> list[tuple[str, float]]:
+        """All answers with their probabilities, the most probable first."""
+        return sorted(self.probabilities.items(), key=lambda item: -item[1])
+
+    @property
+    def hops(self) -> NDArray[numpy.float64]:
+        """The weights of each hop for the keys named in `memories`, (K, S) or (K, 1 + S)."""
+        weights = [each.reshape(1, -1) for each in self.attention.values()]
+        return numpy.concatenate(weights).astype(numpy.float64) if weights else numpy.zeros((0, 0))
+
+    @property
+    def memories(self) -> tuple[str, ...]:
+        """The keys of each hop: the sentences, in a supervised network after "no further fact"."""
+        more = self.hops.shape[1] - len(self.sentences)
+        return (*(NO_FURTHER_FACT,) * max(more, 0), *self.sentences)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as a dict for JSON: answer, probabilities, story, question and hops.
+
+        The numbers of facts and of hidden sentences are those of the sentences in "story", from 1.
+        """
+        known = {} if self.true_answer is None else {"true_answer": self.true_answer}
+        facts = {"facts": [fact + 1 for fact in self.facts]} if self.facts else {}
+        effects = {} if self.effects is None else {"without": self.effects.to_dict()["sentences"]}
+        shift = len(self.memories) - len(self.sentences)
+        weights = {site: each.reshape(-1).tolist()[shift:] for site, each in self.attention.items()}
+        return {
+            "question": self.question,
+            "answer": self.answer,
+            "probability": self.probability,
+            **known,
+            "probabilities": dict(self.ranked),
+            "story": list(self.sentences),
+            **facts,
+            "hops": weights,
+            **effects,
+            "unknown": list(self.unknown),
+            "notes": list(self.notes),
+        }
+
+    def picture(self) -> Picture | None:
+        """Draw the weights of every hop over the story; None if the attention was not recorded."""
+        if not len(self.hops):
+            return None
+        true = set(self.facts)
+        shift = len(self.memories) - len(self.sentences)
+        labels = [f"{each} *" if at - shift in true else each for at, each in enumerate(self.memories)]
+        drawn = hops(self.hops, labels, self.question, self.summary())
+        return noted(drawn, *(["* a supporting fact"] if true else []), *self.all_notes)
+
+    def seen(self, title: str = "") -> Seen:
+        """Return the attention of all hops as arrays with the sentences, to draw, explore or save."""
+        sites = []
+        columns = self.memories
+        numbers = tuple(range(len(columns)))
+        for name, weights in self.attention.items():
+            role = self.attention.role(name)
+            rows = (self.question,)
+            sites.append(Site(name, weights.reshape(1, -1), rows, columns, None, (0,), numbers, role))
+        heading = title or f"{self.question} {self.answer}"
+        return Seen(tuple(sites), columns, (self.question,), numbers, (0,), heading, self.all_notes)
+
+    def save(self, path: str | Path, title: str = "An answer") -> None:
+        """Write an HTML page with the story, the question, the answer and a picture of every hop.
+
+        The page is a single file and loads nothing from the network.
+
+        path: the file to write; it must end in .html.
+        title: the title of the page.
+        """
+        save_answers(path, [self], title)
+
+    def __str__(self) -> str:
+        return self.answer
+
+    def __repr__(self) -> str:
+        return f"StoryAnswer({self.answer!r}, {self.probability:.4g}, {self.question!r})"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        drawn = self.picture()
+        if drawn is None:
+            yield Text(printable(self.question))
+            yield Text(f"answer: {self.summary()}", "bold")
+            for note in self.all_notes:
+                yield Text(printable(note), "dim")
+        else:
+            yield drawn
+        if self.effects is not None and self.effects.sentences:
+            yield Text()
+            yield self.effects
+
+    def _repr_html_(self) -> str:
+        lines = ['<div class="regard">', f"<style>{static('entry.css')}</style>", *self._html(), "</div>"]
+        return "\n".join(lines) + "\n"
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """The notes, with one more for unknown words and one for the effect of hiding a sentence."""
+        more = f" and {len(self.unknown) - 5} more" if len(self.unknown) > 5 else ""
+        words = f"not in the vocabulary: {', '.join(map(repr, self.unknown[:5]))}{more}"
+        effect = () if self.effects is None else (self.effects.summary(),)
+        return (*self.notes, *((words,) if self.unknown else ()), *filter(None, effect))
+
+    def summary(self) -> str:
+        """Return the answer and the most probable answers as one line of text."""
+        chances = ", ".join(f"{printable(name)} {chance:.3f}" for name, chance in self.ranked[:LISTED])
+        more = f", and {len(self.ranked) - LISTED} more" if len(self.ranked) > LISTED else ""
+        true = "" if self.true_answer is None else f"; the true answer is {printable(self.true_answer)}"
+        return f"{printable(self.answer)} ({chances}{more}{true})"
+
+    def _html(self) -> Iterator[str]:
+        """Yield the lines of an HTML list. Texts are escaped."""
+        yield "<dl>"
+        yield f'<dt>question</dt><dd class="source" dir="auto" lang="">{safe(self.question)}</dd>'
+        yield f'<dt>answer</dt><dd class="target" dir="auto" lang="">{safe(self.answer)}</dd>'
+        if self.true_answer is not None:
+            wrong = "" if self.true_answer == self.answer else " (the answer of the model is wrong)"
+            yield f'<dt>true answer</dt><dd dir="auto" lang="">{safe(self.true_answer)}{wrong}</dd>'
+        drawn = self.picture()
+        if drawn is None:
+            story = "<br>".join(map(safe, self.sentences))
+            yield f'<dt>story</dt><dd dir="auto" lang="">{story}</dd>'
+        else:
+            yield f"<dt>hops</dt><dd>{drawn.svg('attention of each hop to the sentences of the story')}</dd>"
+        cells = "".join(
+            f'<tr><th scope="row">{safe(name)}</th><td>{chance:.3f}</td></tr>'
+            for name, chance in self.ranked[:LISTED]
+        )
+        yield f"<dt>probability</dt><dd><table><tbody>{cells}</tbody></table></dd>"
+        if self.effects is not None and self.effects.sentences:
+            yield f"<dt>without a sentence</dt><dd>{self.effects.html()}</dd>"
+        for note in self.all_notes:
+            yield f'<dt>note</dt><dd dir="auto">{safe(note)}</dd>'
+        yield "</dl>"
+
+
+def save_answers(
+    path: str | Path, results: Sequence[StoryAnswer], title: str = "Answers", about: str = ""
+) -> None:
+    """Write an HTML page of answered questions, with a picture of every hop for each.
+
+    path: the file to write; it must end in .html.
+    results: the answers.
+    title: the title of the page.
+    about: a line of text below the title.
+
+    The page is a single file and loads nothing from the network.
+    """
+    path = Path(path)
+    check_ending(path, ".html", "answers are written as a page")
+    style = static("entry.css") + static("page.css")
+    body = ["<header>", f'<h1 dir="auto">{safe(title)}</h1>', f"<p>{safe(about)}</p>" * bool(about)]
+    body += ["</header>", "<main>"]
+    for result in results:
+        body += ["<article>", *result._html(), "</article>"]
+    write_whole(path, document(title, style, "", [*body, "</main>"]).encode())

@@ -1,0 +1,117 @@
+"""Encode sentences as sums of word embeddings: bag of words, or position encoding (memory networks).
+
+Both encodings are linear in the embeddings. With a small vocabulary, they are one matrix product of word
+counts and embeddings, which is faster than a table lookup for each word, and its gradient has no atomic
+additions, so that two runs on a GPU give the same bits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.errors import UnknownName
+
+__all__ = ["DENSE_WORDS", "ENCODINGS", "encode_sentences", "position_weights"]
+
+ENCODINGS = ("position", "bag")
+"""The names of the encodings."""
+
+DENSE_WORDS = 2048
+"""If the vocabulary has at most this many words, sentences are encoded by a matrix product of word counts."""
+
+KNOWN = 2
+"""The first id of a word: the ids below are padding and unknown words, whose embedding is zero."""
+
+
+def position_weights(words: int, width: int) -> Tensor:
+    """Return the weights of the position encoding, (words, width).
+
+    l_kj = (1 - j/J) - (k/d)(1 - 2j/J)                 (Sukhbaatar et al. 2015, section 4.1)
+
+    words: the number of words J of the sentence; word j is 1 to J.
+    width: the embedding size d; dimension k is 1 to d.
+
+    >>> position_weights(2, 4)
+    tensor([[0.5000, 0.5000, 0.5000, 0.5000],
+            [0.2500, 0.5000, 0.7500, 1.0000]])
+    """
+    place_J1 = torch.arange(1, words + 1)[:, None] / words
+    part_d = torch.arange(1, width + 1) / width
+    return (1 - place_J1) - part_d * (1 - 2 * place_J1)
+
+
+def encode_sentences(tokens: Tensor, tables: Tensor, encoding: str = "position") -> Tensor:
+    """Encode sentences with one or more embedding tables.
+
+    m = sum_j l_j * (A x_j)     position encoding, with the weights l of position_weights(), elementwise
+    m = sum_j A x_j             bag of words
+
+    tokens: (..., W), word ids, padded with 0. Padding and unknown words (id 1) have the embedding zero, but
+        an unknown word counts as a word of its sentence: the other words keep their positions.
+    tables: (n, V, D), the embedding tables.
+    encoding: "position" or "bag".
+
+    Returns (..., n, D).
+
+    >>> tables = torch.ones(1, 5, 2)
+    >>> encode_sentences(torch.tensor([[3, 4, 3, 0]]), tables, "bag")
+    tensor([[[3., 3.]]])
+    >>> encode_sentences(torch.tensor([3, 4]), tables) - position_weights(2, 2).sum(0)
+    tensor([[0., 0.]])
+    """
+    if encoding not in ENCODINGS:
+        raise UnknownName("encoding", encoding, ENCODINGS)
+    count, vocabulary, width = tables.shape
+    side_VM = tables.permute(1, 0, 2).reshape(vocabulary, count * width)
+    known_W = (tokens >= KNOWN).to(tables.dtype)
+    place_W = torch.arange(1, tokens.shape[-1] + 1, device=tokens.device, dtype=tables.dtype) * known_W
+    words_1 = (tokens > 0).sum(-1, keepdim=True).clamp(min=1)
+    part_M = (torch.arange(1, width + 1, device=tokens.device, dtype=tables.dtype) / width).repeat(count)
+    if vocabulary <= DENSE_WORDS:
+        sum_M = _dense(tokens, side_VM, known_W, place_W, words_1, part_M, encoding)
+    else:
+        sum_M = _looked_up(tokens, side_VM, known_W, place_W, words_1, part_M, encoding)
+    return sum_M.unflatten(-1, (count, width))
+
+
+def _dense(
+    tokens: Tensor,
+    side_VM: Tensor,
+    known_W: Tensor,
+    place_W: Tensor,
+    words_1: Tensor,
+    part_M: Tensor,
+    encoding: str,
+) -> Tensor:
+    """Encode by a matrix product of word counts.
+
+    The position encoding is sum_j (1 - k/d) a_j - (1 - 2k/d) (j/J) a_j for the embeddings a_j. So it needs
+    the count of each word, and the sum of its positions. Both are integers, so that their sums are exact in
+    any order.
+    """
+    zeros_V = known_W.new_zeros(*tokens.shape[:-1], len(side_VM))
+    counts_V = torch.scatter_add(zeros_V, -1, tokens, known_W)
+    if encoding == "bag":
+        return counts_V @ side_VM
+    places_V = torch.scatter_add(zeros_V, -1, tokens, place_W) / words_1
+    both_2V = torch.cat((counts_V, places_V), -1)
+    return both_2V @ torch.cat((side_VM * (1 - part_M), side_VM * (2 * part_M - 1)))
+
+
+def _looked_up(
+    tokens: Tensor,
+    side_VM: Tensor,
+    known_W: Tensor,
+    place_W: Tensor,
+    words_1: Tensor,
+    part_M: Tensor,
+    encoding: str,
+) -> Tensor:
+    """Encode by looking up the embedding of each word, for vocabularies that are too large for _dense()."""
+    embedded_WM = torch.nn.functional.embedding(tokens, side_VM)
+    counted_M = (known_W.unsqueeze(-2) @ embedded_WM).squeeze(-2)
+    if encoding == "bag":
+        return counted_M
+    placed_M = ((place_W / words_1).unsqueeze(-2) @ embedded_WM).squeeze(-2)
+    return counted_M * (1 - part_M) + placed_M * (2 * part_M - 1)

@@ -1,0 +1,248 @@
+"""MemoryNetwork: answer a question about a story in several hops over it (Sukhbaatar et al. 2015)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention import attention
+from regard.data.story_batch import StoryBatch
+from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.layers.sentence_encoding import ENCODINGS, encode_sentences
+from regard.masks import padding
+from regard.roles import Role
+from regard.scores import Dot
+from regard.select import Linear, Select, Soft
+
+__all__ = [
+    "DEVIATION",
+    "FIRST_ANSWER",
+    "STORY_MEMORY",
+    "TYINGS",
+    "MemoryNetwork",
+    "check_sizes",
+    "encode_ages",
+    "hop_site",
+    "sentence_ages",
+    "shifted_ages",
+]
+
+STORY_MEMORY = Role("memory", "question", "story")
+"""The role of the attention of a memory network: the question attends to the sentences of the story."""
+
+TYINGS = ("adjacent", "layer-wise")
+"""How the embedding tables of the hops are shared."""
+
+FIRST_ANSWER = 2
+"""The word id of the first answer; the ids of the answers are consecutive, and 0 and 1 are special."""
+
+DEVIATION = 0.1
+"""Standard deviation of the initial weights (section 4.2)."""
+
+_DOT, _SOFT, _LINEAR = Dot(), Soft(), Linear()
+
+
+class MemoryNetwork(nn.Module):
+    """End-to-end memory network: soft attention over the sentences of a story, in several hops.
+
+    m_i = sum_j l_j * A x_ij + T_A(i),  c_i = sum_j l_j * C x_ij + T_C(i)     (section 4.1)
+    u   = sum_j l_j * B q_j
+    p_i = softmax(u . m_i),  o = sum_i p_i c_i                                (eq. 1 and 2)
+    u^{k+1} = u^k + o^k   (adjacent),   u^{k+1} = H u^k + o^k   (layer-wise)  (eq. 4, section 2.2)
+    a   = softmax(W u^{K+1})                                                  (eq. 3)
+
+    x_ij is word j of sentence i, q_j word j of the question, and l_j are the weights of the encoding.
+
+    vocabulary_size: number of words, including padding (id 0) and unknown words (id 1).
+    answers: number of answers. Their word ids are 2, 3 and so on.
+    sentences: maximum number of sentences of a story.
+    width: embedding size d.
+    hops: number of hops K.
+    tying: "adjacent": A^1 = B, A^{k+1} = C^k, W^T = C^K. "layer-wise": all A^k are equal, and all C^k.
+    encoding: "position" (position encoding) or "bag" (bag of words).
+    time: whether sentences have a temporal encoding T_A(i), T_C(i), where i = 1 is the last sentence.
+    noise: in training, up to this fraction of empty sentences is inserted into each story at random places,
+        so that the temporal encodings do not overfit (random noise). An empty sentence only makes the
+        sentences before it older.
+
+    A batch with linear=True is computed without softmax in the hops (linear start).
+
+    Differs from the paper: the softmax of the output has the answers of the training set as classes, not all
+    words; W^T = C^K has one row for each answer.
+
+    Hop k has the site "hop.k", with one query, the question, and one key for each sentence.
+
+    >>> model = MemoryNetwork(vocabulary_size=9, answers=3, sentences=4, width=5, hops=2)
+    >>> batch = StoryBatch.collate([[[5, 6], [7]], [[6]]], [[8, 5], [7]])
+    >>> model(batch).shape
+    torch.Size([2, 3])
+    """
+
+    small_steps = True
+    facts_needed = False
+    """Whether training needs the supporting facts."""
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        answers: int,
+        sentences: int = 50,
+        *,
+        width: int = 20,
+        hops: int = 3,
+        tying: str = "adjacent",
+        encoding: str = "position",
+        time: bool = True,
+        noise: float = 0.1,
+    ):
+        super().__init__()
+        call = "MemoryNetwork()"
+        check_sizes(call, vocabulary_size, answers, sentences)
+        positive(call, width=width, hops=hops)
+        if tying not in TYINGS:
+            raise UnknownName("tying", tying, TYINGS)
+        if encoding not in ENCODINGS:
+            raise UnknownName("encoding", encoding, ENCODINGS)
+        if not isinstance(time, bool):
+            raise ArgumentError(message(call, f"time is {time!r}", expected="true or false"))
+        if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise <= 1:
+            raise ArgumentError(message(call, f"noise is {noise!r}", expected="0 <= noise <= 1"))
+        self.vocabulary_size, self.answers, self.sentences = vocabulary_size, answers, sentences
+        self.width, self.hops, self.tying = width, hops, tying
+        self.encoding, self.noise = encoding, noise
+        adjacent = tying == "adjacent"
+        tables = hops + 1 if adjacent else 3
+        self.embedding = nn.Parameter(torch.empty(tables, vocabulary_size, width).normal_(0, DEVIATION))
+        times = torch.empty(tables if adjacent else 2, sentences, width).normal_(0, DEVIATION)
+        self.time = nn.Parameter(times) if time else None
+        self.between = None if adjacent else nn.Linear(width, width, bias=False)
+        self.output = None if adjacent else nn.Linear(width, answers, bias=False)
+        for layer in (self.between, self.output):
+            if layer is not None:
+                nn.init.normal_(layer.weight, 0, DEVIATION)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The site of each hop, in order."""
+        return tuple(hop_site(hop) for hop in range(self.hops))
+
+    def forward(self, batch: StoryBatch) -> Tensor:
+        """Return the logits of the answers, (B, answers)."""
+        memory_BSnD, state_BD = self._encoded(batch)
+        if self.time is not None:
+            memory_BSnD = self._with_time(memory_BSnD, batch.lengths)
+        select: Select = _LINEAR if batch.linear else _SOFT
+        visible = padding(batch.lengths)
+        for hop in range(self.hops):
+            keys, values = (hop, hop + 1) if self.between is None else (0, 1)
+            attended = attention(
+                state_BD.unsqueeze(1),
+                memory_BSnD[:, :, keys],
+                memory_BSnD[:, :, values],
+                score=_DOT,
+                mask=visible,
+                select=select,
+                site=hop_site(hop),
+                role=STORY_MEMORY,
+            )
+            kept_BD = state_BD if self.between is None else self.between(state_BD)
+            state_BD = kept_BD + attended.output.squeeze(1)
+        if self.output is not None:
+            return self.output(state_BD)
+        return state_BD @ self.embedding[-1, FIRST_ANSWER : FIRST_ANSWER + self.answers].T
+
+    def _encoded(self, batch: StoryBatch) -> tuple[Tensor, Tensor]:
+        """Return the sentences encoded with each table, (B, S, n, D), and the question, (B, D)."""
+        tokens_BSW = torch.cat((batch.sentences, batch.question.unsqueeze(1)), 1)
+        encoded_BSnD = encode_sentences(tokens_BSW, self.embedding, self.encoding)
+        question = 0 if self.between is None else 2
+        return encoded_BSnD[:, :-1], encoded_BSnD[:, -1, question]
+
+    def _with_time(self, memory_BSnD: Tensor, lengths: Tensor) -> Tensor:
+        """Add the temporal encoding of each sentence: that of its age."""
+        assert self.time is not None
+        size = memory_BSnD.shape[1]
+        ages_BS = sentence_ages(lengths, size)
+        if self.training and self.noise:
+            ages_BS = shifted_ages(ages_BS, lengths, self.noise)
+        time_BSnD = encode_ages(ages_BS, self.time)
+        return memory_BSnD[:, :, : len(self.time)] + time_BSnD
+
+
+def check_sizes(call: str, vocabulary_size: int, answers: int, sentences: int) -> None:
+    """Raise ArgumentError unless the sizes of a memory network are positive and the answers are words."""
+    positive(call, vocabulary_size=vocabulary_size, answers=answers, sentences=sentences)
+    if vocabulary_size < FIRST_ANSWER + answers:
+        problem = f"vocabulary_size is {vocabulary_size}, but there are {answers} answers"
+        raise ArgumentError(message(call, problem, expected=f"{FIRST_ANSWER + answers} words or more"))
+
+
+def hop_site(hop: int) -> str:
+    """Return the site of a hop, counted from 0.
+
+    >>> hop_site(0)
+    'hop.1'
+    """
+    return f"hop.{hop + 1}"
+
+
+def sentence_ages(lengths: Tensor, size: int) -> Tensor:
+    """Return the age of each sentence, (B, size): 1 for the last sentence of a story, 2 for the one before.
+
+    lengths: (B,), the number of sentences of each story. The age of padding is 0 or less.
+
+    >>> sentence_ages(torch.tensor([3, 1]), 3)
+    tensor([[ 3,  2,  1],
+            [ 1,  0, -1]])
+    """
+    return lengths.unsqueeze(1) - torch.arange(size, device=lengths.device)
+
+
+def encode_ages(ages: Tensor, tables: Tensor) -> Tensor:
+    """Return the embeddings of ages, (B, S, n, D), by a matrix product, as encode_sentences() does for words.
+
+    ages: (B, S), from sentence_ages(). An age that is larger than N has the embedding of N.
+    tables: (n, N, D), embeddings of the ages 1 to N.
+
+    >>> encode_ages(torch.tensor([[3, 1]]), torch.tensor([[[1.0], [2.0]]])).flatten().tolist()
+    [2.0, 1.0]
+    """
+    count, most, width = tables.shape
+    known_N = torch.arange(1, most + 1, device=ages.device)
+    one_hot_BSN = (ages.clamp(1, most).unsqueeze(-1) == known_N).to(tables.dtype)
+    return (one_hot_BSN @ tables.permute(1, 0, 2).flatten(1)).unflatten(-1, (count, width))
+
+
+def shifted_ages(ages: Tensor, lengths: Tensor, noise: float) -> Tensor:
+    """Return the ages after empty sentences were inserted at random places, (B, S).
+
+    Between 0 and noise * length empty sentences, rounded up, are inserted into each story; the places are
+    uniformly distributed. The sentences keep their order.
+
+    ages: (B, S), from sentence_ages().
+    lengths: (B,), the number of sentences of each story.
+    noise: the maximum number of empty sentences, as a fraction of the length.
+
+    >>> _ = torch.manual_seed(0)
+    >>> lengths = torch.tensor([5])
+    >>> shifted_ages(sentence_ages(lengths, 5), lengths, 1.0)
+    tensor([[7, 6, 5, 4, 1]])
+    """
+    rows, size = ages.shape
+    most = math.ceil(noise * size)
+    drawn_B1 = torch.rand(rows, 1, device=ages.device)
+    counts_B1 = (drawn_B1 * ((noise * lengths).ceil() + 1).unsqueeze(1)).floor()
+    # With e empty sentences, a story has length + e places. The empty ones are e random places: those with
+    # the smallest of length + e random numbers.
+    places = torch.arange(size + most, device=ages.device)
+    total_B1 = lengths.unsqueeze(1) + counts_B1
+    drawn_BP = torch.rand(rows, size + most, device=ages.device).masked_fill(places >= total_B1, 2.0)
+    order_BP = drawn_BP.argsort(1).argsort(1)
+    filled_BP = (order_BP >= counts_B1) & (places < total_B1)
+    numbers_BP = filled_BP.cumsum(1) * filled_BP  # place -> age of the sentence without noise; 0 if empty
+    # For each sentence, the place whose number is its age.
+    found_BSP = numbers_BP.unsqueeze(1) == ages.unsqueeze(2)
+    place_BS = (found_BSP * (places + 1)).amax(2)
+    return torch.where(ages > 0, place_BS, ages)

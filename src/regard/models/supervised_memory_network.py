@@ -1,0 +1,232 @@
+"""SupervisedMemoryNetwork: argmax reads, trained with the supporting facts (Weston et al. 2014)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.attended import Attended
+from regard.attention import attention
+from regard.data.labelled_batch import NO_LABEL
+from regard.data.story_batch import StoryBatch
+from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.layers.sentence_encoding import ENCODINGS, encode_sentences
+from regard.look import Look
+from regard.masks import padding
+from regard.models.memory_network import (
+    DEVIATION,
+    STORY_MEMORY,
+    check_sizes,
+    encode_ages,
+    hop_site,
+    sentence_ages,
+)
+from regard.scores import Dot
+from regard.select import Best, Linear
+
+__all__ = ["RankingLoss", "SupervisedMemoryNetwork", "margin_ranking_loss"]
+
+_DOT, _BEST, _LINEAR = Dot(), Best(), Linear()
+_SCORES = Look(weights=True, gradient=True)
+
+FROM_QUESTION, FROM_FACT, AS_MEMORY, ANSWER_QUESTION, ANSWER_FACT = range(5)
+"""The embedding tables: words of the question and of a fact that was read, as part of the query; words of a
+sentence as key; words of the question and of a fact as part of the input of the answer."""
+
+
+class RankingLoss(NamedTuple):
+    """The loss of a batch, summed over its questions.
+
+    facts: the loss of finding the supporting facts.
+    answer: the loss of ranking the answers.
+    """
+
+    facts: Tensor
+    answer: Tensor
+
+
+class SupervisedMemoryNetwork(nn.Module):
+    """Memory network whose reads are argmax, trained with supporting facts by a margin ranking loss.
+
+    s_O(x, y) = Phi_x(x)^T U_O^T U_O Phi_y(y)                                  (eq. 5)
+    o_1 = argmax_i s_O(x, m_i),  o_2 = argmax_i s_O([x, m_o1], m_i), ...       (eq. 2 and 3)
+    r = argmax_w s_R([x, m_o1, m_o2, ...], w)                                  (eq. 4)
+
+    vocabulary_size: number of words, including padding (id 0) and unknown words (id 1).
+    answers: number of answers. Their word ids are 2, 3 and so on.
+    sentences: maximum number of sentences of a story.
+    width: embedding size.
+    hops: maximum number of supporting facts that are read.
+    encoding: "position" (position encoding) or "bag" (bag of words), as in the paper.
+    time: whether each sentence has an embedding of its age.
+    margin: the margin of the ranking loss, gamma in eq. 6 to 8.
+
+    Key 0 of every hop is "no further fact", with a learned vector, so that questions can have different
+    numbers of facts (adaptive memory, Weston et al. 2015, section 4.1). It adds nothing to the query.
+
+    Differs from the paper: the age of a sentence is an embedding, as in the end-to-end network, instead of
+    the features of pairs of sentences in section 3.4. The loss has all other sentences and answers as
+    negatives, not a sample.
+
+    Hop k has the site "hop.k", with one query, and one key for each sentence after key 0.
+
+    >>> model = SupervisedMemoryNetwork(vocabulary_size=9, answers=3, sentences=4, width=5, hops=2)
+    >>> batch = StoryBatch.collate([[[5, 6], [7]], [[6]]], [[8, 5], [7]], answers=[0, 2], facts=[[1], [0]])
+    >>> model(batch).shape, model.ranking_loss(batch).facts > 0
+    (torch.Size([2, 3]), tensor(True))
+    """
+
+    small_steps = True
+    facts_needed = True
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        answers: int,
+        sentences: int = 50,
+        *,
+        width: int = 50,
+        hops: int = 3,
+        encoding: str = "position",
+        time: bool = True,
+        margin: float = 0.1,
+    ):
+        super().__init__()
+        call = "SupervisedMemoryNetwork()"
+        check_sizes(call, vocabulary_size, answers, sentences)
+        positive(call, width=width, hops=hops)
+        if encoding not in ENCODINGS:
+            raise UnknownName("encoding", encoding, ENCODINGS)
+        if not isinstance(time, bool):
+            raise ArgumentError(message(call, f"time is {time!r}", expected="true or false"))
+        if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 < margin < float("inf"):
+            raise ArgumentError(message(call, f"margin is {margin!r}", expected="a number greater than 0"))
+        self.vocabulary_size, self.answers, self.sentences = vocabulary_size, answers, sentences
+        self.width, self.hops, self.encoding, self.margin = width, hops, encoding, margin
+        self.embedding = nn.Parameter(torch.empty(5, vocabulary_size, width).normal_(0, DEVIATION))
+        times = torch.empty(2, sentences, width).normal_(0, DEVIATION)  # as part of the query, and as key
+        self.time = nn.Parameter(times) if time else None
+        self.no_fact = nn.Parameter(torch.empty(width).normal_(0, DEVIATION))
+        self.output = nn.Parameter(torch.empty(answers, width).normal_(0, DEVIATION))
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The site of each hop, in order."""
+        return tuple(hop_site(hop) for hop in range(self.hops))
+
+    def forward(self, batch: StoryBatch) -> Tensor:
+        """Return the scores of the answers divided by the margin, (B, answers), with argmax reads.
+
+        The probabilities of a ranking model, the softmax of these scores, are not calibrated.
+        """
+        memory = self._memory(batch)
+        state_BM = memory.question_BM
+        for hop in range(self.hops):
+            attended = self._read(state_BM, memory, hop)
+            state_BM = state_BM + attended.output.squeeze(1)
+        return self._answer_scores(state_BM) / self.margin
+
+    def ranking_loss(self, batch: StoryBatch) -> RankingLoss:
+        """Return the margin ranking loss, summed over the batch, with the true facts as reads (eq. 6 to 8).
+
+        For each hop, the true fact has to have a score that is larger by the margin than that of every other
+        sentence. After the last fact, "no further fact" is the true key.
+        """
+        memory = self._memory(batch)
+        state_BM, size = memory.question_BM, memory.keys_BSD.shape[1]
+        facts_BK = nn.functional.pad(batch.facts, (0, self.hops), value=-1)[:, : self.hops] + 1
+        real_B = (batch.lengths > 0).to(memory.keys_BSD.dtype)
+        keys_S = torch.arange(size, device=batch.lengths.device)
+        visible_BS = keys_S <= batch.lengths.unsqueeze(1)
+        total = memory.keys_BSD.new_zeros(())
+        for hop in range(self.hops):
+            scores_BS = self._scores(state_BM, memory, hop)
+            true_BS = keys_S == facts_BK[:, hop, None]
+            losses_B = margin_ranking_loss(scores_BS, true_BS, visible_BS, self.margin)
+            total = total + (losses_B * real_B).sum()
+            state_BM = state_BM + (true_BS.to(state_BM.dtype).unsqueeze(1) @ memory.values_BSM).squeeze(1)
+        scores_BA = self._answer_scores(state_BM)
+        chosen_BA = torch.arange(self.answers, device=batch.answers.device) == batch.answers.unsqueeze(1)
+        answered_B = (batch.answers != NO_LABEL).to(scores_BA.dtype)
+        losses_B = margin_ranking_loss(scores_BA, chosen_BA, torch.ones_like(chosen_BA), self.margin)
+        return RankingLoss(total, (losses_B * answered_B).sum())
+
+    def _memory(self, batch: StoryBatch) -> _Encoded:
+        """Encode the sentences as keys and values, and the question. M = 2 D: for queries and for answers."""
+        tokens_BSW = torch.cat((batch.sentences, batch.question.unsqueeze(1)), 1)
+        encoded_BSnD = encode_sentences(tokens_BSW, self.embedding, self.encoding)
+        story_BSnD, asked_BnD = encoded_BSnD[:, :-1], encoded_BSnD[:, -1]
+        keys_BSD, reads_BSD = story_BSnD[:, :, AS_MEMORY], story_BSnD[:, :, FROM_FACT]
+        if self.time is not None:
+            ages_BS = sentence_ages(batch.lengths, story_BSnD.shape[1])
+            times_BSnD = encode_ages(ages_BS, self.time)
+            reads_BSD, keys_BSD = reads_BSD + times_BSnD[:, :, 0], keys_BSD + times_BSnD[:, :, 1]
+        no_fact_B1D = self.no_fact.expand(len(batch), 1, -1)
+        values_BSM = torch.cat((reads_BSD, story_BSnD[:, :, ANSWER_FACT]), -1)
+        return _Encoded(
+            torch.cat((asked_BnD[:, FROM_QUESTION], asked_BnD[:, ANSWER_QUESTION]), -1),
+            torch.cat((no_fact_B1D, keys_BSD), 1),
+            nn.functional.pad(values_BSM, (0, 0, 1, 0)),
+            batch.lengths + 1,
+        )
+
+    def _read(self, state_BM: Tensor, memory: _Encoded, hop: int) -> Attended:
+        """Read the sentence with the highest score."""
+        return attention(
+            state_BM[:, None, : self.width],
+            memory.keys_BSD,
+            memory.values_BSM,
+            score=_DOT,
+            mask=padding(memory.lengths),
+            select=_BEST,
+            site=hop_site(hop),
+            role=STORY_MEMORY,
+        )
+
+    def _scores(self, state_BM: Tensor, memory: _Encoded, hop: int) -> Tensor:
+        """Return the score of each key with its gradient, (B, S): the weights of a linear selection."""
+        attended = attention(
+            state_BM[:, None, : self.width],
+            memory.keys_BSD,
+            memory.values_BSM,
+            score=_DOT,
+            mask=padding(memory.lengths),
+            select=_LINEAR,
+            look=_SCORES,
+            site=hop_site(hop),
+            role=STORY_MEMORY,
+        )
+        assert attended.weights is not None
+        return attended.weights.squeeze(1)
+
+    def _answer_scores(self, state_BM: Tensor) -> Tensor:
+        return state_BM[:, self.width :] @ self.output.T
+
+
+class _Encoded(NamedTuple):
+    """The encoded question (B, M), keys (B, 1 + S, D), values (B, 1 + S, M), and number of keys (B,)."""
+
+    question_BM: Tensor
+    keys_BSD: Tensor
+    values_BSM: Tensor
+    lengths: Tensor
+
+
+def margin_ranking_loss(scores: Tensor, true: Tensor, visible: Tensor, margin: float) -> Tensor:
+    """Return the margin ranking loss of each row, (B,).
+
+    sum_{j != i} max(0, margin - score_i + score_j), i the true index   (Weston et al. 2014, eq. 6 to 8)
+
+    scores: (B, S).
+    true: (B, S), True for the true index of each row; a row without one has the loss 0.
+    visible: (B, S), True for the indices that are compared.
+
+    >>> scores = torch.tensor([[1.0, 0.95, 0.2]])
+    >>> margin_ranking_loss(scores, torch.tensor([[True, False, False]]), torch.ones(1, 3) > 0, 0.1)
+    tensor([0.0500])
+    """
+    best_B1 = (scores * true).sum(-1, keepdim=True)
+    compared = visible & ~true & true.any(-1, keepdim=True)
+    return torch.where(compared, (margin - best_B1 + scores).clamp(min=0), 0.0).sum(-1)

@@ -1,0 +1,12 @@
+"""Answering: train a memory network to answer questions about stories, and load it from its run folder.
+
+settings = {"data": {"train_file": ["qa1_single-supporting-fact_train.txt"]}}
+regard.runs.train_run.train_run(AnsweringTask, settings, "runs/x")
+regard.load("runs/x").ask(["Mary went to the garden."], "Where is Mary?")
+"""
+
+from regard.tasks.answering.answering_run import AnsweringRun
+from regard.tasks.answering.answering_settings import AnsweringSettings
+from regard.tasks.answering.answering_task import AnsweringTask
+
+__all__ = ["AnsweringRun", "AnsweringSettings", "AnsweringTask"]

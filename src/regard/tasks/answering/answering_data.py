@@ -1,0 +1,189 @@
+"""The data of a run that answers questions: stories, read, checked, split and encoded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from regard.data.labelled_batch import NO_LABEL
+from regard.data.story_encoding import EncodedStories, StoryWords, encode_stories
+from regard.data.story_text import Stories, StoryQuestion, read_stories
+from regard.errors import DataError, RegardError, message
+from regard.evaluation.story_report import task_order
+from regard.files.atomic_io import replace
+from regard.files.untrusted import parse_json, read_limited
+from regard.tasks.answering.answering_settings import AnsweringData
+
+__all__ = ["WORDS", "StoryCorpus", "StorySplit", "hold_out_stories", "load_words", "read_story_split"]
+
+WORDS = "words.json"
+"""File in a run folder: the vocabulary, with the answers in the order of the outputs of the model."""
+
+PART = 10
+"""By default, 1 / PART of the questions of each task is held out."""
+
+
+@dataclass(frozen=True, eq=False)
+class StorySplit:
+    """The training questions and the validation questions of a run.
+
+    is_held_out: whether the validation questions were held out from the training files.
+    """
+
+    train: Stories
+    valid: Stories
+    is_held_out: bool = False
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the data, to detect changes when a run is resumed."""
+        return {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The names of all tasks, qa2 before qa10."""
+        return tuple(sorted({*self.train.tasks, *self.valid.tasks}, key=task_order))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Messages for the log: the number of questions and of tasks."""
+        held = ", held out from the training files" if self.is_held_out else ""
+        tasks = f"{len(self.tasks)} tasks" if len(self.tasks) > 1 else f"task {self.tasks[0]}"
+        counts = f"{len(self.train):,} training questions, {len(self.valid):,} validation questions"
+        return (f"{counts}{held}; {tasks}",)
+
+
+def read_story_split(data: AnsweringData) -> StorySplit:
+    """Read and check the files named in the settings; hold out stories if no validation file is set.
+
+    Raises DataError, with file and line, if a line is malformed.
+    """
+    whole = read_stories(data.train_file, data.format)
+    answers = {each.answer for each in whole}
+    if len(answers) < 2:
+        problem = f"the answer to all {len(whole):,} questions is {answers.pop()!r}"
+        raise DataError(message(whole.name, problem, expected="at least two different answers"))
+    if data.valid_file:
+        return StorySplit(whole, read_stories(data.valid_file, data.format))
+    train, valid = hold_out_stories(whole, data.held_out)
+    return StorySplit(train, valid, is_held_out=True)
+
+
+def hold_out_stories(stories: Stories, count: int | None = None) -> tuple[Stories, Stories]:
+    """Split questions into a training set and a validation set, the same share of each task.
+
+    A story is in one of the two sets, with all its questions. The split depends on the stories alone, not on
+    their order. Each task keeps at least one story for training; a task with a single story is not in the
+    validation set.
+
+    count: about how many questions of each task to hold out; default: a tenth.
+    """
+    groups: dict[str, dict[int, list[int]]] = {}
+    for row, each in enumerate(stories):
+        groups.setdefault(each.task, {}).setdefault(each.group, []).append(row)
+    held: set[int] = set()
+    for task, own in groups.items():
+        total = sum(map(len, own.values()))
+        if count is not None and count >= total:
+            problem = f"data.held_out is {count:,}, but the task {task} has {total:,} questions"
+            raise DataError(message(stories.name, problem, expected="a smaller number, or data.valid_file"))
+        wanted = max(total // PART, 1) if count is None else count
+        order = sorted(own.values(), key=lambda rows: _digest(stories[rows[0]], rows[0]))
+        for rows in order[:-1]:
+            if wanted <= 0:
+                break
+            held.update(rows)
+            wanted -= len(rows)
+    if not held:
+        problem = "no story can be held out for validation: each task has one story"
+        hint = "add stories, or set data.valid_file (--valid-file)"
+        raise DataError(message(stories.name, problem, hint=hint))
+    kept = [row for row in range(len(stories)) if row not in held]
+    return stories.select(kept), stories.select(sorted(held))
+
+
+def _digest(question: StoryQuestion, row: int) -> tuple[bytes, int]:
+    text = "\n".join((*question.sentences, question.question))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(), row
+
+
+@dataclass(frozen=True, eq=False)
+class StoryCorpus:
+    """The data of a run: the questions as tensors.
+
+    split: the questions before they were encoded.
+    words: the vocabulary of the run.
+    train, valid: the training and the validation questions as tensors.
+    max_sentences: maximum number of sentences of a story.
+    """
+
+    split: StorySplit
+    words: StoryWords
+    train: EncodedStories
+    valid: EncodedStories
+    max_sentences: int
+    _copies: dict[tuple[str, str], EncodedStories] = field(default_factory=dict, repr=False)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The names of all tasks, in the order of EncodedStories.tasks."""
+        return self.split.tasks
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Messages about validation questions whose answer is not in the training data."""
+        new = int((self.valid.answers == NO_LABEL).sum())
+        text = "validation questions have an answer that does not occur in the training data"
+        return (f"{new:,} {text}; they count as errors",) if new else ()
+
+    def on(self, device: str, part: str = "train") -> EncodedStories:
+        """Return the training or validation questions on a device; the copy is shared by all seeds of a run.
+
+        part: "train" or "valid".
+        """
+        key = str(device), part
+        if key not in self._copies:
+            self._copies[key] = getattr(self, part).to(device)
+        return self._copies[key]
+
+    @classmethod
+    def prepared(cls, split: StorySplit, data: AnsweringData, folder: Path) -> StoryCorpus:
+        """Encode the questions with the vocabulary of the run folder.
+
+        If the run folder has no vocabulary, it is created from the training questions and saved.
+        """
+        if not (folder / WORDS).exists():
+            words = StoryWords.of(split.train)
+            content = {"answers": list(words.answers), "words": list(words.words)}
+            text = json.dumps(content, ensure_ascii=False, indent=1)
+            replace(folder / WORDS, text.encode() + b"\n")
+        words = load_words(folder)
+        _check_answers(split.train, words)
+        encoded = [
+            encode_stories(part.questions, words, split.tasks, data.max_sentences)
+            for part in (split.train, split.valid)
+        ]
+        return cls(split, words, *encoded, data.max_sentences)
+
+
+def _check_answers(train: Stories, words: StoryWords) -> None:
+    """Raise DataError if a training answer is not in the vocabulary, which may come from --init-from."""
+    for each in train:
+        if words.answer_index(each.answer) == NO_LABEL:
+            problem = f"the model has no answer {str(each.answer)[:80]!r}"
+            raise DataError(message(each.place, problem, hint="start a new run without --init-from"))
+
+
+def load_words(folder: Path) -> StoryWords:
+    """Load the vocabulary of a run folder; raise DataError if the file is missing or damaged."""
+    path = folder / WORDS
+    try:
+        content = parse_json(read_limited(path, "json"))
+        return StoryWords(tuple(content["answers"]), tuple(content["words"]))
+    except OSError as error:
+        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+    except (ValueError, TypeError, KeyError, RegardError):
+        hint = "restore it from a copy of the run"
+        raise DataError(message(str(path), "the vocabulary is damaged", hint=hint)) from None

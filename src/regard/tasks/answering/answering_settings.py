@@ -1,0 +1,83 @@
+"""The settings of a run that answers questions about stories: data, model, training and evaluation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from regard.runs.run_settings import ModelSettings, RunSettings
+from regard.training.settings import Clash, Section, Training, Weight, Whole
+
+__all__ = ["AnsweringData", "AnsweringSettings", "AnsweringTraining"]
+
+
+class AnsweringData(Section):
+    """The files of stories and questions.
+
+    train_file: files of the training set. Several files train one model for all of them (joint training);
+        each file is a task, and the error rate is reported for each task.
+    valid_file: files of the validation set. Without valid_file, stories of the training set are held out.
+    held_out: about how many questions of each task to hold out; default: a tenth.
+    format: babi or jsonl; by default, it follows from the file names.
+    max_sentences: maximum number of sentences of a story; of a longer story, the last ones are read.
+    """
+
+    train_file: Annotated[list[str], Field(min_length=1)]
+    valid_file: list[str] | None = None
+    held_out: Whole | None = None
+    format: Literal["babi", "jsonl"] | None = None
+    max_sentences: Annotated[int, Field(ge=1, le=10_000)] = 50
+
+    @model_validator(mode="after")
+    def _one_validation_set(self) -> AnsweringData:
+        if self.valid_file and self.held_out is not None:
+            raise Clash("valid_file and held_out are both set", "one of valid_file, held_out")
+        return self
+
+
+class AnsweringModel(ModelSettings):
+    """The section [model] of the settings: `name`, and further arguments of build_memory_network()."""
+
+    name: str = "end-to-end"
+
+
+class AnsweringTraining(Training):
+    """The training settings of a memory network. It has those of all tasks, with other defaults, and also:
+
+    best: the metric that selects the best checkpoint.
+    linear_start: number of epochs at the start of the training without softmax in the hops (0 disables it).
+        Only the end-to-end network has it. Evaluations always use the softmax, so their scores are poor until
+        the linear start is over.
+    """
+
+    batch_tokens: None = None
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = 32
+    weight_decay: Weight = 0.0
+    precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
+    best: Literal["loss", "error", "accuracy"] = "error"
+    linear_start: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+
+
+class AnsweringEvaluation(Section):
+    """How a memory network is evaluated during training.
+
+    samples: number of validation questions that are printed with their answers and hops.
+    """
+
+    samples: Annotated[int, Field(ge=0, le=100_000)] = 1
+
+
+class AnsweringSettings(RunSettings):
+    """All settings of a run that answers questions, as in config.toml.
+
+    >>> settings = AnsweringSettings(data=AnsweringData(train_file=["qa1_train.txt"]))
+    >>> settings.model.name, settings.training.best, settings.data.max_sentences
+    ('end-to-end', 'error', 50)
+    """
+
+    task: Literal["answering"] = "answering"
+    data: AnsweringData
+    model: AnsweringModel = Field(default_factory=AnsweringModel)
+    training: AnsweringTraining = Field(default_factory=AnsweringTraining)
+    evaluation: AnsweringEvaluation = Field(default_factory=AnsweringEvaluation)

@@ -1,0 +1,276 @@
+"""The answering task: batches of questions, loss, and evaluation with the error rate of each task."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from rich.console import RenderableType
+from torch import Tensor
+from torch.nn import functional
+
+from regard.data.batch_rows import BatchRows
+from regard.data.labelled_batch import NO_LABEL
+from regard.data.story_batch import StoryBatch
+from regard.data.story_text import format_of_stories
+from regard.errors import ArgumentError, DataError, message
+from regard.evaluation.story_answerer import StoryAnswerer
+from regard.evaluation.story_report import StoryReport, story_report
+from regard.models.memory_network import MemoryNetwork
+from regard.models.memory_networks import StoryModel, build_memory_network
+from regard.runs.run_commands import ChosenRun, ViewOptions
+from regard.runs.run_settings import ModelSettings
+from regard.runs.run_task import Plan, RunTask, StoredRun
+from regard.tasks.answering.answering_data import WORDS, StoryCorpus, StorySplit, load_words, read_story_split
+from regard.tasks.answering.answering_plan import plan_answering
+from regard.tasks.answering.answering_run import AnsweringRun, answerer_of, check_answerer_options
+from regard.tasks.answering.answering_settings import AnsweringSettings
+from regard.tasks.answering.evaluate_answering import (
+    EVALUATE_OPTIONS,
+    AnsweringEvaluation,
+    evaluate_answering,
+)
+from regard.tasks.answering.story_options import OWN_OPTIONS, story_files
+from regard.tasks.answering.view_answering import OWN_VIEWS, VIEW_OPTIONS, AnsweringView, view_answering
+from regard.training.distributed import Processes
+from regard.training.setting_names import misplaced
+from regard.training.task import Evaluation, Loss, Stopped
+
+__all__ = ["AnsweringTask", "StoryRows"]
+
+EVALUATED = 1000
+"""Number of validation questions of one forward pass."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoryRows(BatchRows):
+    """A batch of questions as their indices in the training set, (B,); prepare() selects their tensors.
+
+    linear: whether the network computes attention without softmax (linear start).
+    """
+
+    rows: Tensor
+    linear: bool = False
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class AnsweringTask(RunTask):
+    """Trains a memory network on questions about stories, and evaluates it on the validation questions.
+
+    All training questions are on the device as tensors, so that a batch is a selection of rows.
+    """
+
+    model: StoryModel
+    settings_type = AnsweringSettings
+    metrics = MappingProxyType({"loss": "lower", "error": "lower", "accuracy": "higher"})
+    best = "error"
+    counted = "questions"
+    files = (WORDS,)
+    paths = ("train_file", "valid_file")
+    fixed = ("task", "model", "data.max_sentences")
+    for_outputs = ("task", "model", "data.max_sentences")
+    next_command = 'regard ask {run} --story FILE --question "..."'
+    size_names = ("words", "answers", "sentences")
+    smallest_sizes = (8, 2, 3)
+    no_data_hint = "--train-file qa1_single-supporting-fact_train.txt, a file of stories and questions"
+    evaluate_options = EVALUATE_OPTIONS
+    view_options = VIEW_OPTIONS
+    own_views = OWN_VIEWS
+    shapes = 4  # the batches of an epoch, and its last batch, with and without softmax
+
+    def __init__(
+        self,
+        model: StoryModel,
+        corpus: StoryCorpus,
+        settings: AnsweringSettings,
+        processes: Processes | None = None,
+        device: str = "cpu",
+    ):
+        super().__init__(model, corpus, settings)
+        self._processes = processes or Processes()
+        self.small_steps = model.small_steps
+
+    @classmethod
+    def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+        return OWN_OPTIONS, story_files(options)
+
+    @classmethod
+    def read_data(
+        cls, settings: AnsweringSettings, fingerprints: Mapping[str, str] | None = None
+    ) -> StorySplit:
+        split = read_story_split(settings.data)
+        if settings.model.name == "supervised":
+            check_facts(split)
+        return split
+
+    @classmethod
+    def encode_data(
+        cls,
+        data: StorySplit,
+        settings: AnsweringSettings,
+        folder: Path,
+        cache: Path | None = None,
+        lines: int | None = None,
+    ) -> StoryCorpus:
+        return StoryCorpus.prepared(data, settings.data, folder)
+
+    @classmethod
+    def sizes(cls, corpus: StoryCorpus) -> tuple[int, ...]:
+        return corpus.words.size, len(corpus.words.answers), corpus.max_sentences
+
+    @classmethod
+    def stored_sizes(cls, folder: Path, settings: AnsweringSettings) -> tuple[int, ...]:
+        words = load_words(folder)
+        return words.size, len(words.answers), settings.data.max_sentences
+
+    @classmethod
+    def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> StoryModel:
+        words, answers, sentences = sizes
+        return build_memory_network(model.name, words, answers, sentences, **model.options)
+
+    @classmethod
+    def check_load_options(cls, options: Mapping[str, Any]) -> None:
+        check_answerer_options(options)
+
+    @classmethod
+    def load(cls, run: StoredRun, device: str, **options: Any) -> AnsweringRun:
+        return answerer_of(run, device, **options)
+
+    @classmethod
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> AnsweringEvaluation:
+        return evaluate_answering(cls, run, options)
+
+    @classmethod
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> AnsweringView:
+        return view_answering(cls, run, options, drawing)
+
+    @classmethod
+    def check_settings(cls, settings: AnsweringSettings) -> None:
+        for path in (*settings.data.train_file, *(settings.data.valid_file or ())):
+            format_of_stories(Path(path), settings.data.format)
+        if settings.training.linear_start and settings.model.name != "end-to-end":
+            problem = (
+                f"training.linear_start is {settings.training.linear_start}, but the model has no softmax"
+            )
+            hint = "leave training.linear_start out, or use the model end-to-end"
+            raise ArgumentError(message("the settings", problem, hint=hint))
+
+    @classmethod
+    def check_model(cls, settings: AnsweringSettings) -> None:
+        if error := misplaced(AnsweringSettings, "model", settings.model.options):
+            raise error
+        cls.outlined(settings)
+
+    @classmethod
+    def plan(
+        cls,
+        settings: Mapping[str, Any],
+        corpus: StoryCorpus,
+        device: str,
+        processes: Processes,
+        timed: bool = False,
+    ) -> Plan:
+        return plan_answering(cls, settings, corpus, device, processes, timed=timed)
+
+    def described(self) -> str:
+        words = self.corpus.words
+        return f"{words.size:,} words, {len(words.answers):,} answers"
+
+    def corpus_notes(self) -> Sequence[str]:
+        return self.corpus.notes
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[StoryRows]:
+        """Yield the batches of an epoch in a random order, which depends on the seed and the epoch alone."""
+        generator = torch.Generator().manual_seed(epoch_seed(self.settings.seed, epoch))
+        order = torch.randperm(len(self.corpus.train), generator=generator)
+        rank, world = self._processes.rank, self._processes.world
+        linear = epoch < self.settings.training.linear_start
+        for rows in order.split(self._rows_of_step())[start:]:
+            if len(rows) < world:  # each process needs at least one question
+                rows = torch.cat((rows, order[: world - len(rows)]))
+            yield StoryRows(rows[rank::world], linear)
+
+    def _rows_of_step(self) -> int:
+        return int(self.settings.training.batch_size or 1) * self._processes.world
+
+    def len_epoch(self, epoch: int) -> int:
+        return -(-len(self.corpus.train) // self._rows_of_step())
+
+    def count(self, batch: StoryRows) -> int:
+        return len(batch)
+
+    def prepare(self, batch: StoryRows, device: Any) -> StoryBatch:
+        return self.corpus.on(str(device)).batch(batch.rows, linear=batch.linear)
+
+    def padded_sizes(self, ready: StoryBatch) -> tuple[int, ...]:
+        return (len(ready),)
+
+    def padded(self, ready: StoryBatch, sizes: tuple[int, ...]) -> StoryBatch:
+        return ready.padded_to(sizes[0])
+
+    def restored(self, tensors: dict[str, Tensor]) -> StoryRows:
+        return StoryRows.from_tensors(tensors)
+
+    def loss(self, batch: StoryBatch) -> Loss:
+        """Return the cross-entropy of the answers, or the margin ranking loss of a supervised network."""
+        if isinstance(self.model, MemoryNetwork):
+            total = functional.cross_entropy(self.model(batch).float(), batch.answers, reduction="sum")
+            return Loss(total, {"loss": total.detach()})
+        facts, answer = self.model.ranking_loss(batch)
+        shown = {"loss": (facts + answer).detach(), "facts": facts.detach(), "answers": answer.detach()}
+        return Loss(facts + answer, shown)
+
+    @torch.no_grad()
+    def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
+        device = next(self.model.parameters()).device
+        encoded, total, correct = self.corpus.on(str(device), "valid"), 0.0, list[bool]()
+        for rows in torch.arange(len(encoded)).split(EVALUATED):
+            if stopping():
+                raise Stopped
+            batch = encoded.batch(rows)
+            total += float(self._known_loss(batch))
+            correct += (self.model(batch).argmax(-1) == batch.answers).tolist()
+        questions = self.corpus.split.valid.questions
+        report = story_report([each.task for each in questions], correct)
+        answered = max(int((encoded.answers != NO_LABEL).sum()), 1)
+        scores = {"loss": total / answered, "error": report.error, "accuracy": report.accuracy}
+        return Evaluation(scores, self._shown(report))
+
+    def _known_loss(self, batch: StoryBatch) -> Tensor:
+        """Return the loss of the questions whose answer the vocabulary has, summed."""
+        known = (batch.answers != NO_LABEL).nonzero().squeeze(1)
+        return self.loss(batch.select(known)).total if len(known) else torch.zeros(())
+
+    def _shown(self, report: StoryReport) -> list[RenderableType]:
+        """Return what to print: the errors of each task, and some validation questions with their hops."""
+        questions = self.corpus.split.valid.questions
+        count = min(self.settings.evaluation.samples, len(questions))
+        chosen = [questions[(2 * part + 1) * len(questions) // (2 * count)] for part in range(count)]
+        answerer = StoryAnswerer(self.model, self.corpus.words)
+        tables: list[RenderableType] = [report] if len(report.tasks) > 1 else []
+        return [*tables, *answerer.stream(chosen)]
+
+
+def check_facts(split: StorySplit) -> None:
+    """Raise DataError if a question has no supporting facts, which a supervised network is trained with."""
+    for each in split.train:
+        if not each.facts:
+            problem = "the question has no supporting facts, which a supervised memory network needs"
+            hint = "add their numbers, or train --model end-to-end, which does not need them"
+            raise DataError(message(each.place, problem, hint=hint))
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """Return the seed of the order of an epoch.
+
+    >>> epoch_seed(0, 1) != epoch_seed(1, 0)
+    True
+    """
+    return int.from_bytes(hashlib.blake2b(f"{seed} {epoch}".encode(), digest_size=6).digest())

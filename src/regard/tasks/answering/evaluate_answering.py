@@ -1,0 +1,128 @@
+"""`regard evaluate` for answering: the error rate of each task, and faithfulness of the hops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
+
+from regard.data.line_io import say
+from regard.data.story_text import Stories, read_stories
+from regard.errors import ArgumentError, DataError, message, shown
+from regard.evaluation.sentence_effects import StoryErasure
+from regard.evaluation.story_answer import save_answers
+from regard.evaluation.story_report import StoryReport
+from regard.runs.command_options import CommandOption
+from regard.runs.run_commands import ChosenRun, report_changed_data
+from regard.runs.run_task import RunTask
+from regard.tasks.answering.answering_data import read_story_split
+from regard.tasks.answering.answering_run import AnsweringRun
+from regard.tasks.file_options import FAITHFULNESS, JSONL, PAGE, TEST_FILE
+
+__all__ = ["EVALUATE_OPTIONS", "AnsweringEvaluation", "evaluate_answering"]
+
+EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (TEST_FILE, JSONL, PAGE, FAITHFULNESS)
+"""The options of `regard evaluate` for answering."""
+
+MOST_QUESTIONS = 1000
+"""Maximum number of questions to measure faithfulness on."""
+
+MOST_ENTRIES = 100
+"""Maximum number of questions on an HTML page."""
+
+
+@dataclass(frozen=True)
+class AnsweringEvaluation:
+    """The result of `regard evaluate` for a memory network.
+
+    data: where the questions come from, for the title.
+    run: "folder" is the run folder, "step" is the step of the checkpoint.
+    report: the errors of each task.
+    erasure: how much the answers depend on the attended sentences; None if it was not measured.
+    """
+
+    data: str
+    run: Mapping[str, Any]
+    report: StoryReport
+    erasure: StoryErasure | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers as a dict for JSON."""
+        erasure = {} if self.erasure is None else {"faithfulness": self.erasure.to_dict()}
+        return {"data": self.data, "run": dict(self.run), **self.report.to_dict(), **erasure}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield Text(f"{shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}", "bold")
+        yield self.report
+        if self.erasure is None:
+            return
+        yield Text()
+        yield Text(f"Faithfulness: {self.erasure}.")
+        if self.erasure.looked:
+            yield Text(
+                f"In {self.erasure.better:.0%} of the questions, hiding the most attended sentence costs "
+                "more than hiding another sentence. See docs/faithfulness.md."
+            )
+
+
+def evaluate_answering(
+    task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
+) -> AnsweringEvaluation:
+    """Answer the questions of the files in `options`, or the validation questions of the run.
+
+    options: the values of EVALUATE_OPTIONS.
+    """
+    assert run is not None
+    page: Path | None = options["page"]
+    _check_page(page)
+    answerer: AnsweringRun = run.load(task)
+    stories, name = _read(run, answerer, options)
+    report = answerer.evaluate(stories.questions)
+    if page is not None:
+        _write_page(page, answerer, stories, name)
+    erasure = None
+    if options["faithfulness"]:
+        measured = stories.questions[:MOST_QUESTIONS]
+        first = "the first " * (len(stories) > len(measured))
+        say(f"measuring faithfulness on {first}{len(measured):,} questions")
+        erasure = answerer.erase_sentences(measured)
+    about = {"folder": str(run.folder), "step": answerer.checkpoint.step}
+    return AnsweringEvaluation(name, about, report, erasure)
+
+
+def _read(run: ChosenRun, answerer: AnsweringRun, options: Mapping[str, Any]) -> tuple[Stories, str]:
+    """Read the questions of --test-file or --jsonl, or the validation questions of the run."""
+    data = answerer.settings.data
+    if options["test_file"] and options["jsonl"]:
+        problem = "--test-file and --jsonl cannot be combined"
+        raise ArgumentError(message("regard evaluate", problem, expected="one of them"))
+    if options["jsonl"]:
+        stories = read_stories(options["jsonl"], "jsonl")
+        return stories, stories.name
+    if options["test_file"]:
+        stories = read_stories(options["test_file"], data.format)
+        return stories, stories.name
+    split = read_story_split(data)
+    report_changed_data(run.folder, split.fingerprints)
+    return split.valid, "the validation questions of the run"
+
+
+def _check_page(page: Path | None) -> None:
+    if page is None:
+        return
+    if page.suffix.lower() != ".html":
+        problem = f"{shown(page.name)} does not end in .html"
+        raise ArgumentError(message("--page", problem, hint=f"{shown(page.stem) or 'page'}.html"))
+    if not page.resolve().parent.is_dir():
+        raise DataError(message(shown(page), "its folder does not exist", hint="create the folder first"))
+
+
+def _write_page(page: Path, answerer: AnsweringRun, stories: Stories, name: str) -> None:
+    results = list(answerer.stream(stories.questions[:MOST_ENTRIES]))
+    cut = f", the first {len(results)} of {len(stories):,} questions" if len(stories) > len(results) else ""
+    save_answers(page, results, f"Answers by {answerer.folder.name}", f"{name}{cut}")
+    say(f"Wrote {shown(page)}")

@@ -1,0 +1,55 @@
+"""Read what a user asks: a story from a text file, and questions from files of stories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from regard.data.read_text import checked_path, read_lines
+from regard.data.story_formats import FORMATS, StoryQuestion, question_of_json, sentences_of
+from regard.data.story_text import format_of_stories, task_of_file
+from regard.errors import DataError, message, shown
+
+__all__ = ["questions_of_files", "read_story"]
+
+
+def read_story(path: str | Path) -> tuple[str, ...]:
+    """Return the sentences of a text file with one sentence per line; blank lines are left out.
+
+    Line numbers at the start of each line, as in bAbI files, are removed if the lines are numbered 1, 2, ...
+
+    Raises DataError if the file has no sentences.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "story.txt")
+    ...     _ = path.write_text("1 Mary went home.\\n2 She slept.\\n", encoding="utf-8")
+    ...     read_story(path)
+    ('Mary went home.', 'She slept.')
+    """
+    lines = [line.strip() for line in read_lines(checked_path(path)) if line.strip()]
+    numbered = [f"{number} " for number in range(1, len(lines) + 1)]
+    if all(line.startswith(number) for line, number in zip(lines, numbered, strict=True)):
+        lines = [line.removeprefix(number) for line, number in zip(lines, numbered, strict=True)]
+    for number, line in enumerate(lines, 1):
+        if "\t" in line:
+            problem = f"sentence {number} has a tab, as a question of a bAbI file has"
+            hint = "to answer all questions of such a file: regard ask RUN FILE"
+            raise DataError(message(shown(path), problem, hint=hint))
+    return sentences_of(lines, shown(path))
+
+
+def questions_of_files(files: Sequence[str]) -> Iterator[StoryQuestion]:
+    """Yield the questions of files of stories, in the format of bAbI or as JSON lines, one after the other.
+
+    In JSON lines, the field "answer" is optional.
+    """
+    for file in files:
+        path = checked_path(file)
+        if format_of_stories(path) == "babi":
+            yield from FORMATS["babi"](path, task_of_file(path), 0)
+            continue
+        for number, line in enumerate(read_lines(path), 1):
+            if line.strip():
+                place = f"{shown(path)}, line {number}"
+                yield question_of_json(line, place, task_of_file(path), answered=False)

@@ -1,0 +1,72 @@
+"""`regard view` for answering: every hop over the story, and the effect of hiding each sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from rich.console import Group
+from rich.text import Text
+
+from regard.errors import ArgumentError, message
+from regard.evaluation.story_answer import StoryAnswer
+from regard.runs.command_options import CommandOption
+from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
+from regard.runs.run_task import RunTask
+from regard.tasks.answering.answering_run import AnsweringRun
+from regard.tasks.answering.story_files import read_story
+from regard.viewing import Picture
+
+__all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "AnsweringView", "view_answering"]
+
+HOPS = "hops"
+
+OWN_VIEWS = MappingProxyType({HOPS: "the sentences of a story, with the weight of each hop"})
+"""Name -> help text of the view that only answering has."""
+
+VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
+    CommandOption("--story", "Answering: file with the story, one sentence per line.", "FILE"),
+    CommandOption("--question", "Answering: the question about the story.", "TEXT"),
+)
+"""The options of `regard view` for answering, besides the drawing options, which all tasks have."""
+
+
+@dataclass(frozen=True, eq=False)
+class AnsweringView(RunView):
+    """The hops of a memory network over one story, and the effect of hiding each sentence."""
+
+    result: StoryAnswer
+    default_view: ClassVar[str] = HOPS
+
+    def picture(self, options: ViewOptions) -> Picture:
+        """Draw one view. In the terminal, the effect of hiding each sentence is printed below the hops."""
+        view = options.view or self.default_view
+        drawn = self.result.picture() if view == HOPS else None
+        if drawn is None:
+            return super().picture(options)
+        if self.result.effects is not None and self.result.effects.sentences:
+            drawn.terminal = Group(drawn.terminal, Text(), self.result.effects)
+        return drawn
+
+    def write_page(self, path: Path) -> None:
+        self.result.save(path, "A memory network over a story")
+
+
+def view_answering(
+    task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
+) -> AnsweringView:
+    """Answer one question, record every hop, and measure the effect of hiding each sentence.
+
+    options: the values of VIEW_OPTIONS.
+    """
+    for name in ("story", "question"):
+        if not options[name]:
+            hint = 'regard view RUN --story FILE --question "..."'
+            raise ArgumentError(message("regard view", f"no {name} is given", hint=hint))
+    sentences = read_story(options["story"])
+    answerer: AnsweringRun = run.load(task)
+    result = answerer.ask(sentences, options["question"], hide=True)
+    return AnsweringView(result.seen(), result)
