@@ -76,7 +76,7 @@ def test_help_of_train_covers_every_task(command):
 def test_help_covers_language_models_and_classifiers(command):
     text = command("--help", width=200).out
     for part in (
-        "translators, language models, classifiers and captioners",
+        "translators, language models, classifiers, captioners and memory networks",
         "regard generate",
         "regard classify",
     ):

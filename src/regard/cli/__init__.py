@@ -30,6 +30,7 @@ COMMANDS = (
     "score",
     "classify",
     "caption",
+    "ask",
     "evaluate",
     "view",
     "align",
@@ -96,7 +97,7 @@ def regard(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Train translators, language models, classifiers and captioners, and see what each word attends to.
+    """Train translators, language models, classifiers, captioners and memory networks; see their attention.
 
     Examples:
 
@@ -113,6 +114,8 @@ def regard(
     * `regard classify runs/reviews --text "a stirring , funny film"` predicts the label of a text
 
     * `regard caption runs/captioner photo.jpg --draw` describes an image
+
+    * `regard ask runs/babi --story story.txt --question "Where is the milk?"` answers a question
 
     * `regard tour` draws every attention mechanism in the terminal
 

@@ -15,7 +15,10 @@ CHOSEN, HELD_OUT = "chosen automatically", "held out from the training pairs"
 OF_MODEL = "the default of the model"
 HELD_OUT_TEXT = "held out from --train-file"
 FIELDS_DEFAULT = "source,target; for classification, label,text"
-MODEL_DEFAULT = "bahdanau; for language models and classification, lstm; for captioning, captioner"
+MODEL_DEFAULT = (
+    "bahdanau; for language models and classification, lstm; for captioning, captioner"
+    "; for answering, end-to-end"
+)
 
 
 def _option(name: str, metavar: str, text: str, panel: str = DATA, **more: Any) -> Any:
@@ -86,8 +89,8 @@ TaskName = Annotated[
     _option(
         "--task",
         "NAME",
-        "Task: translation, language, classification, captioning, or package.module:Class for a task of your "
-        "own.",
+        "Task: translation, language, classification, captioning, answering, or package.module:Class for a "
+        "task of your own.",
         RUN,
         callback=bounds.none_if_default,
     ),
@@ -98,7 +101,8 @@ ModelName = Annotated[
         "--model",
         "NAME",
         "Model. Translation: seq2seq, bahdanau, luong, lstmn or transformer. Language models "
-        "and classification: lstm, gru, lstmn or transformer. Captioning: captioner.",
+        "and classification: lstm, gru, lstmn or transformer. Captioning: captioner. Answering: end-to-end "
+        "or supervised.",
         MODEL,
         show_default=MODEL_DEFAULT,
         callback=bounds.none_if_default,
@@ -184,7 +188,8 @@ BatchSize = Annotated[
     _option(
         "--batch-size",
         "INT",
-        "Batch size in sentence pairs, texts, captions or windows of text, instead of --batch-tokens.",
+        "Batch size in sentence pairs, texts, captions, questions or windows of text, instead of "
+        "--batch-tokens.",
         TRAINING,
     ),
 ]

@@ -80,7 +80,9 @@ VIEW_HELP = f"View: {'; '.join(f'{name} ({about})' for name, about in ABOUT.item
 View = Annotated[
     str | None,
     _option(
-        VIEW_HELP, metavar="NAME", show_default="matrix; shaded for classification; image for captioning"
+        VIEW_HELP,
+        metavar="NAME",
+        show_default="matrix; shaded for classification; image for captioning; hops for answering",
     ),
 ]
 Place = Annotated[
@@ -157,6 +159,7 @@ def view(
     Translation: the attention of the translation to the words of the text. Language models: self-attention of
     each token to the tokens before it. Classification: the words, shaded by their attention weights, and a
     table of how much the probability changes if each word is hidden. Captioning: the image, per word.
+    Answering: every hop over the sentences of a story, and what hiding each sentence costs the answer.
 
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.
@@ -189,6 +192,8 @@ def view(
     * `regard view runs/classifier --text "a stirring , funny film"`
 
     * `regard view runs/captioner --image dog.jpg --output dog.png`
+
+    * `regard view runs/babi --story story.txt --question "Where is the milk?" --output hops.png`
     """
     _check(view, specials, output)
     drawing = ViewOptions(view, site, head, word, subwords, specials, by_values)

@@ -1,4 +1,4 @@
-"""StoryBatch: stories as padded word ids, each with a question and an answer; the input of memory networks."""
+"""StoryBatch: padded stories, each with a question and an answer; the input of memory networks."""
 
 from __future__ import annotations
 

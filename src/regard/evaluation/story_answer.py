@@ -122,7 +122,7 @@ class StoryAnswer:
         true = set(self.facts)
         shift = len(self.memories) - len(self.sentences)
         labels = [f"{each} *" if at - shift in true else each for at, each in enumerate(self.memories)]
-        drawn = hops(self.hops, labels, self.question, self.summary())
+        drawn = hops(self.hops, labels, self.question, self.summary(1))
         return noted(drawn, *(["* a supporting fact"] if true else []), *self.all_notes)
 
     def seen(self, title: str = "") -> Seen:
@@ -178,11 +178,13 @@ class StoryAnswer:
         effect = () if self.effects is None else (self.effects.summary(),)
         return (*self.notes, *((words,) if self.unknown else ()), *filter(None, effect))
 
-    def summary(self) -> str:
-        """Return the answer and the most probable answers as one line of text."""
-        chances = ", ".join(f"{printable(name)} {chance:.3f}" for name, chance in self.ranked[:LISTED])
-        more = f", and {len(self.ranked) - LISTED} more" if len(self.ranked) > LISTED else ""
+    def summary(self, listed: int = LISTED) -> str:
+        """Return the answer and the `listed` most probable answers as one line of text."""
         true = "" if self.true_answer is None else f"; the true answer is {printable(self.true_answer)}"
+        if listed == 1:
+            return f"{printable(self.answer)} ({self.probability:.3f}{true})"
+        chances = ", ".join(f"{printable(name)} {chance:.3f}" for name, chance in self.ranked[:listed])
+        more = f", and {len(self.ranked) - listed} more" if len(self.ranked) > listed else ""
         return f"{printable(self.answer)} ({chances}{more}{true})"
 
     def _html(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Selections that weight every visible key (softmax, gate, linear, local-p), or have fixed weights (Given)."""
+"""Selections that weight every visible key (softmax, gate, linear, local-p), or use fixed weights (Given)."""
 
 from __future__ import annotations
 

@@ -161,11 +161,11 @@ class StoryCorpus:
             replace(folder / WORDS, text.encode() + b"\n")
         words = load_words(folder)
         _check_answers(split.train, words)
-        encoded = [
+        train, valid = (
             encode_stories(part.questions, words, split.tasks, data.max_sentences)
             for part in (split.train, split.valid)
-        ]
-        return cls(split, words, *encoded, data.max_sentences)
+        )
+        return cls(split, words, train, valid, data.max_sentences)
 
 
 def _check_answers(train: Stories, words: StoryWords) -> None:
