@@ -74,7 +74,7 @@ def train(
     dry_run: options.DryRun = False,
     files: options.Arguments = None,
 ) -> int:
-    """Train a translator, language model, classifier or captioner (--task), and write it to a run folder.
+    """Train a translator or a model of another task (--task), and write it to a run folder.
 
     Settings that you do not set are chosen from the data, --minutes and the speed of this machine.
 
@@ -92,6 +92,8 @@ def train(
     * `regard train --task classification --tsv reviews.tsv --columns label,text --output runs/u`
 
     * `regard train --task captioning --train-file captions.tsv --images images --output runs/t`
+
+    * `regard train --task answering --train-file qa1_train.txt --train-file qa2_train.txt --output runs/s`
 
     * `regard train --output runs/x --resume`
 

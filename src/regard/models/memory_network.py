@@ -7,30 +7,22 @@ import math
 import torch
 from torch import Tensor, nn
 
-from regard.attention import attention
 from regard.data.story_batch import StoryBatch
 from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.layers.memory_hop import MemoryHop
 from regard.layers.sentence_encoding import ENCODINGS, encode_sentences
-from regard.masks import padding
-from regard.roles import Role
-from regard.scores import Dot
 from regard.select import Linear, Select, Soft
 
 __all__ = [
     "DEVIATION",
     "FIRST_ANSWER",
-    "STORY_MEMORY",
     "TYINGS",
     "MemoryNetwork",
     "check_sizes",
     "encode_ages",
-    "hop_site",
     "sentence_ages",
     "shifted_ages",
 ]
-
-STORY_MEMORY = Role("memory", "question", "story")
-"""The role of the attention of a memory network: the question attends to the sentences of the story."""
 
 TYINGS = ("adjacent", "layer-wise")
 """How the embedding tables of the hops are shared."""
@@ -41,7 +33,7 @@ FIRST_ANSWER = 2
 DEVIATION = 0.1
 """Standard deviation of the initial weights (section 4.2)."""
 
-_DOT, _SOFT, _LINEAR = Dot(), Soft(), Linear()
+_SOFT, _LINEAR = Soft(), Linear()
 
 
 class MemoryNetwork(nn.Module):
@@ -72,7 +64,8 @@ class MemoryNetwork(nn.Module):
     Differs from the paper: the softmax of the output has the answers of the training set as classes, not all
     words; W^T = C^K has one row for each answer.
 
-    Hop k has the site "hop.k", with one query, the question, and one key for each sentence.
+    The hops have the sites "hop.0", "hop.1" and so on, with one query, the question, and one key for each
+    sentence.
 
     >>> model = MemoryNetwork(vocabulary_size=9, answers=3, sentences=4, width=5, hops=2)
     >>> batch = StoryBatch.collate([[[5, 6], [7]], [[6]]], [[8, 5], [7]])
@@ -112,6 +105,7 @@ class MemoryNetwork(nn.Module):
         self.vocabulary_size, self.answers, self.sentences = vocabulary_size, answers, sentences
         self.width, self.hops, self.tying = width, hops, tying
         self.encoding, self.noise = encoding, noise
+        self.hop = nn.ModuleList(MemoryHop(number) for number in range(hops))
         adjacent = tying == "adjacent"
         tables = hops + 1 if adjacent else 3
         self.embedding = nn.Parameter(torch.empty(tables, vocabulary_size, width).normal_(0, DEVIATION))
@@ -126,7 +120,7 @@ class MemoryNetwork(nn.Module):
     @property
     def sites(self) -> tuple[str, ...]:
         """The site of each hop, in order."""
-        return tuple(hop_site(hop) for hop in range(self.hops))
+        return tuple(str(each.site) for each in self.hop)
 
     def forward(self, batch: StoryBatch) -> Tensor:
         """Return the logits of the answers, (B, answers)."""
@@ -134,19 +128,10 @@ class MemoryNetwork(nn.Module):
         if self.time is not None:
             memory_BSnD = self._with_time(memory_BSnD, batch.lengths)
         select: Select = _LINEAR if batch.linear else _SOFT
-        visible = padding(batch.lengths)
-        for hop in range(self.hops):
-            keys, values = (hop, hop + 1) if self.between is None else (0, 1)
-            attended = attention(
-                state_BD.unsqueeze(1),
-                memory_BSnD[:, :, keys],
-                memory_BSnD[:, :, values],
-                score=_DOT,
-                mask=visible,
-                select=select,
-                site=hop_site(hop),
-                role=STORY_MEMORY,
-            )
+        for number, hop in enumerate(self.hop):
+            keys, values = (number, number + 1) if self.between is None else (0, 1)
+            story = memory_BSnD[:, :, keys], memory_BSnD[:, :, values]
+            attended = hop(state_BD, *story, batch.lengths, select)
             kept_BD = state_BD if self.between is None else self.between(state_BD)
             state_BD = kept_BD + attended.output.squeeze(1)
         if self.output is not None:
@@ -177,15 +162,6 @@ def check_sizes(call: str, vocabulary_size: int, answers: int, sentences: int) -
     if vocabulary_size < FIRST_ANSWER + answers:
         problem = f"vocabulary_size is {vocabulary_size}, but there are {answers} answers"
         raise ArgumentError(message(call, problem, expected=f"{FIRST_ANSWER + answers} words or more"))
-
-
-def hop_site(hop: int) -> str:
-    """Return the site of a hop, counted from 0.
-
-    >>> hop_site(0)
-    'hop.1'
-    """
-    return f"hop.{hop + 1}"
 
 
 def sentence_ages(lengths: Tensor, size: int) -> Tensor:

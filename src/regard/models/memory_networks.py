@@ -32,7 +32,7 @@ def build_memory_network(
     options: further arguments of the class, such as width and hops.
 
     >>> build_memory_network("end-to-end", 9, 3, 10, hops=2).sites
-    ('hop.1', 'hop.2')
+    ('hop.0', 'hop.1')
     """
     if name not in MEMORY_NETWORKS:
         raise UnknownName("memory network", name, MEMORY_NETWORKS)

@@ -7,28 +7,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.attended import Attended
-from regard.attention import attention
 from regard.data.labelled_batch import NO_LABEL
 from regard.data.story_batch import StoryBatch
 from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.layers.memory_hop import MemoryHop
 from regard.layers.sentence_encoding import ENCODINGS, encode_sentences
 from regard.look import Look
-from regard.masks import padding
 from regard.models.memory_network import (
     DEVIATION,
-    STORY_MEMORY,
     check_sizes,
     encode_ages,
-    hop_site,
     sentence_ages,
 )
-from regard.scores import Dot
 from regard.select import Best, Linear
 
 __all__ = ["RankingLoss", "SupervisedMemoryNetwork", "margin_ranking_loss"]
 
-_DOT, _BEST, _LINEAR = Dot(), Best(), Linear()
+_BEST, _LINEAR = Best(), Linear()
 _SCORES = Look(weights=True, gradient=True)
 
 FROM_QUESTION, FROM_FACT, AS_MEMORY, ANSWER_QUESTION, ANSWER_FACT = range(5)
@@ -70,7 +65,8 @@ class SupervisedMemoryNetwork(nn.Module):
     the features of pairs of sentences in section 3.4. The loss has all other sentences and answers as
     negatives, not a sample.
 
-    Hop k has the site "hop.k", with one query, and one key for each sentence after key 0.
+    The hops have the sites "hop.0", "hop.1" and so on, with one query, and one key for each sentence after
+    key 0.
 
     >>> model = SupervisedMemoryNetwork(vocabulary_size=9, answers=3, sentences=4, width=5, hops=2)
     >>> batch = StoryBatch.collate([[[5, 6], [7]], [[6]]], [[8, 5], [7]], answers=[0, 2], facts=[[1], [0]])
@@ -105,6 +101,7 @@ class SupervisedMemoryNetwork(nn.Module):
             raise ArgumentError(message(call, f"margin is {margin!r}", expected="a number greater than 0"))
         self.vocabulary_size, self.answers, self.sentences = vocabulary_size, answers, sentences
         self.width, self.hops, self.encoding, self.margin = width, hops, encoding, margin
+        self.hop = nn.ModuleList(MemoryHop(number) for number in range(hops))
         self.embedding = nn.Parameter(torch.empty(5, vocabulary_size, width).normal_(0, DEVIATION))
         times = torch.empty(2, sentences, width).normal_(0, DEVIATION)  # as part of the query, and as key
         self.time = nn.Parameter(times) if time else None
@@ -114,7 +111,7 @@ class SupervisedMemoryNetwork(nn.Module):
     @property
     def sites(self) -> tuple[str, ...]:
         """The site of each hop, in order."""
-        return tuple(hop_site(hop) for hop in range(self.hops))
+        return tuple(str(each.site) for each in self.hop)
 
     def forward(self, batch: StoryBatch) -> Tensor:
         """Return the scores of the answers divided by the margin, (B, answers), with argmax reads.
@@ -123,8 +120,9 @@ class SupervisedMemoryNetwork(nn.Module):
         """
         memory = self._memory(batch)
         state_BM = memory.question_BM
-        for hop in range(self.hops):
-            attended = self._read(state_BM, memory, hop)
+        for hop in self.hop:
+            query_BD, story = state_BM[:, : self.width], (memory.keys_BSD, memory.values_BSM)
+            attended = hop(query_BD, *story, memory.lengths, _BEST)
             state_BM = state_BM + attended.output.squeeze(1)
         return self._answer_scores(state_BM) / self.margin
 
@@ -141,9 +139,11 @@ class SupervisedMemoryNetwork(nn.Module):
         keys_S = torch.arange(size, device=batch.lengths.device)
         visible_BS = keys_S <= batch.lengths.unsqueeze(1)
         total = memory.keys_BSD.new_zeros(())
-        for hop in range(self.hops):
-            scores_BS = self._scores(state_BM, memory, hop)
-            true_BS = keys_S == facts_BK[:, hop, None]
+        for number, hop in enumerate(self.hop):
+            # The weights of a linear selection are the scores, with their gradient.
+            query_BD, story = state_BM[:, : self.width], (memory.keys_BSD, memory.values_BSM)
+            scores_BS = hop(query_BD, *story, memory.lengths, _LINEAR, _SCORES).weights.squeeze(1)
+            true_BS = keys_S == facts_BK[:, number, None]
             losses_B = margin_ranking_loss(scores_BS, true_BS, visible_BS, self.margin)
             total = total + (losses_B * real_B).sum()
             state_BM = state_BM + (true_BS.to(state_BM.dtype).unsqueeze(1) @ memory.values_BSM).squeeze(1)
@@ -171,35 +171,6 @@ class SupervisedMemoryNetwork(nn.Module):
             nn.functional.pad(values_BSM, (0, 0, 1, 0)),
             batch.lengths + 1,
         )
-
-    def _read(self, state_BM: Tensor, memory: _Encoded, hop: int) -> Attended:
-        """Read the sentence with the highest score."""
-        return attention(
-            state_BM[:, None, : self.width],
-            memory.keys_BSD,
-            memory.values_BSM,
-            score=_DOT,
-            mask=padding(memory.lengths),
-            select=_BEST,
-            site=hop_site(hop),
-            role=STORY_MEMORY,
-        )
-
-    def _scores(self, state_BM: Tensor, memory: _Encoded, hop: int) -> Tensor:
-        """Return the score of each key with its gradient, (B, S): the weights of a linear selection."""
-        attended = attention(
-            state_BM[:, None, : self.width],
-            memory.keys_BSD,
-            memory.values_BSM,
-            score=_DOT,
-            mask=padding(memory.lengths),
-            select=_LINEAR,
-            look=_SCORES,
-            site=hop_site(hop),
-            role=STORY_MEMORY,
-        )
-        assert attended.weights is not None
-        return attended.weights.squeeze(1)
 
     def _answer_scores(self, state_BM: Tensor) -> Tensor:
         return state_BM[:, self.width :] @ self.output.T

@@ -155,7 +155,7 @@ class AnsweringTask(RunTask):
     def check_settings(cls, settings: AnsweringSettings) -> None:
         for path in (*settings.data.train_file, *(settings.data.valid_file or ())):
             format_of_stories(Path(path), settings.data.format)
-        if settings.training.linear_start and settings.model.name != "end-to-end":
+        if settings.training.linear_start and settings.model.name == "supervised":
             problem = (
                 f"training.linear_start is {settings.training.linear_start}, but the model has no softmax"
             )
