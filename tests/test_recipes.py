@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import captioning, classification, language
+from benchmarks import answering, captioning, classification, language
 from benchmarks.multi30k import RECIPES, Measured, given, table
 from benchmarks.recipe_runs import Job
 from regard.data.public_datasets import SETS
@@ -107,6 +107,7 @@ def test_benchmarks_have_every_recipe_of_their_task():
     assert {name for name, task in tasks.items() if task == "language"} == set(language.RECIPES)
     assert {name for name, task in tasks.items() if task == "classification"} == set(classification.TESTS)
     assert {name for name, task in tasks.items() if task == "captioning"} == set(captioning.RECIPES)
+    assert {name for name, task in tasks.items() if task == "answering"} == set(answering.RECIPES)
 
 
 def test_recipe_of_another_task_is_valid_and_sets_what_determines_its_result(other: Path):
@@ -115,7 +116,8 @@ def test_recipe_of_another_task_is_valid_and_sets_what_determines_its_result(oth
     settings = build(task.settings_type, content, other.name)
     task.check_model(task.settings_type.model_validate(task.complete_settings(settings.model_dump(), None)))
     needed = {"steps", "learning_rate", "warmup_steps", "precision", "evaluate_every"}
-    assert needed <= set(content["training"]) and {"dropout", "name"} <= set(content["model"])
+    size = "width" if content["task"] == "answering" else "dropout"
+    assert needed <= set(content["training"]) and {size, "name"} <= set(content["model"])
     assert isinstance(content["seed"], int) and {"batch_size", "batch_tokens"} & set(content["training"])
     head = re.match(r"(#.*\n)+", other.read_text())
     assert head is not None
@@ -125,6 +127,9 @@ def test_recipe_of_another_task_is_valid_and_sets_what_determines_its_result(oth
         return
     test_file = re.search(rf"regard evaluate runs/{other.stem} --test-file data/(\S+)\n", head.group())
     assert test_file is not None and test_file[1] not in str(content["data"])
+    if content["task"] == "answering":
+        assert f"data/{test_file[1].replace('_test', '_train')}" in content["data"]["train_file"]
+        return
     assert test_file[1] == classification.TESTS.get(other.stem, "ptb/ptb.test.txt.gz")
 
 
@@ -154,6 +159,15 @@ def test_lstmn_of_cheng_et_al_has_the_sizes_of_the_paper():
     build_language_model(
         "lstm", 100, **{key: recipe["model"][key] for key in recipe["model"] if key != "name"}
     )
+
+
+def test_memory_network_of_sukhbaatar_et_al_has_the_settings_of_the_paper():
+    joint, one = (read_toml(FOLDER / f"{name}.toml") for name in ("babi-joint", "babi-task"))
+    for recipe, width in ((joint, 50), (one, 20)):
+        paper = {"width": width, "hops": 3, "tying": "adjacent", "encoding": "position", "noise": 0.1}
+        assert paper.items() <= recipe["model"].items() and recipe["model"]["time"] is True
+        assert recipe["data"]["max_sentences"] == 50 and recipe["training"]["linear_start"] > 0
+    assert len(joint["data"]["train_file"]) == 20
 
 
 @pytest.mark.parametrize("name", classification.TESTS)
