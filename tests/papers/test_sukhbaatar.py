@@ -31,7 +31,9 @@ def forward_by_hand(model: MemoryNetwork, story, question, linear: bool = False)
 
     def encoded(words, table):
         j, k = np.arange(1, len(words) + 1)[:, None] / len(words), np.arange(1, model.width + 1) / model.width
-        weights = (1 - j) - k * (1 - 2 * j) if model.encoding == "position" else np.ones((len(words), 1))
+        weights = (
+            2 * ((1 - j) - k * (1 - 2 * j)) if model.encoding == "position" else np.ones((len(words), 1))
+        )
         return sum(weights[place] * tables[table][word] for place, word in enumerate(words))
 
     adjacent = model.between is None
@@ -81,8 +83,9 @@ def test_position_encoding_is_that_of_section_4_1():
     weights = position_weights(5, 4)
     for j in range(1, 6):
         for k in range(1, 5):
-            expected = (1 - j / 5) - (k / 4) * (1 - 2 * j / 5)
-            assert weights[j - 1, k - 1].item() == pytest.approx(expected, abs=1e-6)
+            paper = (1 - j / 5) - (k / 4) * (1 - 2 * j / 5)
+            assert weights[j - 1, k - 1].item() == pytest.approx(2 * paper, abs=1e-6)
+    assert position_weights(100, 100).mean().item() == pytest.approx(1, abs=0.01)  # as in a bag of words
 
 
 def test_adjacent_and_layer_wise_tying_have_the_tables_of_section_2_2():

@@ -93,8 +93,6 @@ def train(
 
     * `regard train --task captioning --train-file captions.tsv --images images --output runs/t`
 
-    * `regard train --task answering --train-file qa1_train.txt --train-file qa2_train.txt --output runs/s`
-
     * `regard train --output runs/x --resume`
 
     * `regard train --recipe recipes/multi30k-de-en-transformer.toml --seed 2 --output runs/z`

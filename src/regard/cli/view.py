@@ -159,7 +159,7 @@ def view(
     Translation: the attention of the translation to the words of the text. Language models: self-attention of
     each token to the tokens before it. Classification: the words, shaded by their attention weights, and a
     table of how much the probability changes if each word is hidden. Captioning: the image, per word.
-    Answering: every hop over the sentences of a story, and what hiding each sentence costs the answer.
+    Answering: every hop over a story.
 
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.
@@ -186,8 +186,6 @@ def view(
     * `regard view runs/x --text "나는 고양이로소이다" --output look.seen`
 
     * `regard view look.seen --view shaded`
-
-    * `regard view runs/language --text "the cat sat on the mat" --view heads --site decoder.0.self`
 
     * `regard view runs/classifier --text "a stirring , funny film"`
 

@@ -61,8 +61,9 @@ class MemoryNetwork(nn.Module):
 
     A batch with linear=True is computed without softmax in the hops (linear start).
 
-    Differs from the paper: the softmax of the output has the answers of the training set as classes, not all
-    words; W^T = C^K has one row for each answer.
+    Differs from the paper: the weights l_j are twice those of the paper (see position_weights()). The softmax
+    of the output has the answers of the training set as classes, not all words; W^T = C^K has one row for
+    each answer.
 
     The hops have the sites "hop.0", "hop.1" and so on, with one query, the question, and one key for each
     sentence.
