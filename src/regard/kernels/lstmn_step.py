@@ -176,10 +176,11 @@ def cell_backward_kernel(
 ):  # fmt: skip
     """Backward pass of cell_forward_kernel.
 
-    dvalues: the gradients of [h; c].
-    dgates: written, the gradients of the arguments of the activations.
-    dreads: the gradient of c~ is written to its second half.
-    dadded: written, if ADDED.
+    gates: the gates after their sigmoid or tanh.
+    dvalues: (B, 2 width), the gradient of [h; c].
+    dgates: receives the gradient of the gates before their sigmoid or tanh.
+    dreads: (B, 2 width), its second half receives the gradient of c~.
+    dadded: (B, width), receives the gradient of `added`, if ADDED.
     """
     row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there, at = columns < width, row * gates_row + columns
@@ -256,14 +257,17 @@ def cell_backward(
 
 
 def _strides(*tensors: Tensor) -> list[int]:
-    """Return the strides of all dimensions except the last; for a tensor with one dimension, its stride."""
+    """Return, in one list, the strides of each tensor without the last; of a 1-d tensor, its only stride."""
     return [stride for each in tensors for stride in each.stride()[: max(each.dim() - 1, 1)]]
 
 
 def _launch(
     kernel, tensors: tuple[Tensor, ...], first: int, last: int, strides: list[int], most: int
 ) -> None:
-    """Launch a read kernel with one program for each sequence. most: maximum size of a tile."""
+    """Launch read_forward_kernel or read_backward_kernel with one program for each sequence.
+
+    most: maximum number of elements of a tile of the tapes.
+    """
     query, _, values, *_ = tensors
     hidden, size = query.shape[1], values.shape[2]
     tile = max(triton.next_power_of_2(hidden), triton.next_power_of_2(size))

@@ -247,8 +247,7 @@ class LSTMN(nn.Module):
     def run(
         self, x: Tensor, state: Hidden, position: int = 0, added: Tensor | None = None
     ) -> tuple[Tensor, Hidden]:
-        """Read T steps of B sequences, from a state; return the outputs (B, T, width) and the state after
-        them.
+        """Read T steps of B sequences; return the outputs (B, T, width) and the state after them.
 
         One call with T steps gives the same result as T calls with one step each.
 
@@ -305,8 +304,7 @@ def last_steps(past: Memory, count: int | None) -> Memory:
 
 
 def _with_dropped_steps(past: Memory, position: int) -> Memory:
-    """Insert zeros before the keys and values for the steps that `past` no longer has, so that key i is step
-    i.
+    """Insert zeros as keys and values of steps that `past` no longer has, so that key i is step i.
 
     position: number of all steps so far.
     """
@@ -315,8 +313,7 @@ def _with_dropped_steps(past: Memory, position: int) -> Memory:
 
 
 def _to_float32(x: Tensor, state: Hidden) -> tuple[Tensor, Hidden, AbstractContextManager[object]]:
-    """Return x, the state, and a context in which to compute, such that states are not rounded under
-    autocast.
+    """Return x, the state, and a context to compute in, so that autocast does not round states.
 
     If autocast is enabled, the tensors are converted to float32 and the context disables autocast; otherwise
     nothing changes.

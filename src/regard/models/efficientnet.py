@@ -123,8 +123,7 @@ class EfficientNetLite0(ImageEncoder):
 
 
 class Block(nn.Module):
-    """An inverted residual block: expand the channels, convolve each channel alone, project to fewer
-    channels.
+    """An inverted residual block: expand the channels, convolve each of them, project to fewer channels.
 
     inputs: number of input channels.
     stage: the sizes of the block.

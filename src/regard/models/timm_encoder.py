@@ -1,5 +1,4 @@
-"""TimmEncoder: an image model of timm (PyTorch Image Models) as image encoder, with weights from a local
-file."""
+"""TimmEncoder: a model of timm (PyTorch Image Models) as image encoder, with weights from a local file."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class ImageAttention:
         return bool(weights_hw.max() <= ratio * weights_hw.mean() * (1 + 1e-9)) and weights_hw.size > 1
 
     def uniform_note(self) -> tuple[str, ...]:
-        """Return (UNIFORM,) if the weights of a word are nearly uniform, else (); pictures print it as a note."""
+        """Return (UNIFORM,), a note for pictures, if the weights of some word are nearly uniform; else ()."""
         return (UNIFORM,) if any(map(self.is_uniform, range(len(self.words)))) else ()
 
     def probability(self, word: int) -> float | None:
@@ -173,8 +173,7 @@ class ImageAttention:
         return importlib.import_module("regard.viewing.pictures.caption_panels").caption_panels(self)
 
     def animation(self, seconds: float = 0.8) -> Any:
-        """Return an animated Picture: a frame for each word, with the caption up to this word below the
-        image.
+        """Return an animated Picture: a frame for each word, with the caption up to this word.
 
         seconds: duration of a frame.
         """
@@ -207,8 +206,8 @@ class ImageAttention:
 def resized(image: NDArray[numpy.uint8], height: int, width: int) -> NDArray[numpy.uint8]:
     """Resize an image (H, W, 3) to (height, width, 3).
 
-    A pixel of the result is the mean of the pixels it covers if the image becomes smaller, and a copy of the
-    nearest pixel if it becomes larger.
+    Along a side that becomes smaller, a pixel of the result is the mean of the pixels that it covers; along a
+    side that becomes larger, it is a copy of the nearest pixel.
 
     >>> resized(numpy.array([[[0, 0, 0], [200, 100, 50]]], numpy.uint8), 2, 1).tolist()
     [[[100, 50, 25]], [[100, 50, 25]]]

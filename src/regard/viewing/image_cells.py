@@ -25,7 +25,7 @@ fraction of the width (or height) of the cell."""
 
 
 class PixelBox(NamedTuple):
-    """A rectangle of pixels of an image: rows top, ..., bottom - 1 and columns left, ..., right - 1, from 0."""
+    """A rectangle of pixels of an image: rows top, ..., bottom - 1 and columns left, ..., right - 1."""
 
     top: int
     left: int

@@ -95,8 +95,9 @@ def decode_files(
 
     damaged: "error" raises DataError, with the name of the file, for an image that cannot be read; "skip"
         leaves it out.
-    limit: maximum number of bytes of the decoded images. If they need more, only the first bytes of each
-        file are checked now, and images are decoded when they are needed. Default: memory_limit().
+    limit: maximum number of bytes of the decoded images. If they need more, they are not stored, but decoded
+        each time they are needed; in this case, damaged="error" raises the error only then. Default:
+        memory_limit().
 
     Return the images, the index in `paths` of each image, and the errors of the images that were left out.
     """

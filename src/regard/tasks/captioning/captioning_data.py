@@ -268,8 +268,7 @@ class CaptionCorpus:
     def encoded(
         cls, split: CaptionSplit, data: ImageData, folder: Path, lines: int | None = None
     ) -> CaptionCorpus:
-        """Encode the captions with the tokenizer of the run folder, which is trained and saved if it is not
-        there.
+        """Encode the captions with the tokenizer of the run folder; if it has none, train and save one.
 
         lines: maximum number of captions to train the tokenizer on; None for all.
         """

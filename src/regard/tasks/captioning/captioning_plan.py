@@ -37,10 +37,10 @@ cells. Each stage halves the height and width of the map."""
 
 
 def encoder_defaults(model: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Return default model settings for images of size x size pixels: the stages of the convolutional
-    encoder.
+    """Return default model settings: the number of stages of the convolutional encoder.
 
     model: the model settings so far. If they name another image encoder, the result is empty.
+    size: width and height of the images in pixels.
 
     >>> encoder_defaults({}, 64), encoder_defaults({"image_encoder": "other"}, 64)
     ({'encoder_options': {'stages': 3}}, {})
