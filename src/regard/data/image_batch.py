@@ -82,7 +82,7 @@ class ImageBatch(Batch):
         more, longer = rows - len(self), target_length + 1 - self.target.shape[1]
         if min(more, longer) < 0:
             problem = f"rows={rows} and target_length={target_length}"
-            expected = f"at least {len(self)} and {self.target.shape[1] - 1}"
+            expected = f"rows >= {len(self)} and target_length >= {self.target.shape[1] - 1}"
             raise ArgumentError(message("ImageBatch.padded_to()", problem, expected=expected))
         grown = self.add_rows(more)
         target = pad(grown.target, (0, longer), value=PAD)
