@@ -54,8 +54,8 @@ def exact_captions(captions: Iterable[str], scenes: Iterable[Scene]) -> float:
 class Pointing(NamedTuple):
     """How often a word of a caption attends most to the object that it names (pointing accuracy).
 
-    Only content words count: words such as "red" or "circle", which name an object or its property. The gold
-    region of such a word is the set of pixels of this object.
+    Only content words count, such as "red", "circle" or "above", which describe one or two objects. The gold
+    region of such a word is the set of pixels of these objects.
 
     accuracy: the fraction of content words whose cell with the largest attention weight contains a pixel of
         the gold region.

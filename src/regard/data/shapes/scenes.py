@@ -109,7 +109,7 @@ class SceneObject(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Size, colour and shape, for example "small red circle". The objects of a scene differ in it."""
+        """Size, colour and shape: "small red circle". No two objects of a scene have the same name."""
         return f"{self.size} {self.colour} {self.shape}"
 
     @property

@@ -46,8 +46,8 @@ class ImageCaptioner:
     search: Greedy(...), Beam(...) or Sample(...). Default: Beam().
     max_length: maximum number of tokens of a caption, EOS included.
     batch_size: maximum number of images in one batch.
-    look: name of the attention layers (sites) whose weights are recorded, by default "decoder.cross", the
-        attention over the image. None records nothing.
+    look: the attention layers (sites) whose weights are recorded, by default "cross", the attention over the
+        image. None records nothing.
     read: how hard attention reads the image: "argmax" (the best location), "sample" (a random location) or
         "expectation" (the weighted mean). None: the attribute `read` of the model decides.
 
