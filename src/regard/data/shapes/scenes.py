@@ -30,8 +30,7 @@ SQUARE_STARTS = (0, 21, 43)
 """A picture is divided into 3 x 3 squares, each of which contains at most one object.
 
 SQUARE: width and height of a square in pixels. SQUARE_STARTS: the first pixel of each of the three rows, and
-    of
-each of the three columns, of squares.
+of each of the three columns, of squares.
 """
 
 SHAPES = ("circle", "square", "triangle", "cross")

@@ -49,8 +49,7 @@ TINTS = range(-12, 13)
 """Ranges from which values are sampled for each picture.
 
 BACKGROUNDS: the grey level of the background. TINTS: the number that is added to each of the RGB values of
-    the
-colour of an object.
+the colour of an object.
 """
 
 WORDS = 32
