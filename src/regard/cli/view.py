@@ -233,7 +233,7 @@ def _check_self_attention(seen: Seen, view: str | None) -> None:
     if view in OWN and not any(each.role.kind == "self" for each in seen.sites):
         sites = ", ".join(each.name for each in seen.sites) or "none"
         problem = f"the model has no self-attention; its attention sites: {sites}"
-        hint = "choose another --view, or a run of a model with self-attention, such as transformer or lstmn"
+        hint = "a transformer or an lstmn has self-attention: choose a run of one, or another --view"
         raise ArgumentError(message(f"--view {view}", problem, hint=hint))
 
 
