@@ -174,10 +174,23 @@ def test_evaluation_of_a_file_and_faithfulness(files: Path, tmp_path: Path):
     options = _options(test_file=[str(files / "captions.tsv")], split="dev", faithfulness=True)
     report = CaptioningTask.evaluate_run(ChosenRun(tmp_path / "run", device="cpu"), options)
     assert report.images == 2 and report.exact is None and report.erasure is not None
+    lines = [{"image": f"{number}.png", "captions": ["a dog"]} for number in range(3)]
+    path = tmp_path / "test.captions"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    options = _options(jsonl=[str(path)], images=str(files))
+    assert CaptioningTask.evaluate_run(ChosenRun(tmp_path / "run", device="cpu"), options).images == 3
 
 
 def _options(**changes: Any) -> dict[str, Any]:
-    usual = {"test_file": None, "images": None, "split": None, "pictures": 2, "page": None}
+    usual = {
+        "test_file": None,
+        "tsv": None,
+        "jsonl": None,
+        "images": None,
+        "split": None,
+        "pictures": 2,
+        "page": None,
+    }
     usual |= {"faithfulness": False, "beam_size": None, "length_penalty": None, "greedy": True}
     return {**usual, "max_length": 5, **changes}
 

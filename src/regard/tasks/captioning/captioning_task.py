@@ -55,6 +55,7 @@ from regard.tasks.captioning.view_captioning import (
     CaptionView,
     view_captioning,
 )
+from regard.tasks.file_options import FILE_FORMATS, train_files
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
@@ -77,6 +78,9 @@ __all__ = ["CaptioningTask"]
 
 TOKENS = ("lowercase", "tokenizer", "vocab_size")
 """The data settings that define the vocabulary. The weights of a run can only be used with its vocabulary."""
+
+TRAIN_OPTIONS = (*FILE_FORMATS, *(f"valid_{each}" for each in FILE_FORMATS))
+"""The options of `regard train` that train_files() reads."""
 
 AT_ONCE = 64
 """Number of validation images that are captioned between two checks for Ctrl-C."""
@@ -176,6 +180,10 @@ class CaptioningTask(RunTask):
         if not data.augmented:
             return None
         return Augmentation(size=data.size, flip=data.flip, seed=seed)
+
+    @classmethod
+    def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+        return TRAIN_OPTIONS, train_files(options)
 
     @classmethod
     def read_data(
