@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.data.caption_batching import CaptionBatches
 from regard.data.image_batch import ImageBatch
-from regard.data.images import Augmentation, centre_crop
+from regard.data.images import centre_crop
 from regard.data.word_noise import replace_words
 from regard.decoding import Beam, Greedy, Search
 from regard.errors import ArgumentError, message, printable
@@ -31,6 +31,7 @@ from regard.tasks.captioning.captioning_data import (
     CaptionCorpus,
     CaptionData,
     CaptionSplit,
+    augmentation_of,
     check_paths,
     load_caption_tokenizer,
     read_caption_split,
@@ -165,7 +166,7 @@ class CaptioningTask(RunTask):
             corpus.train,
             train.pixels,
             size=data.size,
-            augmentation=self._augmentation(data, settings.seed),
+            augmentation=augmentation_of(data, settings.seed),
             images=self._train_features is None,
             workers=data.workers,
             tokens=training.batch_tokens,
@@ -184,12 +185,6 @@ class CaptioningTask(RunTask):
             sentences=rows,
             shuffle=False,
         )
-
-    @staticmethod
-    def _augmentation(data: ImageData, seed: int) -> Augmentation | None:
-        if not data.augmented:
-            return None
-        return Augmentation(size=data.size, flip=data.flip, seed=seed)
 
     @classmethod
     def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
