@@ -239,6 +239,7 @@ def pairs_from_lists(sources: Sequence[str], targets: Sequence[str], choices: Ch
     sources: the source sentences.
     targets: the translation of each source sentence.
     choices: what to do with pairs that have a problem; see Choices.
+
     >>> pairs_from_lists(["Hi."], ["안녕."]).inspect().kept
     1
     """

@@ -254,7 +254,10 @@ def _receiver(dice: Dice, subject: Nominal) -> Phrase:
 
 
 def _object(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Nominal:
-    """Generate the object of a verb: a person, a noun, nouns joined by "and", or a noun with a relative clause."""
+    """Generate the object of a verb.
+
+    It is a person, a noun, two or three nouns joined by "and", or a noun with a relative clause.
+    """
     noun = dice.pick(frame.objects)
     role = "generic" if plan.tense == "present" else "indefinite"
     if ("persons" in frame.traits or noun.korean in HUMAN) and dice.chance(0.45):

@@ -149,6 +149,7 @@ def conjugate(stem: Stem, ending: str) -> str:
     """Attach an ending to the stem of a verb or an adjective, and return the word.
 
     ending: the ending, a key of ENDINGS.
+
     >>> [conjugate(Stem("듣", "ㄷ"), ending) for ending in ("ㄴ다", "었다", "고", "는", "ㄴ", "ㅂ니다")]
     ['듣는다', '들었다', '듣고', '듣는', '들은', '듣습니다']
     """

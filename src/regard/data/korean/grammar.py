@@ -168,7 +168,10 @@ UNMARKED = 0.2
 
 
 def ended(dice: Dice, said: Phrase, mark: str) -> Phrase:
-    """Complete a sentence: add its final punctuation mark, and use humble forms (제, 저희) after 저는.
+    """Complete a sentence: add its final punctuation mark, and use humble forms if the subject is 저는 (I).
+
+    said: the sentence without its mark. After 저는, 내 (my) becomes 제, and 우리 (our) becomes 저희.
+    mark: "." or "?". One "." in five becomes "!".
 
     From version 2 of the grammar on, one sentence in five has no final mark (see UNMARKED).
     """
