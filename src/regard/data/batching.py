@@ -185,7 +185,7 @@ class Batches:
         return numpy.argsort(key, kind="stable")
 
     def _cuts(self, costs: NDArray[numpy.int32]) -> list[int]:
-        """Divide samples into batches; batch i contains samples ends[i - 1] to ends[i] - 1. Return `ends`.
+        """Divide samples into batches. Return, for each batch, the index of the first sample after it.
 
         costs: the cost of each sample, see _costs(), in ascending order.
         """

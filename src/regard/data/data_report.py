@@ -174,7 +174,7 @@ def _html(text: str) -> str:
 
 
 def _relative(place: str) -> str:
-    """Remove the working directory from a place, so that only "a.ko, line 3" is left."""
+    """Remove the path of the working directory from the beginning of a text such as "FOLDER/a.ko, line 3"."""
     return place.removeprefix(str(Path.cwd()) + os.sep)
 
 

@@ -170,7 +170,7 @@ def _check(pairs: Pairs, count: int | None, fraction: float | None, disjoint: st
 def _by_source(
     disjoint: str, held: NDArray[numpy.bool_], shared: NDArray[numpy.bool_], targets: Hashes
 ) -> str:
-    """Return why training pairs and held-out pairs may share targets, or "" if they must not.
+    """Return why training pairs and held-out pairs may share targets, or "" if they must not share any.
 
     disjoint: "both", "source" or "auto"; see hold_out().
     held: boolean mask of the held-out pairs.

@@ -46,7 +46,7 @@ class Columns:
 
     @property
     def all(self) -> tuple[int | str, ...]:
-        """The column of the label, then the columns of the texts."""
+        """The columns of the file that are read: the column of the label, then those of the texts."""
         return self.label, *self.texts
 
 

@@ -44,7 +44,7 @@ class Features(NamedTuple):
         return len(self.lengths)
 
     def part(self, first: int, last: int | None = None) -> Features:
-        """Return the features of the lines from index `first` to `last` - 1; None: to the last line."""
+        """Return the features of the lines from index `first` to `last` - 1; to the end if `last` is None."""
         return Features(self.lengths[first:last], self.marks[first:last], self.digits[first:last])
 
     @classmethod

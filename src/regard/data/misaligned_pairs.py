@@ -129,10 +129,11 @@ def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
     """Find the lines at which the offset between two files increases.
 
     With offset k, line i of the shorter file is paired with line i + k of the longer file. The offset is 0 at
-    the first line and increases by one at each of the lines returned. These lines are chosen so that the sum
-    of the scores of all line pairs is as large as possible.
+    first, and changes to the next of a few given offsets at each of the lines returned. These lines are
+    chosen so that the sum of the scores of all line pairs is as large as possible.
 
-    scores: for each offset, the score of each line of the shorter file when it is paired with this offset.
+    scores: for each of the given offsets, starting with 0, the score of each line of the shorter file when it
+        is paired with this offset.
 
     Returns the indices of these lines in the shorter file, and the gain: the sum of the scores, minus the sum
     if all lines had offset 0.

@@ -92,9 +92,10 @@ class Pairs:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the text of all pairs, of the Choices that decide which pairs are kept, and of only().
+        """A hash of the text of all pairs, and of the Choices that decide which pairs are kept.
 
-        It does not depend on the names of the files.
+        If these Pairs are the result of only(), the hash also depends on which pairs it selected. It does not
+        depend on the names of the files.
         """
         report = self.inspect()
         report.check()
@@ -234,7 +235,7 @@ def read_pairs(
 
 
 def pairs_from_lists(sources: Sequence[str], targets: Sequence[str], choices: Choices | None = None) -> Pairs:
-    """Create Pairs from two lists of sentences of the same length.
+    """Create Pairs from two lists with the same number of sentences.
 
     sources: the source sentences.
     targets: the translation of each source sentence.

@@ -279,8 +279,8 @@ LISTED = tuple(noun for group in ("fruit", "dishes") for noun in NOUNS[group])
 def _list(dice: Dice, frame: Frame, noun: Noun, role: str) -> Nominal:
     """Generate two or three nouns joined by "and", as the object of a verb.
 
-    사과와 빵을                  an apple and bread
-    사과 , 빵 그리고 우유를      an apple , bread and milk
+    Two nouns: 사과와 빵을 (an apple and bread).
+    Three nouns: 사과 , 빵 그리고 우유를 (an apple , bread and milk).
     """
     others = tuple(each for each in LISTED if each is not noun and each in frame.objects)
     second = dice.pick(others)

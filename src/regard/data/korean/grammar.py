@@ -289,7 +289,7 @@ JOINS = spread({"and": 13, "but": 7})
 
 
 def joined(dice: Dice, clauses: int) -> Phrase:
-    """Generate clauses, and join them with -고 (and) and -지만 (but).
+    """Generate a sentence of several clauses, joined with -고 (and) and -지만 (but).
 
     Of two clauses joined by "but", exactly one is negated.
 

@@ -87,7 +87,7 @@ GROUPED = {"학생", "친구", "아이"}
 
 
 def attributes(noun: Noun) -> tuple[Adjective, ...]:
-    """Return the adjectives that can be used before this noun."""
+    """Return the adjectives that can be used before this noun, such as "big" before "apple"."""
     return _ATTRIBUTES.get(noun.korean, ())
 
 
