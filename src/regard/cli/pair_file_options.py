@@ -26,11 +26,13 @@ PAIR_FILES = {
 
 TRAIN_FILES = {
     "--train-file": "Language models: text file. Classification: file with labelled texts (.tsv or "
-    ".jsonl). Answering: file with stories and questions (bAbI or .jsonl). May be repeated.",
+    ".jsonl). Captioning: file with captions (.tsv, .jsonl or .json). Answering: file with stories and "
+    "questions (bAbI or .jsonl). May be repeated.",
     "--tsv": "TSV file (see --columns). Translation: sentence pairs, instead of --source and --target. "
-    "Classification: labelled texts. May be repeated.",
+    "Classification: labelled texts. Captioning: images and captions. May be repeated.",
     "--jsonl": "JSON lines file (see --fields). Translation: sentence pairs, instead of --source and "
-    "--target. Classification: labelled texts. Answering: stories and questions. May be repeated.",
+    "--target. Classification: labelled texts. Captioning: images and captions. Answering: stories and "
+    "questions. May be repeated.",
     "--columns": "The columns of --tsv: numbers (the first column is 1) or names from the header line. "
     "Translation: source,target. Classification: label,text or, for pairs of texts, label,text,second.",
     "--fields": "The fields of --jsonl: names, in the order of --columns. a.b is the field b inside the "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import RenderableType
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from regard.data.caption_batching import CaptionBatches
 from regard.data.image_batch import ImageBatch
-from regard.data.images import Augmentation, centre_crop
+from regard.data.images import centre_crop
+from regard.data.word_noise import replace_words
 from regard.decoding import Beam, Greedy, Search
 from regard.errors import ArgumentError, message, printable
 from regard.evaluation.caption_scores import caption_scores, exact_captions, pointing
@@ -30,6 +31,7 @@ from regard.tasks.captioning.captioning_data import (
     CaptionCorpus,
     CaptionData,
     CaptionSplit,
+    augmentation_of,
     check_paths,
     load_caption_tokenizer,
     read_caption_split,
@@ -55,6 +57,7 @@ from regard.tasks.captioning.view_captioning import (
     CaptionView,
     view_captioning,
 )
+from regard.tasks.file_options import FILE_FORMATS, train_files
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
@@ -76,17 +79,29 @@ from regard.training.task import Evaluation, Loss, Stopped, Task
 __all__ = ["CaptioningTask"]
 
 TOKENS = ("lowercase", "tokenizer", "vocab_size")
-"""The data settings that define the vocabulary. The weights of a run can only be used with its vocabulary."""
+"""The data settings that define the vocabulary of the tokenizer. They cannot change when a run is resumed or
+when a model starts from the weights of another run, because the weights fit one vocabulary only."""
+
+TRAIN_OPTIONS = (*FILE_FORMATS, *(f"valid_{each}" for each in FILE_FORMATS))
+"""The options of `regard train` that train_files() reads."""
 
 AT_ONCE = 64
 """Number of validation images that are captioned between two checks for Ctrl-C."""
 
 
+class _Read(NamedTuple):
+    """What the model reads of a batch: images, and the tokens (B, T) of captions."""
+
+    image: Tensor
+    inputs: Tensor
+
+
 class CaptioningTask(RunTask):
     """Train a captioner on images and captions, and evaluate it on the validation images.
 
-    Each caption of an image is a training example of its own. If the image encoder is frozen and images are
-    not augmented, the feature vectors of all images are computed once, before the first step.
+    If an image has several captions, each of them is a training example of its own. If the image encoder is
+    frozen (its weights are not trained) and images are not augmented, the feature vectors of all images are
+    computed once, before the first step, as far as they fit in memory.
     """
 
     model: Captioner
@@ -151,7 +166,7 @@ class CaptioningTask(RunTask):
             corpus.train,
             train.pixels,
             size=data.size,
-            augmentation=self._augmentation(data, settings.seed),
+            augmentation=augmentation_of(data, settings.seed),
             images=self._train_features is None,
             workers=data.workers,
             tokens=training.batch_tokens,
@@ -171,11 +186,9 @@ class CaptioningTask(RunTask):
             shuffle=False,
         )
 
-    @staticmethod
-    def _augmentation(data: ImageData, seed: int) -> Augmentation | None:
-        if not data.augmented:
-            return None
-        return Augmentation(size=data.size, flip=data.flip, seed=seed)
+    @classmethod
+    def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+        return TRAIN_OPTIONS, train_files(options)
 
     @classmethod
     def read_data(
@@ -251,10 +264,10 @@ class CaptioningTask(RunTask):
         size = settings.data.size
         height, width = model.image_encoder.map_size(size, size)
         if height * width < (1 if model.select is None else 2):
-            problem = f"the feature map of images of {size} x {size} pixels has {height} x {width} cells"
+            problem = f"the feature map of an image of {size} x {size} pixels has {height} x {width} cells"
             hint = "set a larger data.image_size, or fewer stages in model.encoder_options"
             raise ArgumentError(
-                message("the settings", problem, expected="at least 2 cells for attention", hint=hint)
+                message("the settings", problem, expected="at least 2 cells to attend to", hint=hint)
             )
 
     @classmethod
@@ -283,7 +296,7 @@ class CaptioningTask(RunTask):
     def corpus_notes(self) -> Sequence[str]:
         notes = list(self.corpus.notes)
         if self.model.image_encoder.frozen and not self._fits:
-            notes.append("the feature vectors do not fit in memory: they are computed in every step")
+            notes.append("the feature vectors of all images do not fit in memory: computed in every step")
         return notes
 
     def _map_size(self) -> tuple[int, int]:
@@ -329,26 +342,38 @@ class CaptioningTask(RunTask):
         training = self.settings.training
         if self._estimator is not None and self.model.training:
             return self._sampled_loss(batch, self._estimator)
+        read = _Read(batch.image, self._inputs(batch))
         if not training.doubly_stochastic:
-            total, plain = cross_entropy(self.model(batch), batch.targets, training.label_smoothing)
+            total, plain = cross_entropy(self.model(read), batch.targets, training.label_smoothing)
             return Loss(total, {"loss": plain})
-        logits_BTV, weights_BTL = self.model.logits_and_weights(batch)
+        logits_BTV, weights_BTL = self.model.logits_and_weights(read)
         total, plain = cross_entropy(logits_BTV, batch.targets, training.label_smoothing)
         penalty_B = doubly_stochastic_penalty(weights_BTL.float(), batch.target_lengths)
-        # Rows without a target are padding.
+        # Rows of the batch without target tokens are padding; their penalty does not count.
         penalty = torch.where(batch.target_lengths > 0, penalty_B, 0.0).sum()
         return Loss(
             total + training.doubly_stochastic * penalty, {"loss": plain, "penalty": penalty.detach()}
         )
 
-    def _sampled_loss(self, batch: ImageBatch, estimator: Reinforce) -> Loss:
-        """Return the loss of hard attention, whose gradient is estimated by sampling locations.
+    def _inputs(self, batch: ImageBatch) -> Tensor:
+        """Return the tokens that the decoder reads, (B, T); in training, some are replaced (word_noise)."""
+        noise = self.settings.training.word_noise
+        if not noise or not self.model.training:
+            return batch.inputs
+        return replace_words(batch.inputs, self.corpus.tokenizer.size, noise)
 
-        Each image is encoded once; the decoder has K rows for each image, one for each sample.
+    def _sampled_loss(self, batch: ImageBatch, estimator: Reinforce) -> Loss:
+        """Return the loss of hard attention, with a gradient estimated from K samples of the locations.
+
+        batch: images with their captions.
+        estimator: the estimator of the gradient, with K = estimator.samples.
+
+        Each image is encoded once; the decoder reads each caption K times, with different random locations.
         """
         samples, smoothing = estimator.samples, self.settings.training.label_smoothing
         inputs_RT, targets_RT, lengths_R = (
-            each.repeat_interleave(samples, 0) for each in (batch.inputs, batch.targets, batch.target_lengths)
+            each.repeat_interleave(samples, 0)
+            for each in (self._inputs(batch), batch.targets, batch.target_lengths)
         )
 
         def row_losses() -> RowLosses:
@@ -392,7 +417,7 @@ class CaptioningTask(RunTask):
             if captions and captions[0].weights is not None:
                 pointed = pointing(texts, [each.weights for each in captions], scenes)
                 scores["pointing"] = pointed.accuracy
-                shown.append(Text(f"pointing accuracy of a random cell: {pointed.chance:.3f}"))
+                shown.append(Text(f"pointing accuracy if cells were chosen at random: {pointed.chance:.3f}"))
         samples = min(self.settings.evaluation.samples, count)
         for place in ((2 * part + 1) * count // (2 * samples) for part in range(samples)):
             text = f"image      {valid.names[place]}\ncaption    {texts[place]}"
@@ -400,7 +425,11 @@ class CaptioningTask(RunTask):
         return Evaluation(scores, shown)
 
     def _captions(self, valid: CaptionData, count: int, stopping: Callable[[], bool]) -> list[Caption]:
-        """Caption the first `count` validation images. Attention is recorded for the built-in corpus only."""
+        """Caption the first `count` validation images.
+
+        Attention is recorded for the built-in corpus only, as pointing accuracy is measured only there.
+        stopping: returns whether the user has requested to stop; Stopped is raised in this case.
+        """
         data, evaluation = self.settings.data, self.settings.evaluation
         size = evaluation.beam_size
         how: Search = Greedy() if size == 1 else Beam(size=size)

@@ -24,7 +24,16 @@ from regard.tasks.classification.classification_data import check_unknown_header
 from regard.tasks.classification.classification_run import ClassificationRun
 from regard.tasks.classification.classification_settings import ClassificationData
 from regard.tasks.classification.labelled_options import FORMATS, labelled_columns
-from regard.tasks.file_options import COLUMNS, FAITHFULNESS, FIELDS, JSONL, PAGE, TEST_FILE, TSV
+from regard.tasks.file_options import (
+    COLUMNS,
+    FAITHFULNESS,
+    FIELDS,
+    JSONL,
+    PAGE,
+    TEST_FILE,
+    TSV,
+    evaluated_files,
+)
 
 __all__ = ["EVALUATE_OPTIONS", "ClassificationEvaluation", "evaluate_classification"]
 
@@ -38,10 +47,11 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     FAITHFULNESS,
     "batch_tokens",
 )
-"""The options of `regard evaluate` for classification."""
+"""The options of `regard evaluate` for classification; a str names an option that several commands share."""
 
 MOST_TEXTS = 1000
-"""Maximum number of texts, or pairs, to measure faithfulness on: each text is classified 9 times."""
+"""Maximum number of texts, or pairs, to measure faithfulness on. It is limited because each text is
+classified 9 times."""
 
 MOST_ENTRIES = 300
 """Maximum number of texts on an HTML page."""
@@ -98,17 +108,19 @@ def _sentences(erasure: ClassifierErasure) -> Iterator[str]:
         f"{random:.2f} for a random word."
     )
     yield (
-        f"In {erasure.better:.0%} of the texts, hiding the most attended word costs more than hiding a "
-        "random word. See docs/faithfulness.md."
+        f"In {erasure.better:.0%} of the texts, hiding the most attended word has a larger effect than "
+        "hiding a random word. See docs/faithfulness.md."
     )
 
 
 def evaluate_classification(
     task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
 ) -> ClassificationEvaluation:
-    """Classify the texts of the files in `options`, or the validation texts of the run.
+    """Classify texts with the model of a run, and compare the predicted classes with the labels.
 
-    options: the values of EVALUATE_OPTIONS.
+    task: the task class.
+    run: the run folder and the checkpoint to load; not None.
+    options: the values of EVALUATE_OPTIONS. Without files, the texts are the validation texts of the run.
     """
     assert run is not None
     page: Path | None = options["page"]
@@ -116,7 +128,7 @@ def evaluate_classification(
     classifier: ClassificationRun = run.load(task, tokens_per_batch=options["batch_tokens"])
     if options["faithfulness"] and classifier.model.pool_site is None:
         problem = "this classifier has no attention: its pooling is not attention"
-        hint = "train a classifier with model.pooling=attention (the default)"
+        hint = "choose a run of a classifier with model.pooling=attention (the default)"
         raise ArgumentError(message("--faithfulness", problem, hint=hint))
     data = classifier.settings.data
     texts = _read(data, classifier.labels, options)
@@ -144,22 +156,17 @@ def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) 
     labels: the classes of the run.
     options: the values of the options.
     """
-    ways = {each: options[each] for each in ("test_file", "tsv", "jsonl") if options[each]}
-    if len(ways) > 1:
-        problem = "more than one kind of file is named"
-        expected = "one of --test-file, --tsv and --jsonl"
-        raise ArgumentError(message("regard evaluate", problem, expected=expected))
-    for option, needed in (("columns", "tsv"), ("fields", "jsonl")):
-        if options[option] is not None and needed not in ways:
-            raise ArgumentError(message(f"--{option}", f"it needs --{needed}"))
-    if not ways:
+    files, kind = evaluated_files(options, data.format)
+    for way, option in FORMATS.items():
+        if options[option] is not None and not options[way]:
+            raise ArgumentError(message(f"--{option}", f"--{option} requires --{way}"))
+    if not files:
         return None
-    ((way, files),) = ways.items()
-    kind = data.format if way == "test_file" else way
-    named = options[FORMATS[way]] if way in FORMATS else None
+    named = next((way for way in FORMATS if options[way] and options[FORMATS[way]] is not None), None)
     columns: dict[str, Any] = {"label": data.label, "text": data.text, "second": data.second}
     if named is not None:
-        columns = labelled_columns(f"--{FORMATS[way]}", named, 2 if data.second is None else 3)
+        option = FORMATS[named]
+        columns = labelled_columns(f"--{option}", options[option], 2 if data.second is None else 3)
     texts = read_labelled(files, kind, **columns, ignore=data.ignore)
     check_unknown_header(texts, labels, kind)
     return texts
