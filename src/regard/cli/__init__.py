@@ -30,6 +30,7 @@ COMMANDS = (
     "score",
     "classify",
     "caption",
+    "solve",
     "evaluate",
     "view",
     "align",
@@ -113,6 +114,8 @@ def regard(
     * `regard classify runs/reviews --text "a stirring , funny film"` predicts the label of a text
 
     * `regard caption runs/captioner photo.jpg --draw` describes an image
+
+    * `regard solve runs/copy --draw` answers a sequence of an algorithmic task
 
     * `regard tour` draws every attention mechanism in the terminal
 

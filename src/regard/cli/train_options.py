@@ -15,7 +15,9 @@ CHOSEN, HELD_OUT = "chosen automatically", "held out from the training pairs"
 OF_MODEL = "the default of the model"
 HELD_OUT_TEXT = "held out from --train-file"
 FIELDS_DEFAULT = "source,target; for classification, label,text"
-MODEL_DEFAULT = "bahdanau; for language models and classification, lstm; for captioning, captioner"
+MODEL_DEFAULT = (
+    "bahdanau; for language models and classification, lstm; for captioning, captioner; for algorithms, ntm"
+)
 
 
 def _option(name: str, metavar: str, text: str, panel: str = DATA, **more: Any) -> Any:
@@ -30,7 +32,12 @@ Columns = Annotated[str | None, train_option("--columns", DATA, show_default="1,
 Fields = Annotated[str | None, train_option("--fields", DATA, show_default=FIELDS_DEFAULT)]
 BuiltIn = Annotated[
     str | None,
-    _option("--built-in", "NAME", "Train on a built-in corpus (korean, or shapes for captioning)."),
+    _option(
+        "--built-in",
+        "NAME",
+        "Train on a built-in corpus: korean; shapes for captioning; for algorithms, copy, repeat-copy, "
+        "associative-recall, n-grams, priority-sort or overwrite.",
+    ),
 ]
 Images = Annotated[
     Path | None,
@@ -86,8 +93,8 @@ TaskName = Annotated[
     _option(
         "--task",
         "NAME",
-        "Task: translation, language, classification, captioning, or package.module:Class for a task of your "
-        "own.",
+        "Task: translation, language, classification, captioning, algorithms, or package.module:Class for a "
+        "task of your own.",
         RUN,
         callback=bounds.none_if_default,
     ),
@@ -98,7 +105,8 @@ ModelName = Annotated[
         "--model",
         "NAME",
         "Model. Translation: seq2seq, bahdanau, luong, lstmn or transformer. Language models "
-        "and classification: lstm, gru, lstmn or transformer. Captioning: captioner.",
+        "and classification: lstm, gru, lstmn or transformer. Captioning: captioner. Algorithms: ntm, lstm "
+        "or gru.",
         MODEL,
         show_default=MODEL_DEFAULT,
         callback=bounds.none_if_default,

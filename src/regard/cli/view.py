@@ -80,7 +80,9 @@ VIEW_HELP = f"View: {'; '.join(f'{name} ({about})' for name, about in ABOUT.item
 View = Annotated[
     str | None,
     _option(
-        VIEW_HELP, metavar="NAME", show_default="matrix; shaded for classification; image for captioning"
+        VIEW_HELP,
+        metavar="NAME",
+        show_default="matrix; shaded for classification; image for captioning; tape for algorithms",
     ),
 ]
 Place = Annotated[
@@ -155,8 +157,8 @@ def view(
     """Show the attention of a run for one text, in the terminal or in a file.
 
     Translation: the attention of the translation to the words of the text. Language models: self-attention of
-    each token to the tokens before it. Classification: the words, shaded by their attention weights, and a
-    table of how much the probability changes if each word is hidden. Captioning: the image, per word.
+    each token to the tokens before it. Classification: the words, shaded by their weights, and a table of
+    the effect of hiding each word. Captioning: the image, per word. Algorithms: the heads over the tape.
 
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.

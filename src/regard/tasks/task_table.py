@@ -18,6 +18,7 @@ TASKS = {
     "language": "regard.tasks.language.language_task:LanguageTask",
     "classification": "regard.tasks.classification.classification_task:ClassificationTask",
     "captioning": "regard.tasks.captioning.captioning_task:CaptioningTask",
+    "algorithms": "regard.tasks.algorithms.algorithms_task:AlgorithmsTask",
 }
 """Name of a task -> its module and class. The module is imported when the task is used."""
 
@@ -92,7 +93,7 @@ def load(
     seed: int | None = None,
     **options: Any,
 ) -> Any:
-    """Load a trained run: a translator, a language model, a text classifier or an image captioner.
+    """Load a trained run: a translator, language model, text classifier, image captioner or sequence solver.
 
     folder: the run folder, --output of `regard train`.
     checkpoint: "best", "latest", or the number of a step.
