@@ -65,8 +65,8 @@ def test_help_of_train_covers_every_task(command):
     text = " ".join(command("train", "--help", width=400).out.split())
     assert "--task classification --tsv" in text and "label,text,second" in text
     assert (
-        "[default: (bahdanau; for language models and classification, lstm; for captioning, captioner)]"
-        in text
+        "[default: (bahdanau; for language models and classification, lstm; for captioning, captioner; for "
+        "algorithms, ntm)]" in text
     )
     for option in ("--tsv", "--jsonl", "--columns", "--train-file"):
         line = next(part for part in text.split("│") if part.split()[:1] == [option])

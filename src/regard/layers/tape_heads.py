@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -188,31 +188,37 @@ class Tape(NamedTuple):
     weights: Tensor
     memory: Tensor
 
-    def step(self, layout: HeadLayout, parts: HeadParts) -> tuple[Tape, Tensor]:
-        """Address all heads, read and write. Returns the tape after the step, and the reads (B, R M)."""
-        weights_BHN = self.addressed(layout, parts)
+    def step(self, layout: HeadLayout, parts: HeadParts, position: int = 0) -> tuple[Tape, Tensor]:
+        """Address all heads, read and write.
+
+        position: the number of the step, for intervene().
+
+        Returns the tape after the step, and the reads (B, R M).
+        """
+        weights_BHN = self.addressed(layout, parts, position)
+        site: dict[str, Any] = {"start": position, "role": MEMORY_ROLE}
         memory_BHNM = self.memory[:, None].expand(-1, layout.heads, -1, -1)
         reads, writes = weights_BHN.split((layout.reads, layout.writes), 1)
-        read_BHTM = read(
-            reads[:, :, None], memory_BHNM[:, : layout.reads], site=READ_SITE, role=MEMORY_ROLE
-        ).output
+        slots = memory_BHNM[:, : layout.reads]
+        read_BHTM = read(reads[:, :, None], slots, site=READ_SITE, **site).output
         if scopes_at(WRITE_SITE, MEMORY_ROLE):
             # Recorded and edited as a read with the same weights.
             look = Look(weights=True, gradient=True)
             slots = memory_BHNM[:, layout.reads :]
-            seen = read(writes[:, :, None], slots, look=look, site=WRITE_SITE, role=MEMORY_ROLE)
+            seen = read(writes[:, :, None], slots, look=look, site=WRITE_SITE, **site)
             assert seen.weights is not None
             writes = seen.weights[:, :, 0]
         return Tape(weights_BHN, self.written(writes, parts)), read_BHTM.flatten(1)
 
-    def addressed(self, layout: HeadLayout, parts: HeadParts) -> Tensor:
-        """Return the weights of all heads at this step, (B, H, N)."""
+    def addressed(self, layout: HeadLayout, parts: HeadParts, position: int = 0) -> Tensor:
+        """Return the weights of all heads at this step, (B, H, N). position: see step()."""
         content_BHN = None
         if parts.key is not None and parts.beta is not None:
             found = attention(
                 parts.key[:, :, None],
                 self.memory[:, None],
                 score=Cosine(parts.beta),
+                start=position,
                 look=Look(weights=True, gradient=True),
                 site=CONTENT_SITE,
                 role=MEMORY_ROLE,

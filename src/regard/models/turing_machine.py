@@ -38,6 +38,7 @@ class MachineState(BatchRows):
     reads: (B, R M), what the read heads read last.
     weights: (B, H, N), where the heads point; read heads come first.
     memory: (B, N, M), the slots of the tape.
+    position: number of steps so far, for intervene().
     """
 
     hidden: Tensor
@@ -45,6 +46,7 @@ class MachineState(BatchRows):
     reads: Tensor
     weights: Tensor
     memory: Tensor
+    position: int = 0
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -169,15 +171,21 @@ class NeuralTuringMachine(nn.Module):
             problem = f"the initial tape is learned and has {self.slots:,} slots, not {count:,}"
             hint = f"train with model.initial_memory = {BLANK:g}"
             raise ArgumentError(message("NeuralTuringMachine.start()", problem, hint=hint))
-        weights_N = like.new_zeros(count)
-        weights_N[:1] = 1.0
+        weights_N = (torch.arange(count, device=like.device) == 0).to(like.dtype)
         blank = 0.0 if self.blank is None else self.blank
         memory_NM: Tensor = like.new_full((count, self.layout.width), blank)
         if self.first_memory is not None:
             memory_NM = self.first_memory
-        cell = self.first_hidden if self.first_cell is None else self.first_cell
-        firsts = self.first_hidden, cell, self.first_reads, weights_N.expand(self.layout.heads, -1), memory_NM
-        return MachineState(*(each.expand(batch, *each.shape) for each in firsts))
+        first_cell = self.first_hidden if self.first_cell is None else self.first_cell
+        firsts = (
+            self.first_hidden,
+            first_cell,
+            self.first_reads,
+            weights_N.expand(self.layout.heads, -1),
+            memory_NM,
+        )
+        hidden, cell, reads, weights, memory = (each.expand(batch, *each.shape) for each in firsts)
+        return MachineState(hidden, cell, reads, weights, memory)
 
     def forward(self, x: Tensor, state: MachineState | None = None) -> tuple[Tensor, MachineState]:
         """Read sequences x (B, T, input_size); return the logits (B, T, target_size) and the last state.
@@ -207,18 +215,20 @@ class NeuralTuringMachine(nn.Module):
         )
         logits = self.output(torch.cat((done.hidden, done.reads), -1))
         last = done.hidden[:, -1], done.reads[:, -1]
-        return logits, MachineState(last[0], done.cell, last[1], done.weights, done.memory)
+        return logits, MachineState(
+            last[0], done.cell, last[1], done.weights, done.memory, state.position + x.shape[1]
+        )
 
     def _stepwise(self, x: Tensor, state: MachineState) -> tuple[Tensor, MachineState]:
         """Run step by step with attention() and read(), which can be recorded and edited."""
         hidden, cell, reads, *tape_parts = state.tensors
         tape, outputs = Tape(*tape_parts), []
-        for opened in self.input(x).unbind(1):
+        for position, opened in enumerate(self.input(x).unbind(1), state.position):
             hidden, cell = self._controller(opened, hidden, cell, reads)
-            tape, reads = tape.step(self.layout, self.layout.activated(self.heads(hidden)))
+            tape, reads = tape.step(self.layout, self.layout.activated(self.heads(hidden)), position)
             outputs.append(torch.cat((hidden, reads), -1))
         logits = self.output(torch.stack(outputs, 1))
-        return logits, MachineState(hidden, cell, reads, *tape)
+        return logits, MachineState(hidden, cell, reads, *tape, state.position + x.shape[1])
 
     def _controller(
         self, opened: Tensor, hidden: Tensor, cell: Tensor, reads: Tensor

@@ -65,6 +65,7 @@ class AlgorithmsTask(RunTask):
         }
     )
     best = "bits"
+    deterministic = True
     counted = "answered bits"
     fixed = ("task", "model", "data")
     for_outputs = ("task", "model", "data")
