@@ -58,7 +58,7 @@ class Solution:
     def bits(self) -> float:
         """The cross-entropy of the right answer: the sum of -log2 of the probability of each scored bit."""
         right = numpy.where(self.targets > 0.5, self.chances, 1 - self.chances)[self.scored]
-        return float(-numpy.log2(numpy.maximum(right, LEAST_CHANCE)).sum())
+        return float(-numpy.log2(numpy.maximum(right, LEAST_CHANCE)).sum()) + 0.0  # not -0.0
 
     @property
     def wrong_bits(self) -> int:
