@@ -129,7 +129,7 @@ class _Saved(NamedTuple):
     parts: the head parameters after their activations, P columns.
     lengths: |M(i)| before the step, N columns.
     scores, content: beta K[k, M(i)] and w_c. gated: w_g. logs: log(w~ + SMALLEST). weights: w.
-    memory: M before the step.
+    memory: M before each step, and after the last one: (Z, T + 1, B, N, M).
     """
 
     gates: Tensor
@@ -146,9 +146,58 @@ class _Saved(NamedTuple):
     memory: Tensor
 
 
+CONTROLLER_BUFFERS = 5
+"""The first buffers, which are used with weights of each model, keep the dimensions Z and B."""
+
+
+def _views(buffers: Sequence[Tensor]) -> list[_Saved]:
+    """Return the views of each step: (Z, B, ...) for the controller, (E, ...) for the tape, E = Z * B.
+
+    buffers: T first. One unbind() is faster than a slice at each step.
+    """
+    flat = [each if place < CONTROLLER_BUFFERS else each.flatten(1, 2) for place, each in enumerate(buffers)]
+    return [_Saved(*row) for row in zip(*(each.unbind(0) for each in flat), strict=False)]
+
+
+def _each_step(layout: HeadLayout, values_TZBP: Tensor) -> list[HeadParts]:
+    """Return the head parameters of each step, (E, ...), as views."""
+    parts, steps = layout.parts(values_TZBP.flatten(1, 2)), len(values_TZBP)
+    columns = [[None] * steps if each is None else each.unbind(0) for each in parts]
+    return [HeadParts(*row) for row in zip(*columns, strict=True)]
+
+
 def _flat(tensor: Tensor) -> Tensor:
     """Merge the dimensions Z and B of (Z, B, ...) without a copy where the strides allow it."""
     return tensor.flatten(0, 1)
+
+
+class _Activations(NamedTuple):
+    """Views of head parameters with equal activations, for each step: (Z, B, ...).
+
+    sharp: beta and gamma. opened: e and g. shift: s, with the shifts as the last dimension.
+    """
+
+    add: tuple[Tensor, ...]
+    opened: tuple[Tensor, ...]
+    sharp: tuple[Tensor, ...]
+    shift: tuple[Tensor, ...]
+
+
+def _activations(layout: HeadLayout, values_TZBP: Tensor) -> _Activations:
+    places = layout.slices
+    opened = slice(places["erase"].start, places["gate"].stop)
+    sharp = slice(places["beta"].start, places["gamma"].stop)
+    shift = values_TZBP[..., places["shift"]].unflatten(-1, (-1, layout.shifts))
+    plain = (values_TZBP[..., each] for each in (places["add"], opened, sharp))
+    return _Activations(*(each.unbind(0) for each in (*plain, shift)))
+
+
+def _limits(layout: HeadLayout, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what is added to softplus for beta and gamma, and their upper limits."""
+    heads = layout.heads
+    kinds = ((0.0, MOST_BETA),) * layout.content + ((1.0, MOST_GAMMA),) * layout.location
+    offset, most = (torch.cat([like.new_full((heads,), kind[place]) for kind in kinds]) for place in (0, 1))
+    return offset, most
 
 
 def _forward(
@@ -179,28 +228,30 @@ def _forward(
         buffer(heads, slots if layout.location else 0),
         buffer(heads, slots if layout.location else 0),
         buffer(heads, slots),
-        buffer(slots, layout.width),
+        inputs.new_empty(steps + 1, models, batch, slots, layout.width),
     )
-    bias_Z1P = head_bias[:, None]
-    for t in range(steps):
-        saved.memory[t].copy_(memory_ZBNM)
-        memory_ENM = _flat(saved.memory[t])
+    bias_Z1P, limits = head_bias[:, None], _limits(layout, inputs)
+    rows, all_parts = _views(saved), _each_step(layout, saved.parts)
+    active, inputs_T = _activations(layout, saved.parts), inputs.unbind(2)
+    memories, weights_EHN = saved.memory.flatten(1, 2).unbind(0), _flat(weights_ZBHN)
+    memories[0].copy_(_flat(memory_ZBNM))
+    for t, (row, parts) in enumerate(zip(rows, all_parts, strict=True)):
         joined = torch.cat((read_ZBR, hidden_ZBC), -1) if lstm else read_ZBR
-        opened_ZBG = torch.baddbmm(inputs[:, :, t], joined, recurrent)
+        opened_ZBG = torch.baddbmm(inputs_T[t], joined, recurrent)
         if lstm:
-            cell_ZBC = _lstm_cell(opened_ZBG, cell_ZBC, saved.gates[t], saved.cells[t], saved.hidden[t])
+            cell_ZBC = _lstm_cell(opened_ZBG, cell_ZBC, row.gates, row.cells, row.hidden)
         else:
-            torch.tanh(opened_ZBG, out=saved.hidden[t])
-        hidden_ZBC = saved.hidden[t]
-        parts = _activate(layout, torch.baddbmm(bias_Z1P, hidden_ZBC, to_heads, out=saved.parts[t]))
-        weights_EHN = _address(layout, parts, _flat(weights_ZBHN), memory_ENM, saved, t)
-        weights_ZBHN = weights_EHN.view(models, batch, heads, slots)
-        reads_EHM = torch.bmm(weights_EHN[:, : layout.reads], memory_ENM)
-        read_ZBR = saved.reads[t].copy_(reads_EHM.view(models, batch, -1))
-        memory_ZBNM = _write(layout, parts, weights_EHN, memory_ENM).view_as(memory_ZBNM)
+            torch.tanh(opened_ZBG, out=row.hidden)
+        hidden_ZBC, read_ZBR = row.hidden, row.reads
+        torch.baddbmm(bias_Z1P, hidden_ZBC, to_heads, out=row.parts)
+        _activate(layout, active, t, limits)
+        weights_EHN = _address(layout, parts, weights_EHN, row)
+        reads_EHM = read_ZBR.view(models * batch, layout.reads, layout.width)
+        torch.bmm(weights_EHN[:, : layout.reads], row.memory, out=reads_EHM)
+        _write(layout, parts, weights_EHN, row.memory, memories[t + 1])
     first = [each.movedim(0, 1) for each in saved]  # Z first
     hidden_ZBTC, reads_ZBTR = (each.transpose(1, 2) for each in (first[2], first[3]))
-    last = cell_ZBC.clone(), weights_ZBHN.clone(), memory_ZBNM
+    last = cell_ZBC.clone(), weights_EHN.view_as(weights_ZBHN).clone(), saved.memory[-1].clone()
     return hidden_ZBTC.clone(), reads_ZBTR.clone(), *last, *first
 
 
@@ -217,48 +268,37 @@ def _lstm_cell(opened: Tensor, before: Tensor, gates: Tensor, cell: Tensor, hidd
     return cell
 
 
-def _activate(layout: HeadLayout, values_ZBP: Tensor) -> HeadParts:
-    """Apply the activation functions in place; return the head parameters, each (Z * B, ...)."""
-    places = layout.slices
-    values_ZBP[..., places["add"]].tanh_()
-    values_ZBP[..., places["erase"].start : places["gate"].stop].sigmoid_()
-    sharp = values_ZBP[..., places["beta"].start : places["gamma"].stop]
-    sharp.copy_(functional.softplus(sharp))
-    if layout.content:
-        values_ZBP[..., places["beta"]].clamp_(max=MOST_BETA)
+def _activate(layout: HeadLayout, active: _Activations, t: int, limits: tuple[Tensor, Tensor]) -> None:
+    """Apply the activation functions to the head parameters of step t, in place."""
+    active.add[t].tanh_()
+    active.opened[t].sigmoid_()
+    offset, most = limits
+    sharp = active.sharp[t]
+    torch.add(functional.softplus(sharp), offset, out=sharp)
+    torch.minimum(sharp, most, out=sharp)
     if layout.location:
-        values_ZBP[..., places["gamma"]].add_(1.0).clamp_(max=MOST_GAMMA)
-        shift = values_ZBP[..., places["shift"]].unflatten(-1, (-1, layout.shifts))
-        shift.copy_(shift.softmax(-1))
-    return layout.parts(_flat(values_ZBP))
+        active.shift[t].copy_(active.shift[t].softmax(-1))
 
 
-def _address(
-    layout: HeadLayout, parts: HeadParts, before_EHN: Tensor, memory_ENM: Tensor, saved: _Saved, t: int
-) -> Tensor:
-    """Compute the weights of all heads at step t, and write the buffers; E = Z * B tapes."""
-    weights_EHN = _flat(saved.weights[t])
+def _address(layout: HeadLayout, parts: HeadParts, before_EHN: Tensor, row: _Saved) -> Tensor:
+    """Compute the weights of all heads at one step, and write the buffers; E = Z * B tapes."""
     if parts.key is not None and parts.beta is not None:
-        lengths_EN, scores_EHN = _flat(saved.lengths[t]), _flat(saved.scores[t])
-        torch.linalg.vector_norm(memory_ENM, dim=-1, out=lengths_EN)
-        lengths_EN.masked_fill_(lengths_EN == 0, 1.0)
+        torch.linalg.vector_norm(row.memory, dim=-1, out=row.lengths)
+        row.lengths.masked_fill_(row.lengths == 0, 1.0)
         key_EHM = parts.key * (parts.beta / _key_lengths(parts.key))
-        torch.bmm(key_EHM, memory_ENM.transpose(1, 2), out=scores_EHN)
-        scores_EHN.div_(lengths_EN[:, None])
-        content_EHN = weights_EHN if parts.shift is None else _flat(saved.content[t])
-        torch.softmax(scores_EHN, -1, out=content_EHN)
+        torch.bmm(key_EHM, row.memory.transpose(1, 2), out=row.scores)
+        row.scores.div_(row.lengths[:, None])
         if parts.shift is None:
-            return weights_EHN
-        gated_EHN = _flat(saved.gated[t])
+            return torch.softmax(row.scores, -1, out=row.weights)
+        torch.softmax(row.scores, -1, out=row.content)
         assert parts.gate is not None
-        torch.lerp(before_EHN, content_EHN, parts.gate, out=gated_EHN)
+        torch.lerp(before_EHN, row.content, parts.gate, out=row.gated)
     else:
-        gated_EHN = _flat(saved.gated[t]).copy_(before_EHN)
+        row.gated.copy_(before_EHN)
     assert parts.shift is not None and parts.gamma is not None
-    logs_EHN = _flat(saved.logs[t])
-    _convolve(around(gated_EHN, layout.max_shift), parts.shift, logs_EHN)
-    logs_EHN.add_(SMALLEST).log_()
-    return torch.softmax(logs_EHN * parts.gamma, -1, out=weights_EHN)
+    _convolve(around(row.gated, layout.max_shift), parts.shift, row.logs)
+    row.logs.add_(SMALLEST).log_()
+    return torch.softmax(row.logs * parts.gamma, -1, out=row.weights)
 
 
 def _key_lengths(key_EHM: Tensor) -> Tensor:
@@ -274,13 +314,15 @@ def _convolve(padded: Tensor, shift: Tensor, result: Tensor) -> None:
         result.addcmul_(padded[..., place : place + slots], shift[..., place : place + 1])
 
 
-def _write(layout: HeadLayout, parts: HeadParts, weights_EHN: Tensor, memory_ENM: Tensor) -> Tensor:
+def _write(
+    layout: HeadLayout, parts: HeadParts, weights_EHN: Tensor, memory_ENM: Tensor, result: Tensor
+) -> None:
     """Erase and add with all write heads."""
-    written = memory_ENM
+    written, writes_ENH = memory_ENM, weights_EHN[:, layout.reads :].transpose(1, 2)
     for head in range(layout.writes):
-        weight_EN1 = weights_EHN[:, layout.reads + head, :, None]
-        written = torch.addcmul(written, written, weight_EN1 * parts.erase[:, head, None], value=-1.0)
-    return torch.baddbmm(written, weights_EHN[:, layout.reads :].transpose(1, 2), parts.add)
+        erased = writes_ENH[:, :, head, None] * parts.erase[:, head, None]
+        written = torch.addcmul(written, written, erased, value=-1.0)
+    torch.baddbmm(written, writes_ENH, parts.add, out=result)
 
 
 def _backward(
@@ -297,27 +339,26 @@ def _backward(
     dhidden, dread = torch.zeros_like(hidden0), torch.zeros_like(read0)
     dweights, dmemory = _flat(dweights_ZBHN), _flat(dmemory_ZBNM)
     to_recurrent, from_heads = recurrent.transpose(1, 2), to_heads.transpose(1, 2)
+    rows, all_parts, all_dparts = _views(saved), *(_each_step(layout, x) for x in (saved.parts, dparts_TZBP))
+    values, dvalues = (_activations(layout, each) for each in (saved.parts, dparts_TZBP))
+    limits, dreads_T, dhidden_T = _limits(layout, hidden0), dreads_ZBTR.unbind(2), dhidden_ZBTC.unbind(2)
     for t in reversed(range(steps)):
-        parts = layout.parts(_flat(saved.parts[t]))
-        dparts = layout.parts(_flat(dparts_TZBP[t]))
-        weights_EHN, memory_ENM = _flat(saved.weights[t]), _flat(saved.memory[t])
-        dwrites, dmemory = _write_backward(layout, parts, dparts, weights_EHN, memory_ENM, dmemory)
-        dread_EHM = _flat(dread + dreads_ZBTR[:, :, t]).unflatten(-1, (layout.reads, layout.width))
-        dreads = torch.bmm(dread_EHM, memory_ENM.transpose(1, 2))
-        dmemory = torch.baddbmm(dmemory, weights_EHN[:, : layout.reads].transpose(1, 2), dread_EHM)
+        row, parts, dparts = rows[t], all_parts[t], all_dparts[t]
+        dwrites, dmemory = _write_backward(layout, parts, dparts, row.weights, row.memory, dmemory)
+        dread_EHM = _flat(dread + dreads_T[t]).unflatten(-1, (layout.reads, layout.width))
+        dreads = torch.bmm(dread_EHM, row.memory.transpose(1, 2))
+        dmemory.baddbmm_(row.weights[:, : layout.reads].transpose(1, 2), dread_EHM)
         dweights = dweights + torch.cat((dreads, dwrites), 1)
-        before = _flat(saved.weights[t - 1] if t else weights0)
-        dweights, dmemory = _address_backward(
-            layout, parts, dparts, before, memory_ENM, saved, t, dweights, dmemory
-        )
-        _activate_backward(layout, saved.parts[t], dparts_TZBP[t])
-        dhidden = torch.baddbmm(dhidden + dhidden_ZBTC[:, :, t], dparts_TZBP[t], from_heads)
+        before = rows[t - 1].weights if t else _flat(weights0)
+        dweights = _address_backward(layout, parts, dparts, before, row, dweights, dmemory)
+        _activate_backward(layout, values, dvalues, t, limits)
+        dhidden = torch.baddbmm(dhidden + dhidden_T[t], dparts_TZBP[t], from_heads)
         if lstm:
-            cells = saved.cells[t - 1] if t else cell0
-            dcell = _lstm_backward(saved.gates[t], cells, saved.cells[t], dhidden, dcell, dinputs_TZBG[t])
+            cells = rows[t - 1].cells if t else cell0
+            dcell = _lstm_backward(row.gates, cells, row.cells, dhidden, dcell, dinputs_TZBG[t])
             dread, dhidden = torch.bmm(dinputs_TZBG[t], to_recurrent).split((columns, width), -1)
         else:
-            torch.mul(dhidden, 1 - saved.hidden[t] ** 2, out=dinputs_TZBG[t])
+            torch.mul(dhidden, 1 - row.hidden**2, out=dinputs_TZBG[t])
             dread, dhidden = torch.bmm(dinputs_TZBG[t], to_recurrent), torch.zeros_like(dhidden)
     reads = torch.cat((read0[None], saved.reads[:-1]))
     hidden = torch.cat((hidden0[None], saved.hidden[:-1]))
@@ -346,16 +387,16 @@ def _write_backward(
     writes_EHN = weights_EHN[:, layout.reads :]
     dparts.add.copy_(torch.bmm(writes_EHN, dmemory))
     dwrites = torch.bmm(parts.add, dmemory.transpose(1, 2))
-    kept = [1 - writes_EHN[:, head, :, None] * parts.erase[:, head, None] for head in range(layout.writes)]
+    erased = [writes_EHN[:, head, :, None] * parts.erase[:, head, None] for head in range(layout.writes)]
     for head in range(layout.writes):
         dkept = dmemory * memory_ENM
         for other in range(layout.writes):
-            dkept = dkept * kept[other] if other != head else dkept
+            dkept = torch.addcmul(dkept, dkept, erased[other], value=-1.0) if other != head else dkept
         one = slice(head, head + 1)
-        dparts.erase[:, one].copy_(torch.bmm(writes_EHN[:, one], dkept).neg_())
-        dwrites[:, one] -= torch.bmm(parts.erase[:, one], dkept.transpose(1, 2))
-    for each in kept:
-        dmemory = dmemory * each
+        torch.neg(torch.bmm(writes_EHN[:, one], dkept), out=dparts.erase[:, one])
+        dwrites[:, one].baddbmm_(parts.erase[:, one], dkept.transpose(1, 2), alpha=-1.0)
+    for each in erased:
+        dmemory = torch.addcmul(dmemory, dmemory, each, value=-1.0)
     return dwrites, dmemory
 
 
@@ -364,65 +405,57 @@ def _address_backward(
     parts: HeadParts,
     dparts: HeadParts,
     before_EHN: Tensor,
-    memory_ENM: Tensor,
-    saved: _Saved,
-    t: int,
+    row: _Saved,
     dweights: Tensor,
     dmemory: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Backward pass of _address(): write the gradients of its parameters.
+) -> Tensor:
+    """Backward pass of _address(): write the gradients of its parameters, and add to that of the memory.
 
-    Returns the gradients of the weights of the step before, and of the memory.
+    Returns the gradient of the weights of the step before.
     """
     dcontent, dbefore = dweights, torch.zeros_like(dweights)
     if parts.shift is not None and parts.gamma is not None:
-        logs_EHN, gated_EHN = _flat(saved.logs[t]), _flat(saved.gated[t])
-        dscaled = torch._softmax_backward_data(dweights, _flat(saved.weights[t]), -1, dweights.dtype)
-        torch.sum(dscaled * logs_EHN, -1, keepdim=True, out=dparts.gamma)
-        dshifted = dscaled * parts.gamma * torch.exp(-logs_EHN)
-        slots, padded = dshifted.shape[-1], around(gated_EHN, layout.max_shift)
+        dscaled = torch._softmax_backward_data(dweights, row.weights, -1, dweights.dtype)
+        torch.sum(dscaled * row.logs, -1, keepdim=True, out=dparts.gamma)
+        dshifted = dscaled * parts.gamma * torch.exp(-row.logs)
+        slots, padded = dshifted.shape[-1], around(row.gated, layout.max_shift)
         windows = padded.unfold(-1, slots, 1)  # window q: padded(i + q)
         torch.sum(windows * dshifted[:, :, None], -1, out=dparts.shift)
         dbefore = torch.empty_like(dshifted)
         _convolve(around(dshifted, layout.max_shift), parts.shift.flip(-1), dbefore)
         if parts.gate is not None:
-            change = _flat(saved.content[t]) - before_EHN
+            change = row.content - before_EHN
             torch.sum(change * dbefore, -1, keepdim=True, out=dparts.gate)
             dcontent = dbefore * parts.gate
             dbefore = dbefore - dcontent
     if parts.key is None or parts.beta is None or dparts.beta is None:
-        return dbefore, dmemory
-    lengths_EN, scores_EHN = _flat(saved.lengths[t]), _flat(saved.scores[t])
-    content = _flat(saved.weights[t] if parts.shift is None else saved.content[t])
+        return dbefore
+    content = row.weights if parts.shift is None else row.content
     dscores = torch._softmax_backward_data(dcontent, content, -1, content.dtype)
-    divided = dscores / lengths_EN[:, None]
+    divided = dscores / row.lengths[:, None]
     size = _key_lengths(parts.key)
     unit_EHM, scale = parts.key / size, parts.beta / size
-    dkey = torch.bmm(divided, memory_ENM)
+    dkey = torch.bmm(divided, row.memory)
     torch.sum(unit_EHM * dkey, -1, keepdim=True, out=dparts.beta)
     torch.mul(torch.addcmul(dkey, unit_EHM, dparts.beta, value=-1.0), scale, out=dparts.key)
-    inward_EN1 = ((dscores * scores_EHN).sum(1) / (lengths_EN * lengths_EN))[..., None]
-    dmemory = torch.baddbmm(dmemory, divided.transpose(1, 2), unit_EHM * parts.beta)
-    return dbefore, dmemory.addcmul_(memory_ENM, inward_EN1, value=-1.0)
+    inward_EN1 = ((divided * row.scores).sum(1) / row.lengths)[..., None]
+    dmemory.baddbmm_(divided.transpose(1, 2), unit_EHM * parts.beta)
+    dmemory.addcmul_(row.memory, inward_EN1, value=-1.0)
+    return dbefore
 
 
-def _activate_backward(layout: HeadLayout, values_ZBP: Tensor, dvalues_ZBP: Tensor) -> None:
+def _activate_backward(
+    layout: HeadLayout, values: _Activations, dvalues: _Activations, t: int, limits: tuple[Tensor, Tensor]
+) -> None:
     """Backward pass of _activate(), in place: from the gradients of its results to those of its arguments."""
-    places = layout.slices
-    add, opened = places["add"], slice(places["erase"].start, places["gate"].stop)
-    dvalues_ZBP[..., add].mul_(1 - values_ZBP[..., add] ** 2)
-    gates = values_ZBP[..., opened]
-    dvalues_ZBP[..., opened].mul_(gates * (1 - gates))
+    add, opened, sharp = values.add[t], values.opened[t], values.sharp[t]
+    dvalues.add[t].mul_(1 - add * add)
+    dvalues.opened[t].mul_(opened * (1 - opened))
     # The derivative of softplus is 1 - exp(-softplus), and 0 above the limit.
-    for name, most, offset in (("beta", MOST_BETA, 0.0), ("gamma", MOST_GAMMA, 1.0)):
-        values, dvalues = values_ZBP[..., places[name]], dvalues_ZBP[..., places[name]]
-        if values.shape[-1]:
-            dvalues.mul_(-torch.expm1(offset - values) * (values < most))
+    offset, most = limits
+    dvalues.sharp[t].mul_(torch.expm1(offset - sharp) * (sharp < most)).neg_()
     if layout.location:
-        shift, dshift = (
-            each[..., places["shift"]].unflatten(-1, (-1, layout.shifts))
-            for each in (values_ZBP, dvalues_ZBP)
-        )
+        shift, dshift = values.shift[t], dvalues.shift[t]
         dshift.copy_(torch._softmax_backward_data(dshift, shift, -1, shift.dtype))
 
 

@@ -19,7 +19,7 @@ from regard.training.step_speed import StepTimer
 __all__ = ["plan_algorithms"]
 
 STEPS = {
-    "copy": 10_000,
+    "copy": 20_000,
     "repeat-copy": 30_000,
     "associative-recall": 30_000,
     "n-grams": 30_000,

@@ -79,9 +79,10 @@ class AlgorithmsTraining(Training):
     batch_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = 16
     weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    max_grad_norm: Annotated[float, Field(ge=0)] = 0.5
+    beta2: Annotated[float, Field(gt=0, lt=1)] = 0.999
+    max_grad_norm: Annotated[float, Field(ge=0)] = 10.0
     warmup_steps: Annotated[int, Field(ge=0, le=2**63 - 1)] = 100
-    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 2e-3
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 1e-3
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
     best: Literal["loss", "bits", "bits_longest", "bits_longer", "wrong_bits"] = "bits"
 
