@@ -38,6 +38,7 @@ from benchmarks.recipe_runs import (
 )
 from regard.data.tape_tasks import build_tape_task
 from regard.models.sequence_models import build_sequence_model
+from regard.models.turing_machine import NeuralTuringMachine
 from regard.runs.seed_folders import failures_of
 from regard.tasks.algorithms.algorithms_data import SequenceSource
 from regard.tasks.algorithms.evaluate_algorithms import evaluate_sizes
@@ -150,6 +151,12 @@ def _bits(run: Any, source: SequenceSource) -> dict[str, float]:
         bits[scores.name] = scores.bits
         if scores.optimal is not None:
             bits[f"{scores.name}, optimal"] = scores.optimal
+        # A head that moves at every step of a longer sequence would run around a short tape and overwrite it.
+        machine = isinstance(run.model, NeuralTuringMachine) and run.model.first_memory is None
+        if machine and run.model.slots <= task.steps(sizes):
+            run.slots = 2 * run.model.slots
+            longer = evaluate_sizes(run, source, sizes, SEQUENCES)
+            bits[f"{scores.name}, {run.slots} slots"], run.slots = longer.bits, None
     return bits
 
 

@@ -28,6 +28,8 @@ PLACES = {
     "tatoeba": "[Training](training.md)",
     "classification": "[Text classification](classification.md)",
     "language": "[Language models](language-models.md)",
+    "lstmn": "[LSTMN](models/lstmn.md)",
+    "series": "on this page",
 }
 """The page that reports each kind of result."""
 
@@ -149,6 +151,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "recurrent": partial(report, "recurrent"),
     "classification": partial(report, "classification"),
     "language": partial(report, "language"),
+    "lstmn": partial(report, "lstmn"),
     "results": others,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -73,6 +74,15 @@ def test_damaged_tokenizer_is_detected_by_every_command(run_copy: Path, tmp_path
     with pytest.raises(SystemExit):
         main(["show", str(run_copy), "--json"])
     assert any(name in note for note in json.loads(capsys.readouterr().out)["notes"])
+
+
+def test_tokenizer_of_another_size_is_detected_without_being_read(
+    run_copy: Path, monkeypatch: pytest.MonkeyPatch
+):
+    os.truncate(run_copy / TOKENIZERS[0], 2**40)
+    monkeypatch.setattr(hashlib, "file_digest", lambda *_: pytest.fail("a terabyte is read"))
+    with pytest.raises(DataError, match=rf"{TOKENIZERS[0]}.*1,099,511,627,776"):
+        load_translator(run_copy)
 
 
 def test_missing_tokenizer_raises(run_copy: Path):

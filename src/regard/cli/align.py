@@ -63,7 +63,7 @@ Gold = Annotated[
         "--gold-alignments",
         metavar="FILE",
         help="Compare the alignments with the gold alignments in this file. Line N has the links of pair N: "
-        "0-2 is a sure link, 0p2 or 0?2 is a possible link.",
+        "0-2 is a sure link of source word 0 and target word 2, 0p2 or 0?2 is a possible link.",
         rich_help_panel=COMPARED,
     ),
 ]
@@ -255,18 +255,18 @@ class AlignOptions:
         if self.symmetrise is not None and self.symmetrise not in SYMMETRISATIONS:
             raise UnknownName("symmetrisation", self.symmetrise, SYMMETRISATIONS)
         if self.symmetrise is not None and backward is None:
-            problem, expected = "it needs a second run", "--backward RUN, a run of the opposite direction"
+            problem, expected = "a second run is required", "--backward RUN, a run of the opposite direction"
             raise ArgumentError(message("--symmetrise", problem, expected=expected))
         if choose == AGREEMENT and backward is None:
-            problem, expected = "it needs a second run", "--backward RUN, a run of the opposite direction"
+            problem, expected = "a second run is required", "--backward RUN, a run of the opposite direction"
             raise ArgumentError(message("--choose agreement", problem, expected=expected))
         values = (self.site, self.head, self.shifted, self.symmetrise, self.threshold)
         if choose is not None and (any(each is not None for each in values) or self.probabilities):
-            problem = "it tries all sites, heads and steps, and writes no alignments"
+            problem = "--choose tries all sites, heads and steps, and writes no alignments"
             hint = "use the other options in a second command, without --choose"
             raise ArgumentError(message("--choose", problem, hint=hint))
         if choose not in (None, AGREEMENT) and backward is not None:
-            problem = "with a file of gold alignments, it uses one run only"
+            problem = "with a file of gold alignments, --choose uses one run only"
             raise ArgumentError(message("--choose", problem, hint="remove --backward"))
 
     def weighted(self, ours: Scored, theirs: Scored | None) -> list[tuple[int, int, float]]:
@@ -293,7 +293,11 @@ class Alignments:
     words: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, links: list[tuple[int, int, float]], pair: Scored) -> None:
-        """Add the links of a pair."""
+        """Add the links of a sentence pair, and the numbers of its words.
+
+        links: the links, as (source word, target word).
+        pair: the pair, scored by the run.
+        """
         self.links.append(tuple((source, target) for source, target, _ in links))
         self.words.append((len(pair.source_units), len(pair.target_units)))
 

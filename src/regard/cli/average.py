@@ -91,7 +91,7 @@ def average_run(task: type[RunTask], run: Path, chosen: list[Checkpoint], out: P
     """
     if os.path.lexists(out) and (not out.is_dir() or any(out.iterdir())):
         hint = "choose a folder that does not exist"
-        raise ArgumentError(message(f"--output {shown(out)}", "it exists and is not empty", hint=hint))
+        raise ArgumentError(message(f"--output {shown(out)}", "the path exists and is not empty", hint=hint))
     weights = mean_weights(chosen)
     newest = chosen[-1].state
     about = {"run": run.resolve().name, "steps": [each.step for each in chosen]}

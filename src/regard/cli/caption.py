@@ -1,4 +1,4 @@
-"""regard caption: describe images."""
+"""The command `regard caption`: write captions for images."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from regard.tasks.captioning.caption_pictures import CaptionPictures, is_picture
 __all__ = ["caption"]
 
 DRAWN_WIDTH = 100
-"""The width, in characters, of drawings that are written to a file."""
+"""Width in characters of the drawings of --draw if they are written to a file."""
 
 NAMED = 5
-"""Number of unreadable images that are reported one by one."""
+"""Maximum number of unreadable images for which the error message is printed; the others are only counted."""
 
 Images = Annotated[
     list[str],
-    typer.Argument(metavar="IMAGES", help="Image files, folders of images, or patterns e.g. 'photos/*.jpg'."),
+    typer.Argument(metavar="IMAGES", help="Image files, folders of images, or patterns like 'photos/*.jpg'."),
 ]
 OutputFile = Annotated[
     Path | None,
     typer.Option(
         "--output",
         metavar="FILE",
-        help="Write to this file instead of standard output. For one image, it can be a picture of the "
-        "attention of each word: .png, .svg, .pdf or .gif (animation).",
+        help="Write the captions to this file instead of standard output. For one image, a name ending in "
+        ".png, .svg, .pdf or .gif writes a picture (.gif: an animation) of the attention of each word.",
     ),
 ]
 PageFile = Annotated[
@@ -67,7 +67,7 @@ NBest = Annotated[
     typer.Option(
         "--n-best",
         metavar="INT",
-        help="Number of captions to return per image, best first (n-best).",
+        help="Number of captions to print per image, best first (n-best).",
         min=1,
         max=MOST_BEAMS,
         rich_help_panel="Decoding",
@@ -90,20 +90,21 @@ Read = Annotated[
     typer.Option(
         "--read",
         metavar="NAME",
-        help="How hard attention reads the image: argmax, sample or expectation.",
-        show_default="the setting of the run",
+        help="For models with hard attention: attend to the location with the highest score (argmax), to a "
+        "random location (sample), or to all locations, weighted (expectation).",
+        show_default="argmax",
         rich_help_panel="Decoding",
     ),
 ]
 Json = Annotated[
     bool,
     typer.Option(
-        "--json", help="Print one JSON object per line: image, caption, scores, and the n-best list."
+        "--json", help="Print one JSON object per image: image, caption, scores, and the n-best list."
     ),
 ]
 Coco = Annotated[
     Path | None,
-    typer.Option("--coco", metavar="FILE", help="Also write the captions as COCO results to this JSON file."),
+    typer.Option("--coco", metavar="FILE", help="Also write the captions to this file, as COCO results."),
 ]
 Draw = Annotated[
     bool, typer.Option("--draw", help="Draw the attention of each word over the image, in the terminal.")
@@ -128,10 +129,10 @@ def caption(
     device: Device = "auto",
     threads: Threads = None,
 ) -> int:
-    """Describe images: the name of the file, a tab and its caption for each image.
+    """Write captions for images: one line for each image, with the file name, a tab and the caption.
 
-    With --n-best, each image has several lines, with the log-probability in a third column. Images that
-    cannot be read are reported on standard error and left out; the exit status is then 1.
+    With --n-best, there are several lines for each image, with the log-probability in a third column. Images
+    that cannot be read are left out and reported on standard error, and the exit status is 1.
 
     Examples:
 
@@ -146,7 +147,7 @@ def caption(
     * `regard caption runs/x photo.jpg --n-best 5 --beam-size 10`
     """
     if draw and json:
-        raise ArgumentError(message("--draw", "it cannot be combined with --json"))
+        raise ArgumentError(message("--draw", "--draw cannot be combined with --json"))
     if coco is not None and not coco.resolve().parent.is_dir():
         raise DataError(message(shown(coco), "its folder does not exist", hint="create the folder first"))
     search = build_search(beam_size, length_penalty, n_best, greedy, max_length)
@@ -156,7 +157,7 @@ def caption(
     pictures = CaptionPictures(picture, page, len(paths))
     captioner = open_task("captioning", run, checkpoint, device, threads, search=search, read=read)
     if draw and captioner.model.select is None:
-        raise ArgumentError(message("--draw", "this captioner has no attention to draw"))
+        raise ArgumentError(message("--draw", "this captioner has no attention (model.select is none)"))
     pictures.check_attention(captioner.model.select is not None)
     inputs = Inputs(captioner, paths)
     results = captioner.stream(inputs, look="cross" if draw or json or pictures.enabled else None)
@@ -182,7 +183,12 @@ def _dumps(value: Any) -> str:
 
 @dataclass
 class Inputs:
-    """Iterate over the names and pixels of images. Images that cannot be read are counted and left out."""
+    """Iterates over the names and pixels of images. Images that cannot be read are reported and left out.
+
+    captioner: the ImageCaptioner, whose prepare() reads an image.
+    paths: the image files.
+    errors: the errors of the images that could not be read.
+    """
 
     captioner: Any
     paths: list[Path]
@@ -200,7 +206,7 @@ class Inputs:
             yield shown(path), pixels
 
     def report(self) -> int:
-        """Report how many images could not be read; return the exit status."""
+        """Print how many images could not be read, if any; return the exit status, 0 or 1."""
         if not self.errors:
             return 0
         say(f"{len(self.errors):,} of {len(self.paths):,} images could not be read and are left out")
@@ -208,7 +214,13 @@ class Inputs:
 
 
 def _format(result: Any, as_json: bool, draw: bool, n_best: int) -> str:
-    """Return a result as one line, or as several lines for the n-best list or a drawing."""
+    """Return the output of `regard caption` for one image.
+
+    result: the caption of the image.
+    as_json: return a JSON object.
+    draw: return a drawing of the attention.
+    n_best: number of captions; if more than 1, there is a line for each of them.
+    """
     if as_json:
         return _dumps(result.to_dict())
     if draw:

@@ -120,12 +120,12 @@ def classify(
     * `regard classify runs/pairs --text "A man sleeps" --second "Nobody sleeps"`
     """
     if draw and json:
-        raise ArgumentError(message("--draw", "it cannot be combined with --json"))
+        raise ArgumentError(message("--draw", "--draw cannot be combined with --json"))
     lines = given_lines(files, text)
     classifier = _open_classifier(run, checkpoint, device, threads, batch_tokens)
     if draw and classifier.model.pool_site is None:
         problem = "this classifier has no attention to draw: its pooling is not attention"
-        hint = "train a classifier with model.pooling=attention (the default)"
+        hint = "choose a run of a classifier with model.pooling=attention (the default)"
         raise ArgumentError(message("--draw", problem, hint=hint))
     pairs, fields = classifier.model.pairs, classifier.json_fields
     inputs = Inputs(lines, _seconds(text, second, pairs), pairs, fields=fields)
@@ -150,7 +150,7 @@ def _seconds(text: Sequence[str] | None, second: Sequence[str] | None, pairs: bo
     if not pairs:
         raise ArgumentError(message("--second", "this run classifies single texts, not pairs"))
     if len(second) != len(text or ()):
-        problem = f"it is used {len(second)} times, but --text is used {len(text or ())} times"
+        problem = f"--second is used {len(second)} times, but --text is used {len(text or ())} times"
         raise ArgumentError(message("--second", problem, expected="one --second for each --text"))
     return list(second)
 

@@ -192,8 +192,8 @@ def korean(
         Path,
         typer.Option(
             metavar="FOLDER",
-            help="Output folder. - prints lines of three fields, separated by tabs, instead of writing "
-            "files.",
+            help="Output folder. - prints a line for each pair instead of writing files: Korean sentence, "
+            "English sentence and links, separated by tabs.",
         ),
     ] = Path("data/korean"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")] = False,

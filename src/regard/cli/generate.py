@@ -166,7 +166,7 @@ def generate(
     * `regard generate runs/lm --prompt-file prompts.txt --stop "." --json --output texts.jsonl`
     """
     if draw and (json or n_best > 1):
-        raise ArgumentError(message("--draw", "it cannot be combined with --json or --n-best"))
+        raise ArgumentError(message("--draw", "--draw cannot be combined with --json or --n-best"))
     if page is not None:
         check_ending(page, ".html", "texts are written as a page")
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
@@ -206,7 +206,7 @@ def _search(
     unused = [name for name, value in sampling.items() if value is not None and not sample]
     if unused:
         option = f"--{unused[0].replace('_', '-')}"
-        raise ArgumentError(message(option, "it is an option for sampling", hint=f"--sample {option} ..."))
+        raise ArgumentError(message(option, f"{option} requires --sample", hint=f"--sample {option} ..."))
     greedy = not sample and beam_size is None and length_penalty is None and n_best == 1
     return build_search(beam_size, length_penalty, n_best, greedy, sample=sample, **sampling)
 
@@ -214,7 +214,7 @@ def _search(
 def _given_prompts(prompt: Sequence[str] | None, files: Sequence[str] | None) -> Lines:
     """Return the prompts of --prompt or --prompt-file; without these options, the lines of standard input."""
     if prompt and files:
-        raise ArgumentError(message("--prompt", "it cannot be combined with --prompt-file"))
+        raise ArgumentError(message("--prompt", "--prompt cannot be combined with --prompt-file"))
     if list(files or ()).count("-") > 1:
         raise ArgumentError(message("--prompt-file -", "standard input can be read only once"))
     if prompt:

@@ -264,13 +264,13 @@ def _read(path: Path) -> list[Intervention]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DataError(message(shown(path), error.strerror or "it cannot be read")) from None
+        raise DataError(message(shown(path), error.strerror or "the file cannot be read")) from None
     except ValueError:
-        raise DataError(message(shown(path), "it is not valid JSON")) from None
+        raise DataError(message(shown(path), "the file is not valid JSON")) from None
     content = content.get("interventions") if isinstance(content, dict) else content
     if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
         expected = '[{"kind": "cut", "row": 2, "key": 3, "at": "*cross"}, ...]'
-        raise DataError(message(shown(path), "it has no list of interventions", expected=expected))
+        raise DataError(message(shown(path), "the file has no list of interventions", expected=expected))
     return read_interventions(content)
 
 

@@ -26,7 +26,7 @@ PAIR_FILES = {
 
 TRAIN_FILES = {
     "--train-file": "Language models: text file. Classification: file with labelled texts (.tsv or "
-    ".jsonl). May be repeated.",
+    ".jsonl). Captioning: file with captions (.tsv, .jsonl or .json). May be repeated.",
     "--tsv": "TSV file (see --columns). Translation: sentence pairs, instead of --source and --target. "
     "Classification: labelled texts. May be repeated.",
     "--jsonl": "JSON lines file (see --fields). Translation: sentence pairs, instead of --source and "

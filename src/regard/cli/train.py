@@ -1,4 +1,4 @@
-"""regard train: train a translator, a language model or a classifier."""
+"""regard train: train a translator, a language model, a classifier or a captioner."""
 
 from __future__ import annotations
 

@@ -41,7 +41,12 @@ BuiltIn = Annotated[
 ]
 Images = Annotated[
     Path | None,
-    _option("--images", "FOLDER", "Captioning: folder of images.", show_default="that of --train-file"),
+    _option(
+        "--images",
+        "FOLDER",
+        "Captioning: folder of the images that the caption files name.",
+        show_default="folder of --train-file",
+    ),
 ]
 TrainFile = Annotated[Files, train_option("--train-file", DATA)]
 ValidFile = Annotated[
@@ -272,8 +277,8 @@ Assignments = Annotated[
     _option(
         "--set",
         "NAME=VALUE",
-        "Change one setting, e.g. training.ema=0.999. May be repeated. --dry-run prints the settings, but of "
-        "the model only the options that are set or chosen.",
+        "Change one setting, e.g. training.ema=0.999. May be repeated. --dry-run prints all settings, except "
+        "model options with their default value.",
         RUN,
     ),
 ]

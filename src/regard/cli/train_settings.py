@@ -167,4 +167,4 @@ def check_no_files(files: Sequence[str] | None) -> None:
     hint = f"{named} {files[0]}" if named else "--source FILE --target FILE, or --tsv FILE"
     if len(files) == 2 and not named:
         hint = f"--source {files[0]} --target {files[1]}"
-    raise ArgumentError(message(f"regard train {files[0]}", "files are named by options", hint=hint))
+    raise ArgumentError(message(f"regard train {files[0]}", "files must be named by an option", hint=hint))

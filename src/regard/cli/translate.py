@@ -148,7 +148,7 @@ def translate(
     * `regard translate runs/x news.ko --sample --temperature 0.7 --seed 3`
     """
     if draw and (n_best > 1 or scores):
-        raise ArgumentError(message("--draw", "it cannot be combined with --n-best or --scores"))
+        raise ArgumentError(message("--draw", "--draw cannot be combined with --n-best or --scores"))
     sampling: dict[str, float | None] = {
         "temperature": temperature,
         "top_k": top_k,

@@ -38,7 +38,7 @@ OWN = ("self", "rollout", "reading")
 """The views that draw self-attention."""
 
 TASK_VIEWS = {name: about for task in TASKS for name, about in find_task(task).own_views.items()}
-"""View that only some tasks have, because it needs the model -> its description."""
+"""View that only some tasks have, because it requires their model -> its description."""
 
 SPECIALS = ("show", "hide", "renormalise")
 
@@ -158,7 +158,7 @@ def view(
 
     Translation: the attention of the translation to the words of the text. Language models: self-attention of
     each token to the tokens before it. Classification: the words, shaded by their weights, and a table of
-    the effect of hiding each word. Captioning: the image, per word. Algorithms: the heads over the tape.
+    the effect of hiding each word. Captioning: the image for each word. Algorithms: the tape.
 
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.
@@ -235,7 +235,7 @@ def _check_self_attention(seen: Seen, view: str | None) -> None:
     if view in OWN and not any(each.role.kind == "self" for each in seen.sites):
         sites = ", ".join(each.name for each in seen.sites) or "none"
         problem = f"the model has no self-attention; its attention sites: {sites}"
-        hint = "a transformer or an lstmn has self-attention: use such a run, or choose another --view"
+        hint = "a transformer or an lstmn has self-attention: choose a run of one, or another --view"
         raise ArgumentError(message(f"--view {view}", problem, hint=hint))
 
 

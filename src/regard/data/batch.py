@@ -98,7 +98,10 @@ class Batch(BatchRows):
         longer = source_length - self.source.shape[1], target_length + 1 - self.target.shape[1]
         if min(more, *longer) < 0:
             problem = f"rows={rows}, source_length={source_length} and target_length={target_length}"
-            expected = f"at least {len(self)}, {self.source.shape[1]} and {self.target.shape[1] - 1}"
+            lengths = (
+                f"source_length >= {self.source.shape[1]} and target_length >= {self.target.shape[1] - 1}"
+            )
+            expected = f"rows >= {len(self)}, {lengths}"
             raise ArgumentError(message("Batch.padded_to()", problem, expected=expected))
         grown = self.add_rows(more)
         source, target = (

@@ -107,7 +107,7 @@ class Batches:
         self._kept = numpy.flatnonzero(fits).astype(numpy.int32)
         self.left_out = len(data) - len(self._kept)
         if len(self._kept) < world:
-            problem = f"{len(self._kept)} of {len(data)} samples are left, for {world} processes"
+            problem = f"{len(self._kept)} of {len(data)} examples are short enough, for {world} processes"
             hint = "increase longest" if self.left_out else "use more data"
             raise DataError(message("Batches()", problem, expected="at least one per process", hint=hint))
         self._planned: tuple[int, Plan] | None = None

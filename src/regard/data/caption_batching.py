@@ -26,11 +26,11 @@ AHEAD = 4
 
 
 class EncodedCaptions:
-    """The captions of images as token ids. Each caption is a sample of its own.
+    """The captions of all images as token ids. Each caption is an example of its own.
 
-    captions: a Side with all captions.
+    captions: the token ids of all N captions.
     image_rows: (N,), the index of the image of each caption.
-    truncated: number of captions that were cut because they have too many tokens.
+    truncated: number of captions that were truncated because they had too many tokens.
 
     >>> captions = EncodedCaptions(Side.of([[7, 8], [9], [5]]), numpy.array([0, 0, 1]))
     >>> len(captions), captions.of_image(0)
@@ -44,7 +44,7 @@ class EncodedCaptions:
         return len(self.image_rows)
 
     def of_image(self, row: int) -> list[list[int]]:
-        """Return the captions of an image."""
+        """Return the token ids of each caption of one image. row: index of the image, from 0."""
         return [
             self.captions.at(each).tolist() for each in numpy.flatnonzero(self.image_rows == row).tolist()
         ]
@@ -53,7 +53,12 @@ class EncodedCaptions:
 def encode_captions(
     captions: Sequence[Sequence[str]], tokenizer: Tokenizer, *, longest: int
 ) -> EncodedCaptions:
-    """Encode the captions of each image. longest: maximum number of tokens; longer captions are truncated."""
+    """Encode the captions of images as token ids.
+
+    captions: the captions of each image.
+    tokenizer: the tokenizer.
+    longest: maximum number of tokens of a caption; longer captions are truncated.
+    """
     texts = [caption for several in captions for caption in several]
     rows = [row for row, several in enumerate(captions) for _ in several]
     encoded = tokenizer.encode_lines(texts)
@@ -63,18 +68,20 @@ def encode_captions(
 
 
 class CaptionBatches:
-    """Batches of images and captions of similar length.
+    """Batches of images with captions; the captions of a batch have similar lengths.
 
-    data: the captions. pixels: the images.
-    size: width and height of the images of a batch; larger images are cropped at random by `augmentation`,
-        or at the centre without it.
-    augmentation: random crops and flips, for training.
-    images: False for batches without images, to be filled with cached feature vectors. ImageBatch.source is
-        then the index of each image, (B,).
-    workers: number of threads that prepare the next batches; 0: none.
-    tokens, options: the arguments of Batches, such as sentences, rounded, shuffle, seed, rank and world.
+    data: the captions.
+    pixels: the images.
+    size: width and height in pixels of the images of a batch. Larger images are cropped by `augmentation`, or
+        at the centre if it is None.
+    augmentation: random crops and flips, for training; different for each caption of an image.
+    images: if False, ImageBatch.source is not images, but the index of each image, (B,), so that the caller
+        can replace it by stored feature vectors.
+    workers: number of threads that prepare the next batches; 0 prepares each batch when it is needed.
+    tokens: maximum number of tokens of a batch, see Batches.
+    options: other keyword arguments of Batches: sentences, rounded, shuffle, seed, rank, world and so on.
 
-    The order and the augmentation depend only on the data, these arguments and (seed, epoch).
+    The order of the captions and the augmentation depend only on the data, these arguments, and the epoch.
 
     >>> captions = EncodedCaptions(Side.of([[7, 8], [9], [5]]), numpy.array([0, 0, 1]))
     >>> pixels = Pixels(4, torch.zeros(2, 3, 4, 4, dtype=torch.uint8))
@@ -103,7 +110,7 @@ class CaptionBatches:
         self._batches = Batches(pairs, tokens, **options)
 
     def len_epoch(self, epoch: int) -> int:
-        """Return the number of batches of an epoch."""
+        """Return the number of batches of an epoch. epoch: its index, from 0."""
         return self._batches.len_epoch(epoch)
 
     def largest(self, epoch: int) -> int:
@@ -118,7 +125,10 @@ class CaptionBatches:
         return self._ahead(texts, epoch)
 
     def _ahead(self, texts: Iterator[Batch], epoch: int) -> Iterator[ImageBatch]:
-        """Yield the batches in order, while threads prepare the next ones."""
+        """Yield the batches of an epoch in order, while worker threads load the images of the next ones.
+
+        texts: the captions of each batch, without images.
+        """
         waiting: deque[Future[ImageBatch]] = deque()
         with ThreadPoolExecutor(self.workers, thread_name_prefix="captions") as pool:
             try:

@@ -111,7 +111,7 @@ CLASS_WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": torch.ones_like,
     "balanced": _balanced,
 }
-"""The functions that compute class weights, by name.
+"""Name -> function that computes class weights.
 
 Each function takes the number of texts of each of the C classes, (C,), and returns the weight of each class
 in the loss, (C,). To add a function, add a line."""

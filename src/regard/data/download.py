@@ -193,7 +193,9 @@ def _check_address(url: str) -> None:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK):
         return
-    raise DataError(message(printable(url), "this URL is not allowed", expected="https://..."))
+    raise DataError(
+        message(printable(url), "this URL is not allowed: it is not https", expected="https://...")
+    )
 
 
 class _SafeRedirect(urllib.request.HTTPRedirectHandler):

@@ -17,11 +17,13 @@ __all__ = ["ImageBatch"]
 
 @dataclass(frozen=True, eq=False)
 class ImageBatch(Batch):
-    """Images, and captions with BOS and EOS, padded with PAD: a Batch whose source is an image.
+    """A batch of images with captions: a Batch whose source is images.
 
     source: images (B, 3, H, W), uint8, or feature vectors (B, L, F) that were computed before.
-    source_lengths: (B,), zeros: the maximum length of a caption does not depend on the image.
-    target, target_lengths, index: see Batch.
+    source_lengths: (B,), zeros, because images have no length.
+    target: (B, T + 1), the token ids of the captions with BOS and EOS, padded with PAD.
+    target_lengths: (B,), number of tokens to predict of each caption, with EOS.
+    index: (B,), index of each example in its dataset.
 
     >>> batch = ImageBatch.of(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), [[5], [6, 4]])
     >>> batch.image.shape, batch.inputs, batch.targets
@@ -37,10 +39,11 @@ class ImageBatch(Batch):
         captions: Sequence[Sequence[int]] | None = None,
         index: Sequence[int] | None = None,
     ) -> ImageBatch:
-        """Create a batch from images (B, ...) and the token ids of one caption for each image.
+        """Create a batch from images and the token ids of one caption for each image.
 
-        captions: without BOS and EOS; None for inference.
-        index: position of each sample in its dataset.
+        image: images (B, 3, H, W), or feature vectors (B, L, F) that were computed before.
+        captions: the token ids of each caption, without BOS and EOS; None for inference.
+        index: index of each example in its dataset. Default: 0, 1, 2, ...
         """
         if captions is not None and len(captions) != len(image):
             problem = f"there are {len(image)} images and {len(captions)} captions"
@@ -50,7 +53,7 @@ class ImageBatch(Batch):
 
     @classmethod
     def of_text(cls, image: Tensor, text: Batch) -> ImageBatch:
-        """Create a batch from images (B, ...) and a batch whose targets are the captions."""
+        """Create a batch from images (B, 3, H, W) and a text batch whose targets are the captions."""
         return cls(image, torch.zeros_like(text.index), text.target, text.target_lengths, text.index)
 
     @property
@@ -60,13 +63,17 @@ class ImageBatch(Batch):
 
     @property
     def targets(self) -> Tensor:
-        """Tokens to predict, (B, T), padded with PAD."""
+        """Token ids to predict, (B, T): the captions with EOS, without BOS, padded with PAD."""
         return self.labels
 
     def padded_to(self, rows: int, source_length: int, target_length: int) -> ImageBatch:
-        """Pad the captions to T = target_length, and the batch to more rows; source_length is ignored.
+        """Return a batch padded to `rows` rows, with target_length tokens to predict in each row.
 
         The image of an added row is black, and its targets are PAD, so that it does not count in the loss.
+
+        rows: number of rows, at least that of this batch.
+        source_length: ignored, because images have no length.
+        target_length: T, number of tokens to predict with EOS and padding.
 
         >>> ImageBatch.of(torch.zeros(1, 3, 2, 2), [[5]]).padded_to(2, 0, 3).target
         tensor([[2, 5, 3, 0],
@@ -75,7 +82,7 @@ class ImageBatch(Batch):
         more, longer = rows - len(self), target_length + 1 - self.target.shape[1]
         if min(more, longer) < 0:
             problem = f"rows={rows} and target_length={target_length}"
-            expected = f"at least {len(self)} and {self.target.shape[1] - 1}"
+            expected = f"rows >= {len(self)} and target_length >= {self.target.shape[1] - 1}"
             raise ArgumentError(message("ImageBatch.padded_to()", problem, expected=expected))
         grown = self.add_rows(more)
         target = pad(grown.target, (0, longer), value=PAD)

@@ -26,7 +26,7 @@ class LabelledBatch(BatchRows):
     first: (B, S), the token ids of the texts, or of the first text of each pair.
     first_lengths: (B,), number of tokens of each text in `first`, including EOS.
     labels: (B,), class indices from 0; NO_LABEL if the class is not known.
-    index: (B,), position of each text in its dataset.
+    index: (B,), index of each text in its dataset.
     second: (B, T), the token ids of the second text of each pair; None if the texts are not pairs.
     second_lengths: (B,), number of tokens of each text in `second`, including EOS, or None.
 
@@ -61,7 +61,7 @@ class LabelledBatch(BatchRows):
         firsts: the token ids of each text, or of the first text of each pair.
         seconds: the token ids of the second text of each pair, or None if the texts are not pairs.
         labels: class indices, or None for inference: every label is NO_LABEL.
-        index: position of each text in its dataset; the default is 0, 1, ...
+        index: index of each text in its dataset; the default is 0, 1, ...
         """
         for name, rows in (("seconds", seconds), ("labels", labels), ("index", index)):
             if rows is not None and len(rows) != len(firsts):

@@ -30,7 +30,8 @@ class EncodedTexts:
     firsts: the tokens of the texts, or of the first text of each pair, as a Side (a flat array).
     seconds: the tokens of the second text of each pair, as a Side; None if the data are not pairs.
     labels: (N,), class indices.
-    numbers: (N,), position of each text in the LabelledTexts; skipped texts are missing.
+    numbers: (N,), index of each text in the LabelledTexts from which it was encoded; skipped texts are
+        missing.
     skipped: number of texts (or pairs) that were dropped because they were too long.
     truncated: number of texts (or pairs) that were cut because they were too long.
 
@@ -148,7 +149,7 @@ class LabelledBatches:
     options: the other arguments of Batches: sentences, longest, rounded, shuffle, seed, rank and world.
 
     The order depends only on the data, these arguments and (seed, epoch). The field `index` of a batch has
-    the position of each text in the LabelledTexts.
+    the index of each text in the LabelledTexts from which `data` was encoded.
 
     >>> data = EncodedTexts.in_memory([[7, 8], [9], [5], [6, 6]], labels=[1, 0, 0, 1])
     >>> [(batch.index.tolist(), batch.labels.tolist()) for batch in LabelledBatches(data, tokens=6).epoch(0)]
@@ -178,7 +179,7 @@ class LabelledBatches:
         return self._batches.largest(epoch)
 
     def plan(self, epoch: int) -> Plan:
-        """Return which texts each batch of an epoch contains."""
+        """Return the indices of the texts in each batch of an epoch."""
         return self._batches.plan(epoch)
 
     def _labelled(self, batch: Batch) -> LabelledBatch:

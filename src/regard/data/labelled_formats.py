@@ -121,7 +121,8 @@ class Format:
 
     rows: function that yields the labelled texts of a file, one Row for each line.
     suffixes: file name extensions that imply this format.
-    label, text: the default columns; None if the format has no columns.
+    label: the default column of the label; None if the format has no columns.
+    text: the default column of the text; None if the format has no columns.
     """
 
     rows: Callable[[Path, Columns], Iterator[Row]]
@@ -135,7 +136,7 @@ FORMATS: dict[str, Format] = {
     "jsonl": Format(json_lines, "label", "text", (".jsonl", ".ndjson")),
     "label-first": Format(label_first, None, None),
 }
-"""All file formats of labelled texts by name. Files are UTF-8, plain or gzip."""
+"""Name -> file format of labelled texts. Files are UTF-8, plain or gzip."""
 
 
 def _places_in_header(path: Path, header: str, columns: Columns) -> list[int]:

@@ -113,7 +113,7 @@ class LabelledTexts:
         return f"{self.file_names[self.files[index]]}, line {self.lines[index]}"
 
     def select(self, rows: Sequence[int] | NDArray[numpy.integer]) -> LabelledTexts:
-        """Return the texts at the positions `rows`. They keep their file and line numbers."""
+        """Return only some of the texts; they keep their file and line numbers. rows: indices, from 0."""
         chosen = numpy.asarray(rows, numpy.int64)
         return replace(
             self,
@@ -252,7 +252,7 @@ def format_of(path: Path, requested: str | None) -> str:
     for kind, format in FORMATS.items():
         if suffixes and suffixes[-1] in format.suffixes:
             return kind
-    problem = "the format cannot be inferred from the file name"
+    problem = "the format cannot be detected from the file name"
     hint = f"set the format: {', '.join(FORMATS)}"
     raise ArgumentError(message(shown(path), problem, expected=".tsv or .jsonl", hint=hint))
 

@@ -226,7 +226,8 @@ def tell(notes: Notes, *sides: Repaired) -> None:
 def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Lines:
     """Return the lines of the FILE arguments or of --text; if both are missing, of standard input."""
     if files and text:
-        raise ArgumentError(message("--text", "conflicts with FILE arguments", expected="--text or files"))
+        problem = "--text cannot be combined with FILE arguments"
+        raise ArgumentError(message("--text", problem, expected="--text or files"))
     if list(files or ()).count(STANDARD) > 1:
         raise ArgumentError(message("-", "standard input is named more than once, but can be read only once"))
     if text:

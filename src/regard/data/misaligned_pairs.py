@@ -220,7 +220,7 @@ def counts_differ(difference: CountsDiffer, source: Features, target: Features) 
             lines.append(f"  {_line(difference.paths[longer], line)}")
         more = len(unmatched) - NAMED
         lines += [f"and {more:,} more lines of {names[longer]}"] if more > 0 else []
-        hint = "compare the files near this place: a line is missing, or one line was split in two"
+        hint = "compare the files near this line: a line is missing, or one line was split in two"
     if any(b"\0" in raw.data for path in difference.paths for raw in itertools.islice(read_blocks(path), 1)):
         hint = f"{UTF_16}; if not, {hint}"
     return DataError(message(" and ".join(names), "\n".join(lines), hint=hint))

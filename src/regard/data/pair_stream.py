@@ -51,8 +51,8 @@ class PairStream(Protocol):
 class LinePairs:
     """Sentence pairs from parallel files, one sentence per line.
 
-    sources, targets: lists of the same length. Each element is a file name, "-" for standard input, or the
-        text itself as bytes.
+    sources: the source files. Each is a file name, "-" for standard input, or the text itself as bytes.
+    targets: the target files, as many as `sources`, in the same form.
 
     >>> list(LinePairs([b"a\\nb"], [b"x\\ny"]))
     [('a', 'x'), ('b', 'y')]

@@ -159,7 +159,8 @@ class WindowBatches:
     tokens: token budget of a batch, per process; the number of rows is tokens // window, but at least 1.
     shuffle: if False, every epoch has the same windows, in the order of the text.
     seed: random seed of the order.
-    rank, world: index of this process, and number of processes.
+    rank: index of this process, from 0.
+    world: number of processes.
 
     In the example, 3 is EOS and 0 is PAD.
 

@@ -30,7 +30,11 @@ With more beams, batches become proportionally smaller, so that they need no mor
 
 @dataclass(frozen=True)
 class Side:
-    """The tokenizer of the source or of the target, and its alignment units (words or characters)."""
+    """The tokenizer of one side (the source or the target) of a translator, and its alignment units.
+
+    tokenizer: the tokenizer.
+    units: how tokens are grouped to the units that alignments link: words or characters.
+    """
 
     tokenizer: Tokenizer
     units: Units
@@ -56,7 +60,9 @@ class Side:
 class LineDecoder:
     """Decodes lines with a model and the settings of one call of a Translator method. It is immutable.
 
-    source, target: the tokenizer and the alignment units (words or characters) of each side.
+    model: the translation model.
+    source: the tokenizer and the alignment units (words or characters) of the source.
+    target: the tokenizer and the alignment units (words or characters) of the target.
     look: the attention layers (sites) whose weights are recorded, or None.
     alignment: the attention (site, head and step) that alignments are computed from.
     tokens_per_batch: the maximum number of source tokens per batch, padding included.
@@ -93,6 +99,7 @@ class LineDecoder:
         parts: for each line, its parts. A line that is not too long has one part.
         prefixes: the tokens that the translation of each line must begin with.
         first: the number of lines that were translated before these lines, if they are part of a longer text.
+        how: Greedy(...), Beam(...) or Sample(...).
         """
         places = [(line, place) for line, own in enumerate(parts) for place in range(len(own))]
         found: list[list[list[Hypothesis]]] = [[[] for _ in own] for own in parts]

@@ -67,5 +67,5 @@ def caption_bleu(
 
 
 def _mean(precisions: list[float]) -> float:
-    """Return the geometric mean; 0 if one of the precisions is 0."""
+    """Return the geometric mean of n-gram precisions; 0 if one of them is 0."""
     return math.prod(precisions) ** (1 / len(precisions))

@@ -1,4 +1,4 @@
-"""caption_scores(): CIDEr-D and BLEU of captions; pointing(): whether their attention finds the objects."""
+"""Evaluate captions: CIDEr-D, BLEU, and for generated pictures whether words attend to what they name."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ __all__ = ["Pointing", "caption_scores", "exact_captions", "pointing"]
 
 
 def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Score]:
-    """Compute the scores of captions by name: cider, bleu1, bleu2, bleu3, bleu4 and bleu.
+    """Compute CIDEr-D and BLEU of captions; return a dict with cider, bleu1, bleu2, bleu3, bleu4 and bleu.
 
     captions: one caption for each image.
     references: for each image, one or more references.
 
-    bleu1 to bleu4 have no brevity penalty, as in Xu et al. 2015; bleu is that of sacreBLEU, lowercased.
+    bleu1 to bleu4 have no brevity penalty, as in Xu et al. 2015; bleu is BLEU-4 of sacreBLEU, with brevity
+    penalty, on lowercased text.
 
     >>> scores = caption_scores(["a dog runs", "two birds"], [["a dog runs"], ["two red birds", "birds"]])
     >>> {name: round(score.value, 1) for name, score in scores.items()}  # doctest: +NORMALIZE_WHITESPACE
@@ -40,17 +41,25 @@ def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]])
 
 
 def exact_captions(captions: Iterable[str], scenes: Iterable[Scene]) -> float:
-    """Return the fraction of captions that are true of their scenes, see data.shapes.is_valid()."""
+    """Return the fraction of captions that are true of their scenes.
+
+    captions: one caption for each scene.
+    scenes: the objects of each picture of the built-in corpus `shapes`. data.shapes.is_valid() decides
+        whether a caption is true of a scene.
+    """
     valid = [is_valid(scene, caption) for caption, scene in zip(captions, scenes, strict=True)]
     return sum(valid) / max(len(valid), 1)
 
 
 class Pointing(NamedTuple):
-    """How often the attention of a content word points to its gold region.
+    """How often a word of a caption attends most to the object that it names (pointing accuracy).
 
-    accuracy: the fraction of content words whose cell with the largest weight contains a pixel of the gold
-        region.
-    chance: the same fraction for a random cell.
+    Only content words count, such as "red", "circle" or "above", which describe one or two objects. The gold
+    region of such a word is the set of pixels of these objects.
+
+    accuracy: the fraction of content words whose cell with the largest attention weight contains a pixel of
+        the gold region.
+    chance: this fraction if the cells were chosen at random.
     words: number of content words.
     """
 
@@ -62,12 +71,13 @@ class Pointing(NamedTuple):
 def pointing(captions: Sequence[str], maps: Sequence[Any], scenes: Sequence[Scene]) -> Pointing:
     """Compute the pointing accuracy of the attention of captions of the built-in corpus `shapes`.
 
-    captions: the captions.
-    maps: for each caption, the attention of each word, (T, h, h).
-    scenes: the scenes.
+    captions: one caption for each picture.
+    maps: for each caption, the attention weights of its T words, (T, h, h), or None to leave the caption out.
+    scenes: the objects of each picture.
 
     Cell (i, j) of the map covers the rows of pixels from 64 i / h to 64 (i + 1) / h, and the columns from
-    64 j / h to 64 (j + 1) / h. A caption that is not true of its scene has no gold regions and is left out.
+    64 j / h to 64 (j + 1) / h. A caption that is not true of its scene is left out, because its words may
+    name objects that are not there.
 
     >>> import numpy
     >>> from regard.data.shapes import shapes

@@ -27,7 +27,9 @@ WORD = re.compile(r"[^\W_]+(?:-[^\W_]+)*|'(?:d|ll|m|re|s|t|ve)(?!\w)")
 
 
 def caption_words(caption: str) -> list[str]:
-    """Split a caption into words: lower case, without punctuation; "dog's" and "dog 's" are two words.
+    """Split a caption into words, in lower case and without punctuation.
+
+    "dog's" and "dog 's" give two words, "dog" and "'s".
 
     Differs from coco-caption, the evaluation code of COCO: its tokenizer, a Java program, also splits
     "don't" as "do n't" and keeps symbols such as "&". It drops punctuation too.
@@ -39,7 +41,7 @@ def caption_words(caption: str) -> list[str]:
 
 
 def count_ngrams(words: list[str], most: int) -> Iterator[Counter[Ngram]]:
-    """Yield, for n = 1 to `most`, how often each n-gram occurs in the words.
+    """Yield a dict for each n from 1 to `most`: how often each n-gram occurs in the list of words.
 
     >>> [dict(counts) for counts in count_ngrams(["a", "dog", "a"], 2)]
     [{('a',): 2, ('dog',): 1}, {('a', 'dog'): 1, ('dog', 'a'): 1}]
@@ -52,6 +54,10 @@ def checked_captions(call: str, captions: Iterable[str], images: int) -> list[li
     """Check captions, one for each image, and split them into words.
 
     A caption without words is valid, because a model may output an empty caption.
+
+    call: name of the function for error messages.
+    captions: the captions.
+    images: number of images.
     """
     if isinstance(captions, str):
         problem = "captions is a single str"
@@ -73,6 +79,9 @@ def checked_references(call: str, references: Iterable[Iterable[str]]) -> list[l
     """Check references, one or more for each image, and split them into words.
 
     A reference without words is an error, because no caption can match it.
+
+    call: name of the function for error messages.
+    references: for each image, a list of references.
     """
     listed = []
     expected = "for each image, a list of references"
@@ -80,7 +89,7 @@ def checked_references(call: str, references: Iterable[Iterable[str]]) -> list[l
         raise ArgumentError(message(call, "references is a single str", expected=expected))
     for number, several in enumerate(references, 1):
         if isinstance(several, str) or not isinstance(several, Iterable):
-            problem = f"the references of image {number} are of type {type(several).__name__}"
+            problem = f"the references of image {number} are a {type(several).__name__}, not a list"
             raise ArgumentError(message(call, problem, expected=expected, hint="use [[text], ...]"))
         texts = list(several)
         for text in texts:

@@ -1,4 +1,4 @@
-"""CIDEr-D: how similar captions are to several references, with rare n-grams weighted more."""
+"""CIDEr-D: how similar captions are to their references, with higher weights for rare n-grams."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SIGMA = 6.0
 """Standard deviation of the length penalty, in words (Vedantam et al. 2015, below equation 4)."""
 
 SCALE = 10.0
-"""The factor in equation 4, which makes scores similar in size to those of other metrics."""
+"""The factor 10 in Vedantam et al. 2015, equation 4, which makes scores similar in size to other metrics."""
 
 
 class _Vectors(NamedTuple):
-    """The tf-idf vectors of a caption, one vector for each n-gram length n = 1 to ORDER.
+    """The tf-idf vectors of a caption or reference, one vector for each n-gram length n = 1 to ORDER.
 
-    weights: for each n, the tf-idf weight of each n-gram.
-    norms: for each n, the norm of the vector.
+    weights: for each n, a dict: n-gram -> tf-idf weight.
+    norms: for each n, the Euclidean norm of the vector.
     length: number of words of the caption.
     """
 
@@ -53,8 +53,8 @@ def cider_d(captions: Iterable[str], references: Iterable[Iterable[str]]) -> Sco
         CIDEr-D = mean of CIDEr-D_n over n = 1, 2, 3, 4, then mean over the images
 
     captions: one caption for each image.
-    references: for each image, its m references s_1 ... s_m. The images of these references are counted in
-        g_k(s). An n-gram that is in no reference counts as if it were in the references of one image.
+    references: for each image, its m references s_1 ... s_m. The numbers of images in g_k(s) are counted over
+        this argument. An n-gram that is in no reference counts as if it were in the references of one image.
 
     Papers usually print this value times 100: a COCO model with "CIDEr 113.2" has 1.132 here. With one
     image, all logarithms are 0 and so is the score.
@@ -138,7 +138,12 @@ class CiderD:
 
 
 def _clipped_cosine(caption: _Vectors, reference: _Vectors, order: int) -> float:
-    """Return min(g(c), g(s)) . g(s) / (|g(c)| |g(s)|), or 0 if one of the norms is 0."""
+    """Return min(g(c), g(s)) . g(s) / (|g(c)| |g(s)|), or 0 if one of the norms is 0.
+
+    caption: the tf-idf vectors g(c) of the caption.
+    reference: the tf-idf vectors g(s) of the reference.
+    order: index of the n-gram length, n - 1.
+    """
     norms = caption.norms[order] * reference.norms[order]
     if not norms:
         return 0.0

@@ -97,12 +97,15 @@ class ClassifierErasure:
 
     @property
     def better(self) -> float:
-        """The fraction of texts for which `hidden` is larger than `hidden_random`."""
+        """The fraction of texts for which hiding the attended words has a larger effect than hiding others.
+
+        That is, `hidden` of TextErasure is larger than `hidden_random`.
+        """
         wins = [each.hidden > each.hidden_random for each in self.texts]
         return sum(wins) / len(wins) if wins else math.nan
 
     def summary(self) -> str:
-        """Return a sentence for a caption: how much the log-probability falls without the attended words."""
+        """Return the mean effect of hiding words in one sentence, for the text below a picture."""
         if not self.texts:
             return "the texts have too few words to measure the effect of hiding words"
         hidden = "most attended word" if self.k == 1 else f"{self.k} most attended words"
@@ -155,7 +158,7 @@ def erase_words(
     site = classifier.model.pool_site
     if site is None:
         problem = "the pooling of this classifier does not use attention"
-        raise ArgumentError(message(call, problem, hint='train a classifier with pooling="attention"'))
+        raise ArgumentError(message(call, problem, hint='use a classifier with pooling="attention"'))
     results = classifier.classify(lines, look=site)
     results = [results] if isinstance(results, Classification) else results
     plan = _Plan(results, k, samples, seed)

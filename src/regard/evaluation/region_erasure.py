@@ -1,7 +1,8 @@
 """Erasure for captions: does each word depend on the region of the image that it attends to?
 
-For each word, the k cells of the map with the largest weights are hidden: their pixels are filled with the
-mean colour of the image before the encoder. For comparison, k other cells, drawn at random, are hidden.
+The attention of a word is a map of weights, one for each cell of the image. For each word, the k cells with
+the largest weights are hidden: before the encoder reads the image, their pixels get the mean colour of the
+image. For comparison, k other cells, chosen at random, are hidden.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from regard.viewing.image_attention import ImageAttention
 __all__ = ["RegionErasure", "WordRegion", "erase_regions", "hide_cells"]
 
 FILL = "the mean colour of the image"
-"""How hidden cells are filled."""
+"""The colour of hidden cells, in words, for reports."""
 
 RESAMPLES, LEVEL = 1000, 0.95
-"""The number of bootstrap samples, and the level of the intervals."""
+"""The number of bootstrap samples, and the confidence level of the intervals."""
 
 LogProbabilities = Callable[[NDArray[numpy.uint8], int], Any]
 """A function of images, uint8 (B, H, W, 3), and the index of a caption; it returns the log-probability of
@@ -33,14 +34,16 @@ each word of this caption for each image, (B, T), as an array or a tensor."""
 
 @dataclass(frozen=True)
 class WordRegion:
-    """How much the prediction of one word of a caption depends on the cells that the word attends to.
+    """How much the prediction of one word of a caption depends on the image cells that the word attends to.
 
-    caption, word: indices of the caption and of the word, from 0.
-    text: the word.
-    cells: the numbers of the k cells with the largest weights, largest first, in row-major order.
-    weight: the sum of the weights of these cells.
+    caption: index of the caption, from 0.
+    word: index of the word in the caption, from 0.
+    text: the word, for example "cat".
+    cells: the k cells with the largest attention weights, largest first. Cells are numbered from 0, row by
+        row.
+    weight: the sum of the attention weights of these cells.
     hidden: the decrease of the log-probability of the word, in nats, if these cells are hidden.
-    hidden_random: the mean decrease if k other cells, drawn at random, are hidden.
+    hidden_random: the mean decrease if k other cells, chosen at random, are hidden.
     """
 
     caption: int
@@ -54,10 +57,10 @@ class WordRegion:
 
 @dataclass(frozen=True)
 class RegionErasure:
-    """The result of erase_regions() for all words.
+    """The result of erase_regions(): how much the words of captions depend on the regions they attend to.
 
-    words: the measurements of each word.
-    k: number of cells that were hidden.
+    words: one measurement for each word.
+    k: number of cells that were hidden for a word.
     captions: number of captions.
     skipped: number of words that were not measured, because all weights of the word are 0 or its map has at
         most k cells.
@@ -79,17 +82,20 @@ class RegionErasure:
 
     @property
     def better(self) -> float:
-        """The fraction of words for which `hidden` is larger than `hidden_random`."""
+        """The fraction of words for which hiding the attended cells has a larger effect than hiding others.
+
+        That is, `hidden` of WordRegion is larger than `hidden_random`.
+        """
         wins = [each.hidden > each.hidden_random for each in self.words]
         return sum(wins) / len(wins) if wins else math.nan
 
     def interval(self, name: str, seed: int = 0) -> tuple[float, float]:
-        """Return the bootstrap interval of a mean, at the level 95 % (percentile method, 1000 samples).
+        """Return the 95 % bootstrap confidence interval of the mean over words (percentile method).
 
-        Captions are drawn with replacement, each with all its words, because words of one caption depend on
-        each other. If there is only one caption, words are drawn.
+        There are 1000 bootstrap samples. Captions are sampled with replacement, each with all its words,
+        because words of one caption depend on each other. If there is only one caption, words are sampled.
 
-        name: a field of WordRegion, or "difference": `hidden` minus `hidden_random`.
+        name: the field of WordRegion to average, or "difference": `hidden` minus `hidden_random`.
         seed: random seed.
 
         >>> words = [WordRegion(0, at, "cat", (5,), 0.7, float(at), 0.0) for at in range(20)]
@@ -110,9 +116,9 @@ class RegionErasure:
         return float(low), float(high)
 
     def summary(self) -> str:
-        """Return one sentence for the text below a picture."""
+        """Return the mean effect of hiding cells in one sentence, for the text below a picture."""
         if not self.words:
-            return "the maps have too few cells to measure the effect of hiding regions"
+            return "the effect of hiding regions was not measured: the attention maps have too few cells"
         attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))
         regions = "region" if self.k == 1 else f"{self.k} cells"
         others = "a random region" if self.k == 1 else f"{self.k} random cells"
@@ -126,7 +132,7 @@ class RegionErasure:
         return f"{self.summary()} ({len(self.words):,} word{'s' * (len(self.words) != 1)}{captions})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings, the means and the intervals as a dict for JSON; undefined numbers are None."""
+        """Return a dict for JSON: k and other settings, means, and confidence intervals; None for NaN."""
         names = ("weight", "hidden", "hidden_random")
         numbers = {name: self.mean(name) for name in names} | {"better": self.better}
         numbers["difference"] = numbers["hidden"] - numbers["hidden_random"]
@@ -150,15 +156,15 @@ def erase_regions(
 ) -> RegionErasure:
     """Measure how much each word of a caption depends on the region of the image that it attends to.
 
-    The log-probability of each word is computed for the image without the k most attended cells of this word
-    and, for comparison, without k other cells drawn at random. Hidden cells have the mean colour of the
-    image.
+    For each word, the k cells of the image with its largest attention weights are hidden, and the decrease of
+    its log-probability is measured. For comparison, k other cells, chosen at random, are hidden. Hidden cells
+    have the mean colour of the image.
 
     log_probabilities: a function of images, uint8 (B, H, W, 3), and the index of a caption; it returns the
         log-probability of each word of this caption for each image, (B, T).
-    seen: the image, the words and the maps of a caption, or a list of them.
+    seen: an image with a caption and the attention of each word, or a list of them.
     k: number of cells to hide.
-    samples: number of random draws of k other cells.
+    samples: number of random choices of k other cells; the mean of their effects is reported.
     seed: random seed.
     batch_size: maximum number of images in a call of log_probabilities.
 
@@ -185,9 +191,10 @@ def erase_regions(
 
 
 def hide_cells(seen: ImageAttention, cells: Sequence[int]) -> NDArray[numpy.uint8]:
-    """Return a copy of the image in which the pixels of some cells have the mean colour of the image.
+    """Return a copy of an image in which the pixels of some cells have the mean colour of the image.
 
-    cells: numbers of cells, in row-major order.
+    seen: the image, with a map of the attention of each word, which defines the cells.
+    cells: the cells to hide, numbered from 0, row by row.
 
     >>> image = numpy.array([[[0, 0, 0], [200, 100, 50]]], numpy.uint8)
     >>> hide_cells(ImageAttention(image, ["cat"], [[[0.5, 0.5]]]), [1]).tolist()
@@ -204,10 +211,11 @@ def _measured(
     caption: int,
     numbers: tuple[int, int, int, int],
 ) -> list[WordRegion]:
-    """Return the measurements of the words of one caption.
+    """Return the measurements of the words of one caption; for the arguments, see erase_regions().
 
-    numbers: k, samples, seed and batch_size. Which random cells are hidden depends only on seed, caption and
-        word.
+    seen: the image with the caption and the attention of each word.
+    caption: index of the caption. Which random cells are hidden depends only on seed, caption and word.
+    numbers: k, samples, seed and batch_size.
     """
     k, samples, seed, batch_size = numbers
     trials = Trials[tuple[int, ...]]()
@@ -243,7 +251,10 @@ def _scores(
     trials: Sequence[tuple[int, ...]],
     batch_size: int,
 ) -> NDArray[numpy.float64]:
-    """Return the log-probability of each word in each trial, (trials, T)."""
+    """Return the log-probability of each word for each copy of the image, (number of trials, T).
+
+    trials: for each copy of the image, the cells that are hidden in it.
+    """
     parts = []
     for first in range(0, len(trials), batch_size):
         images = numpy.stack([hide_cells(seen, cells) for cells in trials[first : first + batch_size]])
@@ -253,7 +264,7 @@ def _scores(
         expected = (len(images), len(seen.words))
         if scores_BT.shape != expected or not numpy.isfinite(scores_BT).all():
             problem = f"log_probabilities() returned shape {scores_BT.shape}, or numbers that are not finite"
-            hint = "return the log-probability of each word of the caption for each image"
+            hint = "let it return the log-probability of each word of the caption for each image"
             raise ArgumentError(
                 message("erase_regions()", problem, expected=f"finite numbers, {expected}", hint=hint)
             )

@@ -1,4 +1,4 @@
-"""TextClassifier: classify texts, or pairs of texts, with a model."""
+"""TextClassifier: classify texts, or pairs of texts, with a trained classifier."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class TextClassifier:
             first += len(chunk)
 
     def evaluate(self, texts: LabelledTexts) -> ClassificationReport:
-        """Classify labelled texts, and compare the predicted classes with the true classes."""
+        """Classify labelled texts, and return a report that compares predicted with true classes."""
         if texts.pairs != self.model.pairs:
             unit = "pairs" if self.model.pairs else "single texts"
             problem = f"{texts.name} contains {'pairs' if texts.pairs else 'single texts'}"

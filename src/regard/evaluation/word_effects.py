@@ -21,7 +21,7 @@ from regard.evaluation.text_classifier import Line, TextClassifier
 __all__ = ["WordEffect", "WordEffects", "hide_each_word"]
 
 MEASURED = 400
-"""Maximum number of words of a text that are measured."""
+"""Maximum number of words of a text whose effect on the probability is measured; later words are left out."""
 
 ROWS = 12
 """Maximum number of words in the printed table. The words that change the probability the most are shown."""
@@ -82,7 +82,7 @@ class WordEffects:
         return [max(self.probability - each, 0.0) for each in probabilities]
 
     def sentence(self) -> str:
-        """Return a sentence for a caption: the word without which the probability is lowest.
+        """Return a sentence for the text below a picture: the word without which the probability is lowest.
 
         If no word changes the probability by more than 0.0005 (SMALLEST), the sentence says so.
         """
@@ -145,6 +145,7 @@ def hide_each_word(classifier: TextClassifier, line: Line) -> WordEffects:
     There are two measurements for each word: the word is masked in the pooling ("hidden"), if the pooling is
     attention, and the word is replaced by UNK before the encoder ("unknown").
 
+    classifier: the classifier.
     line: a text, or a pair of texts. The first 400 words of each text are measured.
 
     >>> from regard.data.tokenizers import train_tokenizer

@@ -1,4 +1,4 @@
-"""The cache folder of Regard."""
+"""The folder in which Regard stores files that it can create again, such as downloads and encoded data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["cache_folder"]
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: REGARD_CACHE, or regard/ in the cache folder of the user."""
+    """Return the cache folder: the environment variable REGARD_CACHE, or regard/ in the user's cache."""
     override = os.environ.get("REGARD_CACHE")
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(override) if override else default / "regard"

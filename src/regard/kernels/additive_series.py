@@ -38,8 +38,8 @@ on it rounds tanh to 1, which gives zero gradients for query and key.
 g is stored as float16, scaled by a power of 2 for each query row (for dq and dv) or for each key (for dk). So
 rows with small output gradients keep their precision next to rows with large ones.
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7). Saturated channels and
-the scales of rows and keys are tested under the interpreter only.
+Tested: on an NVIDIA H200 (triton 3.6; there with inputs of unit variance), and under Triton's interpreter
+(triton 3.7; with saturated channels, and with rows and keys of very different scales).
 """
 
 from __future__ import annotations

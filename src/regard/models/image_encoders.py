@@ -1,4 +1,4 @@
-"""Image encoders: turn images into L feature vectors, the memory that a captioner attends to.
+"""Image encoders: compute L feature vectors of each image, to which a captioner attends.
 
     encoder = build_image_encoder("convolutional")
     features_BLF = encoder(images)                  # (B, L, F)
@@ -41,21 +41,28 @@ class ImageEncoder(nn.Module):
     deviation: tuple[float, float, float] = (0.25, 0.25, 0.25)
 
     def map_size(self, height: int, width: int) -> tuple[int, int]:
-        """Return the height and width (h, w) of the feature map of an image; L = h * w."""
+        """Return the height and width (h, w) of the feature map; an image has L = h * w feature vectors.
+
+        height: height of the image in pixels.
+        width: width of the image in pixels.
+        """
         raise TypeError(f"{type(self).__name__} does not implement map_size()")
 
     def feature_map(self, images_BCHW: Tensor) -> Tensor:
-        """Return the feature map (B, F, h, w) of normalised images."""
+        """Return the feature map (B, F, h, w) of images.
+
+        images_BCHW: images (B, 3, H, W), normalised by `mean` and `deviation`.
+        """
         raise TypeError(f"{type(self).__name__} does not implement feature_map()")
 
     def freeze(self) -> None:
-        """Make the encoder frozen; see the docstring of the class."""
+        """Stop training the encoder: set eval mode and requires_grad=False for all its weights."""
         self.frozen = True
         self.requires_grad_(False)
         self.eval()
 
     def train(self, mode: bool = True) -> ImageEncoder:
-        """Set training or eval mode. A frozen encoder stays in eval mode."""
+        """Set training mode, or eval mode if `mode` is False. A frozen encoder stays in eval mode."""
         return super().train(mode and not self.frozen)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -65,8 +72,8 @@ class ImageEncoder(nn.Module):
             raise ArgumentError(message(call, "the shape of images is wrong", shown, "(B, 3, height, width)"))
         height, width = images.shape[2:]
         if 0 in self.map_size(height, width):
-            problem = f"the feature map of images of {width} x {height} pixels is empty"
-            hint = "use larger images, or an option of the encoder with a larger feature map"
+            problem = f"the feature map of an image of {width} x {height} pixels is empty"
+            hint = "use larger images, or options of the encoder that give a larger feature map"
             raise ArgumentError(message(call, problem, expected="at least one feature vector", hint=hint))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             map_BFhw = self.feature_map(self._normalised(images))
@@ -86,16 +93,17 @@ class ConvolutionalEncoder(ImageEncoder):
     """A small convolutional network, trained together with the captioner.
 
     Each stage halves height and width: a 3 x 3 convolution with stride 2, group normalisation and ReLU. One
-    3 x 3 convolution follows, so that a feature vector sees the neighbourhood of its place. It has the
-    coordinates of each place, from -1 to 1, as two more input channels, so that a feature vector knows its
-    place (Liu et al. 2018). Then residual 1 x 1 convolutions follow, x + relu(norm(convolution(x))); with
-    3 x 3 convolutions, more places would see the same object. Last, each feature vector is normalised to mean
-    0 and variance 1 (layer normalisation).
+    3 x 3 convolution follows, so that a feature vector depends on the neighbourhood of its location in the
+    image. Two more input channels of this convolution are the coordinates of each location, from -1 to 1, so
+    that a feature vector depends on its location (CoordConv, Liu et al. 2018). Residual 1 x 1 convolutions
+    follow, x + relu(norm(convolution(x))); they are not 3 x 3, because otherwise the feature vectors of more
+    locations would depend on the same object. Last, each feature vector is normalised to mean 0 and variance
+    1 (layer normalisation).
 
     features: F, the size of a feature vector.
     channels: number of channels of the first stage; each later stage has twice as many, at most `features`.
-    stages: number of stages. 3 stages turn 64 x 64 pixels into an 8 x 8 map, and 128 x 128 pixels into a
-        16 x 16 map; with 4 stages, 128 x 128 pixels give an 8 x 8 map.
+    stages: number of stages. With 3 stages, 64 x 64 pixels give a feature map of 8 x 8 cells, and 128 x 128
+        pixels one of 16 x 16 cells; with 4 stages, 128 x 128 pixels give 8 x 8 cells.
     blocks: number of residual convolutions.
 
     >>> encoder = ConvolutionalEncoder(features=16, channels=4)
@@ -129,19 +137,20 @@ class ConvolutionalEncoder(ImageEncoder):
         map_BFhw: Tensor = self.first(torch.cat((map_BChw, coordinates_B2hw), 1))
         for block in self.blocks:
             map_BFhw = map_BFhw + block(map_BFhw)
-        # Without this, all features are positive and their mean would hide the differences between places.
+        # Without layer normalisation, no feature is negative, and feature vectors of different locations
+        # would differ little compared with their mean.
         places_BhwF = map_BFhw.movedim(1, -1)
         return functional.layer_norm(places_BhwF, places_BhwF.shape[-1:]).movedim(-1, 1)
 
 
 def _layer(inputs: int, outputs: int, stride: int = 1, size: int = 3) -> nn.Sequential:
-    """A convolution (3 x 3 by default), normalisation over all channels and places of an image, and ReLU."""
+    """Return a convolution (3 x 3 by default), normalisation over all values of an image, and ReLU."""
     convolution = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
     return nn.Sequential(convolution, nn.GroupNorm(1, outputs), nn.ReLU())
 
 
 def _coordinates(map_BChw: Tensor) -> Tensor:
-    """Return the vertical and horizontal coordinates of a feature map, from -1 to 1, (1, 2, h, w)."""
+    """Return the vertical and horizontal coordinate of each cell of a feature map, -1 to 1; (1, 2, h, w)."""
     rows_h, columns_w = (
         (2 * torch.arange(size, dtype=map_BChw.dtype, device=map_BChw.device) + 1) / size - 1
         for size in map_BChw.shape[2:]
@@ -153,17 +162,18 @@ IMAGE_ENCODERS: dict[str, Callable[[], type[ImageEncoder]]] = {
     "convolutional": lambda: ConvolutionalEncoder,
     "efficientnet-lite0": lambda: _imported("efficientnet", "EfficientNetLite0"),
 }
-"""All image encoders except those of timm; for each name, a function that returns the class."""
+"""Name -> function that returns the class, for all image encoders except the models of timm. The function
+imports the class when it is needed."""
 
 TIMM = "timm:"
-"""The names of image encoders that begin with this are models of timm."""
+"""Prefix of the names of image encoders that are models of timm, such as "timm:resnet50"."""
 
 
 def build_image_encoder(name: str, **options: Any) -> ImageEncoder:
-    """Build an image encoder from its name and plain options, such as those of a configuration file.
+    """Build an image encoder from its name and options, for example the options of a configuration file.
 
     name: a name in IMAGE_ENCODERS, or "timm:" and the name of a model of timm, such as "timm:resnet50".
-    options: the arguments of the encoder's class: ConvolutionalEncoder, EfficientNetLite0 or TimmEncoder.
+    options: keyword arguments of the encoder: ConvolutionalEncoder(), EfficientNetLite0() or TimmEncoder().
 
     >>> build_image_encoder("convolutional", stages=4).map_size(128, 128)
     (8, 8)

@@ -26,7 +26,8 @@ class LSTMNClassifier(Classifier):
     the LSTMN attends to them. They are empty at the start of each text, also of the second text of a pair.
     The text is read from left to right only. The attention of layer k has the site "encoder.{k}.self".
 
-    vocabulary_size, classes: number of tokens, and number of classes.
+    vocabulary_size: number of tokens.
+    classes: number of classes.
     width: size of the states.
     embedding: size of the word embeddings. Default: width.
     layers: number of LSTMN layers.
@@ -34,8 +35,8 @@ class LSTMNClassifier(Classifier):
         as "plain", and a gate adds the cell state of layer k to that of layer k + 1.
     pooling: "mean" is the mean of the states, as in the paper (section 5.2); "last" is the final state;
         "attention" is AttentionPooling, with one learned query and the site name "pool".
-    attention: score and select of the pooling "attention". The defaults are score="additive" and
-        select="softmax".
+    attention: options of pooling="attention": {"score": ..., "select": ...}. The defaults are
+        score="additive" and select="softmax".
     dropout: dropout probability for the embeddings, between layers, for the pooled vectors, and for the
         hidden layer that classifies pairs.
     word_dropout: probability of replacing a token by UNK in training.

@@ -30,7 +30,7 @@ FUSIONS = {
     "shallow": "the source words that a step reads are an input of the decoder, as in Bahdanau's model",
     "deep": "a gate adds the source memory that a step reads to the memory of the decoder (eq. 14 and 15)",
 }
-"""For each value of the option `fusion`, how the decoder uses the source."""
+"""Value of the option `fusion` of LSTMNTranslationModel() -> how the decoder uses the source."""
 
 
 class LSTMNTranslationModel(Model):
@@ -48,21 +48,23 @@ class LSTMNTranslationModel(Model):
     Shallow fusion: the decoder is an LSTMN whose input is [x_t; g~_t], with g~_t = sum_j p_j g_j.
     b_j = u . tanh(W_g g_j + W_x x_t + W_h h_t-1),  p = softmax(b)
 
-    Both: p(y_t) = softmax(W_o maxout(W [h_t; g~_t; x_t] + b) + b_o)
+    The output layer, for deep and shallow fusion: p(y_t) = softmax(W_o maxout(W [h_t; g~_t; x_t] + b) + b_o)
 
-    fusion: "shallow" or "deep", see FUSIONS.
+    fusion: "shallow" or "deep", see above.
     width: size of the states and cells of both networks.
     embedding: size of the word embeddings. Default: width.
     depth: number of layers of the encoder and of the decoder. The first layer of the decoder reads the tapes
         of the last layer of the encoder.
-    connections: how the layers are connected: "plain", "skip" or "gated", see LSTMN.
+    connections: what layer k + 1 reads: "plain", the output of layer k; "skip", also the input of the first
+        layer; "gated", as "plain", and a gate adds the cell state of layer k to that of layer k + 1.
     score: score function of the attention to the source: a name, {"name": "cosine", "sharpness": 9.0}, or a
         Score. If it needs queries and keys of the same size, as dot does, the keys are projected.
-    select: how its scores become weights: a name, {"name": "softmax", "temperature": 0.5}, or a Select. In
-        eval mode, "hard" reads the key with the highest score.
+    select: how the scores of this attention become weights: a name, {"name": "softmax", "temperature": 0.5},
+        or a Select. In eval mode, "hard" reads the source position with the highest score.
 
-    The sites are "encoder.{k}.self" and "decoder.{k}.self", the tapes of layer k, and "decoder.cross". The
-    tapes of the decoder are empty before the first word, and the initial g~ and h are 0.
+    The names (sites) of the attention are "encoder.{k}.self" and "decoder.{k}.self" for the attention of
+    layer k to its own tapes, and "decoder.cross" for the attention to the source. The tapes of the decoder
+    are empty before the first word, and the initial g~ and h are 0.
 
     Differs from the paper: it gives no equations for shallow fusion, the output layer and several layers with
     fusion. All gates have biases.
@@ -120,10 +122,12 @@ class LSTMNTranslationModel(Model):
         return State(hidden=(*self.decoder.zeros(like), like.new_zeros(len(encoded), self.width)))
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        """Read the next n tokens of each row; see Model.step().
+        """Read the next n tokens of each row; return the state after them and the logits (rows, n, V).
 
-        The recurrent state has four tensors: the three of the decoder, see LSTMN, and (rows, width), which is
-        g~ of the last step with deep fusion, and h of the last step with shallow fusion.
+        The hidden state has four tensors. Three are the state of the decoder, see LSTMN. The fourth, (rows,
+        width), is g~ of the last step with deep fusion, and h of the last step with shallow fusion.
+
+        tokens: (rows, n), the tokens.
         """
         embedded_RTI = self.dropout(self.target(at_least_one(tokens)))
         *tapes, last_RM = state.hidden
@@ -138,9 +142,11 @@ class LSTMNTranslationModel(Model):
     def _deep(
         self, x_RTI: Tensor, tapes: tuple[Tensor, ...], last_RM: Tensor, position: int, encoded: Encoded
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]:
-        """Read the source at all steps, then run the decoder: its states do not change what is read.
+        """Deep fusion: attend to the source at all T steps, and after this compute the decoder for all steps.
 
-        Returns the states h_t and the summaries g~_t, (R, T, M), the tapes, and the last g~.
+        This order is possible because the attention to the source does not depend on the states of the
+        decoder. Returns the states h_t and the summaries g~_t, (R, T, M), the state of the decoder, and the
+        last g~.
         """
         assert self.gate is not None
         reads = []
@@ -156,9 +162,9 @@ class LSTMNTranslationModel(Model):
     def _shallow(
         self, x_RTI: Tensor, tapes: tuple[Tensor, ...], last_RM: Tensor, position: int, encoded: Encoded
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]:
-        """Read the source and run the decoder, one step after the other.
+        """Shallow fusion: at each of T steps, attend to the source and compute one step of the decoder.
 
-        Returns the states h_t and the contexts g~_t, (R, T, M), the tapes, and the last state.
+        Returns the states h_t and the contexts g~_t, (R, T, M), the state of the decoder, and the last h_t.
         """
         states, reads = [], []
         for at, x_RI in enumerate(x_RTI.unbind(1), position):
@@ -171,11 +177,13 @@ class LSTMNTranslationModel(Model):
 
 
 class SourceAttention(nn.Module):
-    """Attention of the decoder to the source (inter-attention), one call per step.
+    """Attention of the LSTMN decoder to the source (inter-attention in Cheng et al. 2016), one call per step.
 
-    query_size, key_size: sizes of the query [x_t; g~_t-1] or [x_t; h_t-1], and of the states of the encoder.
-    score, select: see LSTMNTranslationModel. The tanh layer of "additive" and "concat" has the size key_size,
-        unless `score` is a table that sets `hidden`.
+    query_size: size of the query, [x_t; g~_t-1] with deep fusion or [x_t; h_t-1] with shallow fusion.
+    key_size: size of the states of the encoder.
+    score: the score function: a name, {"name": "cosine", "sharpness": 9.0}, or a Score. The tanh layer of
+        "additive" and "concat" has the size key_size, unless the dict sets `hidden`.
+    select: how scores become weights: a name, {"name": "softmax", "temperature": 0.5}, or a Select.
     """
 
     site, role = "decoder.cross", CROSS_ATTENTION
@@ -186,7 +194,7 @@ class SourceAttention(nn.Module):
             table = {"name": score} if isinstance(score, str) else dict(score)
             score = {"hidden": key_size, **table} if table.get("name") in ("additive", "concat") else table
         built = build_layer_score(score, query_size, key_size)
-        # Some score functions, such as dot, need queries and keys of the same size. Then project the keys.
+        # For score functions such as dot, which need queries and keys of the same size, project the keys.
         narrows = built.mismatch(query_size, key_size, 1) is not None
         built = build_layer_score(score, query_size, query_size) if narrows else built
         self.score = built if isinstance(score, Score) else near_uniform(built)
@@ -195,12 +203,23 @@ class SourceAttention(nn.Module):
         self.longest = self.score.max_length if isinstance(self.score, Location) else None
 
     def prepare(self, states_BSM: Tensor, values_BSE: Tensor, lengths: Tensor) -> Memory:
-        """Project the keys of a batch of sources, once."""
+        """Return the Memory of a batch of sources; keys are projected once for all steps of the decoder.
+
+        states_BSM: the hidden states of the encoder, which become the keys.
+        values_BSE: the values: hidden states, with deep fusion also cell states.
+        lengths: (B,), number of tokens of each source.
+        """
         keys_BSD = states_BSM if self.narrow is None else self.narrow(states_BSM)
         return prepare(keys_BSD, values_BSE, score=self.score, mask=padding(lengths))
 
     def forward(self, x_RI: Tensor, last_RM: Tensor, position: int, memory: Memory) -> Tensor:
-        """Return what the step at this position reads, (R, E). K rows may share one source, see attend()."""
+        """Return the weighted mean of the source values at one step of the decoder, (R, E).
+
+        x_RI: embeddings of the words that R target sequences read at this step.
+        last_RM: g~ (deep fusion) or h (shallow fusion) of the step before.
+        position: index of the step, from 0.
+        memory: the result of prepare() for B sources. If R = K B, row r attends to source r // K.
+        """
         query_R1D = torch.cat((x_RI, last_RM.to(x_RI.dtype)), -1)[:, None]
         options = {**select_argument(self.select, self.training), "site": self.site, "role": self.role}
         return attend(query_R1D, memory, start=position, **options).output[:, 0]

@@ -21,7 +21,7 @@ POOLINGS: dict[str, Callable[[int, bool, PoolingOptions], nn.Module]] = {
     "last": lambda width, both_ways, options: LastPooling(both_ways=both_ways),
     "attention": lambda width, both_ways, options: options.build(width, POOL),
 }
-"""For each name of a pooling, a function that creates the pooling layer. The arguments of the function are
+"""Name of a pooling -> function that creates the pooling layer. The arguments of the function are
 the width of the states, whether the recurrent layers are bidirectional, and the options of the pooling."""
 
 
@@ -32,7 +32,8 @@ class RecurrentClassifier(Classifier):
 
     For pairs of texts, see Classifier.
 
-    vocabulary_size, classes: number of tokens, and number of classes.
+    vocabulary_size: number of tokens.
+    classes: number of classes.
     width: size of the states of each direction.
     embedding: size of the word embeddings. Default: width.
     layers: number of recurrent layers.

@@ -1,4 +1,4 @@
-"""Any image model of timm (PyTorch Image Models) as an image encoder, with weights from the user's disk."""
+"""TimmEncoder: a model of timm (PyTorch Image Models) as image encoder, with weights from a local file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["TimmEncoder"]
 
 
 class TimmEncoder(ImageEncoder):
-    """A model of timm whose feature map is the image memory; frozen if it has weights of its own.
+    """An image encoder whose feature vectors are a feature map of a model of timm (PyTorch Image Models).
 
-    model: the name of the model, such as "resnet50".
-    weights: a safetensors file with the weights of the whole model, as timm publishes it. Nothing is
+    model: the name of the model in timm, such as "resnet50".
+    weights: path of a safetensors file with the weights of the whole model, as timm publishes it. Nothing is
         downloaded. Default: random weights.
-    layer: index of the feature map in the list of timm's forward_intermediates(); -1 is the last one, -2
-        usually has twice its height and width.
-    frozen: whether the encoder is not trained. Default: True if `weights` is set.
+    layer: index of the feature map in the list that timm's forward_intermediates() returns. -1 is the last
+        one; -2 usually has twice its height and width.
+    frozen: if True, the weights of the encoder are not trained. Default: True if `weights` is set.
     """
 
     def __init__(self, model: str, weights: str | None = None, layer: int = -1, frozen: bool | None = None):
@@ -50,10 +50,10 @@ class TimmEncoder(ImageEncoder):
             maps = self.model.forward_intermediates(
                 images_BCHW, indices=None, output_fmt="NCHW", intermediates_only=True
             )
-        except (AssertionError, RuntimeError) as error:  # such as an image of a size that the model rejects
+        except (AssertionError, RuntimeError) as error:  # for example, an image size that the model rejects
             size = " x ".join(map(str, images_BCHW.shape[:1:-1]))
             problem = f"the model cannot read images of {size} pixels: {error}"
-            hint = f"the model was trained on {self.side} x {self.side} pixels"
+            hint = f"use the image size of its training, {self.side} x {self.side} pixels"
             raise ArgumentError(message(self.call, problem, hint=hint)) from None
         if not -len(maps) <= self.layer < len(maps):
             expected = f"-{len(maps)} <= layer < {len(maps)}"
@@ -62,7 +62,7 @@ class TimmEncoder(ImageEncoder):
 
     @torch.no_grad()
     def _example(self, height: int, width: int) -> Tensor:
-        """Return the feature map of one black image."""
+        """Return the feature map (1, F, h, w) of one image of zeros, to find its sizes."""
         training = self.model.training
         self.model.eval()
         weight = next(self.model.parameters())
@@ -81,17 +81,17 @@ def _create(call: str, name: str) -> Any:
         raise UnknownName("model of timm", name, similar)
     model = timm.create_model(name, pretrained=False)
     if not hasattr(model, "forward_intermediates"):
-        problem = "the model has no feature maps (forward_intermediates)"
+        problem = "the model cannot return feature maps: it has no method forward_intermediates()"
         raise ArgumentError(message(call, problem, hint="choose another model of timm"))
     return model
 
 
 def _load(model: torch.nn.Module, path: Path) -> None:
-    """Load the weights of a file; raise DataError if they are not those of the model."""
+    """Load weights from a safetensors file; raise DataError if one is missing or has another shape."""
     weights = read_tensors(path)
     expected = {name: weight.shape for name, weight in model.state_dict().items()}
     wrong = [name for name, shape in expected.items() if name not in weights or weights[name].shape != shape]
     if wrong:
-        problem = f"{len(wrong)} weights are missing or have another shape, such as {wrong[0]}"
+        problem = f"{len(wrong)} weights are missing or have another shape, for example {wrong[0]}"
         raise DataError(message(str(path), problem, expected="a weights file of this model"))
     model.load_state_dict({name: weights[name] for name in expected})

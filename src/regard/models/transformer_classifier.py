@@ -26,7 +26,7 @@ POOLINGS: dict[str, Callable[[int, PoolingOptions], nn.Module]] = {
     "first": lambda width, options: FirstPooling(),
     "attention": lambda width, options: options.build(width, POOL),
 }
-"""For each name of a pooling, a function that creates the pooling layer. The arguments of the function are
+"""Name of a pooling -> function that creates the pooling layer. The arguments of the function are
 the width of the states, and the options of the pooling."""
 
 
@@ -37,7 +37,8 @@ class TransformerClassifier(Classifier):
 
     For pairs of texts, see Classifier.
 
-    vocabulary_size, classes: number of tokens, and number of classes.
+    vocabulary_size: number of tokens.
+    classes: number of classes.
     size: a name (tiny, small, base, big) or a Size; its decoder_layers are not used.
     position: a position scheme: a name in POSITIONS, a mapping with the name and its options, a Position, or
         "none".

@@ -57,6 +57,8 @@ class Machine:
 class PreparedRun:
     """A run before its first step, with complete settings and encoded data.
 
+    settings: all settings, as in config.toml.
+    corpus: the encoded data, the result of RunTask.encode_data().
     plan: the result of RunTask.plan(), which chose the missing settings; None for a resumed run.
     notes: messages about the data, for the log.
     fingerprints: hashes of the data.
@@ -148,7 +150,7 @@ def prepare_corpus(task: type[RunTask], run: ResolvedSettings, folder: Path, pro
 
 
 def copy_files(task: type[RunTask], source: Path, target: Path) -> None:
-    """Copy the files of a task, such as tokenizers, from one folder to another."""
+    """Copy the files that RunTask.files names, such as tokenizers, from one run folder to another."""
     for name in task.files:
         try:
             content = read_limited(source / name, "tokenizer")

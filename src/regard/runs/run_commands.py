@@ -40,8 +40,9 @@ __all__ = [
 class ChosenRun:
     """A run folder, with the checkpoint and the device that the user chose.
 
+    folder: the run folder.
     checkpoint: "best", "latest", or the number of a step.
-    device: as in regard.load().
+    device: "cpu", "cuda" (or "gpu"), "mps", or "auto" for the fastest available.
     """
 
     folder: Path
@@ -49,7 +50,11 @@ class ChosenRun:
     device: str = "auto"
 
     def load(self, task: type[RunTask], **options: Any) -> Any:
-        """Load the run like regard.load(), and report damaged checkpoints that were skipped."""
+        """Load the trained model like regard.load(), and print which damaged checkpoints were skipped.
+
+        task: the task class.
+        options: further arguments of the returned object, such as search.
+        """
         task.check_load_options(options)
         loaded = task.load(open_stored(task, self.folder, self.checkpoint), self.device, **options)
         for note in getattr(loaded, "notes", ()):
@@ -130,7 +135,11 @@ def evaluate_validation(task: type[RunTask], run: ChosenRun) -> ValidationReport
 
 
 def report_changed_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
-    """Report on standard error if the data of a run have changed since it was trained."""
+    """Print a message on standard error if the data of a run have changed since it was trained.
+
+    folder: the run folder.
+    fingerprints: the hashes of the present data.
+    """
     before = fingerprints_of(folder) or {}
     changed = [name for name, mark in fingerprints.items() if before.get(name, mark) != mark]
     if changed:
@@ -142,7 +151,9 @@ class ViewOptions:
     """The drawing options of `regard view`: which part of the recorded attention to draw, and how.
 
     view: the name of a view; None for the default of the task.
-    site, head, word: as in regard.viewing.picture().
+    site: name of an attention layer (site), with * as wildcard; None for the default of the view.
+    head: index of one head; None for the mean over heads.
+    word: the word to draw, for views of a single word: its text or its index.
     subwords: whether to draw subword tokens; None if the user did not set it.
     specials: "show" special tokens such as EOS, "hide" them, or "renormalise" the weights after hiding them.
     by_values: whether to multiply each weight by the norm of its value vector.

@@ -26,9 +26,10 @@ __all__ = ["Kept", "RunFacts", "facts_of"]
 
 @dataclass(frozen=True)
 class Kept:
-    """Facts about one checkpoint in a run folder.
+    """Facts about one checkpoint in a run folder, which `regard show` prints.
 
-    size: in bytes.
+    step: the training step at which it was saved.
+    size: size of its files in bytes.
     marks: contains "best" for the best checkpoint, and "latest" for the latest.
     damage: what is damaged, or "".
     """

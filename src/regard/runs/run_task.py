@@ -134,8 +134,13 @@ class RunTask(Task):
     def encode_data(
         cls, data: Any, settings: Any, folder: Path, cache: Path | None = None, lines: int | None = None
     ) -> Any:
-        """Return the corpus: the encoded data for the constructor. Write `files` to the folder if missing.
+        """Encode the data, and return the result (the corpus) for the constructor of the task.
 
+        If the run folder lacks the files that `files` names, such as tokenizers, create them first.
+
+        data: the result of read_data().
+        settings: all settings of the run.
+        folder: the run folder.
         cache: folder for encoded data; None for the default folder.
         lines: maximum number of lines to train a tokenizer on, for an estimate; None for all lines.
         """

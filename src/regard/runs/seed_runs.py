@@ -100,7 +100,14 @@ def _trainer(
     clock: SharedClock,
     locks: ExitStack,
 ) -> Trainer:
-    """Prepare the folder of a seed, and build its trainer."""
+    """Create and lock the run folder of one seed, and build the trainer of its model.
+
+    run: the prepared run of all seeds.
+    folder: the run folder of all seeds.
+    log: the log of all seeds, to which the log of this seed passes its losses.
+    clock: the clock that all trainers share.
+    locks: releases the lock of the folder at the end.
+    """
     place = made_folder(seed_folder(folder, seed))
     lock = locks.enter_context(locked(place))
     copy_files(task, folder, place)

@@ -49,6 +49,8 @@ def train_run(
 ) -> Outcome:
     """Train a model for a task and save it in a run folder.
 
+    task: the task class, such as TranslationTask.
+    folder: the run folder.
     settings: nested as in config.toml; the task chooses those that are missing. If "seeds" is set (a number
         or a list), one model per seed is trained, in the run folders seed-0, seed-1 and so on.
     resume: continue the run in this folder; if there is none, start it.

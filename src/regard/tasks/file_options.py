@@ -46,7 +46,7 @@ SPLIT = CommandOption(
     "Captioning: test, held-out or valid, or a split of the caption file.",
     "NAME",
 )
-PAGE = CommandOption("--page", "Write an HTML page of the results.", "FILE.html", Path)
+PAGE = CommandOption("--page", "Write the results and their attention to this HTML page.", "FILE.html", Path)
 FAITHFULNESS = CommandOption(
     "--faithfulness",
     "Also measure how much the predictions of the model change without the words that have the largest "

@@ -48,7 +48,7 @@ def find_task(name: str) -> type[RunTask]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module exists, but one of its own imports does not
-        hint = "run from the folder of the package, or install it"
+        hint = "start regard in the folder that contains the package, or install the package"
         if module_name.endswith(".py"):
             dotted = module_name.removesuffix(".py").replace("/", ".").strip(".")
             hint = f"write the name of the module, without .py: --task {dotted}:{class_name}"

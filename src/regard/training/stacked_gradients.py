@@ -51,7 +51,8 @@ class StackedGradients:
     def add(self, requests: Mapping[int, StepRequest]) -> dict[int, dict[str, Tensor]]:
         """Add the gradients of one step to the parameters. Return, for each seed, its losses by name.
 
-        requests: for each seed, the step of its trainer. The losses are those that Gradients.add() returns.
+        requests: for each seed, the batches of the step that its trainer takes. The losses are the same as
+            those that Gradients.add() returns for one model.
         """
         sums: dict[int, dict[str, Tensor]] = {seed: {} for seed in requests}
         for place in range(max(len(request.batches) for request in requests.values())):
@@ -97,6 +98,10 @@ class StackedGradients:
         """Add the gradients of the seeds whose models can be stacked, and return their losses.
 
         Models can be stacked if their batches have equal shapes after padding.
+
+        requests: for each seed, the step that its trainer takes.
+        ready: for each seed, the prepared batch.
+        drawn: for each seed, the random seed of this batch.
         """
         stacked = self._stack(list(requests), ready)
         padded, sizes = self._padded(ready)
@@ -151,7 +156,11 @@ class StackedGradients:
             return None
 
     def _distribute(self, seeds: Sequence[int], named: Mapping[str, Tensor]) -> None:
-        """Add the stacked gradients to the parameters of each model."""
+        """Add the stacked gradients to `.grad` of the parameters of each model.
+
+        seeds: the seeds of the stacked models, in order.
+        named: parameter name -> stacked gradients, one row for each seed.
+        """
         for number, seed in enumerate(seeds):
             for name, parameter in self.trainers[seed].model.named_parameters():
                 if name in named and name not in self._unused:

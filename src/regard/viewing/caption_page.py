@@ -24,14 +24,14 @@ from regard.viewing.pictures.svg_writer import png_of
 __all__ = ["caption_fragment", "caption_page", "save_caption_page"]
 
 CAPTIONS = 500
-"""Maximum number of captions of a page."""
+"""Maximum number of captions on one HTML page."""
 
 PIXELS, IMAGE = 6_000_000, 160_000
-"""PIXELS: maximum number of pixels of all images of a page, including the panels. IMAGE: maximum number of
-pixels of the image that the maps are drawn over."""
+"""PIXELS: maximum number of pixels of all images on a page together, which bounds the size of the file.
+IMAGE: maximum number of pixels of the image of one caption, over which the attention of a word is drawn."""
 
 INLINE = 200_000
-"""Maximum number of pixels of the panels in caption_fragment()."""
+"""Maximum number of pixels of the pictures of all words together in caption_fragment()."""
 
 TITLE = "Captions"
 
@@ -39,7 +39,7 @@ TITLE = "Captions"
 def caption_page(captions: Iterable[ImageAttention], title: str = TITLE, about: str = "") -> Page:
     """Return a self-contained HTML page of captions with the attention of every word over its image.
 
-    captions: at most 500.
+    captions: 1 to 500 images, each with its caption and the attention of each word.
     title: the heading of the page.
     about: a line below the heading.
 
@@ -70,14 +70,16 @@ def caption_page(captions: Iterable[ImageAttention], title: str = TITLE, about: 
 def save_caption_page(
     path: str | Path, captions: Iterable[ImageAttention], title: str = TITLE, about: str = ""
 ) -> None:
-    """Write a page of captions to a .html file, atomically. For the other arguments, see caption_page()."""
+    """Write caption_page() to a .html file, atomically. For the other arguments, see caption_page()."""
     path = Path(path)
-    check_ending(path, ".html", "a page is an HTML file")
+    check_ending(path, ".html", "a caption page is an HTML file")
     write_whole(path, caption_page(captions, title, about).encode())
 
 
 def caption_fragment(seen: ImageAttention) -> str:
-    """Return a caption as a small HTML fragment for a notebook: the panels as an image, and the summary.
+    """Return HTML for a notebook: a picture of the attention of each word over the image, and a summary.
+
+    seen: the image with its caption and the attention of each word.
 
     >>> image = numpy.zeros((4, 4, 3), numpy.uint8)
     >>> text = caption_fragment(ImageAttention(image, ["<cat>"], [[[1.0]]]))
@@ -95,9 +97,10 @@ def caption_fragment(seen: ImageAttention) -> str:
 
 
 def _article(seen: ImageAttention, number: int, count: int) -> Iterator[str]:
-    """Yield the HTML of one caption.
+    """Yield the HTML of one caption of a page.
 
-    number: its index on the page.
+    seen: the image with the caption and the attention of each word.
+    number: index of the caption on the page, from 0.
     count: number of captions on the page.
     """
     yield f'<article id="c{number + 1}">'
@@ -125,7 +128,7 @@ def _article(seen: ImageAttention, number: int, count: int) -> Iterator[str]:
 
 
 def _word(seen: ImageAttention, word: int) -> str:
-    """Return a word as HTML, with its map as one byte for each cell, in base64."""
+    """Return a word as HTML, with its attention weights in base64, one byte for each cell of the image."""
     levels = (255 * seen.levels(word)).round().astype(numpy.uint8)
     chance = seen.probability(word)
     probability = "" if chance is None else f' data-probability="{chance:.3g}"'
@@ -137,7 +140,10 @@ def _word(seen: ImageAttention, word: int) -> str:
 
 
 def _panels(seen: ImageAttention, pixels: float) -> str:
-    """Return the panels of all words as an <img> element that contains an SVG."""
+    """Return an <img> element with an SVG picture: a copy of the image for each word, with its attention.
+
+    pixels: maximum number of pixels of all copies together.
+    """
     svg = caption_panels(seen, pixels=int(pixels)).svg()
     return f'<img class="all" alt="{safe(seen.caption)}" src="{_data_uri("svg+xml", svg.encode())}">'
 
@@ -147,5 +153,5 @@ def _data_uri(kind: str, data: bytes) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Return the text with a full stop at its end."""
+    """Return the text with a capital letter at its beginning and a full stop at its end."""
     return f"{text[:1].upper()}{text[1:]}."

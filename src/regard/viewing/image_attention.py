@@ -20,15 +20,15 @@ from regard.viewing.terminal_colors import clean, cropped
 __all__ = ["ImageAttention", "resized"]
 
 WORDS = 300
-"""Maximum number of words of a caption."""
+"""Maximum number of words of a caption in an ImageAttention."""
 
 SIDE, CELLS = 8192, 64
-"""SIDE: maximum number of pixels along a side of an image. CELLS: maximum number of cells along a side of a
-map."""
+"""SIDE: maximum width and height of an image, in pixels. CELLS: maximum width and height of the attention
+map of a word, in cells."""
 
 UNIFORM_CELLS, UNIFORM_RATIO = 4, 1.5
-"""The map of a word is called nearly uniform if no weight exceeds UNIFORM_RATIO times their mean; a map of
-fewer than UNIFORM_CELLS cells, if all weights are equal."""
+"""The attention map of a word is called nearly uniform if no weight exceeds UNIFORM_RATIO times the mean
+weight. A map of fewer than UNIFORM_CELLS cells is called nearly uniform only if all its weights are equal."""
 
 UNIFORM = "a word without a mark attends almost uniformly: no weight exceeds 1.5 times the mean weight"
 """A note for pictures in which some maps are nearly uniform; their strongest cells are not marked."""
@@ -41,10 +41,10 @@ LONGEST = 40
 class ImageAttention:
     """The attention of every word of a caption over an image: print it, show it in a notebook, or save it.
 
-    image: uint8, (H, W, 3), as the model sees it: after resizing and cropping.
-    words: T words.
-    weights: (T, h, w), a map for each word; cell (i, j) covers the pixels from i H/h to (i + 1) H/h and from
-        j W/w to (j + 1) W/w (see `regard.viewing.image_cells`).
+    image: uint8, (H, W, 3), the image as the model reads it: after resizing and cropping.
+    words: the T words of the caption.
+    weights: (T, h, w), for each word a map of h x w cells with its attention weights. Cell (i, j) covers the
+        pixels from i H/h to (i + 1) H/h and from j W/w to (j + 1) W/w.
     logprobs: (T,), the log-probability of each word, or None.
     title: text above pictures. Default: the words.
     notes: texts below pictures, for example the summary of erase_regions().
@@ -89,40 +89,44 @@ class ImageAttention:
 
     @property
     def heading(self) -> str:
-        """The title; the caption if there is no title."""
+        """The text above pictures: the title, or the caption if there is no title."""
         return self.title or self.caption
 
     @property
     def grid(self) -> CellGrid:
-        """The cells of the maps and the pixels of the image that each cell covers."""
+        """The division of the image into h x w cells, with the pixels that each cell covers."""
         return CellGrid(*self.weights.shape[1:], *self.image.shape[:2])
 
     def strongest(self, word: int) -> int:
-        """Return the number of the cell with the largest weight of a word; of equal cells, the first one.
+        """Return the index of the cell with the largest weight of a word; of equal weights, the first.
 
-        word: index of the word. Cells are numbered in row-major order.
+        Cells are numbered in row-major order, from 0.
+
+        word: index of the word, from 0.
         """
         return int(self.weights[word].argmax())
 
     def is_uniform(self, word: int) -> bool:
-        """Return whether the map of a word is nearly uniform (see UNIFORM_RATIO) or has only weights of 0.
+        """Return whether the weights of a word are nearly uniform (see UNIFORM_RATIO) or all 0.
 
-        The strongest cell of such a map says little, and pictures do not mark it.
+        Pictures do not mark the strongest cell of a nearly uniform map, because it says little.
+
+        word: index of the word, from 0.
         """
         weights_hw = self.weights[word]
         ratio = UNIFORM_RATIO if weights_hw.size >= UNIFORM_CELLS else 1.0
         return bool(weights_hw.max() <= ratio * weights_hw.mean() * (1 + 1e-9)) and weights_hw.size > 1
 
     def uniform_note(self) -> tuple[str, ...]:
-        """Return a note about nearly uniform maps, or () if there are none."""
+        """Return (UNIFORM,), a note for pictures, if the weights of some word are nearly uniform; else ()."""
         return (UNIFORM,) if any(map(self.is_uniform, range(len(self.words)))) else ()
 
     def probability(self, word: int) -> float | None:
-        """Return the probability of a word, or None if there are no log-probabilities."""
+        """Return the probability of a word, or None if `logprobs` is None. word: its index, from 0."""
         return None if self.logprobs is None else min(float(numpy.exp(self.logprobs[word])), 1.0)
 
     def levels(self, word: int) -> NDArray[numpy.float64]:
-        """Return the map of a word, (h, w), divided by its largest weight; zeros if all weights are 0."""
+        """Return the weights of a word, (h, w), divided by the largest of them; zeros if all are 0."""
         weights_hw = self.weights[word]
         return weights_hw / (weights_hw.max() or 1.0)
 
@@ -149,7 +153,7 @@ class ImageAttention:
         return replace(self, notes=(*self.notes, *map(str, notes)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the words, the maps and the strongest cells as a dict for JSON; the image is left out."""
+        """Return all fields except the image and the title, and the strongest cell of each word, for JSON."""
         (height, width), columns = self.image.shape[:2], self.weights.shape[2]
         cells = [divmod(self.strongest(word), columns) for word in range(len(self.words))]
         return {
@@ -162,14 +166,17 @@ class ImageAttention:
         }
 
     def picture(self) -> Any:
-        """Return a Picture: the image, then the image once for each word, bright where the word attends.
+        """Return a Picture: the image, and a copy of it for each word, bright where the word attends.
 
-        If it is saved as .gif, the file contains the animation.
+        If the Picture is saved as .gif, the file contains the animation of animation() instead.
         """
         return importlib.import_module("regard.viewing.pictures.caption_panels").caption_panels(self)
 
     def animation(self, seconds: float = 0.8) -> Any:
-        """Return an animated Picture with a frame for each word and the caption so far below the image."""
+        """Return an animated Picture: a frame for each word, with the caption up to this word.
+
+        seconds: duration of a frame.
+        """
         module = importlib.import_module("regard.viewing.pictures.caption_animation")
         return module.caption_animation(self, seconds)
 
@@ -197,7 +204,10 @@ class ImageAttention:
 
 
 def resized(image: NDArray[numpy.uint8], height: int, width: int) -> NDArray[numpy.uint8]:
-    """Resize an image (H, W, 3) to (height, width, 3): the mean over pixels to shrink, copies to enlarge.
+    """Resize an image (H, W, 3) to (height, width, 3).
+
+    Along a side that becomes smaller, a pixel of the result is the mean of the pixels that it covers; along a
+    side that becomes larger, it is a copy of the nearest pixel.
 
     >>> resized(numpy.array([[[0, 0, 0], [200, 100, 50]]], numpy.uint8), 2, 1).tolist()
     [[[100, 50, 25]], [[100, 50, 25]]]

@@ -20,12 +20,12 @@ from regard.errors import ArgumentError, message
 __all__ = ["CellGrid", "PixelBox", "upsampled"]
 
 PLATEAU = 0.1
-"""Half of the width of the region around the centre of a cell in which upsampled() returns the weight of the
-cell, as a fraction of the cell."""
+"""upsampled() returns the weight of a cell unchanged up to this distance from the centre of the cell, as a
+fraction of the width (or height) of the cell."""
 
 
 class PixelBox(NamedTuple):
-    """A rectangle of pixels: rows top, ..., bottom - 1 and columns left, ..., right - 1."""
+    """A rectangle of pixels of an image: rows top, ..., bottom - 1 and columns left, ..., right - 1."""
 
     top: int
     left: int
@@ -35,7 +35,14 @@ class PixelBox(NamedTuple):
 
 @dataclass(frozen=True)
 class CellGrid:
-    """The division of an image of height x width pixels into rows x columns cells.
+    """The division of an image of height x width pixels into rows x columns cells of about equal size.
+
+    Cells are numbered from 0, row by row from the top left.
+
+    rows: number of rows of cells.
+    columns: number of columns of cells.
+    height: height of the image in pixels.
+    width: width of the image in pixels.
 
     >>> grid = CellGrid(rows=2, columns=2, height=6, width=4)
     >>> grid.box(2)
@@ -64,14 +71,14 @@ class CellGrid:
         return self.rows * self.columns
 
     def position(self, cell: int) -> tuple[int, int]:
-        """Return the row and the column of a cell number."""
+        """Return the row and the column, from 0, of the cell with the number `cell`."""
         if not 0 <= cell < self.count:
             expected = f"0, ..., {self.count - 1}"
             raise ArgumentError(message("CellGrid", f"there is no cell {cell}", expected=expected))
         return cell // self.columns, cell % self.columns
 
     def box(self, cell: int) -> PixelBox:
-        """Return the pixels that a cell covers."""
+        """Return the rectangle of pixels that a cell covers. cell: number of the cell."""
         row, column = self.position(cell)
         return PixelBox(
             _first(row, self.rows, self.height),
@@ -81,7 +88,7 @@ class CellGrid:
         )
 
     def cell_at(self, row: int, column: int) -> int:
-        """Return the number of the cell that covers the pixel (row, column)."""
+        """Return the number of the cell that covers the pixel in this row and column of the image."""
         if not (0 <= row < self.height and 0 <= column < self.width):
             problem = f"pixel ({row}, {column}) is outside the image of {self.height} x {self.width} pixels"
             raise ArgumentError(message("CellGrid.cell_at()", problem))
@@ -95,7 +102,10 @@ class CellGrid:
         return rows[:, None] * self.columns + columns[None, :]
 
     def mask(self, cells: Iterable[int]) -> NDArray[numpy.bool_]:
-        """Return the pixels of several cells, (height, width): True where a pixel is in one of them."""
+        """Return a bool array (height, width): True for each pixel in one of the cells.
+
+        cells: numbers of cells.
+        """
         mask_HW = numpy.zeros((self.height, self.width), bool)
         for cell in cells:
             top, left, bottom, right = self.box(cell)
@@ -105,7 +115,7 @@ class CellGrid:
     def coverage(self, region: Any) -> NDArray[numpy.float64]:
         """Return the fraction of the pixels of each cell that are in a region, (rows, columns).
 
-        region: bool, (height, width).
+        region: bool, (height, width), True for the pixels of the region, for example of an object.
 
         A cell touches the region if its coverage is above 0. The mean of `coverage > 0` is the probability
         that a random cell touches the region: the chance level of pointing accuracy.
@@ -126,21 +136,36 @@ class CellGrid:
 
 
 def _first(cell: int, cells: int, pixels: int) -> int:
-    """Return the first pixel whose centre is not before cell * pixels / cells."""
+    """Return the index of the first pixel of a cell, along one side of the image.
+
+    This is the first pixel whose centre is not before cell * pixels / cells.
+
+    cell: index of the cell along this side.
+    cells: number of cells along this side.
+    pixels: number of pixels along this side.
+    """
     return -((cells - 2 * cell * pixels) // (2 * cells))
 
 
 def _cell(pixel: Any, cells: int, pixels: int) -> Any:
-    """Return the cell that contains the centre of a pixel, in exact integer arithmetic."""
+    """Return the index of the cell that contains the centre of a pixel, along one side of the image.
+
+    The arithmetic is in integers and exact.
+
+    pixel: index of the pixel along this side.
+    cells: number of cells along this side.
+    pixels: number of pixels along this side.
+    """
     return (2 * pixel + 1) * cells // (2 * pixels)
 
 
 def upsampled(weights: NDArray[numpy.floating], height: int, width: int) -> NDArray[numpy.float64]:
     """Interpolate a map of weights (h, w) smoothly to (height, width) pixels, with h <= height, w <= width.
 
-    Around its centre, a cell keeps its weight exactly; between two centres, the values follow a cubic
-    smoothstep function. So the largest pixel is in the largest cell, no value is outside the range of the
-    weights, and if h and w divide height and width, the mean of the pixels is the mean of the weights.
+    Pixels near the centre of a cell have exactly the weight of the cell; between two centres, the values
+    follow a cubic smoothstep function. So the pixel with the largest value is in the cell with the largest
+    weight, no value is outside the range of the weights, and if h divides height and w divides width, the
+    mean of the pixels is the mean of the weights.
 
     >>> upsampled(numpy.array([[0.0, 1.0]]), 1, 8).round(2).tolist()
     [[0.0, 0.0, 0.0, 0.26, 0.74, 1.0, 1.0, 1.0]]
@@ -151,11 +176,12 @@ def upsampled(weights: NDArray[numpy.floating], height: int, width: int) -> NDAr
 def _interpolated(weights: NDArray[numpy.float64], size: int) -> NDArray[numpy.float64]:
     """Interpolate each column of weights (h, w) to `size` rows."""
     count = len(weights)
-    # Positions of the centres of the pixels; the centre of cell i is at i.
+    # The centres of the pixels on a scale on which the centre of cell i is at i.
     places = numpy.clip((numpy.arange(size) + 0.5) * count / size - 0.5, 0, count - 1)
     low = numpy.minimum(places.astype(int), max(count - 2, 0))
     high = numpy.minimum(low + 1, count - 1)
-    # The plateau is at least half a pixel wide on each side of a centre, so that it contains a pixel.
+    # The plateau, where the weight is unchanged, reaches at least half a pixel to each side of the centre of
+    # a cell, so that it contains the centre of a pixel.
     margin = min(max(PLATEAU, 0.5 * count / size), 0.499)
     step = numpy.clip((places - low - margin) / (1 - 2 * margin), 0, 1)
     step = (step * step * (3 - 2 * step))[:, None]

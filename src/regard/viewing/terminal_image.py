@@ -1,4 +1,4 @@
-"""Draw an image in the terminal with coloured half blocks, and the map of each word of its caption."""
+"""Draw an image and the attention of each word of its caption in the terminal, with coloured characters."""
 
 from __future__ import annotations
 
@@ -24,22 +24,27 @@ WIDEST, TALLEST = 64, 24
 """Maximum size of an image in the terminal: WIDEST characters and TALLEST lines."""
 
 MAP = 16
-"""Maximum number of rows and columns of a map. Larger maps are reduced: a block shows its largest weight."""
+"""Maximum number of rows and columns with which the attention map of a word is drawn. Larger maps are
+reduced: several cells become one, which shows the largest of their weights."""
 
 WORDS, LONGEST = 40, 22
-"""WORDS: maximum number of maps in the terminal. LONGEST: maximum width of a word above its map."""
+"""WORDS: maximum number of words whose attention maps are drawn. LONGEST: maximum width in characters of the
+word above its map."""
 
 STRONGEST = "[]"
-"""The mark of the cell with the largest weight."""
+"""The mark of the cell with the largest weight in the attention map of a word."""
 
 LEGEND = "number: largest weight of the word; []: cell with this weight; shades: from 0 to this weight"
 
 
 @dataclass(frozen=True, eq=False)
 class TerminalImage(Drawing):
-    """An image (H, W, 3) of uint8 in half blocks; without colours, as characters of different darkness.
+    """An image drawn in the terminal with coloured half blocks (▀).
 
-    A half block has two pixels, one above the other, so that pixels are almost square.
+    A half block shows two pixels, one above the other, so that pixels are almost square. If the terminal has
+    no colours, one character such as ░ or █ shows the brightness of two pixels.
+
+    image: uint8, (H, W, 3).
 
     >>> ramp = numpy.repeat(numpy.arange(0, 256, 85, dtype=numpy.uint8), 3).reshape(1, 4, 3)
     >>> print(TerminalImage(ramp.repeat(2, axis=0)))
@@ -52,7 +57,10 @@ class TerminalImage(Drawing):
         return Measurement(1, self._size(options.max_width)[1])
 
     def _size(self, width: int) -> tuple[int, int]:
-        """Return the number of lines and of characters per line on a console of this width."""
+        """Return the number of lines and of characters per line with which the image is drawn.
+
+        width: width of the console in characters.
+        """
         high, wide = self.image.shape[:2]
         scale = min(1.0, min(WIDEST, width) / wide, 2 * TALLEST / high)
         return max(round(high * scale / 2), 1), max(int(wide * scale), 1)
@@ -74,11 +82,11 @@ class TerminalImage(Drawing):
 
 @dataclass(frozen=True, eq=False)
 class WordMap(Drawing):
-    """The map of one word in the terminal, two characters for each cell; the strongest cell is marked.
+    """The attention map of one word in the terminal, with two characters for each cell of the image.
 
     name: the text above the map.
-    levels: (h, w), from 0 to 1.
-    strongest: row and column of the strongest cell, or None.
+    levels: (h, w), the attention weights divided by the largest of them.
+    strongest: row and column of the cell that is marked with [], or None.
 
     >>> print(WordMap("cat", numpy.array([[0.0, 1.0], [0.5, 0.0]]), (0, 1)))
     cat
@@ -109,7 +117,9 @@ class WordMap(Drawing):
 
 
 def terminal_caption(seen: ImageAttention) -> RenderableType:
-    """Return a drawing for the terminal: caption, image, the map of each word, and the notes.
+    """Return an object that rich prints: the caption, the image, the attention map of each word, and notes.
+
+    seen: the image with its caption and the attention of each word.
 
     >>> image = numpy.full((2, 4, 3), 255, numpy.uint8)
     >>> seen = ImageAttention(image, ["cat"], [[[0.25, 0.75]]])

@@ -42,11 +42,11 @@ class Augmentation:
         _check_not_negative("Augmentation()", seed=self.seed)
 
     def __call__(self, images: Tensor, indices: Sequence[int] | Tensor, epoch: int) -> Tensor:
-        """Return augmented images, (B, 3, size, size), or (B, 3, H, W) without crops, of the same dtype.
+        """Return cropped and flipped images, (B, 3, size, size), or (B, 3, H, W) if `size` is None.
 
-        images: (B, 3, H, W).
-        indices: the index of each image in the data, (B,).
-        epoch: from 0.
+        images: (B, 3, H, W), any dtype; the result has the same.
+        indices: (B,), the index of each training example; it selects the random crop and flip.
+        epoch: index of the epoch, from 0.
         """
         call = "Augmentation()"
         size = _crop_size(call, images, self.size)
@@ -55,7 +55,8 @@ class Augmentation:
             problem = f"there are {len(images)} images and {len(numbers)} indices"
             raise ArgumentError(message(call, problem, expected="one index for each image"))
         _check_not_negative(call, epoch=epoch, index=min(numbers, default=0))
-        # Raw random bits are the same in every version of numpy; the results of its distributions may change.
+        # Use raw random bits: they are the same in every version of numpy, unlike integers() and similar
+        # methods.
         drawn = [
             numpy.random.PCG64(numpy.random.SeedSequence((self.seed, epoch, number))).random_raw(3)
             for number in numbers
@@ -76,7 +77,7 @@ class Augmentation:
 
 
 def centre_crop(images: Tensor, size: int) -> Tensor:
-    """Crop images to the square in their centre: (..., H, W) becomes (..., size, size).
+    """Return the centre of images, size x size pixels: (..., H, W) becomes (..., size, size).
 
     >>> centre_crop(torch.arange(25).view(5, 5), 3).tolist()
     [[6, 7, 8], [11, 12, 13], [16, 17, 18]]

@@ -1,6 +1,6 @@
-"""Images with captions, read from caption files: JSON lines, TSV, and the layouts of COCO and Karpathy.
+"""Read caption files: TSV, JSON lines, and JSON in the layout of COCO or Karpathy.
 
-    read_captions("captions.tsv", "images")                          image TAB caption, or a header line
+    read_captions("captions.tsv", "images")                          lines: image TAB caption
     read_captions("train.jsonl", "images")                           {"image": "a.jpg", "captions": ["..."]}
     read_captions("dataset_flickr8k.json", "images", split="train")  Karpathy's splits
     read_captions("captions_train2017.json", "train2017")            COCO
@@ -27,17 +27,19 @@ __all__ = ["CaptionedImage", "CaptionedImages", "read_captions"]
 PathLike = str | os.PathLike[str]
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-"""Files with these extensions in the folder of images count as images."""
+"""File name extensions of images. Files of the image folder with other extensions are not listed in
+CaptionedImages.uncaptioned."""
 
 CHOICES = ("error", "skip")
-"""What to do with an empty caption or a missing image: raise DataError, or leave it out and count it."""
+"""Values of the arguments `empty` and `missing` of read_captions(): "error" raises DataError for a caption
+without words or a missing image; "skip" leaves it out and counts it."""
 
 
 MISSING = Setting("read_captions", "missing", "skip")
 
 
 class CaptionedImage(NamedTuple):
-    """An image with captions.
+    """One image with its captions.
 
     path: the path of the image file.
     captions: the captions of the image.
@@ -55,7 +57,7 @@ class CaptionedImages:
     names: the name of each image file, relative to the folder.
     captions: the captions of each image.
     splits: the split of each image, such as "train"; None if the caption file has no splits.
-    places: for each image, the caption file and the line (or the entry) in it, for messages.
+    places: for each image, the caption file and the line or image number in it, for error messages.
     source: the names of the caption files.
     uncaptioned: names of images that were left out because they have no caption: images that the caption
         file lists without captions, and image files in the folder that it does not list.
@@ -91,7 +93,7 @@ class CaptionedImages:
         return tuple(caption for several in self.captions for caption in several)
 
     def select(self, rows: Sequence[int]) -> CaptionedImages:
-        """Return the images at the positions `rows`."""
+        """Return only some of the images. rows: their indices, from 0."""
         chosen = [int(row) for row in rows]
         return replace(
             self,
@@ -123,18 +125,18 @@ def read_captions(
 ) -> CaptionedImages:
     """Read the captions of images from one or more caption files.
 
-    paths: a path or a list of paths, plain or gzip.
+    paths: a caption file or a list of caption files, plain or gzip.
     folder: the folder of images. Image names in the caption files are relative to it. Default: the folder of
         the first caption file.
-    format: "tsv", "jsonl", "coco" or "karpathy" (see caption_formats.py). By default, the file name and the
-        content of the file decide.
+    format: "tsv", "jsonl", "coco" or "karpathy" (see caption_formats.py). By default, it is detected from the
+        file name and, for .json, from the content.
     split: the split to read, such as "train", or a list of splits. Default: all images.
     empty: what to do with a caption that has no words: "error" raises DataError, "skip" leaves it out.
     missing: what to do with an image whose file does not exist: "error" raises DataError, "skip" leaves the
         image out.
 
-    Raises DataError, with file and line or entry, for a malformed entry, an image or an id that occurs twice,
-    and an image name that leads out of the folder; also if no image is left.
+    Raises DataError, with the file and the line or image number, for a malformed entry, for an image or an id
+    that occurs twice, for an image name outside the folder (such as ../a.jpg), and if no image is left.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -186,10 +188,11 @@ class _Collected:
             self.captions.append([])
         elif entry.complete or self.entries[row].complete:
             problem = f"the image {printable(name)[:200]} occurs twice, first in {self.entries[row].place}"
-            raise DataError(message(entry.place, problem, expected="all captions of an image in one entry"))
+            expected = "all captions of an image together, or one caption in each line"
+            raise DataError(message(entry.place, problem, expected=expected))
         elif entry.split != self.entries[row].split:
             problem = f"the image {printable(name)[:200]} is in two splits"
-            raise DataError(message(entry.place, problem, expected=f"as in {self.entries[row].place}"))
+            raise DataError(message(entry.place, problem, expected=f"the split of {self.entries[row].place}"))
         for at, text in enumerate(entry.captions):
             caption = clean(text)
             if any(character.isalnum() for character in caption):
@@ -217,7 +220,10 @@ class _Collected:
 
 
 def _checked_name(entry: CaptionEntry) -> str:
-    """Return the name of an image in its normal form; raise DataError if it leads out of the folder."""
+    """Return the image name of an entry, without parts such as "./" or "//".
+
+    Raise DataError if it is empty, is a path outside the folder of images, or cannot be a file name.
+    """
     path = PurePosixPath(entry.image)
     try:
         os.fsencode(entry.image)
@@ -235,7 +241,7 @@ def _of_split(images: CaptionedImages, splits: tuple[str, ...]) -> CaptionedImag
     known = sorted({each for each in images.splits if each is not None})
     if not known:
         problem = "the file has no splits"
-        raise DataError(message(images.source, problem, hint="leave out the argument split"))
+        raise DataError(message(images.source, problem, hint="do not select a split"))
     for each in splits:
         if each not in known:
             problem = f"no image is in the split {printable(each)!r}"
@@ -254,7 +260,7 @@ def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) ->
     """
     if not images.folder.is_dir():
         raise DataError(
-            message(shown(images.folder), "there is no such folder", expected="a folder of images")
+            message(shown(images.folder), "there is no such folder", expected="the folder of the images")
         )
     there: set[str] = set()
     for parent in sorted({os.path.dirname(name) for name in images.names}):

@@ -1,6 +1,6 @@
-"""File formats of captions. The reader of a format yields entries: an image and its captions.
+"""File formats of captions. For each format, a function yields entries: an image and some of its captions.
 
-To add a format, write its function and add a line to FORMATS.
+To add a format, write such a function and add a line to FORMATS.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ __all__ = ["FORMATS", "CaptionEntry", "caption_entries"]
 T = TypeVar("T")
 
 SUFFIXES = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-"""The format that a file name extension implies. The format of a .json file is found from its content."""
+"""File name extension -> format of captions. A .json file is not in this table: its content decides between
+"coco" and "karpathy"."""
 
 NUMBERED = re.compile(r"(.+)#\d+")
 """Matches the first column of Flickr8k.token.txt, such as "a.jpg#0": image, "#", number of the caption."""
@@ -31,11 +32,12 @@ NUMBERED = re.compile(r"(.+)#\d+")
 class CaptionEntry(NamedTuple):
     """An image and some of its captions, as read from a caption file.
 
-    place: the caption file and the line (or the image) in it, for error messages.
+    place: the caption file and the line or image number in it, for error messages.
     image: the name of the image file, relative to the folder of images.
     captions: the captions, as written.
-    unit: what contains a caption in this file format, for error messages: "column", "annotation", ...
-    numbers: for each caption, the number of its unit: 3 if the caption is in column 3.
+    unit: what a caption is a part of in this file format, for error messages: "column", "annotation",
+        "sentence" or "caption".
+    numbers: for each caption, the number of its unit, from 1: 3 if the caption is in column 3.
     split: the split that the file assigns to the image; None if the file has no splits.
     complete: True if the entry has all captions of the image; False if more entries of the image may follow.
     """
@@ -49,14 +51,19 @@ class CaptionEntry(NamedTuple):
     complete: bool = True
 
     def caption_place(self, index: int) -> str:
-        """Return where the caption at this index is in the file, for error messages."""
+        """Return where a caption is in the file, for error messages: "a.tsv, line 7, column 3".
+
+        index: index of the caption in `captions`.
+        """
         return f"{self.place}, {self.unit} {self.numbers[index]}"
 
 
 def caption_entries(path: Path, format: str | None) -> Iterator[CaptionEntry]:
     """Yield the entries of a caption file: images, each with some of its captions.
 
-    format: "tsv", "jsonl", "coco" or "karpathy"; None: the format is inferred from file name and content.
+    path: the caption file.
+    format: "tsv", "jsonl", "coco" or "karpathy". None: it is detected from the file name and, for .json, from
+        the content.
     """
     if format is not None and format not in FORMATS:
         raise UnknownName("format of captions", format, FORMATS)
@@ -68,7 +75,7 @@ def caption_entries(path: Path, format: str | None) -> Iterator[CaptionEntry]:
             yield from (coco if "annotations" in content else karpathy)(path, content)
             return
         if last not in SUFFIXES:
-            problem = "the format cannot be inferred from the file name"
+            problem = "the format of the captions cannot be detected from the file name"
             hint = f"set the format: {', '.join(FORMATS)}"
             raise ArgumentError(message(shown(path), problem, expected=".tsv, .jsonl or .json", hint=hint))
         format = SUFFIXES[last]
@@ -78,9 +85,9 @@ def caption_entries(path: Path, format: str | None) -> Iterator[CaptionEntry]:
 def tabbed(path: Path) -> Iterator[CaptionEntry]:
     """Yield the entries of a TSV file: image, TAB, caption, possibly more captions in further columns.
 
-    If the first line begins with "image", it is a header. In a file with a header, the captions are the
-    columns whose names begin with "caption", and the column "split" is the split of the image. An image may
-    have several lines if each line has one caption.
+    If the first cell of the first line is "image", this line is a header with column names. In a file with a
+    header, the captions are the columns whose names begin with "caption", and the column "split" is the
+    split of the image. An image may have several lines if each line has one caption.
     """
     header: list[str] | None = None
     for number, line in enumerate(read_lines(path), 1):
@@ -109,11 +116,12 @@ def tabbed(path: Path) -> Iterator[CaptionEntry]:
 
 
 def json_lines(path: Path) -> Iterator[CaptionEntry]:
-    """Yield the entries of a file with one JSON object per line.
+    """Yield the entries of a file in which each line is a JSON object, of one of these forms:
 
     {"image": "a.jpg", "captions": ["...", "..."]}: all captions of an image.
-    {"image": "a.jpg", "caption": "..."}: one caption; the image may have more lines.
-    The field "split" is optional.
+    {"image": "a.jpg", "caption": "..."}: one caption; there may be more lines for the same image.
+
+    Each object may also have the field "split", for example "train".
     """
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
@@ -206,7 +214,8 @@ FORMATS: dict[str, Callable[[Path], Iterator[CaptionEntry]]] = {
     "coco": coco,
     "karpathy": karpathy,
 }
-"""The function that reads each format of caption files, by name. Files are UTF-8, plain or gzip."""
+"""Name of a format of caption files -> function that yields the entries of a file. Files are UTF-8, plain or
+gzip."""
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -233,7 +242,10 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _field(row: Any, name: str, kind: type[T], place: str) -> T:
-    """Return a field of a JSON object; raise DataError if it is missing or of another type."""
+    """Return a field of a JSON object; raise DataError if the field is missing or not of the type `kind`.
+
+    place: where the object is in the file, for the error message.
+    """
     fields = _typed(row, dict, place)
     if name not in fields:
         there = printable(", ".join(sorted(map(str, fields))))[:200]
@@ -251,7 +263,7 @@ def _typed(value: Any, kind: type[T], place: str) -> T:
 
 
 def _identity(row: Any, name: str, place: str) -> int | str:
-    """Return the field `name` of a JSON object, which must be an integer or a string: an id."""
+    """Return an id: the field `name` of a JSON object. Raise DataError if it is no integer and no string."""
     value = _field(row, name, object, place)
     if isinstance(value, bool) or not isinstance(value, int | str):
         problem = f"the field '{name}' is of type {type(value).__name__}"

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "MAX_PIXELS", "MAX_SIZE", "decode_image", "read_image"]
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""The formats that are read, by their names in Pillow.
+"""The image formats that read_image() accepts, by their names in Pillow.
 
-Other formats are refused, because they may be unsafe: for EPS, Pillow starts another program."""
+Other formats are rejected, because decoding them may be unsafe: for EPS, Pillow starts another program."""
 
 MAX_PIXELS = 1 << 26
 """Maximum number of pixels of an image file, 67 million.
@@ -34,7 +34,7 @@ MAX_SIZE = 4096
 """Maximum value of the argument `size` of read_image(): the width and height of the resized image."""
 
 ORIENTATION = 0x0112
-"""The EXIF tag that says how the camera was held."""
+"""Number of the EXIF tag with the orientation of the camera, by which the image must be rotated."""
 
 SIXTEEN_BITS = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
 """The modes of Pillow for greyscale images with 16 bits per pixel."""
@@ -52,7 +52,7 @@ def read_image(path: str | os.PathLike[str], size: int | None = None) -> Tensor:
     channel become 8.
 
     Raises DataError, with the name of the file, if it does not exist, is not a regular file, is too large, is
-    not an image, or is damaged or truncated. Needs Pillow.
+    not an image, or is damaged or truncated. Requires the package Pillow.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -74,11 +74,11 @@ def read_image(path: str | os.PathLike[str], size: int | None = None) -> Tensor:
 
 
 def decode_image(content: bytes, name: str = "image", size: int | None = None) -> Tensor:
-    """Decode an image file that is in memory, as read_image() does.
+    """Decode the bytes of an image file to an RGB tensor of shape (3, H, W), dtype uint8; see read_image().
 
     content: the bytes of the file.
     name: the name of the image, for error messages.
-    size: width and height of the result; see read_image().
+    size: if given, the largest square at the centre of the image is resized to size x size pixels.
 
     >>> decode_image(b"P5 1 1 255\\n\\x80", size=2).tolist()
     [[[128, 128], [128, 128]], [[128, 128], [128, 128]], [[128, 128], [128, 128]]]
@@ -113,11 +113,15 @@ def decode_image(content: bytes, name: str = "image", size: int | None = None) -
 
 
 def _decoded(image: PillowImage, name: str, size: int | None) -> PillowImage:
-    """Decode, convert to RGB, crop and resize, and apply the EXIF orientation."""
+    """Decode an opened image, convert it to RGB, crop and resize it, and apply its EXIF orientation.
+
+    name: the name of the image, for error messages.
+    size: width and height of the result in pixels; None keeps the size.
+    """
     from PIL import Image
 
     if size is not None:
-        # A JPEG decoder can decode at a lower resolution: use at least twice the final size.
+        # A JPEG decoder can decode at a lower resolution, which is faster: use at least twice the final size.
         image.draft(None, (2 * size, 2 * size))
     image.load()
     orientation = _orientation(image)
@@ -140,15 +144,18 @@ def _decoded(image: PillowImage, name: str, size: int | None) -> PillowImage:
 
 
 def _orientation(image: PillowImage) -> object:
-    """Return the EXIF orientation; 1, which means upright, if there is none or the EXIF data are damaged."""
+    """Return the EXIF orientation of an image, 1 to 8; 1 (upright) if it is missing or cannot be read."""
     try:
         return image.getexif().get(ORIENTATION, 1)
-    except Exception:  # the pixels are complete, so the image is still useful
+    except Exception:  # only the EXIF data is damaged; the pixels are already decoded
         return 1
 
 
 def _rgb(image: PillowImage, name: str) -> PillowImage:
-    """Convert an image of any mode to RGB with 8 bits per channel, on a white background."""
+    """Convert an image of any Pillow mode to RGB with 8 bits per channel; transparent parts become white.
+
+    name: the name of the image, for error messages.
+    """
     from PIL import Image
 
     if image.mode in SIXTEEN_BITS:
@@ -157,7 +164,8 @@ def _rgb(image: PillowImage, name: str) -> PillowImage:
         return Image.fromarray(grey.astype(numpy.uint8)).convert("RGB")
     if image.mode == "F":
         problem = "the pixels are floating-point numbers, whose range is not known"
-        raise DataError(message(name, problem, expected="8 or 16 bits per channel", hint="convert the image"))
+        hint = "convert the image to 8 bits per channel"
+        raise DataError(message(name, problem, expected="8 or 16 bits per channel", hint=hint))
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
         layer = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")

@@ -1,4 +1,4 @@
-"""The image files that a user names: files, folders and patterns; and their ids in COCO results."""
+"""Find image files by names, folders and patterns, and get image ids for COCO results from their names."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from regard.errors import DataError, message, shown
 __all__ = ["coco_image_id", "list_images"]
 
 MOST_IMAGES = 1_000_000
-"""Maximum number of images of one call."""
+"""Maximum number of image files that one call of list_images() returns."""
 
 NUMBER = re.compile(r"(\d{1,18})$")
 
 
 def list_images(places: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Return the image files that these places name, without duplicates.
+    """Return the image files that a list of files, folders and patterns names, without duplicates.
 
-    places: files; folders, whose image files are taken in the order of their names, without subfolders; and
-        patterns with * and ?.
+    places: each is a file; a folder, for its image files in the order of their names, without subfolders; or
+        a pattern with * and ?, for example "photos/*.jpg".
 
-    Raise DataError, with the name of the place, if a place does not exist or has no image files.
+    Raise DataError for a file or folder that does not exist, and for a folder or pattern without image files.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -46,10 +46,10 @@ def list_images(places: Sequence[str | os.PathLike[str]]) -> list[Path]:
             files = sorted(each for each in map(Path, glob.iglob(str(place))) if _is_image(each))
             problem = "no image file matches this pattern"
         if not files:
-            raise DataError(message(shown(path), problem, expected="image files, a folder or a pattern"))
+            raise DataError(message(shown(path), problem, expected="an image file, folder or pattern"))
         found |= dict.fromkeys(files)
         if len(found) > MOST_IMAGES:
-            raise DataError(message(shown(path), f"more than {MOST_IMAGES:,} images are named"))
+            raise DataError(message(shown(path), f"there are more than {MOST_IMAGES:,} images"))
     return list(found)
 
 
@@ -58,9 +58,9 @@ def _is_image(path: Path) -> bool:
 
 
 def coco_image_id(name: str) -> int | str:
-    """Return the id of an image in the results format of COCO: the number at the end of the file name.
+    """Return the image id for a COCO results file: the number at the end of the file name.
 
-    The id is the file name itself if it does not end in a number.
+    If the file name (without extension) does not end in a number, the id is the file name.
 
     >>> coco_image_id("val/COCO_val2014_000000391895.jpg"), coco_image_id("dog.jpg")
     (391895, 'dog.jpg')

@@ -18,18 +18,22 @@ from regard.errors import DataError
 __all__ = ["MEMORY", "Pixels", "decode_files"]
 
 MEMORY = 4 << 30
-"""Maximum number of bytes of decoded images in memory; at most a quarter of the memory of this machine."""
+"""Maximum number of bytes of decoded images in memory. The limit is lower on a machine with less than four
+times as much memory; see memory_limit()."""
 
 THREADS = 8
 """Maximum number of threads that decode image files."""
 
 
 class Pixels:
-    """N square images of the same size. pixels[rows] is a uint8 tensor (B, 3, size, size).
+    """N square images of the same size, in memory or decoded each time they are needed.
 
-    size: width and height in pixels.
-    array: all images, (N, 3, size, size), or None if they are decoded when they are needed.
-    read: decodes one image, given its index; needed if there is no array.
+    pixels[rows] is a uint8 tensor (B, 3, size, size) with the images of B indices.
+
+    size: width and height of an image in pixels.
+    array: all images, uint8, (N, 3, size, size), or None if they are not in memory.
+    read: a function that decodes the image with a given index; required if `array` is None.
+    count: N, if `array` is None.
 
     >>> pixels = Pixels(4, torch.zeros(9, 3, 4, 4, dtype=torch.uint8))
     >>> len(pixels), pixels[[3, 3]].shape, pixels.in_memory
@@ -65,7 +69,7 @@ class Pixels:
         return self._array is not None
 
     def select(self, rows: Sequence[int]) -> Pixels:
-        """Return the images at these positions."""
+        """Return only some of the images. rows: their indices, from 0."""
         if self._array is not None:
             return Pixels(self.size, self._array[torch.as_tensor(rows, dtype=torch.long)])
         read, chosen = self._read, list(rows)
@@ -81,7 +85,7 @@ class Pixels:
 
 
 def memory_limit() -> int:
-    """Return MEMORY, or a quarter of the memory of this machine if that is less."""
+    """Return the maximum number of bytes to store: MEMORY, or a quarter of this machine's memory if less."""
     try:
         return min(MEMORY, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
     except (AttributeError, ValueError, OSError):  # not a POSIX system
@@ -93,10 +97,13 @@ def decode_files(
 ) -> tuple[Pixels, list[int], list[DataError]]:
     """Decode image files to size x size pixels, in several threads.
 
+    paths: the image files.
+    size: width and height of the decoded images in pixels.
     damaged: "error" raises DataError, with the name of the file, for an image that cannot be read; "skip"
         leaves it out.
-    limit: maximum number of bytes of the decoded images. If they need more, only the first bytes of each
-        file are checked now, and images are decoded when they are needed. Default: memory_limit().
+    limit: maximum number of bytes of the decoded images. If they need more, they are not stored, but decoded
+        each time they are needed; in this case, damaged="error" raises the error only then. Default:
+        memory_limit().
 
     Return the images, the index in `paths` of each image, and the errors of the images that were left out.
     """

@@ -9,8 +9,8 @@ The grammar of a caption, where [ ] is optional and * means any number of times:
     place    = "at the top left" | ... | "in the middle"
 
 Generated captions name objects in reading order, from top left to bottom right, as people tend to do. So the
-next object to name follows from the picture and the caption so far, and it is known where a captioner should
-look before each word. Each object in a generated caption has a size and a colour.
+picture and the words so far determine which object is named next, and therefore where a captioner should
+attend before each word. Generated captions give the size and the colour of each object.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from regard.errors import ArgumentError, message, positive, printable
 __all__ = ["Region", "all_captions", "is_valid", "word_regions"]
 
 FUNCTION_WORDS = frozenset({"a", "and", "at", "in", "of", "the"})
-"""The words of captions that are about no part of the picture. All other words are content words."""
+"""The words of captions that describe no part of the picture. All other words are content words."""
 
 PLACE_WORDS = {tuple(name.split()): name for name in PLACES}
 RELATION_WORDS = {tuple(name.split()): name for name in RELATIONS}
-"""The names of places, and of relations, by their words: ("left", "of") is the relation "left of"."""
+"""Words -> name, for all places (PLACE_WORDS) and relations (RELATION_WORDS): ("left", "of") -> "left of"."""
 
 
 class Region(NamedTuple):
-    """The part of a picture that a word of a caption is about: the pixels of one or more objects.
+    """The part of a picture that a word of a caption describes: the pixels of one or more objects.
 
-    objects: the objects.
+    objects: the objects, for example the red circle for the word "red".
 
     >>> thing = SceneObject("small", "red", "circle", x=10, y=10, tint=(214, 40, 40))
     >>> region = Region((thing,))
@@ -68,14 +68,17 @@ class Region(NamedTuple):
         return tuple(each.box for each in self.objects)
 
     def mask(self) -> NDArray[numpy.bool_]:
-        """Return a bool array (64, 64), True for the pixels of the region. Row 0 is the top row."""
+        """Return a bool array (64, 64), True for the pixels of the objects. Row 0 is the top row."""
         return numpy.any([object_mask(each) for each in self.objects], axis=0)
 
     def cells(self, side: int) -> NDArray[numpy.bool_]:
-        """Return a bool array (side, side), True for the cells that contain a pixel of the region.
+        """Divide the picture into side x side cells; return which of them contain a pixel of the region.
 
-        side: the number of rows and columns of cells, for example of the feature map of a network. A pixel
-            in row y belongs to the cells in row floor(y * side / 64).
+        The result is a bool array (side, side). A pixel in row y and column x is in the cell in row
+        floor(y * side / 64) and column floor(x * side / 64).
+
+        side: number of rows and of columns of cells, for example those of the feature map of an image
+            encoder.
         """
         positive("Region.cells()", side=side)
         if side > PIXELS:
@@ -87,10 +90,11 @@ class Region(NamedTuple):
 
 
 def all_captions(scene: Scene) -> list[str]:
-    """Return all captions that the corpus may contain for a scene.
+    """Return all captions from which the corpus `shapes` samples the captions of a scene.
 
-    The captions describe the first two objects in reading order (by row, then by column, of the 3 x 3
-    squares): one or two relations between them, the place of the first object, and the places of both.
+    They describe the first two objects in reading order (by row, then by column, of the 3 x 3 squares of the
+    picture). There is one caption for each relation between these objects (one or two), one with the place
+    of the first object, and one with the places of both objects.
 
     >>> first = SceneObject("small", "red", "circle", x=10, y=10, tint=(214, 40, 40))
     >>> second = SceneObject("large", "blue", "square", x=10, y=50, tint=(40, 80, 214))
@@ -111,12 +115,11 @@ def all_captions(scene: Scene) -> list[str]:
 
 
 def is_valid(scene: Scene, caption: str) -> bool:
-    """Whether a caption follows the grammar of captions (see the module) and is true of the scene.
-
-    A full stop at its end is ignored.
+    """Return whether a caption is true of a scene and follows the grammar of scene_captions.py.
 
     A caption is true if each of its noun phrases can be assigned a different object of the scene, so that all
-    attributes, relations and places hold.
+    attributes, relations and places hold. Upper and lower case are the same, and a full stop at the end of
+    the caption is ignored.
 
     >>> first = SceneObject("small", "red", "circle", x=10, y=10, tint=(214, 40, 40))
     >>> second = SceneObject("large", "blue", "square", x=50, y=50, tint=(40, 80, 214))
@@ -131,10 +134,13 @@ def is_valid(scene: Scene, caption: str) -> bool:
 
 
 def word_regions(scene: Scene, caption: str) -> list[Region | None]:
-    """Return the gold region of each word of a valid caption; None for words such as "a", "of" and "the".
+    """Return the gold region of each word of a caption: the objects of the scene that the word describes.
 
-    Words are separated by spaces. The region of a size, a colour, a shape or a place is its object; the
-    region of a relation is both objects. If a phrase fits several objects, its region is all of them.
+    Words are separated by spaces. The region of a size, a colour, a shape or a place is the object that has
+    it; the region of a relation, such as "above", is the two objects that it relates. If a noun phrase fits
+    several objects, its region is all of them. Words such as "a", "of" and "the" have no region (None).
+
+    Raise ArgumentError if the caption is not true of the scene.
 
     >>> first = SceneObject("small", "red", "circle", x=10, y=10, tint=(214, 40, 40))
     >>> second = SceneObject("large", "blue", "square", x=50, y=50, tint=(40, 80, 214))
@@ -159,9 +165,9 @@ def word_regions(scene: Scene, caption: str) -> list[Region | None]:
 
 @dataclass
 class _Statement:
-    """A parsed caption.
+    """A parsed caption of a scene.
 
-    phrases: for each noun phrase, the attributes (size, colour, shape) that the caption names.
+    phrases: for each noun phrase, its attributes: {"red", "circle"} for "a red circle".
     places: maps the index of a phrase to the place that the caption names for it.
     relations: tuples (relation, index of the first phrase, index of the second phrase).
     content: maps the index of each content word to the indices of the phrases that the word is about.
@@ -208,8 +214,9 @@ def _parse(words: list[str]) -> _Statement | None:
 
 
 def _clause(words: list[str], start: int, statement: _Statement) -> int | None:
-    """Parse a clause of a caption, and add it to the statement.
+    """Parse a clause of a caption, such as "a circle above a square", and add it to the statement.
 
+    words: the words of the whole caption.
     start: the index of the first word of the clause.
 
     Returns the index of the first word after the clause; None if the words are not a clause.
@@ -247,9 +254,11 @@ def _object(words: list[str], start: int, statement: _Statement) -> int | None:
 
 
 def _longest(words: list[str], start: int, names: dict[tuple[str, ...], str]) -> tuple[int, str] | None:
-    """Find the longest place or relation of `names` whose words begin at index `start` of the caption.
+    """Find the longest place or relation whose words begin at index `start` of a caption.
 
-    Returns the index of the first word after it, and its name; None if there is none.
+    names: words -> name of all places, or of all relations.
+
+    Returns the index of the first word after it, and its name; None if no place or relation begins there.
     """
     matches = [key for key in names if tuple(words[start : start + len(key)]) == key]
     if not matches:

@@ -1,8 +1,8 @@
 """Draw scenes as RGB pictures of 64 x 64 pixels, with smooth edges.
 
-All arithmetic is in integers, so a picture has the same bytes on every machine. Each shape is drawn once for
-each size, as a square array with one number for each pixel: how many of 16 points in the pixel are inside
-the shape. Pictures are composed of these arrays.
+All arithmetic is in integers, so a picture has the same bytes on every machine. For each shape and size,
+there is a square array with one number for each pixel: how many of 16 points in the pixel are inside the
+shape. It says how much of the pixel gets the colour of the object, and how much the colour of the background.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from regard.data.shapes.scenes import PIXELS, SHAPES, SIZES, Scene, SceneObject
 __all__ = ["object_mask", "render"]
 
 SAMPLES = 4
-"""Number of rows, and of columns, of points in a pixel at which it is tested whether they are in a shape."""
+"""A pixel is tested at SAMPLES x SAMPLES points: how many of them are inside a shape?"""
 
 FULL = SAMPLES * SAMPLES
-"""The coverage (number of points inside a shape) of a pixel that lies completely inside the shape."""
+"""Number of points in a pixel, all of which are inside a shape if the pixel is."""
 
 
 def render(scenes: Sequence[Scene]) -> NDArray[numpy.uint8]:
@@ -35,7 +35,7 @@ def render(scenes: Sequence[Scene]) -> NDArray[numpy.uint8]:
     canvas = numpy.empty((len(scenes), PIXELS, PIXELS, 3), numpy.int32)
     canvas[:] = numpy.array([scene.background for scene in scenes], numpy.int32).reshape(-1, 1, 1, 1)
     for size, radius in SIZES.items():
-        # All objects of one size have arrays of the same shape, so they are drawn at once.
+        # All objects of one size have arrays of equal shape, so they are drawn with one indexing operation.
         placed = [
             (number, each.x, each.y, SHAPES.index(each.shape), *each.tint)
             for number, scene in enumerate(scenes)
@@ -64,7 +64,11 @@ def object_mask(thing: SceneObject) -> NDArray[numpy.bool_]:
 
 @cache
 def _coverage(shape: str, size: str) -> NDArray[numpy.int32]:
-    """Return how much of each pixel an object covers, from 0 to FULL, as an array for its bounding box."""
+    """Return an array for the bounding box of an object: how many points of each pixel are in it, 0 to FULL.
+
+    shape: a name in SHAPES.
+    size: a name in SIZES.
+    """
     width = 2 * SIZES[size] + 1
     # A pixel is 2 * SAMPLES units wide, so that sample points have integer coordinates; the centre is 0.
     edge = SAMPLES * width

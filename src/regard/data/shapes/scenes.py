@@ -27,15 +27,16 @@ PIXELS = 64
 
 SQUARE = 21
 SQUARE_STARTS = (0, 21, 43)
-"""Where the 3 x 3 squares are, in pixels.
+"""A picture is divided into 3 x 3 squares, each of which contains at most one object.
 
-SQUARE: the width of a square. SQUARE_STARTS: where the three rows, or the three columns, of squares begin.
+SQUARE: width and height of a square in pixels. SQUARE_STARTS: the first pixel of each of the three rows, and
+of each of the three columns, of squares.
 """
 
 SHAPES = ("circle", "square", "triangle", "cross")
 
 SIZES = {"small": 5, "large": 8}
-"""The sizes of objects: the distance in pixels from the centre to the edge of the bounding box.
+"""Name of a size of objects -> distance in pixels from the centre to the edge of the bounding box.
 
 A bounding box is 2 * 5 + 1 = 11 or 2 * 8 + 1 = 17 pixels wide and high.
 """
@@ -48,7 +49,7 @@ COLOURS = {
     "purple": (150, 50, 180),
     "black": (24, 24, 24),
 }
-"""The colours of objects by name, as RGB values. Each object has a slightly different tint of its colour."""
+"""Name of a colour of objects -> RGB values, to which a small random number is added for each object."""
 
 PLACES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "at the top left": ((0,), (0,)),
@@ -61,7 +62,7 @@ PLACES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "at the right": ((0, 1, 2), (2,)),
     "in the middle": ((1,), (1,)),
 }
-"""The places of objects by name. For each, the rows and the columns of the 3 x 3 squares that belong to it.
+"""Name of a place -> the rows and the columns of squares that belong to it; a picture has 3 x 3 squares.
 
 An object in the top left square is at the top left, at the top, and at the left. The most specific name comes
 first in this table.
@@ -69,10 +70,12 @@ first in this table.
 
 
 class Box(NamedTuple):
-    """A rectangle in pixels.
+    """A rectangle of pixels in a picture.
 
-    left, top: the first column and the first row of the rectangle.
-    right, bottom: the first column and the first row after it, so that its width is right - left.
+    left: the first column of pixels in the rectangle.
+    top: the first row of pixels in the rectangle.
+    right: the first column after the rectangle, so that its width is right - left.
+    bottom: the first row after the rectangle, so that its height is bottom - top.
     """
 
     left: int
@@ -82,11 +85,14 @@ class Box(NamedTuple):
 
 
 class SceneObject(NamedTuple):
-    """An object of a scene, for example a small red circle.
+    """An object of a picture, for example a small red circle.
 
-    size, colour, shape: names from SIZES, COLOURS and SHAPES.
-    x, y: the pixel at its centre; x counts from the left and y from the top, starting at 0.
-    tint: its RGB values.
+    size: "small" or "large".
+    colour: a name in COLOURS, for example "red".
+    shape: "circle", "square", "triangle" or "cross".
+    x: column of the pixel at its centre, from 0 at the left.
+    y: row of the pixel at its centre, from 0 at the top.
+    tint: its RGB values, which are close to those of the colour in COLOURS.
 
     >>> thing = SceneObject("small", "red", "circle", x=10, y=30, tint=(214, 40, 40))
     >>> thing.name, thing.place, thing.box
@@ -102,17 +108,17 @@ class SceneObject(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Size, colour and shape in words. No two objects of a scene have the same name."""
+        """Size, colour and shape: "small red circle". No two objects of a scene have the same name."""
         return f"{self.size} {self.colour} {self.shape}"
 
     @property
     def row(self) -> int:
-        """The row of the 3 x 3 squares that contains the object: 0 is the top row."""
+        """The row of the object in the 3 x 3 squares of the picture: 0 (top), 1 or 2."""
         return _square(self.y)
 
     @property
     def column(self) -> int:
-        """The column of the 3 x 3 squares that contains the object: 0 is the left column."""
+        """The column of the object in the 3 x 3 squares of the picture: 0 (left), 1 or 2."""
         return _square(self.x)
 
     @property
@@ -121,7 +127,7 @@ class SceneObject(NamedTuple):
         return next(name for name in PLACES if self.is_at(name))
 
     def is_at(self, place: str) -> bool:
-        """Whether the object is at this place, a name in PLACES."""
+        """Return whether the object is at a place. place: a name in PLACES, for example "at the top"."""
         rows, columns = PLACES[place]
         return self.row in rows and self.column in columns
 
@@ -142,7 +148,7 @@ RELATIONS: dict[str, Callable[[SceneObject, SceneObject], bool]] = {
     "above": lambda first, second: first.box.bottom <= second.box.top,
     "below": lambda first, second: second.box.bottom <= first.box.top,
 }
-"""The relations of two objects by name. Each function returns whether the relation holds.
+"""Name of a relation -> function of two objects that returns whether the relation holds.
 
 An object is left of another object if its bounding box ends before the box of the other one begins. So an
 object can be both left of and above another object, and for any two objects at least one relation holds.
@@ -150,10 +156,10 @@ object can be both left of and above another object, and for any two objects at 
 
 
 class Scene(NamedTuple):
-    """The content of a picture.
+    """The content of a picture of the corpus `shapes`.
 
     objects: 2 to 4 objects, which do not overlap.
-    background: the grey level of the background, up to 255 (white).
+    background: the grey level of the background, 0 (black) to 255 (white).
     """
 
     objects: tuple[SceneObject, ...]

@@ -1,4 +1,4 @@
-"""The corpus `shapes`: random scenes with captions, in splits that share no scene.
+"""The built-in corpus `shapes`: random pictures of simple shapes, with captions, in separate splits.
 
 The test split also has pairs of colour and shape that do not occur in the training split (HELD_OUT).
 """
@@ -29,7 +29,7 @@ from regard.errors import ArgumentError, UnknownName, message
 __all__ = ["CAPTIONS", "HELD_OUT", "SPLITS", "VERSION", "Shapes", "ShapesExample", "has_held_out", "shapes"]
 
 VERSION = 2
-"""Version of the corpus. Any change of the pictures or captions needs a new version."""
+"""Version of the corpus. Any change of the pictures or captions requires a new version."""
 
 CAPTIONS = 3
 """Maximum number of captions of a picture. Every scene has at least this many different captions."""
@@ -46,19 +46,20 @@ KINDS: tuple[Kind, ...] = tuple(
 
 BACKGROUNDS = range(225, 256)
 TINTS = range(-12, 13)
-"""Ranges of random values.
+"""Ranges from which values are sampled for each picture.
 
-BACKGROUNDS: the grey level of a background. TINTS: what is added to each of R, G and B of a colour.
+BACKGROUNDS: the grey level of the background. TINTS: the number that is added to each of the RGB values of
+the colour of an object.
 """
 
 WORDS = 32
-"""Number of random integers that are generated for each scene."""
+"""Number of random integers that are generated for each scene; the largest scene needs fewer."""
 
 
 class Split(NamedTuple):
     """Which scenes a split of the corpus ("train", "valid", "test", "held-out") contains.
 
-    number: part of the random seed of the split.
+    number: a different number for each split, which is a part of its random seed.
     kinds: the kinds of objects (size, colour and shape) that occur in it.
     eighths: numbers from 0 to 7. The split contains the scenes for which eighth() returns one of them.
     """
@@ -77,26 +78,32 @@ SPLITS = {
     "test": Split(2, KINDS, frozenset({1})),
     "held-out": Split(3, HELD_OUT_KINDS, frozenset(range(2, 8))),
 }
-"""All splits by name.
+"""Name of a split -> which scenes it contains.
 
-"train" and "valid" have no pair of colour and shape in HELD_OUT. "test" has all pairs: about 4 of 10 scenes
-have at least one object of a held-out pair. In "held-out", all objects are of held-out pairs. A hash of the
-kinds and squares of all objects determines the split, so two splits never contain the same scene, not even
-with other tints or with objects moved inside their squares.
+"train" and "valid" have no object whose colour and shape are a pair in HELD_OUT. "test" has all pairs: about
+4 of 10 scenes have at least one object of a pair in HELD_OUT. In "held-out", all objects are of these pairs.
+Each object is in one of 3 x 3 squares of the picture. A hash of the size, colour, shape and square of all
+objects determines the split of a scene. So two splits never contain the same scene, not even with slightly
+different colours or with objects moved inside their squares.
 """
 
 
 class ShapesExample(NamedTuple):
-    """A scene and its captions; the first caption is the one to use if only one is needed."""
+    """An example of the corpus `shapes`.
+
+    scene: the objects and the background of the picture.
+    captions: its captions, in random order. Use the first one if only one is needed.
+    """
 
     scene: Scene
     captions: tuple[str, ...]
 
 
 class Shapes:
-    """The built-in corpus of pictures with captions, the result of shapes(), which explains the arguments.
+    """The built-in corpus `shapes` of pictures with captions; shapes() returns it and explains the arguments.
 
-    Examples and pictures are generated when they are requested.
+    Indexing gives the scene and the captions of a picture; images() draws pictures. Both are computed when
+    they are requested.
 
     >>> corpus = Shapes("test", count=2, seed=0)
     >>> corpus[0].captions[0]
@@ -140,22 +147,23 @@ class Shapes:
         return (self[index] for index in range(self.count))
 
     def scene(self, index: int) -> Scene:
-        """Return the scene at this index, without captions."""
+        """Return the scene (the objects and the background) of the picture with this index, from 0."""
         return self._draw(index)[0]
 
     def images(self, indices: Iterable[int]) -> Tensor:
-        """Draw the pictures at these indices as one tensor of shape (B, 3, 64, 64), dtype uint8.
+        """Draw the pictures with these indices; return a tensor of shape (B, 3, 64, 64), dtype uint8.
 
         If you have the scenes already, render(scenes) is faster.
         """
         return torch.from_numpy(render([self.scene(index) for index in indices]))
 
     def _draw(self, index: int) -> tuple[Scene, numpy.random.PCG64]:
-        """Return the scene at this index, and the random generator that chooses its captions."""
+        """Sample the scene with this index; return it and the random generator that samples its captions."""
         if not 0 <= index < self.count:
             raise IndexError(f"index {index} is out of range for {self.count} pictures")
         split = SPLITS[self.split]
-        # Raw random bits are the same in every version of numpy; the results of its distributions may change.
+        # Use raw random bits: they are the same in every version of numpy, unlike integers() and similar
+        # methods.
         bits = numpy.random.PCG64(numpy.random.SeedSequence((VERSION, self.seed, split.number, int(index))))
         while True:
             scene = _scene(iter(bits.random_raw(WORDS).tolist()), split.kinds)
@@ -182,12 +190,12 @@ def shapes(split: str = "train", count: int = 10000, seed: int = 0, captions: in
 
 
 def has_held_out(scene: Scene) -> bool:
-    """Whether an object of the scene has a pair of colour and shape that is not in the training split."""
+    """Return whether an object of the scene has a colour and shape that never occur together in "train"."""
     return any((each.colour, each.shape) in HELD_OUT for each in scene.objects)
 
 
 def eighth(scene: Scene) -> int:
-    """Return a number from 0 to 7, computed from a hash of the scene. It determines the split.
+    """Return a number from 0 to 7, a hash of the scene, which determines to which split it belongs.
 
     The hash depends on the name (size, colour and shape) and the place (one of 3 x 3 squares) of each object,
     but not on the order of the objects.
@@ -199,14 +207,14 @@ def eighth(scene: Scene) -> int:
 def _scene(words: Iterator[int], kinds: tuple[Kind, ...]) -> Scene:
     """Build a scene from random integers.
 
-    words: the random integers.
-    kinds: the kinds of objects (size, colour and shape) that may occur.
+    words: an iterator over random integers.
+    kinds: the combinations (size, colour, shape) that objects may have.
     """
     squares, pool = list(range(9)), list(kinds)
     background = BACKGROUNDS[next(words) % len(BACKGROUNDS)]
     objects = []
     for _ in range(2 + next(words) % 3):
-        # pop(): two objects never have the same square or the same kind.
+        # pop() removes what is used, so that two objects never have the same square or the same kind.
         row, column = divmod(squares.pop(next(words) % len(squares)), 3)
         size, colour, shape = pool.pop(next(words) % len(pool))
         radius = SIZES[size]

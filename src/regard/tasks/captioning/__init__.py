@@ -1,4 +1,4 @@
-"""Captioning: train a captioner on images and captions, and load it from its run folder.
+"""Captioning: train a model that writes captions for images, and load it from its run folder.
 
 settings = {"data": {"train_file": ["captions.tsv"], "images": ["images"]}}
 regard.runs.train_run.train_run(CaptioningTask, settings, "runs/x")

@@ -1,4 +1,7 @@
-"""Files with the attention of captions over their images, for the options --output and --page."""
+"""Write pictures and pages that show which part of the image each word of a caption attends to.
+
+They are the files of the options --output and --page of `regard caption`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from regard.viewing.pictures.picture_files import SUFFIXES
 __all__ = ["CaptionPictures", "is_picture"]
 
 MOST_CAPTIONS = 200
-"""Maximum number of captions on a page."""
+"""Maximum number of captions on one HTML page."""
 
 
 def is_picture(path: Path | None) -> bool:
@@ -28,10 +31,12 @@ def is_picture(path: Path | None) -> bool:
 
 
 class CaptionPictures:
-    """Collects captions and writes them to a page, at most MOST_CAPTIONS, or to a picture of one caption.
+    """Collects captions, and writes their attention over the images to a picture or to an HTML page.
 
-    picture: the picture to write, or None.
-    page: the .html file to write, or None.
+    A picture shows one caption; a page shows at most MOST_CAPTIONS captions.
+
+    picture: path of the picture file to write, or None. It requires images=1.
+    page: path of the .html file to write, or None.
     images: number of images that will be captioned.
 
     >>> CaptionPictures(None, None, images=3).enabled
@@ -42,7 +47,7 @@ class CaptionPictures:
         self.picture, self.page, self.count = picture, page, 0
         self._captions: list[ImageAttention] = []
         if picture is not None and images != 1:
-            problem = f"a picture shows one image, but there are {images:,} images"
+            problem = f"a picture file shows one image, but there are {images:,} images"
             raise ArgumentError(message("--output", problem, hint="write a page: --page captions.html"))
         if page is not None and page.suffix.lower() != ".html":
             problem = f"{shown(page.name)} does not end in .html"
@@ -54,26 +59,33 @@ class CaptionPictures:
 
     @property
     def enabled(self) -> bool:
-        """Whether a file is written."""
+        """Whether save() writes a picture or a page."""
         return self.picture is not None or self.page is not None
 
     def check_attention(self, has_attention: bool) -> None:
-        """Raise ArgumentError if a file is written, but the model has no attention."""
+        """Raise ArgumentError if a picture or a page is requested, but the model has no attention.
+
+        has_attention: whether the captioning model has attention.
+        """
         if self.enabled and not has_attention:
             option = "--page" if self.picture is None else "--output"
-            raise ArgumentError(message(option, "this captioner has no attention to draw"))
+            raise ArgumentError(message(option, "this captioner has no attention (model.select is none)"))
 
     def add(self, caption: Caption) -> None:
-        """Add a caption, unless no file is written, the page is full, or the caption cannot be drawn.
+        """Count a caption, and keep it for the picture or the page.
 
-        Captions with 1 to WORDS words can be drawn.
+        It is counted, but not kept, if no file is requested, if MOST_CAPTIONS captions are kept already, or
+        if it has no words or more than WORDS words.
         """
         self.count += 1
         if self.enabled and 1 <= len(caption.words) <= WORDS and len(self._captions) < MOST_CAPTIONS:
             self._captions.append(caption.image_attention(caption.image))
 
     def save(self) -> None:
-        """Write the files and report their paths, and how many captions the page shows if not all."""
+        """Write the picture and the page, if requested, and print their paths.
+
+        If the page shows only some of the captions, print how many.
+        """
         if not self.enabled:
             return
         if not self._captions:

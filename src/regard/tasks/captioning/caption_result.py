@@ -29,15 +29,20 @@ TO_IMAGE = Role("cross", "target", "image")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Caption:
-    """The caption of one image.
+    """The caption of one image, as an ImageCaptioner returns it.
 
-    image: the name of the image file, or "" for an array. text: the caption.
-    token_ids, token_scores: the tokens with EOS, and their log-probabilities.
-    words: the words of the caption. word_scores: the log-probability of each word.
-    weights: (T, h, w), the attention of each word over the cells of the feature map, or None if it was not
-        recorded. Cell (i, j) covers the pixels from i H/h to (i + 1) H/h and from j W/w to (j + 1) W/w.
-    pixels: (H, W, 3), uint8, the image as the model reads it.
-    ranking: the score that hypotheses are sorted by, with length penalty. others: the n-best list.
+    image: the name of the image file, or "" for an array.
+    text: the caption.
+    token_ids: the ids of its tokens; the last is EOS, unless the maximum length was reached.
+    token_scores: the log-probability of each token.
+    words: the T words of the caption.
+    word_scores: the log-probability of each word, the sum over its tokens.
+    weights: (T, h, w), the attention of each word over the h x w cells of the feature map, or None if it was
+        not recorded. Cell (i, j) covers the pixels from i H/h to (i + 1) H/h and from j W/w to (j + 1) W/w.
+    pixels: (H, W, 3), uint8, the image as the model reads it: cropped and resized.
+    ranking: the score by which captions of this image are sorted: the log-probability with length penalty.
+    notes: remarks, for example that the maximum length was reached.
+    others: with n-best search, the captions after the best one, best first.
 
     >>> caption = Caption("a.jpg", "a dog", (4, 5, 3), (-0.5, -1.0, -0.25), ("a", "dog"), (-0.5, -1.0))
     >>> str(caption), caption.log_probability, caption.to_dict()["words"]
@@ -64,21 +69,24 @@ class Caption:
     def image_attention(self, title: str = "") -> ImageAttention:
         """Return the attention of every word over the image, to draw it or save it as a picture.
 
-        title: text above the picture. Default: the caption.
+        title: text above the picture. "" is the caption.
 
-        Raise ArgumentError if no attention was recorded, for example because the model has none.
+        Raise ArgumentError if no attention was recorded, for example because the model has none, or if the
+        caption has no words.
         """
         if self.weights is None or self.pixels is None or not self.words:
-            problem = "no attention was recorded for this caption"
-            hint = "use a captioner with attention and at least one word, and do not set look=None"
+            problem = "this caption has no words, or no attention was recorded for it"
+            hint = "use a captioner with attention, and do not set look=None"
             raise ArgumentError(message("Caption.image_attention()", problem, hint=hint))
         weights = self.weights.astype(numpy.float64)
         return ImageAttention(self.pixels, self.words, weights, self.word_scores, title, self.notes)
 
     def seen(self, title: str = "") -> Seen:
-        """Return the recorded attention as a matrix: a row for each word, a column for each cell of the map.
+        """Return the attention as a matrix: one row per word, one column per cell of the feature map.
 
-        The column "2,5" is the cell in row 2 and column 5 of the feature map, counted from 1.
+        The label "2,5" of a column means the cell in row 2 and column 5 of the feature map, counted from 1.
+
+        title: heading of the result. "" is the caption.
         """
         sites: tuple[Site, ...] = ()
         cells: tuple[str, ...] = ()
@@ -92,7 +100,12 @@ class Caption:
         return Seen(sites, cells, self.words, *numbers, heading, self.notes, self.log_probability)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the caption, its scores, its attention and the n-best list as JSON values."""
+        """Return all fields except `weights` and `pixels` as a dict for JSON.
+
+        Of the attention, it has "map", the height and width of the feature map, and "strongest_cells", the
+        row and column, counted from 0, of the cell with the largest weight for each word. Both are None if no
+        attention was recorded.
+        """
         shape = None if self.weights is None else list(self.weights.shape[1:])
         strongest = None
         if self.weights is not None and shape is not None:
@@ -114,7 +127,7 @@ class Caption:
         }
 
     def save(self, path: str | Path) -> None:
-        """Write the attention over the image as .png, .svg, .pdf, .gif or .html."""
+        """Write a picture or page of the attention over the image: .png, .svg, .pdf, .gif or .html."""
         self.image_attention().save(path)
 
     def __str__(self) -> str:

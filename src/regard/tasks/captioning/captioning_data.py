@@ -31,33 +31,35 @@ __all__ = [
 ]
 
 TOKENIZER = "text.tokenizer"
-"""The tokenizer file of a run folder."""
+"""Name of the tokenizer file in a run folder."""
 
 PICTURES, VALID_PICTURES, VALID_PART = 10_000, 1000, 10
-"""The built-in corpus: default number of training pictures; maximum number of validation pictures; there is
-one validation picture for VALID_PART training pictures."""
+"""Sizes of the built-in corpus: the default number of training pictures, the maximum number of validation
+pictures, and the number of training pictures for each validation picture."""
 
 HELD_OUT, HELD_OUT_PART = 1000, 20
-"""By default, HELD_OUT images are held out for validation, but at most one in HELD_OUT_PART."""
+"""Without a validation set, HELD_OUT training images are held out for validation, but at most one of every
+HELD_OUT_PART images. The setting data.held_out gives another number."""
 
 VALID_SPLITS = ("val", "valid", "validation", "dev")
-"""Names of the validation split in caption files, the first that occurs is used."""
+"""Names that the validation split of a caption file may have. If several occur, the first of this list is
+used."""
 
 LISTED = 3
-"""Number of image names that a note lists."""
+"""Number of image names that a log message about images that were left out lists."""
 
 
 @dataclass(frozen=True, eq=False)
 class CaptionData:
-    """Images with their captions.
+    """Images with their captions, for training, validation or a test.
 
-    name: where they come from.
-    names: the name of each image.
-    captions: the captions of each image.
-    pixels: the images.
-    scenes: the scene of each picture of the built-in corpus, otherwise None.
-    places: for messages, the file and line of each image.
-    remarks: what was left out, for the log.
+    name: where the images come from, for example "captions.tsv".
+    names: the file name of each image.
+    captions: the captions of each image, one or more.
+    pixels: the decoded images.
+    scenes: the objects of each picture, if the pictures are those of the built-in corpus, otherwise None.
+    places: the caption file and line of each image, for error messages.
+    remarks: log messages about images and captions that were left out.
     """
 
     name: str
@@ -72,7 +74,7 @@ class CaptionData:
         return len(self.names)
 
     def select(self, rows: Sequence[int]) -> CaptionData:
-        """Return the images at these positions."""
+        """Return the data of these images only. rows: indices of images, from 0."""
         return replace(
             self,
             names=tuple(self.names[row] for row in rows),
@@ -84,7 +86,7 @@ class CaptionData:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of names, captions and, if the images are in memory, pixels."""
+        """A hash of the image names and captions, and of the pixels if the images are in memory."""
         digest = hashlib.blake2b(self.pixels.fingerprint.encode(), digest_size=16)
         for name, captions in zip(self.names, self.captions, strict=True):
             for text in (name, *captions):
@@ -95,7 +97,13 @@ class CaptionData:
 
 @dataclass(frozen=True, eq=False)
 class CaptionSplit:
-    """The training images and the validation images. held_out: whether the latter were held out."""
+    """The data of a captioning run.
+
+    train: the training images with their captions.
+    valid: the validation images with their captions.
+    held_out: whether the validation images were taken from the training files, as there was no validation
+        set.
+    """
 
     train: CaptionData
     valid: CaptionData
@@ -103,12 +111,12 @@ class CaptionSplit:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of the data, to detect changes when a run is resumed."""
+        """Hashes of the training and validation data, to detect changed data when a run is resumed."""
         return {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages for the log: the number of images and captions, and what was left out."""
+        """Messages for the log: numbers of images and captions, and which of them were left out."""
         held = ", held out from the training images" if self.held_out else ""
         captions = sum(map(len, self.train.captions))
         text = f"{len(self.train):,} training images with {captions:,} captions, "
@@ -117,10 +125,12 @@ class CaptionSplit:
 
 
 def read_caption_split(data: ImageData) -> CaptionSplit:
-    """Read, check and decode the images and captions named in the settings.
+    """Read the training and validation captions, and decode their images.
+
+    data: the data settings, with the caption files and image folders, or with the built-in corpus.
 
     Raises DataError, with the file and line, for a missing image, a caption without words, or an image that
-    cannot be decoded, unless the settings say to skip them.
+    cannot be decoded, unless data.missing, data.empty or data.damaged is "skip".
     """
     if data.built_in:
         count = data.pictures or PICTURES
@@ -135,15 +145,20 @@ def read_caption_split(data: ImageData) -> CaptionSplit:
         return CaptionSplit(train, valid)
     count = data.held_out or max(min(HELD_OUT, len(train) // HELD_OUT_PART), 1)
     if count >= len(train):
-        problem = f"{count:,} images cannot be held out for validation: there are {len(train):,} images"
+        problem = f"{count:,} images cannot be held out for validation: there are only {len(train):,}"
         raise DataError(message(train.name, problem, hint="give a validation set: --valid-file FILE"))
-    # A random part: caption files are often sorted by topic.
+    # Held-out images are a random sample, because caption files are often sorted by topic.
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).tolist()
     return CaptionSplit(train.select(sorted(order[count:])), train.select(sorted(order[:count])), True)
 
 
 def _splits(data: ImageData) -> tuple[list[str] | None, list[str] | None]:
-    """Return the splits to train and to validate on: those of the settings, or the usual names."""
+    """Return the names of the splits to train on and to validate on.
+
+    These are data.split and data.valid_split. If neither they, data.valid_file nor data.held_out are set,
+    these are "train" and the first of VALID_SPLITS in the caption file, or None and None if it lacks one of
+    them.
+    """
     if data.split or data.valid_split or data.valid_file or data.held_out:
         return data.split, data.valid_split
     assert data.train_file
@@ -170,7 +185,13 @@ def _read(
 def read_images(
     data: ImageData, files: Sequence[str], folder: Sequence[str] | None, split: Sequence[str] | None
 ) -> CaptionData:
-    """Read caption files, and decode their images with the size of the settings."""
+    """Read caption files, and decode their images.
+
+    data: the data settings, which give the image size and what to do with missing or damaged images.
+    files: the caption files.
+    folder: a list with the folder of the images, or None for the folder of the caption file.
+    split: names of the splits to read, for example ["val"]; None for all.
+    """
     images = _read(data, files, folder, split)
     paths = [each.path for each in images]
     size = data.stored_size
@@ -184,13 +205,14 @@ def read_images(
         remarks.append(f"{images.source}: {images.empty:,} captions without words are left out")
     if errors:
         first = str(errors[0]).splitlines()[0]
-        remarks.append(f"{len(errors):,} images cannot be decoded and are left out, first {printable(first)}")
+        remarks.append(f"{len(errors):,} images cannot be decoded and are left out; first {printable(first)}")
     if not kept:
         raise DataError(message(images.source, "no image can be decoded", expected="at least one image"))
     if not pixels.in_memory:
         needed = 3 * size * size * len(paths) / 2**30
         limit = memory_limit() / 2**30
-        remarks.append(f"{needed:.1f} GiB of images do not fit in {limit:.1f} GiB: decoded in each epoch")
+        text = f"the images need {needed:.1f} GiB, more than {limit:.1f} GiB: they are decoded in each epoch"
+        remarks.append(text)
     chosen = images.select(kept)
     return CaptionData(
         images.source, chosen.names, chosen.captions, pixels, None, chosen.places, tuple(remarks)
@@ -204,7 +226,12 @@ def _counted(what: str, names: Sequence[str], folder: Path) -> str:
 
 
 def read_shapes(split: str, count: int, seed: int = 0) -> CaptionData:
-    """Generate pictures of a split of the built-in corpus `shapes`."""
+    """Generate pictures with captions of the built-in corpus `shapes`.
+
+    split: name of the split, for example "train"; see SPLITS.
+    count: number of pictures.
+    seed: random seed.
+    """
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
     corpus = shapes(split, count, seed)
@@ -218,7 +245,13 @@ def read_shapes(split: str, count: int, seed: int = 0) -> CaptionData:
 
 @dataclass(frozen=True, eq=False)
 class CaptionCorpus:
-    """A split with the tokenizer, and its captions as token ids."""
+    """The data of a captioning run, with captions as token ids.
+
+    split: images and captions for training and validation.
+    tokenizer: the tokenizer of the captions.
+    train: the training captions as token ids.
+    valid: the validation captions as token ids.
+    """
 
     split: CaptionSplit
     tokenizer: Tokenizer
@@ -227,7 +260,7 @@ class CaptionCorpus:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages about captions with too many tokens."""
+        """A log message with the number of truncated training captions, if there are any."""
         count = self.train.truncated
         return (f"{count:,} training captions are truncated (data.max_length)",) if count else ()
 
@@ -235,9 +268,9 @@ class CaptionCorpus:
     def encoded(
         cls, split: CaptionSplit, data: ImageData, folder: Path, lines: int | None = None
     ) -> CaptionCorpus:
-        """Load the tokenizer from the run folder, or train and save it; encode the captions.
+        """Encode the captions with the tokenizer of the run folder; if it has none, train and save one.
 
-        lines: maximum number of captions to train the tokenizer on.
+        lines: maximum number of captions to train the tokenizer on; None for all.
         """
         if not (folder / TOKENIZER).exists():
             texts = [caption for several in split.train.captions for caption in several]
@@ -252,13 +285,13 @@ class CaptionCorpus:
 
 
 def load_caption_tokenizer(folder: Path, data: ImageData) -> Tokenizer:
-    """Load the tokenizer of a run folder."""
+    """Load the caption tokenizer of a run folder; it converts to lower case if data.lowercase is set."""
     tokenizer = load_tokenizer(folder / TOKENIZER, links=False)
     return Lowercased(tokenizer) if data.lowercase else tokenizer
 
 
 def check_paths(data: ImageData) -> None:
-    """Raise ArgumentError if a folder of images does not exist. Reads no file."""
+    """Raise ArgumentError if a folder of images in the settings does not exist. No file is read."""
     for name in ("images", "valid_images"):
         for folder in getattr(data, name) or ():
             if not Path(folder).is_dir():

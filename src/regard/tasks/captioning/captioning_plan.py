@@ -1,4 +1,4 @@
-"""Choose the batch size, learning rate and length of a captioning run; measure its speed."""
+"""Choose the batch size, learning rate and number of epochs of a captioning run; measure its speed."""
 
 from __future__ import annotations
 
@@ -19,23 +19,28 @@ from regard.training.step_speed import StepTimer
 __all__ = ["encoder_defaults", "plan_captioning"]
 
 BATCH_SIZE = 64
-"""Number of captions of one optimizer step: the sum over all processes and accumulated batches."""
+"""Default number of captions in one optimizer step, summed over all processes and accumulated batches."""
 
 EPOCHS, MIN_STEPS, MAX_STEPS = 10, 1000, 30_000
-"""The length of a run without a budget: EPOCHS epochs, but at least MIN_STEPS and at most MAX_STEPS steps."""
+"""The length of a run if no minutes, steps or epochs are set: EPOCHS epochs, but at least MIN_STEPS and at
+most MAX_STEPS optimizer steps."""
 
 WARMUP_PART, MOST_WARMUP = 0.05, 200
-"""Warm-up: its fraction of all steps, and its maximum number of steps."""
+"""Default length of the warm-up: its fraction of all steps, and its maximum number of steps."""
 
 RATE, TUNING_RATE = 2e-3, 3e-4
-"""The learning rate, and that of a model that starts from the weights of another run."""
+"""Default learning rates: of a new model, and of a model that starts from the weights of another run."""
 
 CELLS = 8
-"""The convolutional encoder has as many stages as needed for a map of at most CELLS x CELLS cells."""
+"""By default, the convolutional encoder has so many stages that the feature map has at most CELLS x CELLS
+cells. Each stage halves the height and width of the map."""
 
 
 def encoder_defaults(model: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Return the default options of the convolutional encoder for images of size x size pixels.
+    """Return default model settings: the number of stages of the convolutional encoder.
+
+    model: the model settings so far. If they name another image encoder, the result is empty.
+    size: width and height of the images in pixels.
 
     >>> encoder_defaults({}, 64), encoder_defaults({"image_encoder": "other"}, 64)
     ({'encoder_options': {'stages': 3}}, {})
@@ -57,11 +62,17 @@ def plan_captioning(
     *,
     timed: bool = False,
 ) -> Plan:
-    """Return the plan of a run, the same in all processes.
+    """Return the settings of a run with batch size, learning rate, warm-up and number of epochs filled in.
 
-    given: the settings that are known so far.
-    timed: measure the speed even if the budget is in steps or epochs. If it is in minutes, the speed is
-        always measured.
+    The result is the same in all processes.
+
+    task: the task class.
+    given: the settings known so far; they are not changed.
+    corpus: the encoded captions and the images.
+    device: the device to train on, for example "cuda".
+    processes: the processes of distributed training.
+    timed: measure the speed, to predict the duration, even if the length of the run is given in steps or
+        epochs. If it is given in minutes, the speed is always measured.
     """
     training = given.get("training", {})
     group = processes.world * training.get("accumulation_steps", 1)
@@ -92,7 +103,7 @@ def plan_captioning(
 
 
 def _epoch_tokens(corpus: CaptionCorpus) -> int:
-    """Return the number of target tokens of an epoch, EOS included."""
+    """Return the number of tokens that are predicted in one epoch, with EOS of each caption."""
     return int(corpus.train.captions.offsets[-1]) + len(corpus.train)
 
 

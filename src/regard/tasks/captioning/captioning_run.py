@@ -18,29 +18,41 @@ from regard.tasks.captioning.image_captioner import ImageCaptioner
 __all__ = ["CaptioningRun", "build_captioner", "captioner_of", "check_captioner_options"]
 
 MODELS = {"captioner": Captioner}
-"""The models of the task by name."""
+"""Name -> class of the models for captioning; the names are the values of the setting model.name."""
 
 
 class CaptioningRun(LoadedRun, ImageCaptioner):
-    """An image captioner with the run that it comes from (see LoadedRun)."""
+    """An ImageCaptioner loaded from a run folder, with the settings and the checkpoint of the run."""
 
     settings: CaptioningSettings
 
 
 def check_captioner_options(options: Mapping[str, Any]) -> None:
-    """Raise if ImageCaptioner has no option of this name; the error suggests the most similar name."""
+    """Raise an error for an option that ImageCaptioner() does not have; it suggests the most similar name.
+
+    options: option name -> value.
+    """
     check_load_keywords(ImageCaptioner, options)
 
 
 def build_captioner(model: ModelSettings, vocabulary_size: int) -> Captioner:
-    """Build the model of a run."""
+    """Build a captioning model with untrained weights.
+
+    model: the model settings, with the name of the model and its options.
+    vocabulary_size: number of tokens.
+    """
     if model.name not in MODELS:
         raise UnknownName("model", model.name, MODELS)
     return MODELS[model.name](vocabulary_size, **model.options)
 
 
 def captioner_of(run: StoredRun, device: str, **options: Any) -> CaptioningRun:
-    """Load the captioner of a run. options: the options of ImageCaptioner."""
+    """Load the trained captioner of a run.
+
+    run: the run folder with its settings and a checkpoint.
+    device: the device of the model, for example "cpu".
+    options: keyword arguments of ImageCaptioner() that replace the settings of the run.
+    """
     settings = run.settings
     tokenizer = load_caption_tokenizer(run.folder, settings.data)
     model = with_weights(build_captioner(settings.model, tokenizer.size), run, device)

@@ -14,7 +14,7 @@ from regard.training.settings import Clash, Part, Section, Training, Weight, Who
 __all__ = ["CaptioningSettings", "CaptioningTraining", "ImageData", "SHAPES"]
 
 SHAPES = "shapes"
-"""The built-in corpus of pictures."""
+"""Name of the built-in corpus: generated pictures of coloured shapes with captions."""
 
 
 def _listed(value: Any) -> Any:
@@ -25,27 +25,32 @@ Splits = Annotated[list[str], BeforeValidator(_listed)]
 
 
 class ImageData(Section):
-    """The images and caption files, and how they are prepared.
+    """The settings [data] of a captioning run: images and caption files, and how they are prepared.
 
-    train_file, valid_file: caption files: TSV, JSON lines, or JSON in the layout of COCO or Karpathy.
-    images: the folder of images; by default, the folder of the caption file.
-    valid_images: the folder of the images of valid_file, if it is another one.
-    format: tsv, jsonl, coco or karpathy; by default, it follows from the file.
-    split, valid_split: the splits to train and to validate on, if the caption file has splits; by default,
-        train and val, valid or dev.
-    held_out: number of training images to hold out if there is no validation set.
-    built_in: "shapes", a generated corpus, instead of files.
-    pictures: number of training pictures of the built-in corpus (default: 10,000).
-    empty, missing, damaged: what to do with a caption without words, an image file that does not exist, and
-        an image file that cannot be decoded: "error", or "skip" to leave it out.
-    image_size: width and height in pixels of the images that the model reads.
-    crop_margin: number of pixels by which decoded images are wider and higher than image_size; in training, a
-        random crop is read.
+    train_file: caption files to train on: TSV, JSON lines, or JSON in the layout of COCO or Karpathy.
+    valid_file: caption files to validate on, in the same formats.
+    images: a list with the folder of the images; by default, the folder of the caption file.
+    valid_images: a list with the folder of the images of valid_file; by default, the same as `images`.
+    format: "tsv", "jsonl", "coco" or "karpathy"; by default, it is detected from the file.
+    split: names of the splits to train on, if the caption file has splits; by default, "train".
+    valid_split: names of the splits to validate on; by default, "val", "valid", "validation" or "dev",
+        whichever occurs in the caption file.
+    held_out: number of training images to hold out for validation if there is no validation set; by default,
+        1000, but at most one in 20.
+    built_in: "shapes", generated pictures of coloured shapes, instead of files.
+    pictures: number of training pictures of the built-in corpus; by default, 10,000.
+    empty: "error" stops at a caption without words; "skip" leaves it out.
+    missing: "error" stops at an image file that does not exist; "skip" leaves it out.
+    damaged: "error" stops at an image file that cannot be decoded; "skip" leaves it out.
+    image_size: width and height in pixels of the images that the model reads; by default, 128, or 64 for the
+        built-in corpus.
+    crop_margin: number of pixels by which decoded images are wider and higher than image_size. The model
+        reads a random crop in training and the centre otherwise.
     flip: mirror half of the images in training; do not use it if captions contain "left" or "right".
     workers: number of threads that prepare batches.
     lowercase: convert captions to lower case.
-    tokenizer: word, unigram, bpe or character.
-    vocab_size: vocabulary size.
+    tokenizer: "word", "unigram", "bpe" or "character".
+    vocab_size: maximum number of tokens of the tokenizer; by default, it depends on the kind of tokenizer.
     max_length: maximum number of tokens of a caption; longer ones are truncated.
     """
 
@@ -74,21 +79,21 @@ class ImageData(Section):
     @model_validator(mode="after")
     def _consistent(self) -> ImageData:
         if bool(self.train_file) == bool(self.built_in):
-            problem = "train_file and built_in are both set" if self.built_in else "no data are given"
+            problem = "train_file and built_in are both set" if self.built_in else "no training data is set"
             raise Clash(problem, "train_file (--train-file FILE) or built_in (--built-in shapes)")
         if self.built_in:
             named = ("valid_file", "images", "valid_images", "format", "split", "valid_split", "held_out")
             if wrong := [name for name in named if getattr(self, name)]:
-                raise Clash(f"built_in is set, and {wrong[0]} too", "only one of them")
+                raise Clash(f"built_in and {wrong[0]} are both set", "only one of them")
             if self.crop_margin or self.flip:
-                problem = "pictures of shapes cannot be cropped or flipped: captions contain left and right"
+                problem = "pictures of shapes cannot be cropped or flipped: captions name places such as left"
                 raise Clash(problem, "flip = false and crop_margin = 0")
             if self.image_size not in (None, PIXELS):
-                raise Clash(f"image_size is {self.image_size}", f"{PIXELS}, the size of these pictures")
+                raise Clash(f"image_size is {self.image_size}", f"{PIXELS}, the size of pictures of shapes")
         elif self.pictures is not None:
             raise Clash("pictures is set without built_in", 'built_in = "shapes"')
         if self.held_out is not None and (self.valid_file or self.valid_split):
-            raise Clash("held_out and a validation set are both set", "one of them")
+            raise Clash("held_out and valid_file or valid_split are both set", "only one of them")
         for name in ("images", "valid_images"):
             if len(getattr(self, name) or ()) > 1:
                 raise Clash(f"{name} names several folders", "one folder")
@@ -96,22 +101,22 @@ class ImageData(Section):
 
     @property
     def size(self) -> int:
-        """Width and height of the images that the model reads."""
+        """Width and height in pixels of the images that the model reads: image_size or its default."""
         return self.image_size or (PIXELS if self.built_in else 128)
 
     @property
     def stored_size(self) -> int:
-        """Width and height of the decoded images, before they are cropped."""
+        """Width and height in pixels of the decoded images, before they are cropped: size + crop_margin."""
         return self.size + self.crop_margin
 
     @property
     def augmented(self) -> bool:
-        """Whether training images are cropped at random or flipped."""
+        """Whether training images are cropped or flipped at random."""
         return bool(self.crop_margin) or self.flip
 
 
 class CaptioningModel(ModelSettings):
-    """The name of the model, "captioner", and the options of models.captioner.Captioner."""
+    """The settings [model] of a captioning run: `name`, which is "captioner", and options of Captioner()."""
 
     name: str = "captioner"
 
@@ -120,10 +125,13 @@ Metric = Literal["loss", "perplexity", "cider", "bleu", "bleu1", "bleu2", "bleu3
 
 
 class CaptioningTraining(Training):
-    """Training settings that only captioning has, besides the training settings of all tasks.
+    """The settings [training] of a captioning run; Training documents those that all tasks share.
 
-    doubly_stochastic: lambda, the weight of the doubly stochastic penalty (Xu et al. 2015, eq. 14), which is
-    for soft attention; 0 disables it.
+    best: the metric that selects the best checkpoint.
+    label_smoothing: weight of the uniform distribution in the target distribution of the loss.
+    doubly_stochastic: lambda, the weight of the doubly stochastic penalty (Xu et al. 2015, eq. 14), which
+        makes the attention weights of each image location sum to about 1 over the caption. It is for soft
+        attention only; 0 disables it.
     """
 
     best: Metric = "cider"
@@ -132,11 +140,11 @@ class CaptioningTraining(Training):
 
 
 class CaptioningEvaluation(Section):
-    """How a captioner is evaluated during training.
+    """The settings [evaluation] of a captioning run: how the model is evaluated during training.
 
-    images: number of validation images that are captioned.
-    beam_size: 1 is greedy search.
-    samples: number of captions shown.
+    images: maximum number of validation images to caption in one evaluation.
+    beam_size: beam size of the search for these captions; 1 is greedy search.
+    samples: number of these captions to print, each with a reference caption.
     """
 
     images: Whole = 500

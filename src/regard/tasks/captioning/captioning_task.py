@@ -76,7 +76,8 @@ from regard.training.task import Evaluation, Loss, Stopped, Task
 __all__ = ["CaptioningTask"]
 
 TOKENS = ("lowercase", "tokenizer", "vocab_size")
-"""The data settings that define the vocabulary. The weights of a run can only be used with its vocabulary."""
+"""The data settings that define the vocabulary of the tokenizer. They cannot change when a run is resumed or
+when a model starts from the weights of another run, because the weights fit one vocabulary only."""
 
 AT_ONCE = 64
 """Number of validation images that are captioned between two checks for Ctrl-C."""
@@ -85,8 +86,9 @@ AT_ONCE = 64
 class CaptioningTask(RunTask):
     """Train a captioner on images and captions, and evaluate it on the validation images.
 
-    Each caption of an image is a training example of its own. If the image encoder is frozen and images are
-    not augmented, the feature vectors of all images are computed once, before the first step.
+    If an image has several captions, each of them is a training example of its own. If the image encoder is
+    frozen (its weights are not trained) and images are not augmented, the feature vectors of all images are
+    computed once, before the first step, as far as they fit in memory.
     """
 
     model: Captioner
@@ -251,10 +253,10 @@ class CaptioningTask(RunTask):
         size = settings.data.size
         height, width = model.image_encoder.map_size(size, size)
         if height * width < (1 if model.select is None else 2):
-            problem = f"the feature map of images of {size} x {size} pixels has {height} x {width} cells"
+            problem = f"the feature map of an image of {size} x {size} pixels has {height} x {width} cells"
             hint = "set a larger data.image_size, or fewer stages in model.encoder_options"
             raise ArgumentError(
-                message("the settings", problem, expected="at least 2 cells for attention", hint=hint)
+                message("the settings", problem, expected="at least 2 cells to attend to", hint=hint)
             )
 
     @classmethod
@@ -283,7 +285,7 @@ class CaptioningTask(RunTask):
     def corpus_notes(self) -> Sequence[str]:
         notes = list(self.corpus.notes)
         if self.model.image_encoder.frozen and not self._fits:
-            notes.append("the feature vectors do not fit in memory: they are computed in every step")
+            notes.append("the feature vectors of all images do not fit in memory: computed in every step")
         return notes
 
     def _map_size(self) -> tuple[int, int]:
@@ -335,16 +337,19 @@ class CaptioningTask(RunTask):
         logits_BTV, weights_BTL = self.model.logits_and_weights(batch)
         total, plain = cross_entropy(logits_BTV, batch.targets, training.label_smoothing)
         penalty_B = doubly_stochastic_penalty(weights_BTL.float(), batch.target_lengths)
-        # Rows without a target are padding.
+        # Rows of the batch without target tokens are padding; their penalty does not count.
         penalty = torch.where(batch.target_lengths > 0, penalty_B, 0.0).sum()
         return Loss(
             total + training.doubly_stochastic * penalty, {"loss": plain, "penalty": penalty.detach()}
         )
 
     def _sampled_loss(self, batch: ImageBatch, estimator: Reinforce) -> Loss:
-        """Return the loss of hard attention, whose gradient is estimated by sampling locations.
+        """Return the loss of hard attention, with a gradient estimated from K samples of the locations.
 
-        Each image is encoded once; the decoder has K rows for each image, one for each sample.
+        batch: images with their captions.
+        estimator: the estimator of the gradient, with K = estimator.samples.
+
+        Each image is encoded once; the decoder reads each caption K times, with different random locations.
         """
         samples, smoothing = estimator.samples, self.settings.training.label_smoothing
         inputs_RT, targets_RT, lengths_R = (
@@ -392,7 +397,7 @@ class CaptioningTask(RunTask):
             if captions and captions[0].weights is not None:
                 pointed = pointing(texts, [each.weights for each in captions], scenes)
                 scores["pointing"] = pointed.accuracy
-                shown.append(Text(f"pointing accuracy of a random cell: {pointed.chance:.3f}"))
+                shown.append(Text(f"pointing accuracy if cells were chosen at random: {pointed.chance:.3f}"))
         samples = min(self.settings.evaluation.samples, count)
         for place in ((2 * part + 1) * count // (2 * samples) for part in range(samples)):
             text = f"image      {valid.names[place]}\ncaption    {texts[place]}"
@@ -400,7 +405,11 @@ class CaptioningTask(RunTask):
         return Evaluation(scores, shown)
 
     def _captions(self, valid: CaptionData, count: int, stopping: Callable[[], bool]) -> list[Caption]:
-        """Caption the first `count` validation images. Attention is recorded for the built-in corpus only."""
+        """Caption the first `count` validation images.
+
+        Attention is recorded for the built-in corpus only, as pointing accuracy is measured only there.
+        stopping: returns whether the user has requested to stop; Stopped is raised in this case.
+        """
         data, evaluation = self.settings.data, self.settings.evaluation
         size = evaluation.beam_size
         how: Search = Greedy() if size == 1 else Beam(size=size)

@@ -1,4 +1,8 @@
-"""`regard evaluate` for captioning: CIDEr-D, BLEU, and for the built-in corpus exact match and pointing."""
+"""`regard evaluate` for captioning.
+
+It computes CIDEr-D and BLEU, and for the built-in corpus also the fraction of captions that are true of their
+picture and the fraction of words that attend to the object they name.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +44,10 @@ __all__ = ["EVALUATE_OPTIONS", "CaptioningReport", "evaluate_captioning"]
 
 PICTURES, MOST_PICTURES = 1000, 1_000_000
 MOST_CAPTIONS = 200
-"""Maximum number of captions to measure faithfulness on, and on an HTML page."""
+"""Maximum number of captions for the option --faithfulness, and for the HTML page of --page."""
 
 IMAGES = CommandOption(
-    "--images", "Captioning: folder of the images of --test-file.", "FOLDER", shown_default="that of the run"
+    "--images", "Captioning: folder of the images of --test-file.", "FOLDER", shown_default="from the run"
 )
 
 EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
@@ -66,21 +70,21 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     "greedy",
     "max_length",
 )
-"""The options of `regard evaluate` for captioning."""
+"""The options of `regard evaluate` for captioning; a str names an option that several commands share."""
 
 
 @dataclass(frozen=True, eq=False)
 class CaptioningReport:
-    """The scores of the captions of a run.
+    """The result of evaluating a trained captioner: scores of the captions it writes.
 
-    data: where the images come from.
-    run: the run folder and the step of the checkpoint.
-    images: number of images.
+    data: where the images come from, for example "shapes, split valid".
+    run: "folder": the run folder; "step": the training step of the checkpoint.
+    images: number of images that were captioned.
     scores: CIDEr-D and BLEU by name.
-    exact: for the built-in corpus, the fraction of captions that are true.
-    pointing: for the built-in corpus, the pointing accuracy of the attention.
-    map_size: the height and width of the feature map.
-    erasure: the effect of hiding regions, if it was measured.
+    map_size: the height and width of the feature map, in cells.
+    exact: for the built-in corpus, the fraction of captions that are true of their picture.
+    pointing: for the built-in corpus, how often a word attends most to the object that it names.
+    erasure: the effect of hiding the attended regions, if it was measured.
     """
 
     data: str
@@ -93,7 +97,7 @@ class CaptioningReport:
     erasure: RegionErasure | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scores as a dict for JSON."""
+        """Return the scores and how they were computed as a dict for JSON."""
         result = {
             "data": self.data,
             "run": dict(self.run),
@@ -141,9 +145,12 @@ class CaptioningReport:
 def evaluate_captioning(
     task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
 ) -> CaptioningReport:
-    """Caption the images of the files in `options`, or the validation images of the run.
+    """Caption images with the model of a run, and return the scores of the captions.
 
-    options: the values of EVALUATE_OPTIONS.
+    task: the task class.
+    run: the run folder and the checkpoint to load; not None.
+    options: the values of EVALUATE_OPTIONS. Without --test-file and --split, the images are the validation
+        images of the run.
     """
     assert run is not None
     page: Path | None = options["page"]
@@ -187,11 +194,11 @@ def evaluate_captioning(
 
 
 def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> CaptionData:
-    """Read the images to evaluate on: those of --test-file or --split, or the validation images."""
+    """Read the images to evaluate on: of --test-file or --split, or else the validation images of the run."""
     files, split = options["test_file"], options["split"]
     folder = [options["images"]] if options["images"] else None
     if folder and not files:
-        raise ArgumentError(message("--images", "it needs --test-file"))
+        raise ArgumentError(message("--images", "--images is used only with --test-file"))
     if data.built_in and not files:
         return read_shapes(split or "valid", options["pictures"])
     if not files and split is None:

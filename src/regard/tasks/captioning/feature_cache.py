@@ -1,4 +1,4 @@
-"""FeatureCache: the feature vectors of all images, computed once by a frozen image encoder."""
+"""FeatureCache: the feature vectors of all images, computed once by an image encoder that is not trained."""
 
 from __future__ import annotations
 
@@ -13,21 +13,27 @@ from regard.models.image_encoders import ImageEncoder
 __all__ = ["FeatureCache", "features_fit"]
 
 CHUNK = 64
-"""Number of images that are encoded at once. It is fixed, so that the features of a resumed run are equal."""
+"""Number of images that are encoded in one batch. It does not depend on settings, so that a resumed run
+computes exactly the same feature vectors."""
 
 
 def features_fit(encoder: ImageEncoder, images: int, size: int) -> bool:
-    """Return whether the feature vectors of `images` images of size x size pixels fit in memory_limit()."""
+    """Return whether the feature vectors of all images need at most memory_limit() bytes.
+
+    encoder: the image encoder.
+    images: number of images.
+    size: width and height of the images in pixels.
+    """
     height, width = encoder.map_size(size, size)
     return 4 * images * height * width * encoder.features <= memory_limit()
 
 
 class FeatureCache:
-    """The feature vectors of images, in float32 on the CPU; computed when they are first needed.
+    """The feature vectors of images, in float32 on the CPU; all are computed when the first is needed.
 
-    encoder: a frozen image encoder.
+    encoder: an image encoder that is not trained.
     pixels: the images.
-    size: width and height that the encoder reads.
+    size: width and height in pixels of the central crop of each image that is encoded.
     """
 
     def __init__(self, encoder: ImageEncoder, pixels: Pixels, size: int):
@@ -35,7 +41,7 @@ class FeatureCache:
         self._features: Tensor | None = None
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Return the feature vectors (B, L, F) of the images at these positions."""
+        """Return the feature vectors (B, L, F) of the images with these indices. rows: int64, (B,)."""
         if self._features is None:
             self._features = self._computed()
         return self._features[rows.cpu()]

@@ -1,4 +1,4 @@
-"""ImageCaptioner: caption images with a model."""
+"""ImageCaptioner: write captions for image files and arrays with a trained Captioner."""
 
 from __future__ import annotations
 
@@ -29,23 +29,27 @@ from regard.tasks.captioning.caption_result import Caption
 __all__ = ["ImageCaptioner"]
 
 MOST_ROWS = 512
-"""Maximum number of hypotheses of all images that are decoded at once."""
+"""Maximum number of hypotheses in one batch of the search: number of images times beam size."""
 
 Image = str | os.PathLike[str] | Tensor | numpy.ndarray[Any, Any]
 """An image: a path, an array (H, W, 3) or (H, W), or a tensor (3, H, W); uint8."""
 
 
 class ImageCaptioner:
-    """Caption images with a model.
+    """Write captions for image files and arrays with a trained model.
 
-    model: a Captioner, in eval mode. tokenizer: the tokenizer of its captions.
-    image_size: width and height of the images that the model reads. The largest square at the centre of an
-        image is resized to image_size + crop_margin pixels, and its centre is read, as in validation.
+    model: a Captioner, in eval mode.
+    tokenizer: the tokenizer of its captions.
+    image_size: width and height in pixels of the images that the model reads.
+    crop_margin: the largest square at the centre of an image is resized to image_size + crop_margin pixels,
+        and its central image_size x image_size pixels are read. Use the value of the training run.
     search: Greedy(...), Beam(...) or Sample(...). Default: Beam().
     max_length: maximum number of tokens of a caption, EOS included.
-    batch_size: number of images that are captioned at once.
-    look: the attention layers (sites) whose weights are recorded. None records nothing.
-    read: how hard attention reads the image: "argmax", "sample" or "expectation". None: as the model says.
+    batch_size: maximum number of images in one batch.
+    look: the attention layers (sites) whose weights are recorded, by default "cross", the attention over the
+        image. None records nothing.
+    read: how hard attention reads the image: "argmax" (the best location), "sample" (a random location) or
+        "expectation" (the weighted mean). None: the attribute `read` of the model decides.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("word", ["a red circle"])
@@ -91,7 +95,7 @@ class ImageCaptioner:
 
     @property
     def map_size(self) -> tuple[int, int]:
-        """The height and width of the feature map of an image."""
+        """The height and width of the feature map of an image, in cells."""
         return self.model.image_encoder.map_size(self.image_size, self.image_size)
 
     @overload
@@ -128,9 +132,11 @@ class ImageCaptioner:
         """Caption one image, or each of several images.
 
         images: a path, an array (H, W, 3) or (H, W), a tensor (3, H, W), or a list of these; uint8.
-        beam_size: the beam size; 1 is greedy search. n_best: number of captions, best first; the others are
-            in Caption.others. search: a search with its settings, instead of these two.
-        look: used instead of that of the captioner.
+        beam_size: the beam size; 1 is greedy search. Default: the search of this ImageCaptioner.
+        n_best: number of captions for each image. The best is returned; the others are its field `others`.
+        search: Greedy(...), Beam(...) or Sample(...), instead of beam_size and n_best.
+        look: the attention layers (sites) whose weights are recorded, or None; replaces `look` of this
+            ImageCaptioner for this call.
         """
         how = self._search(beam_size, n_best, search)
         sites = self.look if look is DEFAULT else look
@@ -142,7 +148,12 @@ class ImageCaptioner:
     def stream(
         self, images: Iterable[tuple[str, Tensor]], search: Search | None = None, look: str | None = None
     ) -> Iterator[Caption]:
-        """Yield the caption of each prepared image: its name, and the result of prepare()."""
+        """Yield the caption of each image; images are read from the iterable in batches.
+
+        images: pairs of a name and an image returned by prepare().
+        search: Greedy(...), Beam(...) or Sample(...). Default: the search of this ImageCaptioner.
+        look: the attention layers (sites) whose weights are recorded. None records nothing.
+        """
         how, chunk = search or self.search, list[tuple[str, Tensor]]()
         for each in images:
             chunk.append(each)
@@ -153,9 +164,11 @@ class ImageCaptioner:
             yield from self.caption_pixels([name for name, _ in chunk], _stack(chunk), how, look)
 
     def prepare(self, image: Image) -> Tensor:
-        """Return an image as the model reads it, (3, image_size, image_size), uint8.
+        """Decode, crop and resize an image as the model needs it; return uint8, (3, image_size, image_size).
 
-        Raise DataError, with the name of the file, if it is not an image or is damaged.
+        image: a path, an array (H, W, 3) or (H, W), or a tensor (3, H, W); uint8.
+
+        Raise DataError, with the name of the file, if the file is not an image or is damaged.
         """
         size = self.image_size + self.crop_margin
         if isinstance(image, str | os.PathLike):
@@ -170,8 +183,12 @@ class ImageCaptioner:
         look: str | None,
         features: Tensor | None = None,
     ) -> list[Caption]:
-        """Caption prepared images (B, 3, image_size, image_size), in one batch.
+        """Caption images that prepare() returned, in one batch.
 
+        names: the name of each image.
+        pixels: (B, 3, image_size, image_size), uint8, the images.
+        how: Greedy(...), Beam(...) or Sample(...).
+        look: the attention layers (sites) whose weights are recorded. None records nothing.
         features: (B, L, F), the feature vectors of the images, if they were computed before.
         """
         batch = ImageBatch.of(pixels if features is None else features)
@@ -184,9 +201,10 @@ class ImageCaptioner:
         return results
 
     def word_scores(self, pixels: Tensor, caption: Caption) -> Tensor:
-        """Return the log-probability of each word of a caption for other images, (B, T).
+        """Return the log-probability that the model gives each word of a caption for other images, (B, T).
 
-        pixels: (B, 3, image_size, image_size), prepared images.
+        pixels: (B, 3, image_size, image_size), uint8, for example changed copies of the captioned image.
+        caption: the caption, with T words.
         """
         ends = caption.token_ids[-1:] == (EOS,)
         tokens = caption.token_ids[:-1] if ends else caption.token_ids
@@ -197,11 +215,14 @@ class ImageCaptioner:
         return token_scores_BT[:, : len(tokens)] @ own_TW
 
     def erase_regions(self, captions: Sequence[Caption], k: int = 1, samples: int = 3) -> RegionErasure:
-        """Measure how much each word depends on the region that it attends to; see erase_regions().
+        """Measure how much each word depends on the part of the image that it attends to.
 
-        captions: captions with attention.
+        The k cells of the feature map with the largest weights are hidden, and for comparison k random
+        others; see regard.evaluation.region_erasure.erase_regions().
+
+        captions: captions with recorded attention.
         k: number of cells to hide.
-        samples: number of random cells.
+        samples: number of random choices of k other cells.
         """
 
         def log_probabilities(images: Any, index: int) -> Tensor:
@@ -227,7 +248,7 @@ class ImageCaptioner:
         if how is not None:
             if beam_size is not None or n_best != 1:
                 problem = "search is set together with beam_size or n_best"
-                raise ArgumentError(message("caption()", problem, expected="only search"))
+                raise ArgumentError(message("caption()", problem, expected="search alone, or the others"))
             return how
         if beam_size is None and n_best == 1:
             return self.search
@@ -235,7 +256,10 @@ class ImageCaptioner:
         return Greedy() if size == 1 and n_best == 1 else Beam(size=size, best=n_best)
 
     def _result(self, name: str, pixels: Any, hypothesis: Hypothesis) -> Caption:
-        """Return a hypothesis as a Caption. The attention of a word is the mean over its tokens."""
+        """Return a hypothesis of the search as a Caption.
+
+        The attention of a word is the mean of the attention of its tokens.
+        """
         tokens, numbers = hypothesis.output_tokens, self.tokenizer.words(hypothesis.output_tokens)
         text = self.tokenizer.decode(tokens)
         words = tuple(text.split())
@@ -272,7 +296,7 @@ def _portable(image: Any) -> bytes:
     array = numpy.asarray(image.permute(1, 2, 0).cpu() if channels_first else image)
     array = numpy.repeat(array[..., None], 3, 2) if array.ndim == 2 else array
     if array.ndim != 3 or array.shape[2] != 3 or not array.size or array.dtype != numpy.uint8:
-        problem = f"an image has shape {array.shape} and dtype {array.dtype}"
+        problem = f"the image has shape {array.shape} and dtype {array.dtype}"
         expected = "an array (H, W, 3) or (H, W), or a tensor (3, H, W), uint8"
         raise ArgumentError(message("caption()", problem, expected=expected))
     height, width = array.shape[:2]

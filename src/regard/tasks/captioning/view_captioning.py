@@ -22,8 +22,8 @@ __all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "CaptionView", "view_captioning"]
 
 IMAGE = "image"
 
-OWN_VIEWS = MappingProxyType({IMAGE: "the image for each word, bright where the word attends"})
-"""Name -> help text of the view that only captioning has."""
+OWN_VIEWS = MappingProxyType({IMAGE: "a copy of the image for each word, bright where the word attends"})
+"""Name -> help text of the value of --view that only captioning has."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     CommandOption("--image", "Captioning: the image file to caption.", "FILE"),
@@ -32,18 +32,23 @@ VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     "greedy",
     "max_length",
 )
-"""The options of `regard view` for captioning, besides the drawing options, which all tasks have."""
+"""The options of `regard view` for captioning, besides the drawing options, which all tasks have; a str
+names an option that several commands share."""
 
 
 @dataclass(frozen=True, eq=False)
 class CaptionView(RunView):
-    """The attention of a captioner for one image."""
+    """What `regard view` draws for a captioner: the attention of each word over one image.
+
+    attention: the image with the attention of each word.
+    default_view: the view that is drawn if --view is not used.
+    """
 
     attention: ImageAttention
     default_view: ClassVar[str] = IMAGE
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw one view; "player" is an animation over the image, word by word."""
+        """Draw the view that `options` names; "player" is an animation that shows one word after another."""
         view = options.view or self.default_view
         if view == IMAGE:
             drawn: Picture = self.attention.picture()
@@ -62,7 +67,10 @@ def view_captioning(
 ) -> CaptionView:
     """Caption one image, record the attention of each word, and measure its faithfulness.
 
+    task: the task class.
+    run: the run folder and the checkpoint to load.
     options: the values of VIEW_OPTIONS.
+    drawing: the drawing options, which are not used here.
     """
     if not options["image"]:
         raise ArgumentError(message("regard view", "no image is given", hint="--image FILE"))
@@ -75,10 +83,11 @@ def view_captioning(
     captioner: CaptioningRun = run.load(task, search=search)
     if captioner.model.select is None:
         problem = "this captioner has no attention: model.select is none"
-        raise ArgumentError(message(shown(run.folder), problem, hint="train it with soft or hard attention"))
+        hint = "choose a run of a captioner with soft or hard attention"
+        raise ArgumentError(message(shown(run.folder), problem, hint=hint))
     caption: Caption = captioner.caption(options["image"])
     if not caption.words:
-        raise ArgumentError(message(shown(options["image"]), "the caption of the model has no words"))
+        raise ArgumentError(message(shown(options["image"]), "the model writes a caption without words"))
     erasure = captioner.erase_regions([caption])
     note = erasure.summary()
     return CaptionView(caption.seen().noted(note), caption.image_attention().noted(note))

@@ -39,14 +39,16 @@ TOKENIZER, LABELS = "text.tokenizer", "labels.json"
 """Files in a run folder: the tokenizer, and the list of classes, in the order of the outputs of the model."""
 
 LISTED = 5
-"""Maximum number of classes with a single training text that a note lists."""
+"""Maximum number of classes that the log message about classes with only one training text lists."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledSplit:
-    """The training texts and the validation texts of a run.
+    """The labelled texts of a classification run.
 
-    labels: the classes of the training texts.
+    train: the training texts with their labels.
+    valid: the validation texts with their labels.
+    labels: the classes, that is, the different labels of the training texts.
     is_held_out: whether the validation texts were held out from the training files.
     """
 
@@ -106,7 +108,7 @@ def _read(data: ClassificationData, files: Sequence[str]) -> LabelledTexts:
 
 
 def check_header_lines(data: ClassificationData, split: LabelledSplit) -> None:
-    """Raise DataError if the columns are numbers, but the first line of a TSV file must be a header line.
+    """Raise DataError if the columns are numbers, but the first line of a TSV file seems to be a header line.
 
     A first line is taken for a header line if there are at least 10 texts (MANY), its label occurs only in
     first lines, every other label occurs more than once, and none of its columns contains a space.
@@ -140,8 +142,9 @@ def check_unknown_header(texts: LabelledTexts, labels: Labels, format: str | Non
 
     It looks like a header if no column of the line contains a space.
 
+    texts: the labelled texts of the file.
     labels: the known labels.
-    format: tsv, jsonl or label-first; None if it follows from the file names.
+    format: "tsv", "jsonl" or "label-first"; None to detect the format from the file names.
     """
     for row in numpy.flatnonzero(texts.lines == 1).tolist():
         text = texts[row]
@@ -209,7 +212,7 @@ class LabelledCorpus:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages about texts with too many tokens."""
+        """Log messages with the number of texts that were truncated, if there are any."""
         counts = {"training": self.train.truncated, "validation": self.valid.truncated}
         return tuple(
             f"{_are(count, f'{name} text')} truncated: too many tokens (data.max_length)"
@@ -225,7 +228,7 @@ class LabelledCorpus:
 
         If the run folder has no tokenizer or no labels, they are created from the training texts and saved.
 
-        lines: maximum number of lines to train the tokenizer on.
+        lines: maximum number of texts to train the tokenizer on; None for all.
         """
         if not (folder / TOKENIZER).exists():
             texts = split.train.texts
@@ -252,7 +255,7 @@ class LabelledCorpus:
 
 
 def load_text_tokenizer(folder: Path, data: ClassificationData) -> Tokenizer:
-    """Load the tokenizer of a run folder."""
+    """Load the tokenizer of a run folder; it converts to lower case if data.lowercase is set."""
     tokenizer = load_tokenizer(folder / TOKENIZER, links=False)
     return Lowercased(tokenizer) if data.lowercase else tokenizer
 

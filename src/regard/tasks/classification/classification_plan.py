@@ -22,16 +22,17 @@ from regard.training.step_speed import StepTimer
 __all__ = ["plan_classification"]
 
 BATCH_SIZE = 32
-"""Number of texts of one optimizer step: the sum over all processes and accumulated batches."""
+"""Default number of texts in one optimizer step, summed over all processes and accumulated batches."""
 
 EPOCHS, MIN_STEPS, MAX_STEPS = 10, 400, 30_000
-"""The default length of a run: EPOCHS epochs, but at least MIN_STEPS and at most MAX_STEPS steps."""
+"""The length of a run if no minutes, steps or epochs are set: EPOCHS epochs, but at least MIN_STEPS and at
+most MAX_STEPS optimizer steps."""
 
 WARMUP_PART, MOST_WARMUP = 0.05, 200
 """The warm-up takes the fraction WARMUP_PART of all steps, but at most MOST_WARMUP steps."""
 
 WIDTH = 128
-"""The width of recurrent models. A transformer has its own default size."""
+"""The default width of recurrent models (size of their states). A Transformer has its own default size."""
 
 RECURRENT = {False: (0.3, 4e-3), True: (0.2, 2e-3)}
 """Whether the texts are pairs -> (dropout, learning rate at width WIDTH) of a recurrent model."""
@@ -52,8 +53,11 @@ def plan_classification(
 ) -> Plan:
     """Choose the settings of a run that the user has not set. All processes get the same plan.
 
-    given: the settings that are known so far.
+    task: the task class.
+    given: the settings that are known so far; they are not changed.
     corpus: the training data.
+    device: the device to train on, for example "cuda".
+    processes: the processes of distributed training.
     timed: measure the training speed even if the length of the run is set in steps or epochs. If it is set in
         minutes, the speed is always measured.
     """

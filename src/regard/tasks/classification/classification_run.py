@@ -44,9 +44,11 @@ def check_classifier_options(options: Mapping[str, Any]) -> None:
 
 
 def classifier_of(run: StoredRun, device: str, **options: Any) -> ClassificationRun:
-    """Load the classifier of a run.
+    """Load the trained classifier of a run.
 
-    options: further arguments of TextClassifier. By default, texts are truncated to as many tokens as in
+    run: the run folder with its settings and a checkpoint.
+    device: the device of the model, for example "cpu".
+    options: further arguments of TextClassifier(). By default, texts are truncated to as many tokens as in
         training.
     """
     settings = run.settings

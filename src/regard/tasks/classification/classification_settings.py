@@ -16,22 +16,22 @@ Column = Annotated[int, Field(ge=1, le=1_000_000)] | Annotated[str, Field(min_le
 
 
 class ClassificationData(Section):
-    """The files of labelled texts, and how they are tokenized.
+    """The settings [data] of a classification run: files of labelled texts, and how they are tokenized.
 
     train_file: files of the training set.
     valid_file: files of the validation set. Without valid_file, texts of the training set are held out, with
         the same share of each class.
-    held_out: the number of texts to hold out; default: a tenth, at most 2,000.
-    format: tsv, jsonl or label-first (a label, a space, and the text); by default, it follows from the file
-        names.
+    held_out: the number of texts to hold out; by default, a tenth, but at most 2,000.
+    format: "tsv", "jsonl" or "label-first" (a label, a space, and the text); by default, it is detected from
+        the file names.
     label: the column of the label: a number (from 1), a name in the header line, or the name of a JSON field.
         Default: column 1, or the JSON field "label".
     text: the column of the text. Default: column 2, or the JSON field "text".
     second: the column of the second text, for pairs of texts.
     ignore: labels whose texts are left out.
     lowercase: convert all text to lower case.
-    tokenizer: word, unigram, bpe or character.
-    vocab_size: vocabulary size.
+    tokenizer: "word", "unigram", "bpe" or "character".
+    vocab_size: maximum number of tokens of the tokenizer; by default, it depends on the kind of tokenizer.
     max_length: maximum number of tokens of a text; longer texts are truncated.
     """
 
@@ -62,7 +62,7 @@ class ClassificationModel(ModelSettings):
 
 
 class ClassificationTraining(Training):
-    """The training settings of a classification run. It has those of all tasks, and also:
+    """The settings [training] of a classification run: those of all tasks (see Training), and also:
 
     best: the metric that selects the best checkpoint.
     label_smoothing: weight of the uniform distribution in the target distribution of the loss.
@@ -75,7 +75,7 @@ class ClassificationTraining(Training):
 
 
 class ClassificationEvaluation(Section):
-    """How a classifier is evaluated during training.
+    """The settings [evaluation] of a classification run: how the model is evaluated during training.
 
     samples: number of validation texts that are printed with their classes and their attention, from short to
         long.

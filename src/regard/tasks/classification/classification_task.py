@@ -75,7 +75,8 @@ from regard.training.task import Evaluation, Loss, Stopped, Task
 __all__ = ["ClassificationTask"]
 
 TOKENS = ("lowercase", "tokenizer", "vocab_size")
-"""The data settings that define the vocabulary. The weights of a run can only be used with its vocabulary."""
+"""The data settings that define the vocabulary of the tokenizer. They cannot change when a run is resumed or
+when a model starts from the weights of another run, because the weights fit one vocabulary only."""
 
 
 class ClassificationTask(RunTask):
@@ -283,7 +284,12 @@ class ClassificationTask(RunTask):
         return Loss(self._weighted(logits_BC, batch.labels, "sum"), {"loss": plain.detach()})
 
     def _weighted(self, logits_BC: Tensor, labels: Tensor, reduction: str) -> Tensor:
-        """Return the cross-entropy with class weights and label smoothing."""
+        """Return the cross-entropy with the class weights and the label smoothing of the settings.
+
+        logits_BC: the logits of C classes.
+        labels: (B,), the index of the true class of each text.
+        reduction: "sum" or "none", see torch.nn.functional.cross_entropy().
+        """
         weights_C = None if self._class_weights is None else self._class_weights.to(logits_BC.device)
         return functional.cross_entropy(
             logits_BC,
@@ -294,7 +300,11 @@ class ClassificationTask(RunTask):
         )
 
     def _sampled_loss(self, batch: LabelledBatch, estimator: Reinforce) -> Loss:
-        """Return the loss of a model with hard attention, whose gradient is estimated by sampling keys."""
+        """Return the loss of a model with hard attention, with a gradient estimated from sampled keys.
+
+        batch: labelled texts.
+        estimator: the estimator of the gradient, which also says how many samples each text has.
+        """
         repeated = batch.repeat(estimator.samples)
 
         def row_losses() -> RowLosses:
@@ -358,7 +368,10 @@ class _Sample:
 
 @dataclass(frozen=True)
 class _Tables:
-    """The tables of a report without its line of accuracy and macro F1, which the log prints already."""
+    """The scores of each class and the confusion matrix of a report, to print after an evaluation.
+
+    The accuracy and macro F1 of the report are left out, because the log prints them already.
+    """
 
     report: ClassificationReport
 
@@ -367,7 +380,7 @@ class _Tables:
 
 
 def _spread(texts: Sequence[str], count: int) -> list[int]:
-    """Return the indices of `count` texts of different lengths, from short to long (deterministic).
+    """Return the indices of `count` texts of different lengths, from short to long, always the same.
 
     The texts, sorted by length, are cut into `count` equal parts, and the middle text of each part is chosen.
     """

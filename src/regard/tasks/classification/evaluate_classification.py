@@ -38,10 +38,11 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     FAITHFULNESS,
     "batch_tokens",
 )
-"""The options of `regard evaluate` for classification."""
+"""The options of `regard evaluate` for classification; a str names an option that several commands share."""
 
 MOST_TEXTS = 1000
-"""Maximum number of texts, or pairs, to measure faithfulness on: each text is classified 9 times."""
+"""Maximum number of texts, or pairs, to measure faithfulness on. It is limited because each text is
+classified 9 times."""
 
 MOST_ENTRIES = 300
 """Maximum number of texts on an HTML page."""
@@ -98,17 +99,19 @@ def _sentences(erasure: ClassifierErasure) -> Iterator[str]:
         f"{random:.2f} for a random word."
     )
     yield (
-        f"In {erasure.better:.0%} of the texts, hiding the most attended word costs more than hiding a "
-        "random word. See docs/faithfulness.md."
+        f"In {erasure.better:.0%} of the texts, hiding the most attended word has a larger effect than "
+        "hiding a random word. See docs/faithfulness.md."
     )
 
 
 def evaluate_classification(
     task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
 ) -> ClassificationEvaluation:
-    """Classify the texts of the files in `options`, or the validation texts of the run.
+    """Classify texts with the model of a run, and compare the predicted classes with the labels.
 
-    options: the values of EVALUATE_OPTIONS.
+    task: the task class.
+    run: the run folder and the checkpoint to load; not None.
+    options: the values of EVALUATE_OPTIONS. Without files, the texts are the validation texts of the run.
     """
     assert run is not None
     page: Path | None = options["page"]
@@ -116,7 +119,7 @@ def evaluate_classification(
     classifier: ClassificationRun = run.load(task, tokens_per_batch=options["batch_tokens"])
     if options["faithfulness"] and classifier.model.pool_site is None:
         problem = "this classifier has no attention: its pooling is not attention"
-        hint = "train a classifier with model.pooling=attention (the default)"
+        hint = "choose a run of a classifier with model.pooling=attention (the default)"
         raise ArgumentError(message("--faithfulness", problem, hint=hint))
     data = classifier.settings.data
     texts = _read(data, classifier.labels, options)
@@ -151,7 +154,7 @@ def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) 
         raise ArgumentError(message("regard evaluate", problem, expected=expected))
     for option, needed in (("columns", "tsv"), ("fields", "jsonl")):
         if options[option] is not None and needed not in ways:
-            raise ArgumentError(message(f"--{option}", f"it needs --{needed}"))
+            raise ArgumentError(message(f"--{option}", f"--{option} requires --{needed}"))
     if not ways:
         return None
     ((way, files),) = ways.items()

@@ -58,7 +58,7 @@ def labelled_files(options: Mapping[str, Any]) -> dict[str, Any]:
         if any(files.values()):
             data |= {name: value for name, value in files.items() if value} | {"format": way}
         elif options.get(columns) is not None:
-            raise ArgumentError(message(f"--{columns}", f"it needs --{way}"))
+            raise ArgumentError(message(f"--{columns}", f"--{columns} requires --{way}"))
         if options.get(columns) is not None:
             data |= labelled_columns(f"--{columns}", options[columns])
     return data

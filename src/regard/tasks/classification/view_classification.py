@@ -28,25 +28,32 @@ LEAST_SCALE = 0.01
 decreases are smaller than LEAST_SCALE, all words are drawn lighter, so that they do not look important."""
 
 OWN_VIEWS = MappingProxyType({ERASURE: "words, shaded by how much the probability falls without each word"})
-"""Name of a view that only classification has -> its help text. This view needs the classifier."""
+"""Name of a view that only classification has -> its help text. It cannot be drawn from recorded attention
+alone, because the classifier must read the text again without each word."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     "text",
     CommandOption("--second", "Classification of pairs: the second text.", "TEXT"),
 )
-"""The options of `regard view` for classification, besides the drawing options, which all tasks have."""
+"""The options of `regard view` for classification, besides the drawing options, which all tasks have; a str
+names an option that several commands share."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClassificationView(RunView):
-    """The attention of a classifier for one text or pair of texts, and the effect of hiding each word."""
+    """What `regard view` draws for a classifier: the attention for one text or pair of texts.
+
+    result: the predicted class of the text, with the attention.
+    effects: how much the probability of the class decreases without each word.
+    default_view: the view that is drawn if --view is not used.
+    """
 
     result: Classification
     effects: WordEffects
     default_view: ClassVar[str] = "shaded"
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw one view. In the terminal, the effect of hiding each word is printed below the view."""
+        """Draw the view that `options` names; the terminal also shows the effect of hiding each word."""
         view = options.view or self.default_view
         if view == ERASURE or (view == "shaded" and options == ViewOptions(options.view)):
             drawn = self._texts(view)
@@ -96,9 +103,12 @@ BETWEEN = 12.0
 def view_classification(
     task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
 ) -> ClassificationView:
-    """Classify one text, or one pair of texts, and record its attention.
+    """Classify one text, or one pair of texts, record its attention, and measure the effect of each word.
 
+    task: the task class.
+    run: the run folder and the checkpoint to load.
     options: the values of VIEW_OPTIONS.
+    drawing: the drawing options, of which only the view is used here.
     """
     classifier: ClassificationRun = run.load(task)
     text, second, pairs = options["text"], options["second"], classifier.model.pairs
@@ -110,7 +120,7 @@ def view_classification(
     line = (text, second) if pairs else text
     if classifier.model.pool_site is None and drawing.view != ERASURE:
         problem = "the pooling of this classifier is not attention"
-        hint = f"use --view {ERASURE}, which needs no attention, or train with model.pooling=attention"
+        hint = f"use --view {ERASURE}, or choose a run with model.pooling=attention"
         raise ArgumentError(message(shown(run.folder), problem, hint=hint))
     result = classifier.classify(line, look="*")
     if not isinstance(result, Classification) or result.label is None:

@@ -55,7 +55,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
         panel=PANEL,
     ),
 )
-"""The options of `regard evaluate` for language models."""
+"""The options of `regard evaluate` for language models; a str names an option that several commands share."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,11 @@ class LanguageReport:
 def evaluate_language(
     task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
 ) -> LanguageReport:
-    """Compute the perplexity of the files in `options`, or of the validation text of the run.
+    """Compute the perplexity of text files, or of the validation text, with the model of a run.
 
-    options: the values of EVALUATE_OPTIONS.
+    task: the task class.
+    run: the run folder and the checkpoint to load; not None.
+    options: the values of EVALUATE_OPTIONS. Without files, the text is the validation text of the run.
     """
     assert run is not None
     model: LanguageRun = run.load(task)
@@ -166,7 +168,10 @@ def evaluate_text(
 
 
 def _windows(batches: Any) -> tuple[int, int] | None:
-    """Return window and stride; None if a recurrent state is carried, or if each line is read at once."""
+    """Return the window and the stride of evaluation batches, in tokens.
+
+    Both are None if a recurrent model reads the text from beginning to end, or if each line is read at once.
+    """
     if not isinstance(batches, SlidingWindows):
         return None
     at_once = batches.text.layout == "documents" and batches.longest <= batches.window

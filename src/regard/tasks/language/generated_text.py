@@ -28,17 +28,19 @@ class GeneratedText(TextResult):
     """A prompt and its continuation by a language model.
 
     text: the continuation, with the space between prompt and continuation; it ends before a stop string.
-    token_ids, pieces, token_scores: the id, the text and the log-probability of each generated token. EOS and
-        the tokens of a stop string are included.
+    token_ids: the id of each generated token, with EOS and the tokens of a stop string.
+    pieces: the text of each generated token.
+    token_scores: the log-probability of each generated token.
     attention: for each attention layer (site), the weights (H, T, T) of the prompt and the continuation
         together, T tokens; see TextResult.
     long: the attention for more than 512 tokens, instead of `attention`; see TextResult.
     unknown: the words of the prompt that the vocabulary does not cover.
     prompt: the text of the prompt.
-    prompt_token_ids, prompt_pieces: the id and the text of each token of the prompt.
+    prompt_token_ids: the id of each token of the prompt.
+    prompt_pieces: the text of each token of the prompt.
     stop_reason: why generation ended, a key of STOP_REASONS: "end", "stop", "length", "positions",
         "interrupted" or "prompt". With "prompt", there is no continuation.
-    ranking: the score that hypotheses are sorted by, with length penalty.
+    ranking: the score by which continuations are sorted: the log-probability with length penalty.
     others: the other continuations of the n-best list, or the other samples.
 
     The other fields are those of TextResult.
@@ -71,7 +73,7 @@ class GeneratedText(TextResult):
         return self.stop_reason != "prompt"
 
     def with_others(self, others: Iterable[GeneratedText]) -> GeneratedText:
-        """Return a copy with the other continuations of the same prompt."""
+        """Return a copy whose field `others` has these continuations of the same prompt."""
         return replace(self, others=tuple(others))
 
     def to_dict(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from regard.tasks.language.language_settings import TextData
 __all__ = ["TOKENIZER", "TextCorpus", "TextLines", "TextSplit", "load_text_tokenizer", "read_texts"]
 
 TOKENIZER = "text.tokenizer"
-"""The tokenizer file of a run folder."""
+"""Name of the tokenizer file in a run folder."""
 
 HELD_OUT, HELD_OUT_PART = 5000, 20
 """By default, HELD_OUT lines are held out for validation, but at most 1 / HELD_OUT_PART of all lines.
@@ -56,7 +56,7 @@ class TextLines:
 
 @dataclass(frozen=True)
 class TextScan:
-    """What scan() finds out about a text.
+    """The hash and the numbers of lines of a text, as scan() returns them.
 
     fingerprint: a hash of the text.
     lines: number of lines.
@@ -85,8 +85,10 @@ def scan(lines: TextLines) -> TextScan:
 
 @dataclass(frozen=True)
 class TextSplit:
-    """The training text and the validation text of a run.
+    """The training text and the validation text of a language model run.
 
+    train: the lines of the training text.
+    valid: the lines of the validation text.
     held_out: whether the validation text was held out from the training files.
     scans: the hash and the number of lines of each text, by name: "train" and "valid".
     """
@@ -139,7 +141,8 @@ class TextCorpus:
 
     split: the texts before they were encoded.
     tokenizer: the tokenizer of the run.
-    train, valid: the texts as token ids.
+    train: the training text as token ids.
+    valid: the validation text as token ids.
     longest: maximum number of tokens of a document; longer training documents are dropped.
     """
 
@@ -151,7 +154,7 @@ class TextCorpus:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages about the size of the text, unknown tokens and dropped documents."""
+        """Log messages: the numbers of tokens, unknown validation tokens and dropped training documents."""
         notes = [f"{self.train.token_count:,} training tokens, {self.valid.token_count:,} validation tokens"]
         if (unknown := self._unknown_words()) > 0:
             notes.append(f"{unknown / self.valid.token_count:.1%} of the validation tokens are unknown words")
@@ -161,7 +164,7 @@ class TextCorpus:
         return tuple(notes)
 
     def _unknown_words(self) -> int:
-        """Return the number of unknown tokens of the validation text, without the word <unk> in the text."""
+        """Return the number of unknown tokens of the validation text, except words written as <unk>."""
         scan = self.split.scans.get("valid")
         literal = scan is not None and list(self.tokenizer.encode(SPECIALS[UNK])) == [UNK]
         return self.valid.unknown_count - (scan.unknown if scan is not None and literal else 0)
@@ -174,7 +177,7 @@ class TextCorpus:
     def encoded(cls, split: TextSplit, data: TextData, folder: Path, lines: int | None = None) -> TextCorpus:
         """Encode both texts with the tokenizer of the run folder; if it has none, train and save one first.
 
-        lines: maximum number of lines to train the tokenizer on.
+        lines: maximum number of lines to train the tokenizer on; None for all.
         """
         if not (folder / TOKENIZER).exists():
             text = (line.lower() for line in split.train) if data.lowercase else split.train
@@ -193,6 +196,6 @@ class TextCorpus:
 
 
 def load_text_tokenizer(folder: Path, data: TextData) -> Tokenizer:
-    """Load the tokenizer of a run folder."""
+    """Load the tokenizer of a run folder; it converts to lower case if data.lowercase is set."""
     tokenizer = load_tokenizer(folder / TOKENIZER, links=False)
     return Lowercased(tokenizer) if data.lowercase else tokenizer

@@ -78,8 +78,11 @@ def plan_language(
 ) -> Plan:
     """Choose the settings of a run that the user has not set. All processes get the same plan.
 
+    task: the task class.
     settings: the settings of the user.
     corpus: the training data.
+    device: the device to train on, for example "cuda".
+    processes: the processes of distributed training.
     timed: whether the training speed is measured even if the length of the run is not set in minutes.
     """
     shared: dict[str, Any] = {}
@@ -238,7 +241,7 @@ def _tokens_of(training: Mapping[str, Any], tokens: int, batch: int) -> float:
 
 
 def _dropout(epochs: float, recurrent: bool) -> float:
-    """Return the dropout: 0 up to one epoch, then it grows with the number of epochs.
+    """Return the dropout: 0 for at most one epoch; above that, it grows with the number of epochs.
 
     recurrent: whether the model is recurrent. Other models have less dropout.
 
@@ -258,7 +261,12 @@ def _rate(recurrent: bool, model: Mapping[str, Any], batch: int, steps: float) -
 
 
 def _sentence(settings: Mapping[str, Any], total: float, tokens: int, speed: float | None) -> str:
-    """Return the plan as a sentence. total: tokens to train on. tokens: tokens of the training text."""
+    """Return the plan as a sentence, for the log.
+
+    total: number of tokens to train on, in all epochs together.
+    tokens: number of tokens of the training text.
+    speed: training speed in tokens per second, or None if it was not measured.
+    """
     model, training, data = settings["model"], settings["training"], settings["data"]
     size = ", ".join(f"{name} {model[name]}" for name in ("size", "width", "layers") if model.get(name))
     batch = f"batches of {min(training.get('batch_tokens') or 0, tokens):,} tokens"

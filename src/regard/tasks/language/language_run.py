@@ -129,8 +129,8 @@ class LanguageRun(LoadedRun):
             set, otherwise 100. Generation also ends when all positions of the model are used.
         stop: stop strings. Generation ends at the first of them, which is not part of the text.
         look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
-        on_text: a function that is called with each new piece of text as soon as it is generated. It needs
-            a single prompt.
+        on_text: a function that is called with each new piece of text as soon as it is generated. It can only
+            be used with a single prompt.
         stopping: a function that is called after each token. When it returns True, generation ends, and
             prompts that were not begun are left out.
         tokens_per_batch: the maximum number of tokens of a batch: prompts and new tokens of all hypotheses.
@@ -227,7 +227,7 @@ class LanguageRun(LoadedRun):
         return results[0] if isinstance(lines, str) else results
 
     def evaluate(self, files: str | Path | Sequence[str | Path]) -> TextLoss:
-        """Compute the perplexity of text files, with the window and stride of the evaluations in training."""
+        """Compute the perplexity of text files, with the window and stride of evaluations during training."""
         text = encode_text(files, self.tokenizer, layout=self.settings.data.layout)
         return text_loss(self.model, evaluation_batches(text, self.settings), text)
 
@@ -246,7 +246,7 @@ class LanguageRun(LoadedRun):
 
 
 def load_language_run(run: StoredRun, device: str) -> LanguageRun:
-    """Load the model and the tokenizer of a run."""
+    """Load the trained language model and the tokenizer of a run."""
     tokenizer = load_text_tokenizer(run.folder, run.settings.data)
     model = build_language_model(run.settings.model.name, tokenizer.size, **run.settings.model.options)
     return LanguageRun(with_weights(model, run, device), tokenizer).from_run(run)

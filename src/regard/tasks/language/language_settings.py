@@ -17,7 +17,7 @@ Length = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class TextData(Section):
-    """The text files, and how they are tokenized and cut into batches.
+    """The settings [data] of a language model run: text files, and how they are tokenized and batched.
 
     train_file: the files of the training text, UTF-8, plain or gzip.
     valid_file: the files of the validation text.
@@ -25,11 +25,13 @@ class TextData(Section):
         without valid_file.
     layout: "documents" if each line is a text of its own; "continuous" if the lines are one continuous text.
     window: number of tokens of a continuous text that the model reads at once.
-    streams: a recurrent model reads a continuous text as this many parallel parts, and carries its state from
-        window to window.
-    lowercase: whether to lowercase the text.
-    tokenizer: unigram, bpe, word, character or closed-word. closed-word is for a text in which rare words are
-        already replaced by <unk>, as in Penn Treebank: its vocabulary has all words of the training text.
+    streams: number of parts into which a continuous text is divided for a recurrent model. The parts are
+        read in parallel, and the state is carried from window to window of a part.
+    lowercase: whether to convert the text to lower case.
+    tokenizer: "unigram", "bpe", "word", "character" or "closed-word". "closed-word" is for a text in which
+        rare words are already replaced by <unk>, as in Penn Treebank: its vocabulary has all words of the
+        training text.
+    vocab_size: maximum number of tokens of the tokenizer; by default, it depends on the kind of tokenizer.
     max_length: maximum number of tokens of a document; longer training documents are dropped.
     """
 
@@ -63,7 +65,7 @@ class LanguageModelSettings(ModelSettings):
 
 
 class LanguageTraining(Training):
-    """The training settings of a language model run. It has those of all tasks, and also:
+    """The settings [training] of a language model run: those of all tasks (see Training), and also:
 
     best: the metric that selects the best checkpoint.
     label_smoothing: weight of the uniform distribution in the target distribution of the loss.
@@ -74,7 +76,7 @@ class LanguageTraining(Training):
 
 
 class TextEvaluation(Section):
-    """How a model is evaluated on the validation text.
+    """The settings [evaluation] of a language model run: how the model is evaluated during training.
 
     window: number of tokens that are read at once; by default data.window, or data.max_length for documents.
     stride: number of tokens from the start of a window to the start of the next, by default half a window. A
@@ -90,7 +92,8 @@ class TextEvaluation(Section):
 
 
 TOKENS = ("data.lowercase", "data.tokenizer", "data.vocab_size")
-"""The settings that define the vocabulary. The weights of a run can only be used with its vocabulary."""
+"""The settings that define the vocabulary of the tokenizer. They cannot change when a run is resumed or when
+a model starts from the weights of another run, because the weights fit one vocabulary only."""
 
 FIXED = ("task", "model", *TOKENS, "data.layout", "data.streams")
 """The settings that cannot change when a run is resumed."""
@@ -130,6 +133,6 @@ class LanguageSettings(RunSettings):
 
 
 def is_recurrent(model: object) -> bool:
-    """Whether the model of this name is recurrent; False if the name is unknown."""
+    """Return whether a language model is recurrent. model: its name, for example "lstm"; False if unknown."""
     kind = LANGUAGE_MODELS.get(model) if isinstance(model, str) else None
     return kind is not None and kind.recurrent

@@ -108,7 +108,7 @@ class LanguageTask(RunTask):
     def _check_carried(self, processes: Processes) -> None:
         hint = 'set data.layout = "documents", or model.name = "transformer"'
         if processes.world > 1:
-            problem = "a recurrent state that is carried from batch to batch needs one process"
+            problem = "a recurrent state can be carried from batch to batch in one process only"
             raise ArgumentError(message(f"{processes.world} processes", problem, hint=hint))
         if self.settings.training.compile:
             problem = "a recurrent state that is carried from batch to batch cannot be compiled"
@@ -301,7 +301,11 @@ class LanguageTask(RunTask):
             self._state = State(before + batch.inputs.shape[1], state)
 
     def _sampled_loss(self, text: TextBatch, estimator: Reinforce) -> Loss:
-        """Return the loss of a model with hard attention, whose gradient is estimated by sampling keys."""
+        """Return the loss of a model with hard attention, with a gradient estimated from sampled keys.
+
+        text: a batch of text.
+        estimator: the estimator of the gradient, which also says how many samples each row has.
+        """
         repeated, smoothing = text.repeat(estimator.samples), self.settings.training.label_smoothing
 
         def row_losses() -> RowLosses:

@@ -34,9 +34,9 @@ This saves memory: with 8 heads and 2,048 tokens, all weights of a layer take 13
 TOP = 32
 
 LOGITS, WEIGHTS = 2**26, 2**20
-"""LOGITS: maximum number of logits (B T V) of a forward pass.
+"""Limits of one forward pass with B texts of T tokens and a vocabulary of V tokens, which bound its memory.
 
-WEIGHTS: maximum number of attention weights (B T T) of each head in a forward pass."""
+LOGITS: maximum number of logits, B T V. WEIGHTS: maximum number of attention weights of each head, B T T."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ class Generation:
     stop: stop strings. Generation ends at the first of them, which is not part of the text.
     look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
     stopping: a function that returns True when generation must end, for example after Ctrl-C.
-    on_text: a function that is called with each new piece of text. It needs a single prompt.
+    on_text: a function that is called with each new piece of text. It can only be used with a single prompt.
     tokens_per_batch: the maximum number of tokens of a batch: prompts and new tokens of all hypotheses.
     skip_invalid: whether a prompt that the model cannot read gives an empty continuation with the stop reason
         "prompt", instead of an error.
@@ -178,7 +178,7 @@ class TextGenerator:
         return iter(observe_in_batches(self.model, rows, options.look, "generate()"))
 
     def _text(self, prompt: list[int], hypothesis: Hypothesis, options: Generation) -> tuple[str, bool]:
-        """Return the text of a hypothesis, and whether it ends at a stop string."""
+        """Return the text of a hypothesis of the search, and whether it was ended by a stop string."""
         whole = continuation(self.tokenizer, prompt, hypothesis.output_tokens)
         text = before_stop(whole, options.stop)
         return text, len(text) < len(whole)

@@ -34,7 +34,7 @@ LAYERS = 24
 """Maximum number of attention layers that are drawn on a page."""
 
 NAMED = 5
-"""Number of unknown words that a note lists."""
+"""Maximum number of unknown words that unknown_note() lists."""
 
 _shortened = reprlib.Repr()
 _shortened.maxstring = 80
@@ -54,7 +54,7 @@ class TextResult:
     long: the attention for a text with more than 512 tokens, instead of `attention`: the 32 largest weights
         of each row, and a map in which each cell is the largest weight in a block of tokens.
     unknown: the words that the vocabulary does not cover.
-    notes: messages for the user.
+    notes: messages for the user, for example that all positions of the model are used.
     word_numbers: for each row of the attention, the index of its word; -1 for EOS.
     first_piece: the token before the text, "<s>", or "</s>" in continuous text.
     """

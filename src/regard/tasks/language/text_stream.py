@@ -15,7 +15,8 @@ from regard.errors import ArgumentError, message
 __all__ = ["StopCheck", "TextStream", "before_stop", "check_stop", "continuation"]
 
 CONTEXT = 8
-"""Tokens are decoded together with this many tokens before them, so that a space between them is kept."""
+"""Tokens are decoded together with this many tokens before them, so that a space before the first one is
+kept."""
 
 CHARACTER = 4
 """Maximum number of bytes of a character in UTF-8."""
@@ -132,10 +133,10 @@ class TextStream:
         self.kept, self.stopped = "", False
 
     def push(self, tokens: Sequence[int], *, last: bool = False) -> str:
-        """Return the text that is new since the last call.
+        """Return the text that is new since the last call of push().
 
         tokens: all tokens generated so far.
-        last: whether these are all tokens, so that all text is returned.
+        last: whether generation has ended, so that text that was held back is returned too.
         """
         whole = [*self.context, *tokens]
         old = self.tokenizer.decode(whole[self.first : self.read])

@@ -16,7 +16,8 @@ from regard.viewing import Picture, Seen, pooled
 __all__ = ["VIEW_OPTIONS", "LanguageView", "view_language"]
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = ("text",)
-"""The options of `regard view` for language models, besides the drawing options, which all tasks have."""
+"""The options of `regard view` for language models, besides the drawing options, which all tasks have; a str
+names an option that several commands share."""
 
 MATRIX = 256
 """Maximum number of tokens of a text that is drawn as a matrix with a row for each token.
@@ -29,7 +30,7 @@ LONGEST = 2048
 
 @dataclass(frozen=True, eq=False)
 class LanguageView(RunView):
-    """The self-attention of a language model over one text."""
+    """What `regard view` draws for a language model: the self-attention over one text."""
 
     def picture(self, options: ViewOptions) -> Picture:
         """Draw one view. A text of more than MATRIX tokens can only be drawn with the view "long".
@@ -66,7 +67,7 @@ def view_language(
     if not seen.sites and not seen.long:
         name = model.settings.model.name
         problem = f"the model {name} has no attention to view"
-        hint = "train a language model with attention: regard train --task language --model transformer"
+        hint = "choose a run of a model with attention, such as a transformer"
         raise ArgumentError(message(shown(run.folder), problem, hint=hint))
     return LanguageView(seen if seen.long or tokens <= MATRIX else _long(seen))
 

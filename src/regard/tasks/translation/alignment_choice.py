@@ -47,8 +47,10 @@ def choose_by_links(
 ) -> list[tuple[Choice, AlignmentScore]]:
     """Rank the choices of attention layer (site), head and step by their alignment error rate, lowest first.
 
-    sources, targets: the sentences of the pairs. 100 pairs are enough. Do not evaluate the alignments of the
+    translator: the model whose attention layers are ranked.
+    sources: the source sentences of the pairs. 100 pairs are enough. Do not evaluate the alignments of the
         chosen site, head and step on the same pairs.
+    targets: the target sentences of the pairs.
     gold: the gold alignment of each pair. Its links are between words, unless translator.unit is "character".
     """
     unit = "word" if translator.unit == "auto" else translator.unit
@@ -64,6 +66,8 @@ def choose_by_agreement(
 
     forward: translates sources to targets.
     backward: translates targets to sources.
+    sources: the source sentences of the pairs.
+    targets: the target sentences of the pairs.
     """
     ours = _all_alignments(forward, sources, targets)
     theirs = _all_alignments(backward, targets, sources)
@@ -151,7 +155,9 @@ def _at(matrix: Tensor, row: int, column: int) -> float:
 def write_choice(folder: str | Path, choice: Choice, why: str = "") -> None:
     """Save the choice of attention that word alignments of a run are computed from.
 
-    why: a text that says how it was chosen.
+    folder: the run folder.
+    choice: the attention layer (site), head and step.
+    why: how the choice was made, for example "by agreement with en-ko, 100 pairs: F1 71.2".
     """
     path = Path(folder) / CHOSEN
     content = {"site": choice.site, "head": choice.head, "shifted": choice.shifted, "why": why}

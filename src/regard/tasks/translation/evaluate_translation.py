@@ -86,7 +86,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     ),
     CommandOption(
         "--lowercase/--cased",
-        "Lowercase translations and references before scoring, or not.",
+        "Whether to lowercase translations and references before scoring.",
         kind=bool,
         shown_default="the setting of the run; without a run, --cased",
         panel=COUNTED,
@@ -109,7 +109,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     FAITHFULNESS,
     CommandOption(
         "--other",
-        "With --faithfulness: also measure how similar the attention weights of this other run are.",
+        "With --faithfulness: also compare the attention weights with those of this other run.",
         "RUN",
         Path,
     ),
@@ -150,12 +150,14 @@ class TranslationEvaluation:
 def evaluate_translation(
     task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
 ) -> TranslationEvaluation:
-    """Evaluate the translations of a run, or those in a file, against references; see RunTask.evaluate_run().
+    """Evaluate the translations of a run, or those in a file, against references.
 
+    task: the task class.
+    run: the run folder and the checkpoint to load, or None if --translations names a file.
     options: the values of EVALUATE_OPTIONS.
     """
     if options["other"] is not None and not options["faithfulness"]:
-        raise ArgumentError(message("--other", "it needs --faithfulness"))
+        raise ArgumentError(message("--other", "--other requires --faithfulness"))
     translations, page = options["translations"], options["page"]
     columns, fields = options["columns"] or "1,2", options["fields"] or "source,target"
     given = ReferenceOptions(**{name: options[name] for name in REFERENCES}, columns=columns, fields=fields)
@@ -194,7 +196,8 @@ class ReferenceOptions:
     """The options of `regard evaluate` that say where the reference translations are.
 
     The references are in parallel files (source, target), in files of sentence pairs (tsv or jsonl), or in a
-    split of the built-in corpus.
+    split of the built-in corpus. The fields are the values of the options with the same names; None if an
+    option is not used.
     """
 
     source: str | None
@@ -210,11 +213,11 @@ class ReferenceOptions:
 
     @property
     def rows(self) -> list[str]:
-        """The names of the files of pairs."""
+        """The files of sentence pairs: those of --tsv and --jsonl."""
         return [*(self.tsv or ()), *(self.jsonl or ())]
 
     def check(self, translations: str | None) -> None:
-        """Raise ArgumentError unless the references are named in one way only, with all files that it needs.
+        """Raise ArgumentError unless the options name the references in exactly one way, with all its files.
 
         translations: the value of --translations, the file to evaluate; None if a run is evaluated.
         """

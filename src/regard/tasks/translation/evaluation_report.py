@@ -42,7 +42,8 @@ __all__ = [
 ]
 
 AT_ONCE = 1024
-"""Number of pairs that are scored at once. It is limited because the attention of a batch is in memory."""
+"""Number of sentence pairs that are scored in one call. It is limited because their attention is in
+memory."""
 
 SPLITS = ("test", "long", "valid")
 
@@ -51,6 +52,7 @@ SPLITS = ("test", "long", "valid")
 class References:
     """Source sentences with one or more lists of reference translations, and gold alignments if known.
 
+    sources: the source sentences.
     references: lists of translations; each list has one translation for each source sentence.
     name: where the references come from, for example the name of a file.
     links: the gold alignment of each sentence pair.
@@ -219,7 +221,12 @@ def _read_lines(path: str) -> list[str]:
 
 
 def evaluate_file(path: str, references: References, options: EvaluationOptions) -> EvaluationReport:
-    """Score the translations in a file."""
+    """Score the translations in a file against references.
+
+    path: a file with one translation per line.
+    references: the source sentences and reference translations.
+    options: how the scores are computed.
+    """
     translations = _read_lines(path)
     scores = options.scores(translations, references.references)
     return EvaluationReport(f"{shown(path)} against {references.name}", len(translations), scores)

@@ -43,7 +43,8 @@ class Guide:
 
     links: the alignment of each training pair. A target word is supervised with its sure links, or with its
         possible links if it has no sure links. A target word without links is not supervised.
-    source, target: the tokenizers of the source and of the target.
+    source: the tokenizer of the source.
+    target: the tokenizer of the target.
 
     In the example, rows are the target tokens (c, b, EOS), and columns are the source tokens (a, b, c, EOS).
     A link is (source word, target word): the sure link is from a to b, the possible link is from c to c.

@@ -47,7 +47,9 @@ def translator_of(run: StoredRun, device: str, **options: Any) -> TranslationRun
     folder names. Without this file, they are computed from the site that was trained with guided alignment,
     or, if there is none, from all cross-attention.
 
-    options: further arguments of Translator, such as search.
+    run: the run folder with its settings and a checkpoint.
+    device: the device of the model, for example "cpu".
+    options: further arguments of Translator(), such as search.
     """
     folder, settings = run.folder, run.settings
     source, target = load_tokenizers(folder, settings.data)

@@ -194,7 +194,7 @@ def fit_to_text(given: Mapping[str, Any], pairs: Iterable[Any]) -> tuple[dict[st
 
 
 def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
-    """Choose the settings that the user has not set.
+    """Choose the settings of a translation run that the user has not set.
 
     given: the settings that the user has set.
     work: the amount of training data, and the device.
@@ -370,7 +370,12 @@ def _rate(family: Family, width: int, batch: int, steps: float) -> float:
 
 
 def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: float | None) -> str:
-    """Return the plan as a sentence. total, speed: in target tokens, as in the log of the run."""
+    """Return the plan as a sentence, for the log.
+
+    total: number of target tokens to train on.
+    epochs: number of epochs.
+    speed: training speed in target tokens per second, or None if it was not measured.
+    """
     model, training = settings["model"], settings["training"]
     size = ", ".join(f"{name} {model[name]}" for name in ("size", "width", "layers") if model.get(name))
     batch = f"{training.get('batch_tokens') or 0:,} tokens"

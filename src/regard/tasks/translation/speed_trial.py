@@ -79,8 +79,11 @@ def plan_run(
 ) -> Plan:
     """Choose the settings of a run that the user has not set. All processes get the same plan.
 
+    task: the task class.
     given: the settings so far; those of the section [data] are complete.
     corpus: the training data.
+    device: the device to train on, for example "cuda".
+    processes: the processes of distributed training.
     timed: measure the training speed even if the length of the run is set in steps or epochs.
     """
     shared: dict[str, Any] = {}

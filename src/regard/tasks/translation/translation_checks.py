@@ -18,14 +18,18 @@ PATHS = ("source", "target", "tsv", "jsonl", "valid_source", "valid_target", "va
 """The settings in [data] whose values are paths of data files."""
 
 TOKENS = ("lowercase", "tokenizer", "joint", "source_vocab_size", "target_vocab_size")
-"""The data settings that define the vocabulary. The weights of a run can only be used with its vocabulary."""
+"""The data settings that define the vocabularies of the tokenizers. They cannot change when a run is resumed
+or when a model starts from the weights of another run, because the weights fit one vocabulary only."""
 
 FIXED = ("task", "model", *(f"data.{name}" for name in TOKENS))
 """The settings that cannot change when a run is resumed."""
 
 
 def check_evaluation(how: Evaluating) -> None:
-    """Raise an error if an evaluation setting is invalid: before training, not at the first evaluation."""
+    """Raise an error if an evaluation setting is invalid, so that training does not stop at an evaluation.
+
+    how: the settings [evaluation].
+    """
     if how.tokenize not in TOKENIZERS:
         raise UnknownName("value of evaluation.tokenize:", how.tokenize, TOKENIZERS)
     bleu(["a"], ["a"], tokenize=how.tokenize, lowercase=how.lowercase)

@@ -48,8 +48,10 @@ HELD_OUT = 1000
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The training pairs and the validation pairs of a run.
+    """The sentence pairs of a translation run.
 
+    train: the training pairs.
+    valid: the validation pairs.
     notes: reports on the data, for the log.
     links: the alignment of each training pair; None if the data have no alignments.
     is_built_in: whether the pairs are from the built-in corpus.
@@ -78,8 +80,10 @@ class Corpus:
     """The data of a run: training and validation pairs as token ids, with the tokenizers.
 
     split: the pairs as text.
-    source, target: the tokenizers of the source and of the target.
-    train, valid: the pairs as token ids.
+    source: the tokenizer of the source.
+    target: the tokenizer of the target.
+    train: the training pairs as token ids.
+    valid: the validation pairs as token ids.
     """
 
     split: Split
@@ -90,7 +94,7 @@ class Corpus:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages about pairs with too many tokens."""
+        """Log messages with the numbers of pairs that were dropped or truncated, if there are any."""
         skipped, cut = self.train.skipped, self.valid.truncated
         dropped = [f"{skipped:,} training pairs are dropped: a side has too many tokens"] if skipped else []
         return (
@@ -105,7 +109,7 @@ class Corpus:
         """Encode the pairs with the tokenizers of the run folder; if it has none, train and save them first.
 
         cache: the folder that the encoded pairs are saved in. Default: cache_folder().
-        lines: maximum number of lines to train each tokenizer on.
+        lines: maximum number of lines to train each tokenizer on; None for all.
         """
         if not (folder / TOKENIZERS[0]).exists():
             with status("training tokenizers"), naming_place(VOCABULARY):
@@ -126,7 +130,7 @@ class Corpus:
 
 
 def status(text: str) -> AbstractContextManager[Any]:
-    """Return a context manager that shows this text and a spinner while its block runs, on a terminal."""
+    """Return a context manager that shows a text and a spinner on a terminal until its block ends."""
     console = Console(stderr=True)
     return console.status(text) if console.is_terminal else nullcontext()
 
@@ -225,7 +229,12 @@ def _choices(data: Data) -> Choices:
 
 
 def _places(data: Data, prefix: str, choices: Choices) -> dict[str, Any]:
-    """Return the arguments of read_pairs(). prefix: "" for the training files, "valid_" for validation."""
+    """Return the arguments of read_pairs() for the files of the settings.
+
+    data: the data settings.
+    prefix: "" for the training files, "valid_" for the validation files.
+    choices: what to do with pairs that have problems.
+    """
     arguments: dict[str, Any] = {
         name: getattr(data, prefix + name)
         for name in ("source", "target", "tsv", "jsonl")

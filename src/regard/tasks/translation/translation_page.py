@@ -12,7 +12,8 @@ from regard.viewing import Entry, save_page
 __all__ = ["TranslationPage", "describe_search"]
 
 MAX_ENTRIES = 300
-"""Maximum number of translations on a page. Each has a table of its attention, which makes browsers slow."""
+"""Maximum number of translations on a page. Each has a table of its attention; many tables make browsers
+slow."""
 
 
 class TranslationPage:
@@ -37,17 +38,17 @@ class TranslationPage:
 
     @property
     def enabled(self) -> bool:
-        """Whether a page is written."""
+        """Whether save() writes a page: False if `path` is None."""
         return self.path is not None
 
     def add(self, line: Scored, reference: str | None = None) -> None:
-        """Add a translation, unless the page is full."""
+        """Add a translation, unless the page has MAX_ENTRIES translations already."""
         self.lines += 1
         if self.enabled and len(self._entries) < MAX_ENTRIES:
             self._entries.append(line.entry(reference))
 
     def save(self, title: str, about: str = "") -> None:
-        """Write the page and report its path. If the page was full, report how many translations it shows."""
+        """Write the page and print its path; if some translations were left out, print how many it shows."""
         if self.path is None:
             return
         cut = f"the first {len(self._entries)} of {self.lines:,} lines" if self.lines > MAX_ENTRIES else ""

@@ -16,7 +16,12 @@ __all__ = ["load_translator", "train_translation"]
 
 
 def train_translation(settings: Mapping[str, Any], folder: str | Path, **options: Any) -> Outcome:
-    """Train a translator in a run folder. options: further arguments of train_run(), such as resume=True."""
+    """Train a translator in a run folder.
+
+    settings: the settings, by section: {"data": {"source": ["a.ko"], "target": ["a.en"]}}.
+    folder: the run folder.
+    options: further arguments of train_run(), such as resume=True.
+    """
     return train_run(TranslationTask, settings, folder, **options)
 
 

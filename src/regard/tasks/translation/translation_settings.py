@@ -33,7 +33,7 @@ def ways_named(data: Mapping[str, Any]) -> list[str]:
 
 
 class Data(Section):
-    """The data files, and how they are tokenized.
+    """The settings [data] of a translation run: files of sentence pairs, and how they are tokenized.
 
     The pairs are in parallel files (source, target), in TSV files (tsv, columns), in JSON lines files (jsonl,
     fields), or in the built-in corpus (built_in = "korean").
@@ -45,9 +45,9 @@ class Data(Section):
     held_out: number of training pairs that are held out for validation if there are no validation files.
     alignments: files with the alignments of the training pairs, in Pharaoh format.
     problems: what to do with pairs that have problems, e.g. {"invalid": "replace"} (see regard.data.Choices).
-    lowercase: whether to lowercase the text.
-    tokenizer: unigram, bpe, word or character.
-    source_vocab_size, target_vocab_size: vocabulary sizes.
+    lowercase: whether to convert the text to lower case.
+    tokenizer: "unigram", "bpe", "word" or "character".
+    source_vocab_size, target_vocab_size: maximum number of tokens of the source and of the target tokenizer.
     joint: whether source and target share one vocabulary.
     subword_sampling: strength of subword regularization (0 disables it).
     max_length: maximum number of tokens of each side; longer pairs are dropped.
@@ -107,7 +107,7 @@ class TranslationModel(ModelSettings):
 
 
 class TranslationTraining(Training):
-    """The training settings of a translation run. It has those of all tasks, and also:
+    """The settings [training] of a translation run: those of all tasks (see Training), and also:
 
     best: the metric that selects the best checkpoint.
     label_smoothing: weight of the uniform distribution in the target distribution of the loss.
@@ -122,11 +122,11 @@ class TranslationTraining(Training):
 
 
 class Evaluating(Section):
-    """How a model is evaluated during training.
+    """The settings [evaluation] of a translation run: how the model is evaluated during training.
 
-    sentences: number of sentences translated for BLEU, chrF and exact match.
+    sentences: maximum number of validation sentences to translate for BLEU, chrF and exact match.
     samples: number of translations that are printed, from short to long.
-    beam_size: beam size; 1 is greedy search.
+    beam_size: beam size of the search for these translations; 1 is greedy search.
     tokenize: the name of the tokenizer that sacreBLEU uses for BLEU.
     lowercase: whether to lowercase the text before it is scored.
     """

@@ -263,7 +263,7 @@ class TranslationTask(RunTask):
             yield self._sampled(batch, epoch) if self._lines is not None else batch
 
     def _sampled(self, batch: Batch, epoch: int) -> Batch:
-        """Return the batch with texts split into subwords at random, by seed, epoch and pair number."""
+        """Return the batch with its texts split into subwords at random, by seed, epoch and pair index."""
         assert self._lines is not None
         numbers, longest = batch.index.tolist(), self.settings.data.max_length
         sources, targets = [], []
@@ -322,7 +322,7 @@ class TranslationTask(RunTask):
         return Loss(total + training.guided_alignment * guided, {"loss": plain, "guided": guided.detach()})
 
     def _sampled_loss(self, pairs: Batch, estimator: Reinforce) -> Loss:
-        """Return the loss of a model with hard attention, whose gradient is estimated by sampling keys."""
+        """Return the loss of hard attention for a batch, with a gradient estimated from sampled keys."""
         repeated, training = pairs.repeat(estimator.samples), self.settings.training
 
         def row_losses() -> RowLosses:
@@ -407,7 +407,7 @@ class TranslationTask(RunTask):
 
 
 def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
-    """Return the indices of `count` texts of different lengths, from short to long (deterministic).
+    """Return the indices of `count` texts of different lengths, from short to long, always the same.
 
     The texts, sorted by length, are cut into `count` equal parts, and the middle text of each part is chosen.
     So unusually short and long texts are left out. In the example, texts of 2, 4 and 6 characters are chosen.
@@ -422,7 +422,7 @@ def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Sample:
-    """A translation to print with its reference, `wanted`.
+    """A translation of a validation sentence to print, with its reference, `wanted`.
 
     drawn: whether its attention is drawn if the output is a terminal.
     """

@@ -23,7 +23,8 @@ STEPS = "steps"
 OWN_VIEWS = MappingProxyType({STEPS: "how the weights are computed from the scores"})
 """Name of a view that only translation has -> its help text.
 
-It is not in VIEWS because it needs the model: it draws attention scores, which .seen files do not have."""
+It is not in VIEWS, because it requires the model: it draws attention scores, which .seen files do not
+have."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     "text",
@@ -37,10 +38,11 @@ VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     "greedy",
     "max_length",
 )
-"""The options of `regard view` for translation, besides the drawing options, which all tasks have."""
+"""The options of `regard view` for translation, besides the drawing options, which all tasks have; a str
+names an option that several commands share."""
 
 UNKNOWN = "<unk>"
-"""The unknown token."""
+"""The text of the token that stands for words outside the vocabulary."""
 
 SELF_VIEWS = ("self", "rollout")
 """The views that draw self-attention."""
@@ -76,7 +78,10 @@ def view_translation(
 ) -> TranslationView:
     """Translate one sentence, or score a translation of it, and record its attention.
 
+    task: the task class.
+    run: the run folder and the checkpoint to load.
     options: the values of VIEW_OPTIONS.
+    drawing: the drawing options, of which view, site, head and subwords are used here.
     """
     search = build_search(
         options["beam_size"],

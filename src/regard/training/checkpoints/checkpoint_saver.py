@@ -23,8 +23,11 @@ TASK = "task"
 
 
 class CheckpointSaver:
-    """Save the weights, the optimizer state, the moving average, the progress and the state of the log.
+    """Writes and loads checkpoints: weights, optimizer state, moving average, progress and log state.
 
+    checkpoints: the folder of checkpoints.
+    optimizer: the optimizer, whose state is saved.
+    log: the log, whose position in log.jsonl is saved.
     task: the task whose model is saved. The result of its state_tensors(), if it is not empty, is saved in
         the tensor file "task".
     average: the moving average of the weights, or None. With a moving average, the tensor file "weights" of a
@@ -45,14 +48,17 @@ class CheckpointSaver:
         self._tensors_step: int | None = None  # the last step whose tensors this process has saved
 
     def load(self, checkpoint: Checkpoint, state: Mapping[str, Any]) -> Progress:
-        """Load the weights, the moving average, the optimizer and task state; return the progress."""
+        """Load weights, moving average, optimizer and task state from a checkpoint; return the progress.
+
+        state: the content of state.json of the checkpoint.
+        """
         place = str(checkpoint.path / STATE)
         check_surroundings(state, place)
         averaged = checkpoint.tensors("weights")
         try:
             self.model.load_state_dict(checkpoint.tensors("raw") if checkpoint.has("raw") else averaged)
         except RuntimeError as error:
-            hint = "the settings of the model have changed; restore them, or start a new run"
+            hint = "restore the model settings with which the run was started, or start a new run"
             raise DataError(message(str(checkpoint.path), str(error).splitlines()[0], hint=hint)) from None
         if self.average is not None:
             self.average.load(averaged)
@@ -64,10 +70,11 @@ class CheckpointSaver:
         return progress
 
     def restore_log(self, checkpoint: Checkpoint, state: Mapping[str, Any], best_step: int) -> None:
-        """Restore the log to its state at a checkpoint.
+        """Restore the log to its state at a checkpoint, and log which checkpoints are damaged.
 
-        Then log which checkpoints are damaged, and mark the checkpoint of step `best_step` as the best,
-        if it exists.
+        checkpoint: the checkpoint from which the run is resumed.
+        state: the content of its state.json.
+        best_step: the step of the best checkpoint, which is marked as the best if it exists.
         """
         self.log.restore(state["log"].get("state"), str(checkpoint.path / STATE))
         self.log.rewind(state["log"]["position"])
@@ -79,7 +86,11 @@ class CheckpointSaver:
             )  # the process may have been killed before it marked the best checkpoint
 
     def write(self, progress: Progress, surroundings: Mapping[str, Any]) -> None:
-        """Write a checkpoint. If the tensors of this step are already saved, write only state.json."""
+        """Write a checkpoint. If the tensors of this step are already saved, write only state.json.
+
+        progress: the counters of the run.
+        surroundings: further values for state.json, such as the number of threads.
+        """
         log = {"position": self.log.position(), "state": self.log.state()}
         state = {**progress.written(), "log": log, **surroundings}
         if self.has_tensors(progress.step):  # the tensors have not changed since they were saved

@@ -23,7 +23,8 @@ NEVER = 2**62
 class SeedLog(Log):
     """The log of a run with one model per random seed: log.jsonl and the console have means over the seeds.
 
-    path, console: as for Log.
+    path: the file log.jsonl of the run; None writes no file.
+    console: where lines are printed. Default: standard output.
 
     Each seed also has a Log of its own, created by of_seed(), which writes to the folder of the seed and
     prints nothing. The record of an evaluation contains the mean of each score, its sample standard deviation
@@ -40,7 +41,10 @@ class SeedLog(Log):
     def of_seed(self, seed: int, path: Path, record: int, board: Path | None) -> Log:
         """Return a log for the model of one seed, which passes its losses and scores to this log.
 
-        record, board: as for Log.
+        seed: the seed.
+        path: the file log.jsonl of this seed.
+        record: number of steps between two training records in this file.
+        board: folder for TensorBoard files; None writes none.
         """
         log = _OfSeed(self, seed, path, record, board)
         self._logs[seed] = log

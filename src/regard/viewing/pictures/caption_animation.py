@@ -1,4 +1,4 @@
-"""caption_animation(): a frame for each word of a caption, with its map and the words so far."""
+"""caption_animation(): an animation of a caption, with the image and the attention of one word per frame."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ PIXELS = 4_000_000
 
 
 def caption_animation(seen: ImageAttention, seconds: float = 0.8) -> Picture:
-    """Draw an animation: the image, a frame for each word with its map, and the caption so far.
+    """Draw an animation of a caption: a frame for each word, in which the image is bright where it attends.
 
-    seen: the image, the words and their maps.
+    Below the image is the caption up to this word. The first frame is the image alone. All frames have the
+    same size.
+
+    seen: the image with its caption and the attention of each word.
     seconds: how long each frame is shown, from 0.05 to 60.
-
-    The first frame is the image without a map. All frames have the same size.
 
     >>> import numpy
     >>> image = numpy.full((8, 8, 3), 128, numpy.uint8)
@@ -63,7 +64,10 @@ def caption_animation(seen: ImageAttention, seconds: float = 0.8) -> Picture:
 
 
 def _placed(words: list[str], width: float) -> list[tuple[float, int, str]]:
-    """Return x, the number of the line, and the text of each word of a caption that is wrapped at `width`."""
+    """Wrap the words of a caption; return for each word x, the index of its line, and the word.
+
+    width: maximum width of a line, in points.
+    """
     places, x, line = [], 0.0, 0
     for word in words:
         wide = width_of(word, TEXT)
@@ -75,5 +79,8 @@ def _placed(words: list[str], width: float) -> list[tuple[float, int, str]]:
 
 
 def _reserve(canvas: Canvas, width: float, height: float) -> None:
-    """Extend the bounds of the canvas, so that every frame has the same size and its notes the same place."""
+    """Extend the bounds of a canvas to (width, height), so that all frames have the same size.
+
+    An invisible line at this point extends them. The notes are placed below.
+    """
     canvas.line(width, height, width, height, color="#ffffff", width=0.1)

@@ -1,7 +1,8 @@
-"""caption_panels(): an image, then the image once for each word of a caption, bright where the word attends.
+"""caption_panels(): an image, and a copy of it for each word of a caption, bright where the word attends.
 
-The layout is that of figures 2 and 5 of Xu et al. 2015: the map of a word is interpolated to the size of the
-image. Here the image is dimmed where the weight is 0, and the cell with the largest weight is outlined.
+The layout is that of figures 2 and 5 of Xu et al. 2015: the attention map of a word is interpolated to the
+size of the image. Here the image is dimmed where the weight is 0, and the cell with the largest weight is
+outlined.
 """
 
 from __future__ import annotations
@@ -22,19 +23,23 @@ from regard.viewing.terminal_image import terminal_caption
 __all__ = ["MARK", "SCALE_NOTE", "caption_panels", "outline", "panel_size", "shaded_image"]
 
 SIDE, NARROWEST, GAP, ACROSS = 118.0, 100.0, 12.0, 5
-"""SIDE: length of the longer side of a panel. NARROWEST: minimum width of a column of panels, so that a word
-and its weight fit. GAP: distance between panels. All in points. ACROSS: number of panels in a row."""
+"""Layout of the panels (the image, and a copy of it for each word). SIDE: length of the longer side of a
+panel.
+NARROWEST: minimum width of a column of panels, so that a word and its weight fit. GAP: distance between
+    panels. All
+in points. ACROSS: number of panels in a row."""
 
 LARGEST, SMALLEST, PIXELS = 256, 64, 1_000_000
-"""LARGEST: maximum number of pixels along a side of a panel. If the panels together would have more than
-PIXELS pixels, they get fewer pixels, but the longer side has at least SMALLEST pixels."""
+"""LARGEST: maximum width and height in pixels of a panel (the copy of the image for one word). If all panels
+together would have more than PIXELS pixels, they get fewer pixels, but the longer side has at least
+SMALLEST."""
 
 DIM, BRIGHT, GLOW = 0.3, 0.85, 0.15
 """A pixel of brightness p is drawn with brightness DIM * p where the weight is 0, and BRIGHT * p + GLOW where
 the weight is largest, so that the map is visible in black regions too."""
 
 MARK = "#f28e2b"
-"""The colour of the outline of the strongest cell."""
+"""The colour of the outline of the cell with the largest weight."""
 
 SCALE_NOTE = (
     "brightness: linear from weight 0 (dimmed) to the largest weight of the word, which is printed "
@@ -43,10 +48,10 @@ SCALE_NOTE = (
 
 
 def caption_panels(seen: ImageAttention, *, pixels: int = PIXELS) -> Picture:
-    """Draw an image and, for each word of its caption, the image with the map of the word over it.
+    """Draw an image and, for each word of its caption, a copy of the image that is bright where it attends.
 
-    seen: the image, the words and their maps.
-    pixels: maximum number of pixels of all panels together, which bounds the size of files.
+    seen: the image with its caption and the attention of each word.
+    pixels: maximum number of pixels of all copies together, which bounds the size of files.
 
     >>> image = numpy.full((32, 48, 3), 128, numpy.uint8)
     >>> seen = ImageAttention(image, ["a", "cat"], numpy.eye(2).reshape(2, 1, 2))
@@ -80,11 +85,11 @@ def caption_panels(seen: ImageAttention, *, pixels: int = PIXELS) -> Picture:
 
 
 class CaptionPicture(Picture):
-    """The panels of a caption. A GIF file contains the animation instead.
+    """A picture with a copy of the image for each word of a caption; as GIF, it is an animation instead.
 
-    canvas: the panels.
-    terminal: an object that rich can print.
-    animation: a function that draws the animation.
+    canvas: the drawing of all copies of the image.
+    terminal: what rich prints in a terminal.
+    animation: a function that returns the animation.
     """
 
     def __init__(self, canvas: Canvas, terminal: RenderableType, animation: Callable[[], Picture]):
@@ -97,9 +102,12 @@ class CaptionPicture(Picture):
 
 
 def panel_size(seen: ImageAttention, pixels: float) -> tuple[int, int]:
-    """Return height and width in pixels with which an image is drawn.
+    """Return the height and width in pixels with which an image is drawn.
 
-    pixels: maximum number of pixels. The result has at least as many pixels as the maps have cells.
+    There are at least as many rows and columns of pixels as of cells in the attention maps.
+
+    seen: the image with its caption and the attention of each word.
+    pixels: maximum number of pixels of the drawn image.
     """
     height, width = seen.image.shape[:2]
     sides = max(height, width), min(height, width)
@@ -110,7 +118,10 @@ def panel_size(seen: ImageAttention, pixels: float) -> tuple[int, int]:
 
 
 def shaded_image(image: NDArray[numpy.uint8], levels: NDArray[numpy.float64]) -> NDArray[numpy.uint8]:
-    """Return an image (H, W, 3) that is bright where the levels (h, w), from 0 to 1, are large; see DIM.
+    """Return a copy of an image, bright where attention weights are large and dimmed where they are 0.
+
+    image: uint8, (H, W, 3).
+    levels: (h, w), the attention weights divided by the largest of them; interpolated to H x W pixels.
 
     >>> white = numpy.full((1, 2, 3), 255, numpy.uint8)
     >>> shaded_image(white, numpy.array([[0.0, 1.0]]))[0, :, 0].tolist()
@@ -124,14 +135,18 @@ def shaded_image(image: NDArray[numpy.uint8], levels: NDArray[numpy.float64]) ->
 def outline(
     canvas: Canvas, seen: ImageAttention, word: int, x: float, y: float, width: float, height: float
 ) -> None:
-    """Outline the cell with the largest weight of a word, on an image drawn at (x, y) with this size.
+    """Outline the cell with the largest attention weight of a word, over an image drawn on a canvas.
 
-    Nothing is drawn if the map is nearly uniform.
+    Nothing is drawn if the weights of the word are nearly uniform; see ImageAttention.is_uniform().
+
+    seen: the image with its caption and the attention of each word.
+    word: index of the word, from 0.
+    x, y, width, height: left, top, width and height of the drawn image, in points.
     """
     if seen.is_uniform(word):
         return
     rows, columns = seen.weights.shape[1:]
-    # A grid of whole numbers of units in each cell gives the exact edges of the cell.
+    # With as many pixels as cells, box() returns the row and column of the cell and of the next cell.
     box = CellGrid(rows, columns, rows, columns).box(seen.strongest(word))
     left, right = (x + width * column / columns for column in (box.left, box.right))
     top, bottom = (y + height * row / rows for row in (box.top, box.bottom))
@@ -145,7 +160,7 @@ def outline(
 
 
 def _scale(canvas: Canvas, x: float, y: float) -> None:
-    """Add the scale of brightness, drawn over a grey image."""
+    """Draw the legend at (x, y): a grey bar whose brightness goes from weight 0 to the largest weight."""
     levels = numpy.linspace(0, 1, 24)[None]
     grey = numpy.full((1, 24, 3), 160, numpy.uint8)
     canvas.words(x, y, "0", 8, color=QUIET)

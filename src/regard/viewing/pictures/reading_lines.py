@@ -1,4 +1,4 @@
-"""reading(): draw how a text is read: one line per word, with the earlier words shaded by their weights."""
+"""reading(): draw how each word of a text attends to earlier words: one line per word, with shaded words."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ __all__ = ["reading"]
 def reading(
     weights: Any, words: Sequence[object], title: str = "", about: str = "", *, most: float | None = None
 ) -> Picture:
-    """Draw one line for each word of a text: the text up to this word, which has a frame.
+    """Draw how each word of a text attends to the words before it, as in figure 1 of Cheng et al. (2016).
 
-    Earlier words are shaded by the weights with which the framed word attends to them, as in figure 1 of
-    Cheng et al. (2016).
+    There is one line for each word. It shows the text up to this word, which is framed; earlier words are
+    shaded by the weights with which the framed word attends to them.
 
-    weights: (T, T). Row t has the weights of word t; weights after the diagonal must be 0.
-    words: T words.
+    weights: (T, T). Row t has the weights with which word t attends to words 0 to t; later weights must be 0.
+    words: the T words of the text.
+    title: text above the picture.
     about: a line below the title.
     most: the weight that is drawn darkest. Default: the largest weight.
 
@@ -51,8 +52,8 @@ def reading(
             if len(array) != array.shape[1]
             else "a word attends to later words"
         )
-        expected = "a square matrix, in which each word attends to earlier words only"
-        raise ArgumentError(message("reading()", problem, expected=expected, hint="view='matrix' draws it"))
+        expected = "a square matrix, in which no word attends to later words"
+        raise ArgumentError(message("reading()", problem, expected=expected, hint="use view='matrix'"))
     names, scale = [label(each) for each in words], darkest or 1.0
     canvas, top = Canvas(label(title, 90) or "How the text is read"), 0.0
     for number in range(len(names)):
@@ -64,7 +65,12 @@ def reading(
 
 
 def _line(canvas: Canvas, y: float, words: Sequence[str], levels: NDArray[numpy.floating]) -> float:
-    """Draw words from (0, y), the last one with a frame, wrapped at WIDE points. Return the height."""
+    """Draw words beginning at (0, y), the last one with a frame; return the height of the drawing in points.
+
+    Words are wrapped at the width WIDE.
+
+    levels: the weight of each word divided by the largest weight; words are shaded by it.
+    """
     left, top = 0.0, y
     for number, word in enumerate(words):
         width, level = round(width_of(word, SIZE) + 2 * PAD), float(levels[number])
@@ -81,7 +87,15 @@ def _line(canvas: Canvas, y: float, words: Sequence[str], levels: NDArray[numpy.
 
 @dataclass(frozen=True, eq=False)
 class Readings(Drawing):
-    """The lines of reading() for the terminal. If it has no colours, numbers show the weights."""
+    """The result of reading() for the terminal: one line for each word, with earlier words shaded.
+
+    If the terminal has no colours, weights of 0.05 or more are printed as numbers.
+
+    weights: (T, T), row t has the weights of word t.
+    words: the T words.
+    title: text above the lines.
+    most: the weight that is drawn darkest.
+    """
 
     weights: NDArray[numpy.float64]
     words: tuple[str, ...]
