@@ -79,9 +79,9 @@ TARGETS = {
 BASELINES = ("lstm", "gru")
 SEQUENCES = 256
 ABOUT = """\
-Median bits per sequence over the seeds [smallest to largest], of {count} sequences of each size; the last
-checkpoint. below: number of seeds whose bits are below the target of this size. failed: number of seeds that
-ended with NaN or infinity.
+Median bits per sequence over the seeds [smallest to largest], of {count} sequences of each size; the
+checkpoint with the fewest bits on the validation sequences. below: number of seeds whose bits are below the
+target of this size. failed: number of seeds that ended with NaN or infinity.
 """
 
 
@@ -116,7 +116,7 @@ def parameters(data: Mapping[str, Any], model: Mapping[str, Any]) -> int:
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """Train all seeds of a recipe and a variant, and evaluate the last checkpoint of each."""
+    """Train all seeds of a recipe and a variant, and evaluate the best checkpoint of each."""
     assert isinstance(job, SeedsJob)
     progress: Progress = train_job(job)
     failed = failures_of(job.folder)
@@ -125,7 +125,7 @@ def measure(job: Job) -> dict[str, Any]:
     for seed in job.seeds:
         if seed in failed:
             continue
-        run = regard.load(job.folder, seed=seed, checkpoint="latest", device=job.device)
+        run = regard.load(job.folder, seed=seed, device=job.device)
         source = SequenceSource(run.settings.data)
         seeds[str(seed)] = _bits(run, source)
     assert run is not None, "every seed has failed"

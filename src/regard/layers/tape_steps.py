@@ -16,7 +16,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.layers.tape_heads import MOST_BETA, MOST_GAMMA, SMALLEST, HeadLayout, HeadParts, around
+from regard.layers.tape_buffers import (
+    Activations,
+    Saved,
+    activations,
+    each_step,
+    flat,
+    sharpness_limits,
+    step_views,
+)
+from regard.layers.tape_heads import SMALLEST, HeadLayout, HeadParts, around
 
 __all__ = ["MachineSteps", "machine_steps"]
 
@@ -105,7 +114,7 @@ class _StepsBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(layout: HeadLayout, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return _backward(layout, tensors[:5], tensors[5:13], _Saved(*tensors[13:]))
+        return _backward(layout, tensors[:5], tensors[5:13], Saved(*tensors[13:]))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -119,85 +128,6 @@ class _StepsBackward(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
         outputs = _StepsBackward.apply(*_merged(in_dims, args, info.batch_size))
         return tuple(each.unflatten(0, (info.batch_size, -1)) for each in outputs), (0,) * len(outputs)
-
-
-class _Saved(NamedTuple):
-    """The buffers of the forward pass, each (Z, T, B, ...), so that vmap can split its first dimension.
-
-    gates: the activations of the LSTM, G columns (0 for a tanh layer).
-    cells: c_t. hidden: h_t. reads: r_t.
-    parts: the head parameters after their activations, P columns.
-    lengths: |M(i)| before the step, N columns.
-    scores, content: beta K[k, M(i)] and w_c. gated: w_g. logs: log(w~ + SMALLEST). weights: w.
-    memory: M before each step, and after the last one: (Z, T + 1, B, N, M).
-    """
-
-    gates: Tensor
-    cells: Tensor
-    hidden: Tensor
-    reads: Tensor
-    parts: Tensor
-    lengths: Tensor
-    scores: Tensor
-    content: Tensor
-    gated: Tensor
-    logs: Tensor
-    weights: Tensor
-    memory: Tensor
-
-
-CONTROLLER_BUFFERS = 5
-"""The first buffers, which are used with weights of each model, keep the dimensions Z and B."""
-
-
-def _views(buffers: Sequence[Tensor]) -> list[_Saved]:
-    """Return the views of each step: (Z, B, ...) for the controller, (E, ...) for the tape, E = Z * B.
-
-    buffers: T first. One unbind() is faster than a slice at each step.
-    """
-    flat = [each if place < CONTROLLER_BUFFERS else each.flatten(1, 2) for place, each in enumerate(buffers)]
-    return [_Saved(*row) for row in zip(*(each.unbind(0) for each in flat), strict=False)]
-
-
-def _each_step(layout: HeadLayout, values_TZBP: Tensor) -> list[HeadParts]:
-    """Return the head parameters of each step, (E, ...), as views."""
-    parts, steps = layout.parts(values_TZBP.flatten(1, 2)), len(values_TZBP)
-    columns = [[None] * steps if each is None else each.unbind(0) for each in parts]
-    return [HeadParts(*row) for row in zip(*columns, strict=True)]
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """Merge the dimensions Z and B of (Z, B, ...) without a copy where the strides allow it."""
-    return tensor.flatten(0, 1)
-
-
-class _Activations(NamedTuple):
-    """Views of head parameters with equal activations, for each step: (Z, B, ...).
-
-    sharp: beta and gamma. opened: e and g. shift: s, with the shifts as the last dimension.
-    """
-
-    add: tuple[Tensor, ...]
-    opened: tuple[Tensor, ...]
-    sharp: tuple[Tensor, ...]
-    shift: tuple[Tensor, ...]
-
-
-def _activations(layout: HeadLayout, values_TZBP: Tensor) -> _Activations:
-    places = layout.slices
-    opened = slice(places["erase"].start, places["gate"].stop)
-    sharp = slice(places["beta"].start, places["gamma"].stop)
-    shift = values_TZBP[..., places["shift"]].unflatten(-1, (-1, layout.shifts))
-    plain = (values_TZBP[..., each] for each in (places["add"], opened, sharp))
-    return _Activations(*(each.unbind(0) for each in (*plain, shift)))
-
-
-def _limits(layout: HeadLayout, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what is added to softplus for beta and gamma, and their upper limits."""
-    heads = layout.heads
-    kinds = ((0.0, MOST_BETA),) * layout.content + ((1.0, MOST_GAMMA),) * layout.location
-    offset, most = (torch.cat([like.new_full((heads,), kind[place]) for kind in kinds]) for place in (0, 1))
-    return offset, most
 
 
 def _forward(
@@ -216,7 +146,7 @@ def _forward(
     def buffer(*sizes: int) -> Tensor:
         return inputs.new_empty(*shape, *sizes)
 
-    saved = _Saved(
+    saved = Saved(
         buffer(gates if lstm else 0),
         buffer(width if lstm else 0),
         buffer(width),
@@ -230,11 +160,11 @@ def _forward(
         buffer(heads, slots),
         inputs.new_empty(steps + 1, models, batch, slots, layout.width),
     )
-    bias_Z1P, limits = head_bias[:, None], _limits(layout, inputs)
-    rows, all_parts = _views(saved), _each_step(layout, saved.parts)
-    active, inputs_T = _activations(layout, saved.parts), inputs.unbind(2)
-    memories, weights_EHN = saved.memory.flatten(1, 2).unbind(0), _flat(weights_ZBHN)
-    memories[0].copy_(_flat(memory_ZBNM))
+    bias_Z1P, limits = head_bias[:, None], sharpness_limits(layout, inputs)
+    rows, all_parts = step_views(saved), each_step(layout, saved.parts)
+    active, inputs_T = activations(layout, saved.parts), inputs.unbind(2)
+    memories, weights_EHN = saved.memory.flatten(1, 2).unbind(0), flat(weights_ZBHN)
+    memories[0].copy_(flat(memory_ZBNM))
     for t, (row, parts) in enumerate(zip(rows, all_parts, strict=True)):
         joined = torch.cat((read_ZBR, hidden_ZBC), -1) if lstm else read_ZBR
         opened_ZBG = torch.baddbmm(inputs_T[t], joined, recurrent)
@@ -268,7 +198,7 @@ def _lstm_cell(opened: Tensor, before: Tensor, gates: Tensor, cell: Tensor, hidd
     return cell
 
 
-def _activate(layout: HeadLayout, active: _Activations, t: int, limits: tuple[Tensor, Tensor]) -> None:
+def _activate(layout: HeadLayout, active: Activations, t: int, limits: tuple[Tensor, Tensor]) -> None:
     """Apply the activation functions to the head parameters of step t, in place."""
     active.add[t].tanh_()
     active.opened[t].sigmoid_()
@@ -280,7 +210,7 @@ def _activate(layout: HeadLayout, active: _Activations, t: int, limits: tuple[Te
         active.shift[t].copy_(active.shift[t].softmax(-1))
 
 
-def _address(layout: HeadLayout, parts: HeadParts, before_EHN: Tensor, row: _Saved) -> Tensor:
+def _address(layout: HeadLayout, parts: HeadParts, before_EHN: Tensor, row: Saved) -> Tensor:
     """Compute the weights of all heads at one step, and write the buffers; E = Z * B tapes."""
     if parts.key is not None and parts.beta is not None:
         torch.linalg.vector_norm(row.memory, dim=-1, out=row.lengths)
@@ -326,30 +256,37 @@ def _write(
 
 
 def _backward(
-    layout: HeadLayout, gradients: Sequence[Tensor], inputs: Sequence[Tensor], buffers: _Saved
+    layout: HeadLayout, gradients: Sequence[Tensor], inputs: Sequence[Tensor], buffers: Saved
 ) -> tuple[Tensor, ...]:
     """Return the gradients of inputs, recurrent, to_heads, head_bias and of the initial state."""
     recurrent, to_heads, _, hidden0, cell0, read0, weights0, _ = inputs
-    saved = _Saved(*(each.movedim(1, 0) for each in buffers))  # T first
+    saved = Saved(*(each.movedim(1, 0) for each in buffers))  # T first
     dhidden_ZBTC, dreads_ZBTR, dcell, dweights_ZBHN, dmemory_ZBNM = gradients
     steps, models, batch, width = saved.hidden.shape
     lstm, columns = saved.gates.shape[-1] > 0, saved.reads.shape[-1]
     dinputs_TZBG = saved.hidden.new_empty(steps, models, batch, recurrent.shape[-1])
     dparts_TZBP = torch.empty_like(saved.parts, memory_format=torch.contiguous_format)
     dhidden, dread = torch.zeros_like(hidden0), torch.zeros_like(read0)
-    dweights, dmemory = _flat(dweights_ZBHN), _flat(dmemory_ZBNM)
+    dweights, dmemory = flat(dweights_ZBHN), flat(dmemory_ZBNM)
     to_recurrent, from_heads = recurrent.transpose(1, 2), to_heads.transpose(1, 2)
-    rows, all_parts, all_dparts = _views(saved), *(_each_step(layout, x) for x in (saved.parts, dparts_TZBP))
-    values, dvalues = (_activations(layout, each) for each in (saved.parts, dparts_TZBP))
-    limits, dreads_T, dhidden_T = _limits(layout, hidden0), dreads_ZBTR.unbind(2), dhidden_ZBTC.unbind(2)
+    rows, all_parts, all_dparts = (
+        step_views(saved),
+        *(each_step(layout, x) for x in (saved.parts, dparts_TZBP)),
+    )
+    values, dvalues = (activations(layout, each) for each in (saved.parts, dparts_TZBP))
+    limits, dreads_T, dhidden_T = (
+        sharpness_limits(layout, hidden0),
+        dreads_ZBTR.unbind(2),
+        dhidden_ZBTC.unbind(2),
+    )
     for t in reversed(range(steps)):
         row, parts, dparts = rows[t], all_parts[t], all_dparts[t]
         dwrites, dmemory = _write_backward(layout, parts, dparts, row.weights, row.memory, dmemory)
-        dread_EHM = _flat(dread + dreads_T[t]).unflatten(-1, (layout.reads, layout.width))
+        dread_EHM = flat(dread + dreads_T[t]).unflatten(-1, (layout.reads, layout.width))
         dreads = torch.bmm(dread_EHM, row.memory.transpose(1, 2))
         dmemory.baddbmm_(row.weights[:, : layout.reads].transpose(1, 2), dread_EHM)
         dweights = dweights + torch.cat((dreads, dwrites), 1)
-        before = rows[t - 1].weights if t else _flat(weights0)
+        before = rows[t - 1].weights if t else flat(weights0)
         dweights = _address_backward(layout, parts, dparts, before, row, dweights, dmemory)
         _activate_backward(layout, values, dvalues, t, limits)
         dhidden = torch.baddbmm(dhidden + dhidden_T[t], dparts_TZBP[t], from_heads)
@@ -405,7 +342,7 @@ def _address_backward(
     parts: HeadParts,
     dparts: HeadParts,
     before_EHN: Tensor,
-    row: _Saved,
+    row: Saved,
     dweights: Tensor,
     dmemory: Tensor,
 ) -> Tensor:
@@ -445,7 +382,7 @@ def _address_backward(
 
 
 def _activate_backward(
-    layout: HeadLayout, values: _Activations, dvalues: _Activations, t: int, limits: tuple[Tensor, Tensor]
+    layout: HeadLayout, values: Activations, dvalues: Activations, t: int, limits: tuple[Tensor, Tensor]
 ) -> None:
     """Backward pass of _activate(), in place: from the gradients of its results to those of its arguments."""
     add, opened, sharp = values.add[t], values.opened[t], values.sharp[t]

@@ -28,6 +28,10 @@ STEPS = {
 }
 """The default number of steps of a run, by task."""
 
+BETA2 = {"associative-recall": 0.999, "overwrite": 0.999}
+"""The default of training.beta2 for tasks that look something up. They converge in fewer steps with it. For
+the other tasks, it makes training less stable."""
+
 
 def plan_algorithms(
     task: type[RunTask],
@@ -43,12 +47,14 @@ def plan_algorithms(
     given: the settings that are known so far.
     timed: measure the training speed, for an estimate, even if the run has no budget in minutes.
     """
-    training, length = given.get("training", {}), {}
+    training, chosen_values = given.get("training", {}), dict[str, Any]()
+    if corpus.task.name in BETA2 and training.get("beta2") is None:
+        chosen_values["beta2"] = BETA2[corpus.task.name]
     minutes, steps = training.get("minutes"), training.get("steps")
     if minutes is None and steps is None and training.get("epochs") is None:
         steps = STEPS[corpus.task.name]
-        length = {"steps": steps}
-    settings = merged(given, {"training": length})
+        chosen_values["steps"] = steps
+    settings = merged(given, {"training": chosen_values})
     chosen = build(task.settings_type, settings, "the settings")
     size, rate = chosen.training.batch_size, chosen.training.learning_rate
     speed = None

@@ -79,7 +79,6 @@ class AlgorithmsTraining(Training):
     batch_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = 16
     weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    beta2: Annotated[float, Field(gt=0, lt=1)] = 0.999
     max_grad_norm: Annotated[float, Field(ge=0)] = 0.1
     warmup_steps: Annotated[int, Field(ge=0, le=2**63 - 1)] = 100
     learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 1e-3
