@@ -100,7 +100,8 @@ def test_split_names_lowercase_and_every_caption_is_a_sample(files: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("model", "training"), [({}, {"doubly_stochastic": 1.0}), (HARD, REINFORCE), ({"select": "none"}, {})]
+    ("model", "training"),
+    [({}, {"doubly_stochastic": 1.0, "word_noise": 0.5}), (HARD, REINFORCE), ({"select": "none"}, {})],
 )
 def test_killed_run_resumes_with_the_same_bits(tmp_path: Path, files: Path, model, training, monkeypatch):
     data = {"crop_margin": 2, "flip": True}
@@ -134,6 +135,27 @@ def test_loss_adds_the_doubly_stochastic_penalty(tmp_path: Path):
     torch.testing.assert_close(loss.shown["loss"], plain.detach() * task.count(batch))
     torch.testing.assert_close(loss.total, plain * task.count(batch) + 0.5 * penalty)
     torch.testing.assert_close(task.loss(batch.padded_to(11, 0, 14)).total, loss.total)
+
+
+@pytest.mark.parametrize("sections", [{}, {"model": HARD, "training": REINFORCE}])
+def test_word_noise_changes_the_words_read_in_training_only(tmp_path: Path, monkeypatch, sections):
+    task = made(merged(small(training={"word_noise": 0.9}), sections), tmp_path)
+    batch, read = next(iter(task.batches(0))), []
+    step = task.model.step
+    monkeypatch.setattr(
+        task.model, "step", lambda state, tokens, encoded: _kept(read, step, state, tokens, encoded)
+    )
+    task.loss(batch)
+    task.model.eval()
+    task.loss(batch)
+    noised, plain = read
+    assert torch.equal(plain, batch.inputs) and not torch.equal(noised[: len(plain)], plain)
+    assert torch.equal(noised < 4, plain.repeat_interleave(len(noised) // len(plain), 0) < 4)
+
+
+def _kept(read: list[torch.Tensor], step: Any, state: Any, tokens: torch.Tensor, encoded: Any) -> Any:
+    read.append(tokens)
+    return step(state, tokens, encoded)
 
 
 def test_hard_loss_logs_the_bound_and_encodes_each_image_once(tmp_path: Path, monkeypatch):
@@ -174,10 +196,23 @@ def test_evaluation_of_a_file_and_faithfulness(files: Path, tmp_path: Path):
     options = _options(test_file=[str(files / "captions.tsv")], split="dev", faithfulness=True)
     report = CaptioningTask.evaluate_run(ChosenRun(tmp_path / "run", device="cpu"), options)
     assert report.images == 2 and report.exact is None and report.erasure is not None
+    lines = [{"image": f"{number}.png", "captions": ["a dog"]} for number in range(3)]
+    path = tmp_path / "test.captions"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    options = _options(jsonl=[str(path)], images=str(files))
+    assert CaptioningTask.evaluate_run(ChosenRun(tmp_path / "run", device="cpu"), options).images == 3
 
 
 def _options(**changes: Any) -> dict[str, Any]:
-    usual = {"test_file": None, "images": None, "split": None, "pictures": 2, "page": None}
+    usual = {
+        "test_file": None,
+        "tsv": None,
+        "jsonl": None,
+        "images": None,
+        "split": None,
+        "pictures": 2,
+        "page": None,
+    }
     usual |= {"faithfulness": False, "beam_size": None, "length_penalty": None, "greedy": True}
     return {**usual, "max_length": 5, **changes}
 
@@ -297,6 +332,7 @@ def test_images_without_a_caption_are_counted(files: Path, tmp_path: Path):
         ({"model": {"encoder_options": {"stages": 6}}}, "1 x 1"),
         ({"model": {"select": "none"}, "training": {"doubly_stochastic": 1.0}}, "doubly_stochastic"),
         ({"model": HARD}, "estimator"),
+        ({"training": {"word_noise": 1.0}}, "word_noise"),
         ({"model": {"name": "other"}}, "captioner"),
         ({"data": {"images": ["nowhere"], "built_in": None, "train_file": ["a.tsv"]}}, "nowhere"),
     ],

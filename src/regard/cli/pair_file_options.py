@@ -28,9 +28,9 @@ TRAIN_FILES = {
     "--train-file": "Language models: text file. Classification: file with labelled texts (.tsv or "
     ".jsonl). Captioning: file with captions (.tsv, .jsonl or .json). May be repeated.",
     "--tsv": "TSV file (see --columns). Translation: sentence pairs, instead of --source and --target. "
-    "Classification: labelled texts. May be repeated.",
+    "Classification: labelled texts. Captioning: images and captions. May be repeated.",
     "--jsonl": "JSON lines file (see --fields). Translation: sentence pairs, instead of --source and "
-    "--target. Classification: labelled texts. May be repeated.",
+    "--target. Classification: labelled texts. Captioning: images and captions. May be repeated.",
     "--columns": "The columns of --tsv: numbers (the first column is 1) or names from the header line. "
     "Translation: source,target. Classification: label,text or, for pairs of texts, label,text,second.",
     "--fields": "The fields of --jsonl: names, in the order of --columns. a.b is the field b inside the "

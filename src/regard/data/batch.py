@@ -51,12 +51,12 @@ class Batch(BatchRows):
 
     @property
     def inputs(self) -> Tensor:
-        """Decoder input for teacher forcing, (B, T): the target without its last token."""
+        """Decoder input for teacher forcing, (B, T): `target` without its last column."""
         return self.target[:, :-1]
 
     @property
     def labels(self) -> Tensor:
-        """Tokens to predict, (B, T): the target without BOS, padded with PAD."""
+        """Tokens to predict, (B, T): `target` without its first column, BOS."""
         return self.target[:, 1:]
 
     @classmethod
@@ -86,9 +86,14 @@ class Batch(BatchRows):
         )
 
     def padded_to(self, rows: int, source_length: int, target_length: int) -> Batch:
-        """Pad the sources to S = source_length, the targets to T = target_length, and the batch to more rows.
+        """Return a copy that is padded to a given batch size and to given lengths.
 
-        The source of an added row is only EOS. Its labels are PAD, so that it does not count in the loss.
+        rows: number of rows of the copy. The source of an added row is only EOS. Its labels are PAD, so that
+            it does not count in the loss.
+        source_length: number of tokens of each source in the copy, including EOS and padding.
+        target_length: number of tokens of each target in the copy, including EOS and padding but not BOS.
+
+        In the example, a batch of 1 row is padded to 2 rows, and its target from 2 tokens to 3.
 
         >>> Batch.collate([[7]], [[5]]).padded_to(2, 3, 3).target
         tensor([[2, 5, 3, 0],

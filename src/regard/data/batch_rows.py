@@ -33,7 +33,7 @@ class BatchRows:
     """
 
     def to(self, device: torch.device | str) -> Self:
-        """Return a copy with all tensors on another device."""
+        """Return a copy with all tensors on `device`."""
         # A non-blocking copy to the CPU could be read before it is complete.
         non_blocking = torch.device(device).type != "cpu"
         return self._map(
@@ -41,7 +41,10 @@ class BatchRows:
         )
 
     def select(self, rows: Tensor | slice) -> Self:
-        """Select rows by index (B',), with repetition allowed, or by a slice."""
+        """Return a copy with only some rows.
+
+        rows: the indices of the rows, (B',), in which an index may occur more than once; or a slice.
+        """
         if isinstance(rows, slice):
             return self._map(
                 lambda tensor: tensor[rows], lambda memory: memory.reorder(_rows_of(memory)[rows])
@@ -52,7 +55,7 @@ class BatchRows:
         )
 
     def repeat(self, count: int) -> Self:
-        """Repeat each row `count` times: row r of the result is row r // count."""
+        """Return a copy with each row `count` times: its row r is row r // count of this object."""
         return self._map(
             lambda tensor: tensor.repeat_interleave(count, 0),
             lambda memory: memory.reorder(_rows_of(memory).repeat_interleave(count)),
@@ -63,9 +66,10 @@ class BatchRows:
         return self._map(Tensor.detach, Memory.detach)
 
     def add_rows(self, count: int) -> Self:
-        """Append `count` rows of zeros to every tensor. Raises TypeError if a field has a regard.Memory.
+        """Return a copy with `count` rows of zeros appended to every tensor.
 
-        If 0 is not the right value for a field, change the result with dataclasses.replace().
+        If 0 is not the right value for a field, change the result with dataclasses.replace(). Raises
+        TypeError if a field has a regard.Memory.
         """
 
         def refuse(memory: Memory) -> Memory:
@@ -76,11 +80,10 @@ class BatchRows:
         )
 
     def named_tensors(self) -> dict[str, Tensor]:
-        """Return the fields with tensors and numbers as a dict of tensors, which can be saved in a file.
+        """Return a dict from the name of a field to its tensor, which can be saved in a file.
 
-        from_tensors() reads the dict.
-
-        A number becomes a 0-dimensional tensor. Fields with other values are left out.
+        A field with a number becomes a 0-dimensional tensor. Fields with values of other types are left out.
+        from_tensors() creates an object from the dict.
         """
         named = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         kinds = Tensor | bool | int | float
@@ -88,7 +91,10 @@ class BatchRows:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """Create a batch from the result of named_tensors(). Tensors with other names are ignored."""
+        """Create an object of this class from the result of named_tensors().
+
+        Tensors whose name is not the name of a field are ignored. A 0-dimensional tensor becomes a number.
+        """
         known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
         values = {name: value if value.dim() else value.item() for name, value in tensors.items()}
         return cls(**{name: value for name, value in values.items() if name in known})

@@ -39,7 +39,7 @@ class Plan(NamedTuple):
     ends: NDArray[numpy.int64]
 
     def rows(self, batch: int) -> NDArray[numpy.int32]:
-        """Return the indices in the data of the samples in a batch."""
+        """Return the samples in batch number `batch`, as indices into the data."""
         return self.order[self.begins[batch] : self.ends[batch]]
 
 
@@ -185,7 +185,7 @@ class Batches:
         return numpy.argsort(key, kind="stable")
 
     def _cuts(self, costs: NDArray[numpy.int32]) -> list[int]:
-        """Divide samples into batches and return the end index of each batch.
+        """Divide samples into batches. Return, for each batch, the index of the first sample after it.
 
         costs: the cost of each sample, see _costs(), in ascending order.
         """

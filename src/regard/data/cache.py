@@ -189,10 +189,12 @@ def _chunks(pairs: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _publish(part: Path, place: Path, key: str) -> None:
-    """Rename the folder `part`, which holds a new cache with the key `key`, to `place`.
+    """Move a new cache, which is complete, from the folder `part` to the folder `place`.
 
-    If `place` already exists and is valid, another process wrote it, and it is kept. If it is damaged, it is
-    replaced.
+    key: the key of the cache, a hash of the text, the tokenizers and the settings.
+
+    If `place` already exists and is a valid cache with this key, another process wrote it: nothing is moved.
+    If `place` is a damaged cache, it is replaced.
     """
     if os.path.lexists(place):
         try:
@@ -221,7 +223,7 @@ def _remove(path: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete unfinished caches in `folder` that are older than LEFT_OVER."""
+    """Delete unfinished caches in `folder` that were last changed more than LEFT_OVER seconds ago."""
     for path in folder.glob(".*.part"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.lstat().st_mtime > LEFT_OVER:

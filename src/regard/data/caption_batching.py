@@ -44,7 +44,10 @@ class EncodedCaptions:
         return len(self.image_rows)
 
     def of_image(self, row: int) -> list[list[int]]:
-        """Return the token ids of each caption of one image. row: index of the image, from 0."""
+        """Return the captions of one image, each as a list of token ids.
+
+        row: index of the image, from 0.
+        """
         return [
             self.captions.at(each).tolist() for each in numpy.flatnonzero(self.image_rows == row).tolist()
         ]

@@ -96,7 +96,10 @@ class Labels:
         return found
 
     def listed(self) -> str:
-        """Return the labels as text for a message, at most LISTED of them."""
+        """Return the labels as text for a message, for example "neg, pos".
+
+        If there are more than LISTED labels, the text ends for example with " and 40 more".
+        """
         names = [printable(name)[:80] for name in self.names[:LISTED]]
         more = f" and {len(self) - LISTED} more" if len(self) > LISTED else ""
         return ", ".join(names) + more
@@ -170,21 +173,24 @@ class ClassBalance:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The fraction of the texts that belong to each class."""
+        """For each class, the fraction of the texts that belong to it, from 0 to 1."""
         total = sum(self.counts)
         return tuple(count / total if total else 0.0 for count in self.counts)
 
     @property
     def majority(self) -> float:
-        """The share of the most frequent class: the accuracy of always predicting this class."""
+        """The fraction of the texts that belong to the most frequent class.
+
+        This is the accuracy of a classifier that always predicts this class.
+        """
         return max(self.shares)
 
     def weights(self, kind: str = "balanced") -> Tensor:
-        """Return the class weights for the loss, (C,); see class_weights()."""
+        """Return the weight in the loss of each of the C classes, (C,), computed by class_weights()."""
         return class_weights(kind, self.counts)
 
     def to_dict(self) -> dict[str, int]:
-        """Return the number of texts by label."""
+        """Return a dict from each label to its number of texts."""
         return dict(zip(self.labels, self.counts, strict=True))
 
     def __rich__(self) -> Table:

@@ -120,7 +120,7 @@ class Report:
         raise UnknownName("kind of finding", kind, [finding.kind for finding in self.findings])
 
     def check(self) -> None:
-        """Raise DataError if the pairs cannot be used."""
+        """Raise `refused`, a DataError, if it is not None: the pairs cannot be used."""
         if self.refused is not None:
             raise self.refused
 
@@ -174,7 +174,7 @@ def _html(text: str) -> str:
 
 
 def _relative(place: str) -> str:
-    """Return "FOLDER/a.ko, line 3" as "a.ko, line 3" if FOLDER is the working directory."""
+    """Remove the path of the working directory from the beginning of a text such as "FOLDER/a.ko, line 3"."""
     return place.removeprefix(str(Path.cwd()) + os.sep)
 
 
@@ -273,7 +273,10 @@ class _DuplicateCounter:
             self._distinct()
 
     def duplicates(self) -> tuple[int, list[int]]:
-        """Return the number of pairs that repeat an earlier pair, and the positions of the first few."""
+        """Return the number of pairs that repeat an earlier pair, and the positions of the first EXAMPLES.
+
+        The number is an estimate if `every` is more than 1.
+        """
         return max(self.total - self.every * self._distinct(), 0), self.first
 
     def _distinct(self) -> int:
@@ -353,14 +356,18 @@ class _Tally:
         return last[1]
 
     def features(self) -> tuple[Features, Features]:
-        """Return the features (length, last byte, digits) of all source lines and all target lines read."""
+        """Return the features (length, last byte, digits) of the source lines and of the target lines.
+
+        Chunks that start after the first MOST_FEATURES pairs are left out.
+        """
         return Features.joined(self.line_features[0]), Features.joined(self.line_features[1])
 
     def report(self, counts: tuple[int, int] | None, refused: DataError | None, fingerprint: str) -> Report:
-        """Return the report.
+        """Return the report on the chunks added so far.
 
         counts: the line counts of source and target file if they differ, otherwise None.
-        refused: the error for different line counts, or None.
+        refused: the error for different line counts if they differ, otherwise None.
+        fingerprint: the hash that becomes Report.fingerprint.
         """
         read = int(self.histogram.sum())
         combinations = numpy.arange(256)
@@ -397,7 +404,7 @@ class _Tally:
         return Finding("duplicate", says, count, "kept", 0, tuple(examples))
 
     def _misaligned(self) -> Finding:
-        """Return lines that are shifted by one, if there are any, as a Finding; see shifted_lines()."""
+        """Return a Finding with the number of lines that are probably shifted by one; see shifted_lines()."""
         shifted, examples, says = shifted_lines(*self.features()), list[Example](), "misaligned lines"
         if shifted is not None:
             places = self._place(shifted.source), self._place(shifted.target, side=1)

@@ -160,7 +160,7 @@ def _receive(
 
 
 def _partial(part: Path) -> tuple[int, str]:
-    """Return the size of a partial download and its saved ETag; (0, "") if one of the two does not exist."""
+    """Return the size of a partial file in bytes and its saved ETag; (0, "") if either is missing."""
     try:
         return part.stat().st_size, _tag(part).read_text(encoding="latin-1")
     except FileNotFoundError:
@@ -168,7 +168,10 @@ def _partial(part: Path) -> tuple[int, str]:
 
 
 def _restart(part: Path, headers: Any) -> None:
-    """Delete the partial download, and save the ETag (or the date) of the download that starts now."""
+    """Delete the partial file `part`, and save the ETag of the download that starts now in a file next to it.
+
+    headers: the headers of the response. If they have no ETag, their Last-Modified is saved instead.
+    """
     tag = headers.get("ETag") or headers.get("Last-Modified")
     with naming_file(part):
         _remove(part)
@@ -180,7 +183,7 @@ def _restart(part: Path, headers: Any) -> None:
 
 
 def _remove(part: Path) -> None:
-    """Delete a partial download and its ETag."""
+    """Delete the partial file `part` and the file with its ETag."""
     part.unlink(missing_ok=True)
     _tag(part).unlink(missing_ok=True)
 
@@ -208,7 +211,7 @@ class _SafeRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class _LimitedHTTP(urllib.request.HTTPHandler):
-    """HTTP handler that closes a connection whose headers do not arrive before the time limit."""
+    """HTTP handler that closes a connection if the response headers do not arrive within the time limit."""
 
     def __init__(self, clock: _Clock):
         super().__init__()
@@ -219,7 +222,7 @@ class _LimitedHTTP(urllib.request.HTTPHandler):
 
 
 class _LimitedHTTPS(urllib.request.HTTPSHandler):
-    """HTTPS handler with the same time limit as _LimitedHTTP."""
+    """HTTPS handler that closes a connection if the response headers do not arrive within the time limit."""
 
     def __init__(self, clock: _Clock):
         super().__init__()
@@ -230,7 +233,9 @@ class _LimitedHTTPS(urllib.request.HTTPSHandler):
 
 
 def _cut_after(clock: _Clock, open_: Callable[[Any], Any], kind: type[http.client.HTTPConnection]) -> Any:
-    """Open a connection, and shut it down if the time limit passes before the headers have arrived.
+    """Open a connection and return the response; after the time limit, shut the connection down.
+
+    The limit applies until the headers of the response have arrived.
 
     open_: function that opens the connection. Its argument is a function that creates the connection object;
         _cut_after() passes its own, to keep a reference to the object that it may have to shut down.

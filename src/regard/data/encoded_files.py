@@ -41,7 +41,7 @@ A memory map would soon load the whole file into memory (see Reader)."""
 class EncodedChunk(NamedTuple):
     """Some encoded sentence pairs, which are written to the files together.
 
-    rows: the token ids of each source sentence, and the token ids of each target sentence.
+    rows: a pair: the token ids of each source sentence, and the token ids of each target sentence.
     numbers: position of each pair in the original data.
     skipped: number of pairs that were dropped because they were too long.
     truncated: number of pairs that were cut because they were too long.
@@ -54,9 +54,9 @@ class EncodedChunk(NamedTuple):
 
 
 class Written:
-    """A new file that is being written. It computes the checksum of its content.
+    """Writes a new file and computes the checksum of its content. It is a context manager.
 
-    When it is closed, the content is flushed to disk.
+    At the end of the `with` block, the content is flushed to disk.
     """
 
     def __init__(self, path: Path):

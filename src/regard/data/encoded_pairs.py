@@ -56,11 +56,14 @@ class Side(NamedTuple):
         return cls(numpy.fromiter(flat, numpy.uint32, int(offsets[-1])), offsets)
 
     def at(self, index: int) -> NDArray[Any]:
-        """Return the tokens of one sentence."""
+        """Return the token ids of the sentence at this index."""
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
     def gather(self, rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[numpy.int64]]:
-        """Return the tokens of the sentences at the indices `rows`, concatenated, and the length of each."""
+        """Return the token ids of several sentences, concatenated, and the number of tokens of each sentence.
+
+        rows: the indices of the sentences.
+        """
         begins, ends = self.offsets[rows], self.offsets[rows + 1]
         lengths = ends - begins
         if self.reader is not None:

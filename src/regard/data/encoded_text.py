@@ -97,7 +97,7 @@ class EncodedText:
 
     @property
     def unknown_count(self) -> int:
-        """Number of unknown tokens (UNK)."""
+        """Number of tokens of the text that are UNK, because they are not in the vocabulary."""
         return int(numpy.count_nonzero(self.lines.tokens == UNK))
 
     def flat(self) -> NDArray[Any]:

@@ -59,7 +59,7 @@ class Fetched:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of the parts of the dataset: ("train", "valid", "test") or ("all",)."""
+        """Names of the parts of the dataset: ("train", "valid", "test"), or ("all",) if it is not divided."""
         return tuple(self.about.parts)
 
     def pairs(self, part: str, choices: Choices | None = None) -> Pairs:
@@ -175,9 +175,13 @@ def _fetch_piece(
 
 
 def _find(name: str, piece: Piece, source: Path) -> Path:
-    """Return the path of a file of a dataset, compressed or not, in `source` or in a subfolder of it.
+    """Return the path of a file of a dataset, compressed or not, in a folder of the user.
 
-    name: the name of the dataset. PublicSet.folder is the name of the subfolder.
+    name: the name of the dataset.
+    piece: the file.
+    source: the folder. The file may also be in its subfolder PublicSet.folder.
+
+    Raises DataError if the file is in neither folder.
     """
     own = [piece.name, piece.member] if piece.member else [piece.name]
     archive = Path(urllib.parse.urlsplit(piece.url).path).name

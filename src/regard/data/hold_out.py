@@ -146,7 +146,7 @@ def hold_out(
 
 
 def _check(pairs: Pairs, count: int | None, fraction: float | None, disjoint: str) -> None:
-    """Raise if the arguments of hold_out() are invalid."""
+    """Raise ArgumentError or UnknownName if the arguments of hold_out() are invalid."""
     if (count is None) == (fraction is None):
         problem = (
             "both count and fraction are given"
@@ -170,9 +170,9 @@ def _check(pairs: Pairs, count: int | None, fraction: float | None, disjoint: st
 def _by_source(
     disjoint: str, held: NDArray[numpy.bool_], shared: NDArray[numpy.bool_], targets: Hashes
 ) -> str:
-    """Return why training pairs and held-out pairs may share targets, or "" if they share no target.
+    """Return why training pairs and held-out pairs may share targets, or "" if they must not share any.
 
-    disjoint: the argument of hold_out().
+    disjoint: "both", "source" or "auto"; see hold_out().
     held: boolean mask of the held-out pairs.
     shared: boolean mask of the other pairs whose target also occurs in a held-out pair.
     targets: the hash of the target of each pair.

@@ -53,7 +53,11 @@ class ImageBatch(Batch):
 
     @classmethod
     def of_text(cls, image: Tensor, text: Batch) -> ImageBatch:
-        """Create a batch from images (B, 3, H, W) and a text batch whose targets are the captions."""
+        """Create a batch from B images and their captions.
+
+        image: images (B, 3, H, W), or feature vectors (B, L, F).
+        text: a Batch whose target has the token ids of the captions; its source is ignored.
+        """
         return cls(image, torch.zeros_like(text.index), text.target, text.target_lengths, text.index)
 
     @property

@@ -88,13 +88,14 @@ class LabelledBatch(BatchRows):
         )
 
     def padded_to(self, rows: int, length: int, second_length: int | None = None) -> LabelledBatch:
-        """Pad the texts to `length` tokens, and the batch to `rows` rows.
+        """Return a copy that is padded to a given batch size and to given lengths.
 
-        second_length: the length of the second texts. Default: `length`.
+        rows: number of rows of the copy. An added row is an empty text (EOS alone) with the label NO_LABEL.
+        length: number of tokens of each text, including EOS and padding.
+        second_length: the same for the second text of each pair. Default: `length`.
 
-        An added row is an empty text (EOS alone) with the label NO_LABEL. Use it to limit the number of
-        different shapes for CUDA graphs and torch.compile, and to give the batches of several seeds that are
-        trained together the same shape.
+        Padding limits the number of different batch shapes, for CUDA graphs and torch.compile. It also gives
+        the same shape to the batches of several random seeds whose models are trained together.
         """
         longest = max(self.first.shape[1], 0 if self.second is None else self.second.shape[1])
         more = rows - len(self)

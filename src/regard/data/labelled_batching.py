@@ -81,7 +81,7 @@ class EncodedTexts:
 
     @property
     def pairs(self) -> bool:
-        """Whether each text has a second text."""
+        """Whether each example is a pair of texts, not a single text."""
         return self.seconds is not None
 
     def __repr__(self) -> str:
@@ -179,7 +179,7 @@ class LabelledBatches:
         return self._batches.largest(epoch)
 
     def plan(self, epoch: int) -> Plan:
-        """Return the indices of the texts in each batch of an epoch."""
+        """Return a Plan, which says which texts each batch of an epoch contains."""
         return self._batches.plan(epoch)
 
     def _labelled(self, batch: Batch) -> LabelledBatch:

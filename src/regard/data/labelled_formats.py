@@ -46,12 +46,15 @@ class Columns:
 
     @property
     def all(self) -> tuple[int | str, ...]:
-        """The column of the label, then the columns of the texts."""
+        """The columns of the file that are read: the column of the label, then those of the texts."""
         return self.label, *self.texts
 
 
 def tabbed(path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the labelled texts of a TSV file. If `columns` are names, its first line is the header."""
+    """Yield the labelled texts of a TSV file.
+
+    columns: numbers or names. If they are names, the first line of the file is a header with these names.
+    """
     lines = enumerate(read_lines(path), 1)
     if isinstance(columns.label, str):
         header = next(lines, None)
@@ -153,7 +156,10 @@ def _places_in_header(path: Path, header: str, columns: Columns) -> list[int]:
 
 
 def _label(value: Any, place: str) -> str:
-    """Return a label from JSON as text. Integers and booleans are written as in JSON; null becomes ""."""
+    """Return a label from a JSON file as text: 5 becomes "5", true becomes "true", and null becomes "".
+
+    place: the file and the line, for error messages.
+    """
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, int):
@@ -165,7 +171,10 @@ def _label(value: Any, place: str) -> str:
 
 
 def text_of_json(value: Any, place: str) -> str:
-    """Return a text from JSON; null becomes "". Raise DataError for other values that are not a string."""
+    """Return `value`, a string from a JSON file; None (null) becomes "". Raise DataError for other types.
+
+    place: the file and the line, for error messages.
+    """
     if value is None:
         return ""
     if not isinstance(value, str):

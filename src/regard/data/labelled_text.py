@@ -100,7 +100,7 @@ class LabelledTexts:
 
     @property
     def pairs(self) -> bool:
-        """Whether each text has a second text."""
+        """Whether each example is a pair of texts, not a single text."""
         return self.seconds is not None
 
     @property
@@ -113,7 +113,10 @@ class LabelledTexts:
         return f"{self.file_names[self.files[index]]}, line {self.lines[index]}"
 
     def select(self, rows: Sequence[int] | NDArray[numpy.integer]) -> LabelledTexts:
-        """Return only some of the texts; they keep their file and line numbers. rows: indices, from 0."""
+        """Return a copy with only some of the texts, which keep their file names and line numbers.
+
+        rows: the indices of the texts, from 0.
+        """
         chosen = numpy.asarray(rows, numpy.int64)
         return replace(
             self,
@@ -127,7 +130,8 @@ class LabelledTexts:
     def label_set(self) -> Labels:
         """Return the different labels, sorted.
 
-        Raises DataError if there is only one label, or if every text has a different label (see MANY).
+        Raises DataError if there is only one label, or if there are at least MANY texts and every text has a
+        label of its own. In both cases, the labels were probably read from the wrong column.
         """
         different = set(self.labels)
         if len(different) < 2:
@@ -258,9 +262,11 @@ def format_of(path: Path, requested: str | None) -> str:
 
 
 class _Rows:
-    """Collects the labelled texts of several files, one for each row of a file.
+    """Collects the labelled texts of several files.
 
-    Rows with an empty text, or with a label to ignore, are left out.
+    empty: "skip" leaves out empty texts, "error" raises DataError.
+    ignore: texts with these labels are left out.
+    pairs: whether the texts are pairs.
     """
 
     def __init__(self, empty: str, ignore: frozenset[str], pairs: bool):
@@ -278,7 +284,10 @@ class _Rows:
             raise DataError(message(shown(path), "there are no texts", hint=hint))
 
     def add(self, name: str, rows: Iterable[Row]) -> int:
-        """Add the rows of a file, and return how many rows it has, including those that are left out."""
+        """Add the labelled texts of a file; return their number, including those that are left out.
+
+        name: the name of the file, for error messages.
+        """
         self.names.append(name)
         count = 0
         for row in rows:

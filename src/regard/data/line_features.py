@@ -44,7 +44,7 @@ class Features(NamedTuple):
         return len(self.lengths)
 
     def part(self, first: int, last: int | None = None) -> Features:
-        """Return the features of the lines from index `first` to `last` - 1."""
+        """Return the features of the lines from index `first` to `last` - 1; to the end if `last` is None."""
         return Features(self.lengths[first:last], self.marks[first:last], self.digits[first:last])
 
     @classmethod
@@ -98,16 +98,20 @@ def likeness(aligned: LinePairs, candidates: LinePairs) -> list[Scores]:
 
 
 def length_ratios(source: Features, target: Features) -> NDArray[numpy.float64]:
-    """Return log(target length / source length) of each pair of lines; it is smoothed for short lines."""
+    """Return log(target length / source length) for each pair of lines.
+
+    SHORT / 2 is added to both lengths, so that the ratio of short lines is closer to 1.
+    """
     return numpy.log((target.lengths + SHORT / 2) / (source.lengths + SHORT / 2))
 
 
 def _information(pairs: list[tuple[NDArray[numpy.uint8], NDArray[numpy.uint8]]]) -> NDArray[numpy.float64]:
-    """Return a table of pointwise mutual information between source values and target values, (256, 256).
+    """Return the pointwise mutual information between the values of a feature in source and target lines.
 
-    pairs: the values of one feature (0 to 255) in source lines and in their target lines.
+    pairs: the values of the feature, from 0 to 255, in some source lines and in their target lines.
 
-    The entries of rare values are smoothed towards 0.
+    Returns an array (256, 256): entry (i, j) is for value i in the source and value j in the target. The
+    entries of rare values are smoothed towards 0.
     """
     joint = numpy.zeros(BYTE * BYTE)
     for source, target in pairs:

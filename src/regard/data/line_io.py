@@ -68,7 +68,7 @@ class Lines:
 
     @property
     def keyboard(self) -> bool:
-        """Whether the user types the lines in a terminal: each line should be processed immediately."""
+        """Whether the user types the lines in a terminal, so that each line should be processed at once."""
         return STANDARD in self.places and sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -91,7 +91,12 @@ def _opened(place: Place) -> AbstractContextManager[BinaryIO]:
 
 
 def _lines(name: str, file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of an open file, without line ends."""
+    """Yield the lines of an open file (plain or gzip), without line ends and byte order mark.
+
+    name: the name of the file, for error messages.
+
+    Raises DataError if the file is not text, or if a line is longer than LONGEST_LINE bytes.
+    """
     if _begins(file, b"\x1f\x8b"):
         file = io.BufferedReader(gzip.GzipFile(fileobj=file))
     for start, (kind, hint) in FOREIGN.items():
@@ -116,7 +121,8 @@ def writing(output: Path | None) -> Iterator[Callable[[str], None]]:
     """Yield a function that writes one line to the file `output`, or to standard output if it is None or "-".
 
     Lines are written to `output`.part, which is renamed to `output` at the end, so that `output` is always
-    complete. After an error, `output`.part is kept.
+    complete. After an error, `output`.part is kept, unless it is empty. If `output` is a pipe or a device,
+    lines are written to it directly.
     """
     if output is None or str(output) == STANDARD:
         sys.stdout.flush()
@@ -187,7 +193,11 @@ class Notes:
     more: dict[str, int] = field(default_factory=dict)
 
     def add(self, number: int, notes: Iterable[str]) -> None:
-        """Add the messages about a line. number: the line number, starting at 1."""
+        """Add the messages about one input line.
+
+        number: the line number, from 1.
+        notes: the messages.
+        """
         for note in notes:
             kind = re.sub(r"[0-9][0-9,]*", "#", note)
             if kind in self.first:
@@ -196,7 +206,7 @@ class Notes:
                 self.first[kind] = number, note
 
     def lines(self) -> Iterator[str]:
-        """Yield the first message of each kind, and how many more lines have a message of this kind."""
+        """Yield one text for each kind of message: "line 1: cut at 9 of 11 tokens; and 1 more line"."""
         for kind, (number, note) in self.first.items():
             more = self.more.get(kind, 0)
             rest = f"; and {more:,} more line{'s' if more > 1 else ''}" if more else ""
@@ -211,8 +221,11 @@ class Repaired(Protocol):
 
 
 def tell(notes: Notes, *sides: Repaired) -> None:
-    """Print the collected messages, and how many lines had invalid UTF-8. Call it after reading all lines.
+    """Print the collected messages, and how many lines had invalid UTF-8, on standard error.
 
+    Call it after all lines have been read.
+
+    notes: the messages.
     sides: the readers of the lines.
     """
     for line in notes.lines():
@@ -224,7 +237,13 @@ def tell(notes: Notes, *sides: Repaired) -> None:
 
 
 def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Lines:
-    """Return the lines of the FILE arguments or of --text; if both are missing, of standard input."""
+    """Return the input lines of a command.
+
+    files: the FILE arguments; "-" is standard input.
+    text: the values of the option --text, one line each.
+
+    If both are missing, standard input is read. Raises ArgumentError if both are given.
+    """
     if files and text:
         problem = "--text cannot be combined with FILE arguments"
         raise ArgumentError(message("--text", problem, expected="--text or files"))

@@ -56,15 +56,18 @@ class Block:
         return len(self.ends)
 
     def lines(self) -> list[str]:
-        """Return the lines as text."""
+        """Return the repaired lines of the block as strings, without "\\n"."""
         return self.data.decode("utf-8").split("\n")[:-1]
 
     def place(self, index: int) -> str:
-        """Return file and line number of a line, for messages."""
+        """Return the file and the number of the line at this index, for messages: "a.ko, line 3"."""
         return f"{self.raw.name}, {self.raw.unit} {self.first + index}"
 
     def excerpt(self, index: int) -> str:
-        """Return the beginning of a line, without control characters."""
+        """Return the beginning of the line at this index, at most LONGEST_EXCERPT characters, for messages.
+
+        Control characters are replaced.
+        """
         start = self.ends[index - 1] + 1 if index else 0
         line = self.data[start : min(int(self.ends[index]), int(start) + 4 * LONGEST_EXCERPT)]
         text = line.decode("utf-8", "ignore")
@@ -110,9 +113,9 @@ class Examiner:
         return block
 
     def _keys(self, data: bytes, count: int) -> NDArray[numpy.int64] | None:
-        """Return Python's hash() of each line, or None if keyed is False.
+        """Return the hash() of each line, or None if `keyed` is False.
 
-        The hashes differ between processes, so they must not be saved to a file.
+        Python's hash() of the same bytes differs between processes, so the hashes must not be saved.
         """
         if not self.keyed:
             return None
@@ -120,7 +123,7 @@ class Examiner:
 
 
 def _decodable(data: bytes) -> tuple[bytes, list[int]]:
-    """Replace invalid UTF-8 by U+FFFD. Return the repaired data and the indices of the changed lines."""
+    """Replace invalid UTF-8 by U+FFFD. Return the repaired data and the indices of the repaired lines."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
@@ -138,7 +141,12 @@ def _decodable(data: bytes) -> tuple[bytes, list[int]]:
 
 
 def _lengths(data: bytes, bytes_: Marks, ends: NDArray[numpy.intp]) -> NDArray[numpy.int32]:
-    """Return the length of each line in characters."""
+    """Return the length of each line in characters, without "\\n".
+
+    data: the lines in valid UTF-8, each ended by "\\n".
+    bytes_: the same data as an array of bytes.
+    ends: the position of each "\\n".
+    """
     if data.isascii():
         return (numpy.diff(ends, prepend=-1) - 1).astype(numpy.int32)
     # Count the first bytes of characters: all bytes except 0x80 to 0xBF, which are those >= -64 as int8. Then

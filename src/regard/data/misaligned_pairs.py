@@ -126,15 +126,17 @@ def lines_without_counterpart(source: Features, target: Features) -> list[Missin
 
 
 def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
-    """Find the lines after which lines of two files must be paired with a larger offset.
+    """Find the lines at which the offset between two files increases.
 
-    With offset k, line i of the shorter file is paired with line i + k of the longer file. The offset
-    increases along the file; the sum of the scores of all line pairs is made as large as possible.
+    With offset k, line i of the shorter file is paired with line i + k of the longer file. The offset is 0 at
+    first, and changes to the next of a few given offsets at each of the lines returned. These lines are
+    chosen so that the sum of the scores of all line pairs is as large as possible.
 
-    scores: for each offset, the score of each line of the shorter file when it is paired with this offset.
+    scores: for each of the given offsets, starting with 0, the score of each line of the shorter file when it
+        is paired with this offset.
 
-    Returns the index of the first line of each new offset, and the gain: the sum of the scores, minus the sum
-    if all lines had the first offset.
+    Returns the indices of these lines in the shorter file, and the gain: the sum of the scores, minus the sum
+    if all lines had offset 0.
     """
     sums = [numpy.concatenate(([0.0], numpy.cumsum(each, dtype=numpy.float64))) for each in scores]
     best, changes = sums[0], []
@@ -227,7 +229,7 @@ def counts_differ(difference: CountsDiffer, source: Features, target: Features) 
 
 
 def _look_parallel(source: Features, target: Features) -> bool:
-    """Return whether two files look parallel; see PARALLEL.
+    """Return whether the line lengths of two files are correlated, as in parallel files; see PARALLEL.
 
     source, target: the features (length, last byte, digits) of the lines, the same number of lines in each.
     """
@@ -269,7 +271,8 @@ def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
 class _Dictionary:
     """Scores how well a source line and a target line match, by word translations.
 
-    The translations are learned from the words that occur together in paired lines.
+    The translations are learned from the words that occur together in paired lines. There is one target line
+    more than source lines.
 
     source, target: the lines, each as a set of words.
     place: index of the target line without a counterpart. Source lines with a smaller index are paired with
@@ -317,7 +320,10 @@ def _lines(path: Path, first: int, last: int) -> list[str]:
 
 
 def _line(path: Path, index: int) -> str:
-    """Return the beginning of a line of a file, without control characters."""
+    """Return the first 60 characters of the line at this index of a file, for messages.
+
+    Control characters are replaced.
+    """
     raws = (line for raw in read_blocks(path) for line in raw.data.split(b"\n")[:-1])
     line = next(itertools.islice(raws, index, None), b"")
     return printable(line[:240].decode("utf-8", "replace"))[:60]

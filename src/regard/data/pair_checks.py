@@ -15,7 +15,7 @@ class Kind:
     """One kind of problem that a sentence pair can have.
 
     bit: a power of two. The problems of a line, or of a pair, are stored as one integer, in which this bit is
-        set if it has this problem.
+        set if the line, or the pair, has this problem.
     says: description of the problem, for example "a side is empty".
     may: the allowed actions ("error", "skip", "replace", "keep"); the first one is the default.
     """
@@ -102,5 +102,5 @@ class Choices:
         return sum(kind.bit for name, kind in KINDS.items() if self.done_with(name) == done)
 
     def says(self, kind: str) -> str:
-        """Return the description of this kind of problem."""
+        """Return the description of this kind of problem, for example "a side is empty"."""
         return KINDS[kind].says.format(longest=self.longest, ratio=self.ratio or 0.0)

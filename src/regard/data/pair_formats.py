@@ -50,7 +50,7 @@ class Chunk(NamedTuple):
 
     @property
     def sides(self) -> tuple[tuple[Block, slice], tuple[Block, slice]]:
-        """The source block and the target block, each with the slice of its lines in this chunk."""
+        """Two pairs (block, slice), for source and target: the slice selects the lines of this chunk."""
         return (
             (self.source, slice(self.source_from, self.source_from + self.pairs)),
             (self.target, slice(self.target_from, self.target_from + self.pairs)),
@@ -90,7 +90,7 @@ class Origin(Protocol):
         """Return the size of the data in bytes or rows, the unit of Chunk.reached; 0 if it is unknown."""
 
     def stamp(self) -> Stamp:
-        """Return size and modification time of the files, to detect changes."""
+        """Return the size and the modification time of each file, to detect changes; () for a collection."""
 
     def chunks(self, examiners: Examiners, *, threads: bool) -> Iterator[Chunk]:
         """Yield all sentence pairs in chunks of consecutive pairs.
@@ -102,7 +102,10 @@ class Origin(Protocol):
 
 @dataclass(frozen=True)
 class Parallel:
-    """Sentence pairs from parallel files: line n of the target file translates line n of the source file."""
+    """Sentence pairs from parallel files: line n of a target file translates line n of its source file.
+
+    sources, targets: the source files, and as many target files.
+    """
 
     sources: tuple[Path, ...]
     targets: tuple[Path, ...]
@@ -256,7 +259,7 @@ def _rest(first: Features, blocks: Iterator[Block]) -> tuple[Features, int]:
 
 
 def _ahead(blocks: Iterator[Block]) -> Iterator[Block]:
-    """Yield the blocks unchanged. A thread prepares the next block while the caller uses the current one."""
+    """Yield the blocks unchanged; while the caller uses a block, a thread reads and checks the next one."""
     with ThreadPoolExecutor(1) as worker:
         upcoming = worker.submit(next, blocks, None)
         while (block := upcoming.result()) is not None:

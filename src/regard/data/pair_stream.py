@@ -33,18 +33,18 @@ class PairStream(Protocol):
 
     @property
     def name(self) -> str:
-        """The names of the files, for messages."""
+        """The names of all files, for messages: "a.ko, a.en"."""
 
     @property
     def first_line(self) -> int:
-        """Line number of the first pair: 2 if the file has a header, otherwise 1."""
+        """Line number of the first pair in each file: 2 if the files have a header line, otherwise 1."""
 
     @property
     def repaired(self) -> int:
         """Number of lines read so far that had invalid UTF-8."""
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Yield (source, target); raise DataError with file and line if a pair cannot be read."""
+        """Yield (source, target) for each pair; raise DataError with file and line if one cannot be read."""
 
 
 @dataclass
@@ -85,7 +85,11 @@ class LinePairs:
 
 @dataclass
 class RowPairs:
-    """Sentence pairs from files with source and target on one line: tab-separated columns or JSON objects."""
+    """Sentence pairs from files with source and target on one line: tab-separated columns or JSON objects.
+
+    origin: the files and their format.
+    repaired: number of pairs read so far that had invalid UTF-8.
+    """
 
     origin: Tabbed | JsonLines
     repaired: int = 0
@@ -100,7 +104,10 @@ class RowPairs:
     ) -> RowPairs:
         """Return the sentence pairs of TSV files or of files with one JSON object per line.
 
-        For the arguments, see read_pairs().
+        tsv: the TSV files; None or empty to read `jsonl`.
+        jsonl: the files with one JSON object per line.
+        columns: the source column and the target column of a TSV file, as numbers from 1 or as names.
+        fields: the names of the source field and the target field of a JSON object.
         """
         if tsv:
             return cls(Tabbed(_checked(tsv), columns))

@@ -94,7 +94,8 @@ class Pairs:
     def fingerprint(self) -> str:
         """A hash of the text of all pairs, and of the Choices that decide which pairs are kept.
 
-        The names of the files have no influence.
+        If these Pairs are the result of only(), the hash also depends on which pairs it selected. It does not
+        depend on the names of the files.
         """
         report = self.inspect()
         report.check()
@@ -106,8 +107,9 @@ class Pairs:
     def inspect(self) -> Report:
         """Read all pairs once and return a report of their problems.
 
-        If the data cannot be used, no error is raised here; the report contains the error. For Pairs that
-        only() has selected, the report describes all pairs, not only the selected ones.
+        If the data cannot be used, the attribute `refused` of the report is the error; it is not raised here.
+        If these Pairs are the result of only(), the report describes all pairs, not only the selected ones.
+        The report is cached. Raises DataError if a file has changed since the last call.
         """
         self._check_unchanged()
         if self._inspected is None:
@@ -137,7 +139,11 @@ class Pairs:
             raise DataError(message(self.name, "the files have changed since they were checked", hint=hint))
 
     def _decided(self, chunk: Chunk) -> tuple[list[int], DataError | None]:
-        """Return the indices of the pairs of a chunk to yield, and the error to raise after them, or None."""
+        """Return the indices of the pairs that iteration yields from a chunk, and an error or None.
+
+        The error is for the first pair with a problem whose action is "error". It is raised after the pairs
+        before this pair were yielded.
+        """
         marks = chunk.marks(self.choices)
         refused = numpy.flatnonzero(marks & self.choices.bits("error"))
         kept = (marks & self.choices.bits("skip")) == 0
@@ -229,7 +235,11 @@ def read_pairs(
 
 
 def pairs_from_lists(sources: Sequence[str], targets: Sequence[str], choices: Choices | None = None) -> Pairs:
-    """Create Pairs from two lists of sentences.
+    """Create Pairs from two lists with the same number of sentences.
+
+    sources: the source sentences.
+    targets: the translation of each source sentence.
+    choices: what to do with pairs that have a problem; see Choices.
 
     >>> pairs_from_lists(["Hi."], ["안녕."]).inspect().kept
     1
@@ -252,6 +262,7 @@ def pairs_from_dataset(
     dataset: the rows; it must be possible to iterate over them repeatedly.
     source, target: the names of the source field and the target field; "translation.de" is the field "de" in
         "translation".
+    choices: what to do with pairs that have a problem; see Choices.
 
     >>> rows = [{"id": 1, "translation": {"de": "Hallo.", "en": "Hi."}}]
     >>> list(pairs_from_dataset(rows, "translation.de", "translation.en"))
@@ -273,7 +284,10 @@ def pairs_from_dataset(
 
 
 def _paths(value: Any) -> tuple[Path, ...]:
-    """Return one path, or a list of paths, as a tuple. Raise DataError if one of the files does not exist."""
+    """Return the paths in an argument of read_pairs() as a tuple; raise DataError if a file does not exist.
+
+    value: a path, or a list of paths.
+    """
     several = isinstance(value, Iterable) and not isinstance(value, str | os.PathLike)
     paths = tuple(value) if several else (value,)
     if not paths:

@@ -34,7 +34,7 @@ class PublicSet:
     about: the description.
     licence: the licence, or the conditions of use.
     home: the URL of the home page.
-    folder: name of the subfolder for the files; datasets with the same folder share files.
+    folder: name of the subfolder to which fetch() writes the files; several datasets may share a folder.
     pieces: the files.
     parts: for each part, such as "train", the arguments of read_pairs() that read it, with names of files in
         the folder instead of paths.

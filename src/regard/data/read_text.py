@@ -79,9 +79,9 @@ class Raw:
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path if it is a regular file, otherwise raise DataError.
+    """Return `path` as a Path if it is a regular file, otherwise raise DataError.
 
-    A pipe is not allowed, because it cannot be read twice.
+    A pipe is not allowed, because files are read more than once, and a pipe can be read only once.
     """
     path = Path(path)
     if path.is_file():
@@ -115,7 +115,9 @@ def read_blocks(path: Path) -> Iterator[Raw]:
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yield the lines of a file as text. If one is not valid UTF-8, raise DataError that names line and byte.
+    """Yield the lines of a file (plain or gzip) as strings, without line ends.
+
+    Raises DataError with the line number and the byte if a line is not valid UTF-8.
 
     >>> import tempfile, pathlib
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -162,7 +164,10 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[Raw]:
 
 
 def _begun(path: Path, data: bytes) -> bytes:
-    """Return the first block of a file without its byte order mark; raise DataError if it is not UTF-8."""
+    """Return the first bytes of a file without the byte order mark of UTF-8.
+
+    Raises DataError if the bytes show that the file has another encoding or format (UTF-16; see FOREIGN).
+    """
     for start, (kind, hint) in FOREIGN.items():
         if data.startswith(start):
             raise DataError(message(shown(path), f"this is {kind}", expected="UTF-8 text", hint=hint))

@@ -70,9 +70,10 @@ def json_rows(path: Path, fields: tuple[str, str]) -> Iterator[Two]:
 
 
 def list_rows(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[Two]:
-    """Yield the source and target of Python rows, in blocks of lines.
+    """Yield the source and target of the rows of a Python collection, in blocks of lines.
 
-    fields: the names of the two fields. If None, each row is a tuple (source, target).
+    rows: the rows: tuples (source, target), or dicts with a source field and a target field.
+    fields: the names of the source field and the target field; None if the rows are tuples.
     """
     iterator, reached = iter(rows), 0
     while batch := list(itertools.islice(iterator, ROWS)):
@@ -89,8 +90,8 @@ def list_rows(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[T
 class _Sides:
     """Collects the source lines and target lines of a block. Each line has bits for its problems (Kind.bit).
 
-    marks: for each row, the bits of problems of the whole row, such as invalid UTF-8, or None. The source
-        line and the target line of the row both get these bits.
+    marks: for each row, the bits of the problems that were found in the whole row before it was divided, such
+        as "\\r" at its end; None: no problems. The source line and the target line both get these bits.
     lines: the source lines and the target lines.
     own: the bits of each source line and of each target line, without `marks`.
     """
@@ -155,9 +156,10 @@ def _line(value: Any) -> tuple[bytes, int]:
 
 
 def field_of(row: Any, name: str) -> Any:
-    """Return the value of a field of a row.
+    """Return the value of a field of a row; raise LookupError if there is no such field.
 
-    name: the name of the field, or the path of a nested field, such as "translation.de"."""
+    row: a dict, or another mapping.
+    name: the name of the field. "translation.de" is the field "de" in the field "translation"."""
     if isinstance(row, MAPPINGS) and name in row:
         return row[name]
     value = row

@@ -50,14 +50,15 @@ class TextBatch(BatchRows):
 
     @property
     def count(self) -> int:
-        """Number of targets that are counted in the loss. On a GPU, reading it waits for the device."""
+        """Number of targets that are counted in the loss. On a GPU, reading it waits for pending kernels."""
         return int((self.targets != PAD).sum())
 
     @classmethod
     def collate(cls, documents: Sequence[Sequence[int]], index: Sequence[int] | None = None) -> Self:
         """Add BOS and EOS to lists of token ids and pad them to a batch.
 
-        index: the index of the line of each document; the default is 0, 1, ...
+        documents: the token ids of each document.
+        index: the index of each document in its text; the default is 0, 1, ...
         """
         return cls.from_batch(Batch.collate(documents, documents, index))
 
@@ -67,7 +68,10 @@ class TextBatch(BatchRows):
         return cls(batch.inputs, batch.labels, batch.target_lengths, batch.index)
 
     def padded_to(self, rows: int, length: int) -> Self:
-        """Pad the rows to `length` tokens, and the batch to `rows` rows; an added row has no targets.
+        """Return a copy that is padded to a given batch size and to a given length.
+
+        rows: number of rows of the copy. All targets of an added row are PAD.
+        length: number of tokens of each row, with padding.
 
         >>> TextBatch.collate([[7]]).padded_to(2, 3).targets
         tensor([[7, 3, 0],

@@ -218,7 +218,10 @@ class WindowBatches:
         return int(rows.argmax())
 
     def _plan(self, epoch: int) -> tuple[Numbers, Numbers]:
-        """Return where each window of an epoch begins and ends in the text, in the order of the batches."""
+        """Return two arrays with the positions in the text at which the windows of an epoch begin and end.
+
+        The windows are in the order of the batches.
+        """
         if epoch < 0:
             raise ArgumentError(message("WindowBatches.epoch()", f"epoch is {epoch}", expected="0 or more"))
         # Shuffle with raw random bits, which are the same in every numpy version.
@@ -232,7 +235,9 @@ class WindowBatches:
         return begins, ends
 
     def _cuts(self, windows: int) -> list[int]:
-        """Divide `windows` windows into batches. Return the start of each batch, and the end of the last.
+        """Divide windows into batches. Return the index of the first window of each batch, then `windows`.
+
+        windows: the number of windows.
 
         If the last batch has fewer rows than there are processes, it is joined to the batch before it,
         because every process needs a row.

@@ -90,9 +90,10 @@ class _Side:
         )
 
     def strings(self) -> str:
-        """Return why the tokenizer "character" suits these lines: they are strings, not sentences.
+        """Return why the tokenizer "character" suits these lines, or "" if it does not suit them.
 
-        Return "" if it does not suit them.
+        It suits strings that are not sentences. Example of a result: "are mostly digits and punctuation, and
+        98% of their words do not occur in the other half of the sample".
         """
         # Lines or words that are mostly repeated come from a small set, such as class labels.
         if self.distinct < 0.1 or self.unseen < 0.1:

@@ -46,7 +46,7 @@ def unpack(packed: Path, path: Path, member: str, most: int) -> str:
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return the SHA-256 of the content of a file, as hexadecimal text."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

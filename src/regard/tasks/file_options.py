@@ -1,12 +1,30 @@
-"""Options of `regard evaluate` that more than one task has."""
+"""Options for data files that more than one task has."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from regard.errors import ArgumentError, message
 from regard.runs.command_options import CommandOption
 
-__all__ = ["COLUMNS", "FAITHFULNESS", "FIELDS", "JSONL", "PAGE", "SPLIT", "TEST_FILE", "TSV"]
+__all__ = [
+    "COLUMNS",
+    "FAITHFULNESS",
+    "FIELDS",
+    "FILE_FORMATS",
+    "JSONL",
+    "PAGE",
+    "SPLIT",
+    "TEST_FILE",
+    "TSV",
+    "evaluated_files",
+    "train_files",
+]
+
+FILE_FORMATS = ("tsv", "jsonl")
+"""The options --tsv and --jsonl: each names files, and also their format."""
 
 TEST_FILE = CommandOption(
     "--test-file",
@@ -17,13 +35,14 @@ TEST_FILE = CommandOption(
 )
 TSV = CommandOption(
     "--tsv",
-    "TSV file with sentence pairs, or with labelled texts (see --columns). May be repeated.",
+    "TSV file with sentence pairs or labelled texts (see --columns), or with captions. May be repeated.",
     "FILE",
     list[str],
 )
 JSONL = CommandOption(
     "--jsonl",
-    "JSON lines file with sentence pairs, or with labelled texts (see --fields). May be repeated.",
+    "JSON lines file with sentence pairs or labelled texts (see --fields), or with captions. May be "
+    "repeated.",
     "FILE",
     list[str],
 )
@@ -54,3 +73,43 @@ FAITHFULNESS = CommandOption(
     kind=bool,
     default=False,
 )
+
+
+def train_files(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of [data] for --tsv, --jsonl, --valid-tsv and --valid-jsonl of `regard train`.
+
+    options: the value of each option by its name, with _ instead of -. All files have the same format.
+
+    >>> train_files({"tsv": ["a.tsv"], "valid_tsv": ["b.tsv"]})
+    {'train_file': ['a.tsv'], 'valid_file': ['b.tsv'], 'format': 'tsv'}
+    """
+    ways = [each for each in ("train_file", *FILE_FORMATS) if options.get(each)]
+    if len(ways) > 1:
+        named = " and ".join(f"--{each.replace('_', '-')}" for each in ways)
+        expected = "one of --train-file, --tsv and --jsonl"
+        raise ArgumentError(message("regard train", f"{named} cannot be combined", expected=expected))
+    data: dict[str, Any] = {}
+    for way in FILE_FORMATS:
+        files = {"train_file": options.get(way), "valid_file": options.get(f"valid_{way}")}
+        if any(files.values()):
+            data |= {name: value for name, value in files.items() if value} | {"format": way}
+    return data
+
+
+def evaluated_files(options: Mapping[str, Any], usual: str | None) -> tuple[list[str], str | None]:
+    """Return the files of --test-file, --tsv or --jsonl of `regard evaluate`, and their format.
+
+    options: the value of each option by its name, with _ instead of -.
+    usual: the format of the files of --test-file.
+
+    >>> evaluated_files({"test_file": None, "tsv": None, "jsonl": ["a.jsonl"]}, "tsv")
+    (['a.jsonl'], 'jsonl')
+    """
+    ways = {each: options[each] for each in ("test_file", *FILE_FORMATS) if options[each]}
+    if len(ways) > 1:
+        problem = "more than one kind of file is named"
+        expected = "one of --test-file, --tsv and --jsonl"
+        raise ArgumentError(message("regard evaluate", problem, expected=expected))
+    for way, files in ways.items():
+        return list(files), usual if way == "test_file" else way
+    return [], usual

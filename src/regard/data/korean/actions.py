@@ -108,7 +108,7 @@ def action(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Phrase:
 
 
 def rest(dice: Dice, frame: Frame, plan: Plan, subject: Nominal, predicate: Predicate) -> Rest:
-    """Generate all of a clause except subject and predicate: question word, object, place, time and so on."""
+    """Generate the parts of a clause other than subject and predicate: object, place, time and so on."""
     asked: list[Gloss] = []
     korean: list[Word] = []
     time, middle = when(dice, frame, plan)
@@ -149,7 +149,7 @@ HOURLY = spread({"time": 6, "hour": 1})
 
 
 def when(dice: Dice, frame: Frame, plan: Plan) -> tuple[Phrase, Phrase]:
-    """Return a time and an adverb of frequency for a clause, as two phrases. At least one of them is empty.
+    """Generate a time or an adverb of frequency for a clause. Return (time, adverb); at least one is empty.
 
     In English, the time ("yesterday") ends the clause, and the adverb ("often") precedes the verb.
     """
@@ -202,7 +202,7 @@ def _around(
 
 
 def _company(dice: Dice, subject: Nominal) -> Phrase:
-    """Generate a companion: 친구와 함께, with a friend."""
+    """Generate a phrase with a companion of the subject, such as 친구와 함께 (with a friend)."""
     if dice.chance(0.4):
         noun = FRIENDS["친구" if dice.chance(0.5) else "아이"]
         plural = dice.chance(0.5) or noun.korean == "아이"
@@ -245,7 +245,7 @@ def _goal(dice: Dice, frame: Frame, tool: Phrase) -> tuple[Phrase, Phrase]:
 
 
 def _receiver(dice: Dice, subject: Nominal) -> Phrase:
-    """Generate a receiver: 친구에게, to a friend."""
+    """Generate a phrase with a receiver, such as 친구에게 (to a friend)."""
     if dice.chance(0.3):
         who = common(FRIENDS["친구"], "to", "indefinite", Adornment(plural=dice.chance(0.3)))
     else:
@@ -254,7 +254,10 @@ def _receiver(dice: Dice, subject: Nominal) -> Phrase:
 
 
 def _object(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Nominal:
-    """Generate the object of a verb: a person, a noun, a list of nouns, or a noun with a relative clause."""
+    """Generate the object of a verb.
+
+    It is a person, a noun, two or three nouns joined by "and", or a noun with a relative clause.
+    """
     noun = dice.pick(frame.objects)
     role = "generic" if plan.tense == "present" else "indefinite"
     if ("persons" in frame.traits or noun.korean in HUMAN) and dice.chance(0.45):
@@ -274,9 +277,10 @@ LISTED = tuple(noun for group in ("fruit", "dishes") for noun in NOUNS[group])
 
 
 def _list(dice: Dice, frame: Frame, noun: Noun, role: str) -> Nominal:
-    """Generate a list: 사과와 빵을, an apple and bread.
+    """Generate two or three nouns joined by "and", as the object of a verb.
 
-    With three items: 사과 , 빵 그리고 우유를, an apple , bread and milk.
+    Two nouns: 사과와 빵을 (an apple and bread).
+    Three nouns: 사과 , 빵 그리고 우유를 (an apple , bread and milk).
     """
     others = tuple(each for each in LISTED if each is not noun and each in frame.objects)
     second = dice.pick(others)

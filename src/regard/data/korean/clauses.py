@@ -171,7 +171,10 @@ def _progressive(verb: Verb, ending: str, agreement: str, negation: str) -> Pred
 
 
 def _want(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
-    """Generate a predicate with "want to". It is 싶다 if the subject is I, you or we, else 싶어 하다."""
+    """Generate a predicate with "want to".
+
+    In Korean, it is the auxiliary 싶다 if the subject is I, you or we, and 싶어 하다 otherwise.
+    """
     first = Word(conjugate(verb.stem, "고"))
     others = agreement in ("he", "they")
     if others:
@@ -205,7 +208,7 @@ def _can(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
 def adjective_predicate(
     adjective: Adjective, tense: str, ending: str, agreement: str, negated: bool = False
 ) -> Predicate:
-    """Generate a predicate with an adjective: 예뻤다, was pretty.
+    """Generate a predicate with an adjective, such as 예뻤다 (was pretty).
 
     tense: "past", "present" or "future".
     ending: the type of the clause, for example "statement" or "question"; see finish().

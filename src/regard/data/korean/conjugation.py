@@ -146,7 +146,9 @@ Beside the three bases (closed, open and infinitive), five bases are derived fro
 
 @cache
 def conjugate(stem: Stem, ending: str) -> str:
-    """Attach an ending to a stem, and return the word. ending: a key of ENDINGS.
+    """Attach an ending to the stem of a verb or an adjective, and return the word.
+
+    ending: the ending, a key of ENDINGS.
 
     >>> [conjugate(Stem("듣", "ㄷ"), ending) for ending in ("ㄴ다", "었다", "고", "는", "ㄴ", "ㅂ니다")]
     ['듣는다', '들었다', '듣고', '듣는', '들은', '듣습니다']
@@ -176,7 +178,7 @@ def conjugate(stem: Stem, ending: str) -> str:
 
 
 def _plain_present(stem: Stem, dropped: str) -> str:
-    """Return the base of the plain present.
+    """Return the plain present of a verb or an adjective without its last syllable 다.
 
     Adjectives and 있다 keep the stem (작다).
     Verbs add 는 after a consonant (먹는다) and ㄴ after a vowel (간다).

@@ -144,7 +144,7 @@ class KoreanEnglish:
 
     @property
     def fingerprint(self) -> str:
-        """A hash that identifies these examples: it depends on split, count, seed and version."""
+        """A hash of split, count, seed and version, which determine the examples."""
         rules = f"korean-english {self.version} {self.split} {self.count} {self.seed}"
         return hashlib.blake2b(rules.encode(), digest_size=16).hexdigest()
 

@@ -58,7 +58,7 @@ PAST_OR_NOW = spread({"past": 1, "present": 2})
 
 
 def quality(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate a description of a thing: 꽃이 예쁘다, the flower is pretty."""
+    """Generate a description of a thing, such as 꽃이 예쁘다 (the flower is pretty)."""
     adjective = ADJECTIVES[dice.pick(QUALITIES)]
     noun = dice.pick(DESCRIBED[adjective.stem.text])
     # Use the past only in statements and negations: past forms with other endings (작았니, 작았고, 작았지만)
@@ -101,7 +101,7 @@ STATE_TENSES = spread({"past": 3, "present": 3, "future": 1})
 
 
 def state(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate a description of a person: 나는 어제 바빴다, I was busy yesterday."""
+    """Generate a description of how a person is, such as 나는 어제 바빴다 (I was busy yesterday)."""
     subject = someone(dice, ending)
     adjective = STATES[dice.pick(tuple(STATES))]
     tense = "past" if negated and dice.chance(0.5) else "present" if negated else dice.pick(STATE_TENSES)
@@ -120,7 +120,7 @@ RAIN_TENSES = spread({"past": 3, "future": 2})
 
 
 def rain(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate a clause about rain or snow: 비가 왔다, it rained."""
+    """Generate a clause about rain or snow, such as 비가 왔다 (it rained)."""
     korean = dice.pick(tuple(RAIN))
     base, third, past = RAIN[korean]
     tense = dice.pick(RAIN_TENSES)
@@ -138,7 +138,7 @@ def rain(dice: Dice, ending: str, negated: bool) -> Phrase:
 
 
 def weather(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate a clause about the weather: 어제 날씨가 추웠다, the weather was cold yesterday."""
+    """Generate a clause about the weather, such as 어제 날씨가 추웠다 (the weather was cold yesterday)."""
     adjective = WEATHER[dice.pick(tuple(WEATHER))]
     tense = dice.pick(PAST_OR_NOW)
     past = (("어제", "yesterday"), ("지난주에", "last week"), ("오늘 아침에", "this/1 morning/2"))
@@ -155,7 +155,7 @@ INTRODUCED = tuple(noun for noun in NOUNS["people"] if noun.korean in ("친구",
 
 
 def identity(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate what a person is: 나는 학생이다, I am a student."""
+    """Generate a clause that says what a person is, such as 나는 학생이다 (I am a student)."""
     subject = someone(dice, ending)
     if not subject.pronoun or (subject.agreement == "he" and dice.chance(0.2)):
         subject = modified(*relative(dice, dice.pick(INTRODUCED), "topic"))
@@ -203,7 +203,7 @@ OLD_WHO = spread({"나": 4, "그": 1, "그녀": 1})
 
 
 def archaic(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate 나는 고양이로소이다, I am a cat, with the archaic copula 로소이다."""
+    """Generate a clause with the archaic copula 로소이다, such as 나는 고양이로소이다 (I am a cat)."""
     subject = person(PRONOUNS[dice.pick(OLD_WHO)], "topic")
     noun = OLD[0] if subject.pronoun == "she" or dice.chance(0.4) else dice.pick(OLD)
     if noun.korean in ANIMALS and dice.chance(0.4):
@@ -230,7 +230,7 @@ THERE = spread({"past": 1, "present": 3})
 
 
 def there_is(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate a clause with "there is": 방에 고양이가 있다, there is a cat in the room."""
+    """Generate a clause with "there is", such as 방에 고양이가 있다 (there is a cat in the room)."""
     if dice.chance(0.5):
         place = dice.pick(INSIDE)
         where = at_place(dice, place, "at")
@@ -255,7 +255,7 @@ def there_is(dice: Dice, ending: str, negated: bool) -> Phrase:
 
 
 def beside(dice: Dice) -> Phrase:
-    """Generate a place on, under or next to a thing: 책상 위에, on the desk."""
+    """Generate a place on, under or next to a thing, such as 책상 위에 (on the desk)."""
     stand = dice.pick(STANDS)
     side, english = dice.pick(SIDES)
     words = [Word(stand.korean), Word(attach(side, "at"))]
@@ -264,7 +264,10 @@ def beside(dice: Dice) -> Phrase:
 
 
 def location(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate where a person or a thing is: 고양이는 침대 아래에 있다, the cat is under the bed."""
+    """Generate a clause that says where a person or a thing is.
+
+    For example: 고양이는 침대 아래에 있다 (the cat is under the bed).
+    """
     if dice.chance(0.5):
         subject = someone(dice, ending)
         names = ("학교", "집", "도서관", "공원", "병원", "시장", "역", "서울", "부산")

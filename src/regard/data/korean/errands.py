@@ -17,7 +17,7 @@ INTRANSITIVE = ("공부하", "요리하")
 
 
 def purpose(dice: Dice, frame: Frame, subject: Nominal) -> Phrase:
-    """Generate a purpose: 공부하러, to study; 친구를 만나러, to meet a friend."""
+    """Generate the purpose of a motion, such as 공부하러 (to study) or 친구를 만나러 (to meet a friend)."""
     word = Word(conjugate(frame.verb.stem, "러"))
     alone = frame.verb.stem.text in INTRANSITIVE and dice.chance(0.6)
     objects = () if alone else frame.objects
@@ -29,7 +29,7 @@ def purpose(dice: Dice, frame: Frame, subject: Nominal) -> Phrase:
 
 
 def motion(dice: Dice, goal: Place, frame: Frame, subject: Nominal, goal_first: bool) -> Phrase:
-    """Generate a goal and a purpose: 카페에 공부하러, to a café to study.
+    """Generate a goal and a purpose, such as 카페에 공부하러 (to a café to study).
 
     goal_first: whether the goal comes first in Korean. In English it always does.
     """
@@ -41,7 +41,7 @@ def motion(dice: Dice, goal: Place, frame: Frame, subject: Nominal, goal_first: 
 def errand_clause(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Phrase:
     """Generate a clause with a verb of motion, a goal and a purpose.
 
-    나는 어제 역에 친구를 만나러 갔다: I went to the station to meet a friend yesterday.
+    For example: 나는 어제 역에 친구를 만나러 갔다 (I went to the station to meet a friend yesterday).
     """
     predicate = verb_predicate(frame.verb, plan.tense, plan.ending, subject.agreement, plan.negation)
     time, middle = when(dice, frame, plan)

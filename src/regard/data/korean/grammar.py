@@ -74,7 +74,7 @@ def _negation(dice: Dice, frame: Frame, plan: Plan) -> str:
 
 
 def deed(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate a clause in which someone does something: 나는 책을 읽었다, I read a book."""
+    """Generate a clause in which someone does something, such as 나는 책을 읽었다 (I read a book)."""
     if ending != "polite" and dice.chance(0.06):
         return _animal_deed(dice, ending, negated)
     frame = dice.pick(PEOPLE_FRAMES, ADDED_FRAMES)
@@ -107,7 +107,10 @@ def _animal_deed(dice: Dice, ending: str, negated: bool) -> Phrase:
 
 
 def errand(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate a clause about going somewhere to do something: 친구를 만나러 갔다, went to meet a friend."""
+    """Generate a clause about going somewhere to do something.
+
+    For example: 나는 역에 친구를 만나러 갔다 (I went to the station to meet a friend).
+    """
     frame = dice.pick(ERRANDS)
     plan = Plan(_tense(dice, frame, ending), ending)
     if negated:
@@ -165,7 +168,10 @@ UNMARKED = 0.2
 
 
 def ended(dice: Dice, said: Phrase, mark: str) -> Phrase:
-    """Complete a sentence: add its final punctuation mark, and use humble forms (제, 저희) after 저는.
+    """Complete a sentence: add its final punctuation mark, and use humble forms if the subject is 저는 (I).
+
+    said: the sentence without its mark. After 저는, 내 (my) becomes 제, and 우리 (our) becomes 저희.
+    mark: "." or "?". One "." in five becomes "!".
 
     From version 2 of the grammar on, one sentence in five has no final mark (see UNMARKED).
     """
@@ -188,17 +194,17 @@ def _asks(gloss: Gloss) -> bool:
 
 
 def statement(dice: Dice) -> Phrase:
-    """Generate a sentence of one clause."""
+    """Generate a statement of one clause."""
     return ended(dice, clause(dice, "statement", dice.chance(0.15)), ".")
 
 
 def polite(dice: Dice) -> Phrase:
-    """Generate a polite sentence about the speaker: 저는 학생입니다, I am a student."""
+    """Generate a polite sentence about the speaker, such as 저는 학생입니다 (I am a student)."""
     return ended(dice, clause(dice, "polite", dice.chance(0.15)), ".")
 
 
 def old_style(dice: Dice) -> Phrase:
-    """Generate a sentence with the archaic copula: 나는 고양이로소이다, I am a cat."""
+    """Generate a sentence with the archaic copula 로소이다, such as 나는 고양이로소이다 (I am a cat)."""
     return ended(dice, archaic(dice, "statement", False), ".")
 
 
@@ -222,7 +228,10 @@ ASKED = {
 
 
 def open_question(dice: Dice) -> Phrase:
-    """Generate a question with a question word: 너는 어제 무엇을 샀니 ? What did you buy yesterday ?"""
+    """Generate a question with a question word.
+
+    For example: 너는 어제 무엇을 샀니 ? (What did you buy yesterday ?)
+    """
     ask = dice.pick(ASKS)
     frame = dice.pick(ASKED[ask])
     tense = dice.pick(ASK_TENSES)
@@ -238,7 +247,10 @@ def open_question(dice: Dice) -> Phrase:
 
 
 def together(dice: Dice) -> Phrase:
-    """Generate two actions of one person: 나는 책을 읽고 잤다, I read a book and slept."""
+    """Generate a sentence with two actions of one person.
+
+    For example: 나는 책을 읽고 잤다 (I read a book and slept).
+    """
     first, second = dice.pick(BRIEF_FRAMES), dice.pick(BRIEF_FRAMES)
     while second.verb is first.verb:
         second = dice.pick(BRIEF_FRAMES)
@@ -258,14 +270,17 @@ def together(dice: Dice) -> Phrase:
 
 
 def because(dice: Dice) -> Phrase:
-    """Generate why someone did not do something: 나는 바빠서 못 갔다, I could not go because I was busy."""
+    """Generate a sentence that says why someone did not do something.
+
+    For example: 나는 바빠서 못 갔다 (I could not go because I was busy).
+    """
     return ended(dice, because_clauses(dice), ".")
 
 
 def so(dice: Dice) -> Phrase:
-    """Generate why someone went somewhere.
+    """Generate a sentence that says why someone went somewhere.
 
-    나는 배가 고파서 식당에 갔다: I was hungry so I went to the restaurant.
+    For example: 나는 배가 고파서 식당에 갔다 (I was hungry so I went to the restaurant).
     """
     return ended(dice, so_clauses(dice), ".")
 
@@ -274,7 +289,7 @@ JOINS = spread({"and": 13, "but": 7})
 
 
 def joined(dice: Dice, clauses: int) -> Phrase:
-    """Generate clauses, and join them with -고 (and) and -지만 (but).
+    """Generate a sentence of several clauses, joined with -고 (and) and -지만 (but).
 
     Of two clauses joined by "but", exactly one is negated.
 

@@ -87,7 +87,7 @@ GROUPED = {"학생", "친구", "아이"}
 
 
 def attributes(noun: Noun) -> tuple[Adjective, ...]:
-    """Return the adjectives that can be used before this noun."""
+    """Return the adjectives that can be used before this noun, such as "big" before "apple"."""
     return _ATTRIBUTES.get(noun.korean, ())
 
 
@@ -151,7 +151,11 @@ def _article(noun: Noun, role: str, plural: bool, following: str) -> str:
 
 
 def _counted(noun: Noun, particle: str, number: tuple[str, str]) -> Nominal:
-    """Generate a counted noun: 사과 세 개를, three apples; 커피 두 잔을, two cups of coffee."""
+    """Generate a noun with a number, such as 사과 세 개를 (three apples).
+
+    particle: the name of the Korean particle, a key of PARTICLES, for example "object".
+    number: the number in Korean and in English, one of NUMBERS.
+    """
     many = number[1] != "one"
     words = [Word(noun.korean), Word(number[0]), Word(attach(noun.counter, particle))]
     counted = surely(number[1], words[1])
@@ -224,7 +228,10 @@ def someone(dice: Dice, ending: str, particle: str = "topic") -> Nominal:
 
 
 def coordinated(first: Nominal, second: Nominal) -> Nominal:
-    """Join two noun phrases with "and". In Korean, the particle 와 or 과 of the first phrase means "and"."""
+    """Join two noun phrases with "and".
+
+    first: the first noun phrase. It already has the Korean particle 와 or 과, which means "and".
+    """
     both = first.english + possibly("and", first.korean[-1]) + second.english
     return Nominal(first.korean + second.korean, both, "they")
 

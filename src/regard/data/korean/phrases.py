@@ -131,7 +131,8 @@ def possibly(text: str, *words: Word) -> list[Gloss]:
 def say(korean: str, english: str) -> Phrase:
     """Create a phrase from a Korean text and an English text with alignment links, as in lexicon.py.
 
-    "three/1" has a sure link to the first Korean word, "(at)/2" has only possible links.
+    "three/1" has a sure link to the first Korean word. "(at)/2" is in parentheses, so it has only possible
+    links, and its number is ignored.
 
     >>> phrase = say("세 시에", "(at)/2 three/1 o'clock/2")
     >>> [(gloss.text, gloss.sure and gloss.sure.text) for gloss in phrase.english]
@@ -145,8 +146,10 @@ def gloss(english: str, words: list[Word]) -> list[Gloss]:
     """Create the English words of a phrase.
 
     english: the English text with alignment links in the notation of lexicon.py: "this/1 morning/2".
-    words: the Korean words. Every English word also has a possible link to the last Korean word. In 내 친구
-        (my friend), for example, "my" has a possible link to 친구.
+    words: the Korean words.
+
+    A word with a sure link also has a possible link to the last Korean word: in 내 친구 (my friend), for
+    example, "my" has a possible link to 친구. A word in parentheses has possible links to all Korean words.
     """
     all_words = tuple(words)
     last = all_words[-1:]
@@ -160,7 +163,8 @@ def gloss(english: str, words: list[Word]) -> list[Gloss]:
 def _read(english: str) -> tuple[tuple[str, int], ...]:
     """Return (word, index) for each English word of a text with alignment links, such as "this/1 morning/2".
 
-    index: the index of the Korean word to which the English word has a sure link, or -1.
+    index: the index, from 0, of the Korean word to which the English word has a sure link; -1 if the word is
+        in parentheses, and therefore has only possible links.
     """
     parts = []
     for part in english.split():

@@ -34,7 +34,10 @@ CAUSES = spread({"state": 4, "weather": 3, "noun": 2})
 
 
 def because_clauses(dice: Dice) -> Phrase:
-    """Generate why someone did not do something: 나는 바빠서 못 갔다, I could not go because I was busy."""
+    """Generate a sentence, without its final mark, that says why someone did not do something.
+
+    For example: 나는 바빠서 못 갔다 (I could not go because I was busy).
+    """
     how = dice.pick(CAUSES)
     ending = "polite" if dice.chance(0.1) else "statement"
     subject = someone(dice, ending)
@@ -56,9 +59,9 @@ def because_clauses(dice: Dice) -> Phrase:
 
 
 def _own_cause(dice: Dice, subject: Nominal) -> Phrase:
-    """Generate a state of the subject as reason: 바빠서, because I was busy.
+    """Generate a reason that is a state of the subject, such as 바빠서 (because I was busy).
 
-    Only English repeats the subject.
+    The English reason repeats the subject as a pronoun; the Korean reason does not.
     """
     adjective = STATES[dice.pick(("바쁘", "아프", "피곤하"))]
     word = Word(conjugate(adjective.stem, "서"))
@@ -68,16 +71,19 @@ def _own_cause(dice: Dice, subject: Nominal) -> Phrase:
 
 
 def _noun_cause(dice: Dice, nouns: Sequence[tuple[str, str]]) -> Phrase:
-    """Generate a noun as reason: 비 때문에, because of the rain."""
+    """Generate a reason that is a noun, such as 비 때문에 (because of the rain).
+
+    nouns: the nouns to choose from, each in Korean and in English.
+    """
     korean, english = dice.pick(nouns)
     words = [Word(korean), Word("때문에")]
     return Phrase(words, gloss(f"because/2 (of) {english}", words))
 
 
 def _weather_cause(dice: Dice) -> tuple[Phrase, bool]:
-    """Generate the weather as reason: 비가 와서, because it rained.
+    """Generate a reason that is the weather, such as 비가 와서 (because it rained).
 
-    Also return whether the reason precedes the subject in Korean.
+    Returns the reason, and whether it precedes the subject of the sentence in Korean.
     """
     if dice.chance(0.25):
         return _noun_cause(dice, REASONS[:2]), False
@@ -114,9 +120,9 @@ The spellings without a space are common mistakes."""
 
 
 def so_clauses(dice: Dice) -> Phrase:
-    """Generate a sentence with a reason for going somewhere.
+    """Generate a sentence, without its final mark, that says why someone went somewhere.
 
-    나는 집에서 집중이 안 돼서 카페에 갔다: I could not focus at home so I went to a café.
+    For example: 나는 집에서 집중이 안 돼서 카페에 갔다 (I could not focus at home so I went to a café).
     """
     ending = "polite" if dice.chance(0.1) else "statement"
     subject = someone(dice, ending)
@@ -141,9 +147,9 @@ def so_clauses(dice: Dice) -> Phrase:
 
 
 def _unfocused(dice: Dice) -> tuple[Phrase, str]:
-    """Generate lack of focus as reason: 집에서 집중이 안 돼서, could not focus at home.
+    """Generate lack of focus as a reason, such as 집에서 집중이 안 돼서 (could not focus at home).
 
-    Also return the name of the place (집), or "" if the reason names no place.
+    Returns the reason, and the Korean noun of its place (집), or "" if the reason names no place.
     """
     place = dice.pick(DISTRACTING) if dice.chance(0.8) else ""
     where = at_place(dice, PLACES[place], "in") if place else Phrase([], [])
@@ -154,7 +160,11 @@ def _unfocused(dice: Dice) -> tuple[Phrase, str]:
 
 
 def _condition(name: str, subject: Nominal) -> Phrase:
-    """Generate a feeling as reason: 배가 고파서, was hungry; 심심해서, was bored."""
+    """Generate a feeling as a reason: 배가 고파서 (was hungry) or 심심해서 (was bored).
+
+    name: "hungry" or "bored".
+    subject: the person, who determines the English verb ("was" or "were").
+    """
     words = [Word(text) for text in ("배가 고파서" if name == "hungry" else "심심해서").split()]
     was = possibly(be("past", subject.agreement), words[-1])
     return Phrase(words, [*was, Gloss(name, words[-1], tuple(words))])

@@ -64,11 +64,11 @@ class Region(NamedTuple):
 
     @property
     def boxes(self) -> tuple[Box, ...]:
-        """The bounding box of each object, in pixels."""
+        """The bounding box, in pixels, of each object of the region."""
         return tuple(each.box for each in self.objects)
 
     def mask(self) -> NDArray[numpy.bool_]:
-        """Return a bool array (64, 64), True for the pixels of the objects. Row 0 is the top row."""
+        """Return a bool array (64, 64), True for the pixels of the region. Row 0 is the top row."""
         return numpy.any([object_mask(each) for each in self.objects], axis=0)
 
     def cells(self, side: int) -> NDArray[numpy.bool_]:
@@ -179,7 +179,10 @@ class _Statement:
     content: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def assignments(self, scene: Scene) -> list[tuple[SceneObject, ...]]:
-        """Return all ways to assign a different object to each phrase so that the caption is true."""
+        """Return all ways to assign a different object to each noun phrase so that the caption is true.
+
+        Each way is a tuple with one object for each noun phrase, in the order of `phrases`.
+        """
         if len(self.phrases) > len(scene.objects):
             return []
         return [each for each in itertools.permutations(scene.objects, len(self.phrases)) if self._fits(each)]
@@ -205,7 +208,7 @@ def _words(caption: str) -> list[str]:
 
 
 def _parse(words: list[str]) -> _Statement | None:
-    """Parse a caption; return None if it does not follow the grammar."""
+    """Parse the words of a caption; return None if they do not follow the grammar at the top of this file."""
     statement = _Statement()
     at: int | None = -1
     while at is not None and at < len(words) and (at == -1 or words[at] == "and"):

@@ -64,7 +64,10 @@ def object_mask(thing: SceneObject) -> NDArray[numpy.bool_]:
 
 @cache
 def _coverage(shape: str, size: str) -> NDArray[numpy.int32]:
-    """Return an array for the bounding box of an object: how many points of each pixel are in it, 0 to FULL.
+    """Return how much of each pixel of its bounding box a shape covers.
+
+    The result is a square array. Each entry is the number of sample points of a pixel that are inside the
+    shape, from 0 to FULL (all points of the pixel).
 
     shape: a name in SHAPES.
     size: a name in SIZES.

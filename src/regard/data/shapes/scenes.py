@@ -113,12 +113,12 @@ class SceneObject(NamedTuple):
 
     @property
     def row(self) -> int:
-        """The row of the object in the 3 x 3 squares of the picture: 0 (top), 1 or 2."""
+        """The row of the square that the object is in, of the 3 x 3 squares of the picture: 0 to 2."""
         return _square(self.y)
 
     @property
     def column(self) -> int:
-        """The column of the object in the 3 x 3 squares of the picture: 0 (left), 1 or 2."""
+        """The column of the square that the object is in, of the 3 x 3 squares of the picture: 0 to 2."""
         return _square(self.x)
 
     @property
@@ -127,7 +127,10 @@ class SceneObject(NamedTuple):
         return next(name for name in PLACES if self.is_at(name))
 
     def is_at(self, place: str) -> bool:
-        """Return whether the object is at a place. place: a name in PLACES, for example "at the top"."""
+        """Return whether the object is at a place.
+
+        place: a name in PLACES, for example "at the top".
+        """
         rows, columns = PLACES[place]
         return self.row in rows and self.column in columns
 

@@ -133,7 +133,7 @@ class Shapes:
 
     @property
     def fingerprint(self) -> str:
-        """A hash that identifies these examples: it depends on all arguments and on VERSION."""
+        """A hash of split, count, seed, captions and VERSION, which determine the examples."""
         rules = f"shapes {VERSION} {self.split} {self.count} {self.seed} {self.captions}"
         return hashlib.blake2b(rules.encode(), digest_size=16).hexdigest()
 
@@ -158,7 +158,10 @@ class Shapes:
         return torch.from_numpy(render([self.scene(index) for index in indices]))
 
     def _draw(self, index: int) -> tuple[Scene, numpy.random.PCG64]:
-        """Sample the scene with this index; return it and the random generator that samples its captions."""
+        """Sample the scene of the picture with this index, from 0.
+
+        Returns the scene, and the random generator with which its captions are then sampled.
+        """
         if not 0 <= index < self.count:
             raise IndexError(f"index {index} is out of range for {self.count} pictures")
         split = SPLITS[self.split]

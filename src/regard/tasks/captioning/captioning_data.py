@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from regard.data.caption_batching import EncodedCaptions, encode_captions
-from regard.data.images import CaptionedImages, read_captions
+from regard.data.images import Augmentation, CaptionedImages, read_captions
 from regard.data.images.pixels import Pixels, decode_files, memory_limit
 from regard.data.shapes import Scene, render, shapes
 from regard.data.shapes.shapes_corpus import SPLITS
@@ -20,6 +20,7 @@ from regard.errors import ArgumentError, DataError, UnknownName, message, printa
 from regard.tasks.captioning.captioning_settings import ImageData
 
 __all__ = [
+    "augmentation_of",
     "TOKENIZER",
     "CaptionCorpus",
     "CaptionData",
@@ -298,3 +299,8 @@ def check_paths(data: ImageData) -> None:
                 raise ArgumentError(
                     message(f"data.{name}", f"there is no folder {shown(folder)}", hint="--images FOLDER")
                 )
+
+
+def augmentation_of(data: ImageData, seed: int) -> Augmentation | None:
+    """Return the augmentation of training images that the settings ask for, or None if they ask for none."""
+    return Augmentation(size=data.size, flip=data.flip, seed=seed) if data.augmented else None

@@ -132,11 +132,14 @@ class CaptioningTraining(Training):
     doubly_stochastic: lambda, the weight of the doubly stochastic penalty (Xu et al. 2015, eq. 14), which
         makes the attention weights of each image location sum to about 1 over the caption. It is for soft
         attention only; 0 disables it.
+    word_noise: probability that a word that the decoder reads in training is replaced by a random word; see
+        data.word_noise.replace_words().
     """
 
     best: Metric = "cider"
     label_smoothing: Part = 0.0
     doubly_stochastic: Weight = 0.0
+    word_noise: Part = 0.0
 
 
 class CaptioningEvaluation(Section):

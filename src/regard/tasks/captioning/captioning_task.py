@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import RenderableType
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from regard.data.caption_batching import CaptionBatches
 from regard.data.image_batch import ImageBatch
-from regard.data.images import Augmentation, centre_crop
+from regard.data.images import centre_crop
+from regard.data.word_noise import replace_words
 from regard.decoding import Beam, Greedy, Search
 from regard.errors import ArgumentError, message, printable
 from regard.evaluation.caption_scores import caption_scores, exact_captions, pointing
@@ -30,6 +31,7 @@ from regard.tasks.captioning.captioning_data import (
     CaptionCorpus,
     CaptionData,
     CaptionSplit,
+    augmentation_of,
     check_paths,
     load_caption_tokenizer,
     read_caption_split,
@@ -55,6 +57,7 @@ from regard.tasks.captioning.view_captioning import (
     CaptionView,
     view_captioning,
 )
+from regard.tasks.file_options import FILE_FORMATS, train_files
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
@@ -79,8 +82,18 @@ TOKENS = ("lowercase", "tokenizer", "vocab_size")
 """The data settings that define the vocabulary of the tokenizer. They cannot change when a run is resumed or
 when a model starts from the weights of another run, because the weights fit one vocabulary only."""
 
+TRAIN_OPTIONS = (*FILE_FORMATS, *(f"valid_{each}" for each in FILE_FORMATS))
+"""The options of `regard train` that train_files() reads."""
+
 AT_ONCE = 64
 """Number of validation images that are captioned between two checks for Ctrl-C."""
+
+
+class _Read(NamedTuple):
+    """What the model reads of a batch: images, and the tokens (B, T) of captions."""
+
+    image: Tensor
+    inputs: Tensor
 
 
 class CaptioningTask(RunTask):
@@ -153,7 +166,7 @@ class CaptioningTask(RunTask):
             corpus.train,
             train.pixels,
             size=data.size,
-            augmentation=self._augmentation(data, settings.seed),
+            augmentation=augmentation_of(data, settings.seed),
             images=self._train_features is None,
             workers=data.workers,
             tokens=training.batch_tokens,
@@ -173,11 +186,9 @@ class CaptioningTask(RunTask):
             shuffle=False,
         )
 
-    @staticmethod
-    def _augmentation(data: ImageData, seed: int) -> Augmentation | None:
-        if not data.augmented:
-            return None
-        return Augmentation(size=data.size, flip=data.flip, seed=seed)
+    @classmethod
+    def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+        return TRAIN_OPTIONS, train_files(options)
 
     @classmethod
     def read_data(
@@ -331,10 +342,11 @@ class CaptioningTask(RunTask):
         training = self.settings.training
         if self._estimator is not None and self.model.training:
             return self._sampled_loss(batch, self._estimator)
+        read = _Read(batch.image, self._inputs(batch))
         if not training.doubly_stochastic:
-            total, plain = cross_entropy(self.model(batch), batch.targets, training.label_smoothing)
+            total, plain = cross_entropy(self.model(read), batch.targets, training.label_smoothing)
             return Loss(total, {"loss": plain})
-        logits_BTV, weights_BTL = self.model.logits_and_weights(batch)
+        logits_BTV, weights_BTL = self.model.logits_and_weights(read)
         total, plain = cross_entropy(logits_BTV, batch.targets, training.label_smoothing)
         penalty_B = doubly_stochastic_penalty(weights_BTL.float(), batch.target_lengths)
         # Rows of the batch without target tokens are padding; their penalty does not count.
@@ -342,6 +354,13 @@ class CaptioningTask(RunTask):
         return Loss(
             total + training.doubly_stochastic * penalty, {"loss": plain, "penalty": penalty.detach()}
         )
+
+    def _inputs(self, batch: ImageBatch) -> Tensor:
+        """Return the tokens that the decoder reads, (B, T); in training, some are replaced (word_noise)."""
+        noise = self.settings.training.word_noise
+        if not noise or not self.model.training:
+            return batch.inputs
+        return replace_words(batch.inputs, self.corpus.tokenizer.size, noise)
 
     def _sampled_loss(self, batch: ImageBatch, estimator: Reinforce) -> Loss:
         """Return the loss of hard attention, with a gradient estimated from K samples of the locations.
@@ -353,7 +372,8 @@ class CaptioningTask(RunTask):
         """
         samples, smoothing = estimator.samples, self.settings.training.label_smoothing
         inputs_RT, targets_RT, lengths_R = (
-            each.repeat_interleave(samples, 0) for each in (batch.inputs, batch.targets, batch.target_lengths)
+            each.repeat_interleave(samples, 0)
+            for each in (self._inputs(batch), batch.targets, batch.target_lengths)
         )
 
         def row_losses() -> RowLosses:

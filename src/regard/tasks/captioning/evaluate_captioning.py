@@ -37,7 +37,15 @@ from regard.tasks.captioning.captioning_data import (
 )
 from regard.tasks.captioning.captioning_run import CaptioningRun
 from regard.tasks.captioning.captioning_settings import ImageData
-from regard.tasks.file_options import FAITHFULNESS, PAGE, SPLIT, TEST_FILE
+from regard.tasks.file_options import (
+    FAITHFULNESS,
+    JSONL,
+    PAGE,
+    SPLIT,
+    TEST_FILE,
+    TSV,
+    evaluated_files,
+)
 from regard.viewing.caption_page import save_caption_page
 
 __all__ = ["EVALUATE_OPTIONS", "CaptioningReport", "evaluate_captioning"]
@@ -47,11 +55,16 @@ MOST_CAPTIONS = 200
 """Maximum number of captions for the option --faithfulness, and for the HTML page of --page."""
 
 IMAGES = CommandOption(
-    "--images", "Captioning: folder of the images of --test-file.", "FOLDER", shown_default="from the run"
+    "--images",
+    "Captioning: folder of the images of --test-file, --tsv or --jsonl.",
+    "FOLDER",
+    shown_default="from the run",
 )
 
 EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     TEST_FILE,
+    TSV,
+    JSONL,
     IMAGES,
     SPLIT,
     CommandOption(
@@ -194,11 +207,11 @@ def evaluate_captioning(
 
 
 def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> CaptionData:
-    """Read the images to evaluate on: of --test-file or --split, or else the validation images of the run."""
-    files, split = options["test_file"], options["split"]
+    """Read the images to evaluate on: those of a caption file or of --split, or the validation images."""
+    (files, kind), split = evaluated_files(options, data.format), options["split"]
     folder = [options["images"]] if options["images"] else None
     if folder and not files:
-        raise ArgumentError(message("--images", "--images is used only with --test-file"))
+        raise ArgumentError(message("--images", "--images is used only with --test-file, --tsv or --jsonl"))
     if data.built_in and not files:
         return read_shapes(split or "valid", options["pictures"])
     if not files and split is None:
@@ -206,7 +219,8 @@ def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> Captio
         report_changed_data(run.folder, read.fingerprints)
         return read.valid
     chosen = files or data.train_file or ()
-    return read_images(data, chosen, folder or data.images, None if split is None else [split])
+    settings = data.model_copy(update={"format": kind})
+    return read_images(settings, chosen, folder or data.images, None if split is None else [split])
 
 
 def _captions(captioner: CaptioningRun, data: CaptionData, look: str | None) -> list[Caption]:

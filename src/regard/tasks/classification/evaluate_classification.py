@@ -24,7 +24,16 @@ from regard.tasks.classification.classification_data import check_unknown_header
 from regard.tasks.classification.classification_run import ClassificationRun
 from regard.tasks.classification.classification_settings import ClassificationData
 from regard.tasks.classification.labelled_options import FORMATS, labelled_columns
-from regard.tasks.file_options import COLUMNS, FAITHFULNESS, FIELDS, JSONL, PAGE, TEST_FILE, TSV
+from regard.tasks.file_options import (
+    COLUMNS,
+    FAITHFULNESS,
+    FIELDS,
+    JSONL,
+    PAGE,
+    TEST_FILE,
+    TSV,
+    evaluated_files,
+)
 
 __all__ = ["EVALUATE_OPTIONS", "ClassificationEvaluation", "evaluate_classification"]
 
@@ -147,22 +156,17 @@ def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) 
     labels: the classes of the run.
     options: the values of the options.
     """
-    ways = {each: options[each] for each in ("test_file", "tsv", "jsonl") if options[each]}
-    if len(ways) > 1:
-        problem = "more than one kind of file is named"
-        expected = "one of --test-file, --tsv and --jsonl"
-        raise ArgumentError(message("regard evaluate", problem, expected=expected))
-    for option, needed in (("columns", "tsv"), ("fields", "jsonl")):
-        if options[option] is not None and needed not in ways:
-            raise ArgumentError(message(f"--{option}", f"--{option} requires --{needed}"))
-    if not ways:
+    files, kind = evaluated_files(options, data.format)
+    for way, option in FORMATS.items():
+        if options[option] is not None and not options[way]:
+            raise ArgumentError(message(f"--{option}", f"--{option} requires --{way}"))
+    if not files:
         return None
-    ((way, files),) = ways.items()
-    kind = data.format if way == "test_file" else way
-    named = options[FORMATS[way]] if way in FORMATS else None
+    named = next((way for way in FORMATS if options[way] and options[FORMATS[way]] is not None), None)
     columns: dict[str, Any] = {"label": data.label, "text": data.text, "second": data.second}
     if named is not None:
-        columns = labelled_columns(f"--{FORMATS[way]}", named, 2 if data.second is None else 3)
+        option = FORMATS[named]
+        columns = labelled_columns(f"--{option}", options[option], 2 if data.second is None else 3)
     texts = read_labelled(files, kind, **columns, ignore=data.ignore)
     check_unknown_header(texts, labels, kind)
     return texts

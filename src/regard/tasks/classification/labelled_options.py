@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import ArgumentError, message
+from regard.tasks.file_options import train_files
 
 __all__ = ["FORMATS", "OWN_OPTIONS", "labelled_columns", "labelled_files"]
 
@@ -47,18 +48,11 @@ def labelled_files(options: Mapping[str, Any]) -> dict[str, Any]:
     >>> labelled_files({"tsv": ["a.tsv"], "columns": "label,review"})
     {'train_file': ['a.tsv'], 'format': 'tsv', 'label': 'label', 'text': 'review'}
     """
-    ways = [each for each in ("train_file", *FORMATS) if options.get(each)]
-    if len(ways) > 1:
-        named = " and ".join(f"--{each.replace('_', '-')}" for each in ways)
-        expected = "one of --train-file, --tsv and --jsonl"
-        raise ArgumentError(message("regard train", f"{named} cannot be combined", expected=expected))
-    data: dict[str, Any] = {}
+    data = train_files(options)
     for way, columns in FORMATS.items():
-        files = {"train_file": options.get(way), "valid_file": options.get(f"valid_{way}")}
-        if any(files.values()):
-            data |= {name: value for name, value in files.items() if value} | {"format": way}
-        elif options.get(columns) is not None:
-            raise ArgumentError(message(f"--{columns}", f"--{columns} requires --{way}"))
-        if options.get(columns) is not None:
-            data |= labelled_columns(f"--{columns}", options[columns])
+        if options.get(columns) is None:
+            continue
+        if data.get("format") != way:
+            raise ArgumentError(message(f"--{columns}", f"it needs --{way}"))
+        data |= labelled_columns(f"--{columns}", options[columns])
     return data

@@ -1,0 +1,32 @@
+"""replace_words(): words that a decoder reads in training are replaced by random words."""
+
+from __future__ import annotations
+
+import torch
+
+from regard.data.batch import BOS, EOS, PAD, UNK
+from regard.data.word_noise import replace_words
+
+
+def test_only_words_are_replaced_and_only_by_words():
+    torch.manual_seed(0)
+    inputs = torch.tensor([[BOS, 5, 6, UNK, 7, EOS, PAD]]).repeat(2000, 1)
+    noised = replace_words(inputs, vocabulary_size=9, probability=0.5)
+    special = inputs < 4
+    assert torch.equal(noised[special], inputs[special])
+    assert set(noised[~special].unique().tolist()) == {4, 5, 6, 7, 8}
+    # A replaced word is the same word as before in one of five cases.
+    assert abs((noised != inputs)[~special].float().mean().item() - 0.4) < 0.03
+
+
+def test_the_seed_determines_the_words():
+    inputs = torch.full((4, 6), 5)
+    torch.manual_seed(3)
+    first = replace_words(inputs, 30, 0.5)
+    torch.manual_seed(3)
+    assert torch.equal(first, replace_words(inputs, 30, 0.5)) and not torch.equal(first, inputs)
+
+
+def test_a_vocabulary_without_words_and_an_empty_batch():
+    assert torch.equal(replace_words(torch.tensor([[BOS, EOS]]), 4, 0.9), torch.tensor([[BOS, EOS]]))
+    assert replace_words(torch.zeros(0, 3, dtype=torch.int64), 9, 0.5).shape == (0, 3)
