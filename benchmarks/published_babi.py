@@ -1,7 +1,8 @@
 """The published test errors of memory networks on bAbI with 1,000 training questions per task, in per cent.
 
 Sukhbaatar et al. 2015, "End-to-end memory networks", table 1. Its first column, the supervised network, is
-taken from Weston et al. 2015, "Towards AI-complete question answering".
+taken from Weston et al. 2015, "Towards AI-complete question answering". The means of the columns agree with
+the published means (6.7, 13.9, 13.3 and 12.4); the single errors are not yet compared with the printed table.
 """
 
 from __future__ import annotations

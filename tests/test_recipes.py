@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import answering, captioning, classification, language
+from benchmarks import algorithms, answering, captioning, classification, language
 from benchmarks.multi30k import RECIPES, Measured, given, table
 from benchmarks.recipe_runs import Job
 from regard.data.public_datasets import SETS
@@ -108,6 +108,7 @@ def test_benchmarks_have_every_recipe_of_their_task():
     assert {name for name, task in tasks.items() if task == "classification"} == set(classification.TESTS)
     assert {name for name, task in tasks.items() if task == "captioning"} == set(captioning.RECIPES)
     assert {name for name, task in tasks.items() if task == "answering"} == set(answering.RECIPES)
+    assert {name for name, task in tasks.items() if task == "algorithms"} == set(algorithms.RECIPES)
 
 
 def test_recipe_of_another_task_is_valid_and_sets_what_determines_its_result(other: Path):
@@ -116,7 +117,7 @@ def test_recipe_of_another_task_is_valid_and_sets_what_determines_its_result(oth
     settings = build(task.settings_type, content, other.name)
     task.check_model(task.settings_type.model_validate(task.complete_settings(settings.model_dump(), None)))
     needed = {"steps", "learning_rate", "warmup_steps", "precision", "evaluate_every"}
-    size = "width" if content["task"] == "answering" else "dropout"
+    size = {"answering": "width", "algorithms": "name"}.get(content["task"], "dropout")
     assert needed <= set(content["training"]) and {size, "name"} <= set(content["model"])
     assert isinstance(content["seed"], int) and {"batch_size", "batch_tokens"} & set(content["training"])
     head = re.match(r"(#.*\n)+", other.read_text())
@@ -124,6 +125,9 @@ def test_recipe_of_another_task_is_valid_and_sets_what_determines_its_result(oth
     assert f"regard train --recipe recipes/{other.name} --output runs/{other.stem}\n" in head.group()
     if content["task"] == "captioning":
         assert f"regard evaluate runs/{other.stem} --split test\n" in head.group()
+        return
+    if content["task"] == "algorithms":  # sequences are generated: there is no test file
+        assert f"regard evaluate runs/{other.stem}" in head.group()
         return
     test_file = re.search(rf"regard evaluate runs/{other.stem} --test-file data/(\S+)\n", head.group())
     assert test_file is not None and test_file[1] not in str(content["data"])

@@ -117,6 +117,7 @@ def read(
     weights: Tensor,
     value: Tensor,
     *,
+    start: int = 0,
     look: Look | None = None,
     site: str = "read",
     role: Role | None = None,
@@ -127,6 +128,7 @@ def read(
 
     weights: (B, H, T, S).
     value: (B, H, S, E).
+    start: the position of the first row, for intervene(), as in attention().
 
     weights and value may lack the head dimension, or head and batch dimensions. record() and intervene()
     apply to read() as they do to attention(). A neural Turing machine uses read() to read from its memory
@@ -158,7 +160,7 @@ def read(
             )
         )
     empty_query, empty_key = weights[..., :0], value[..., :0]
-    call = check(empty_query, empty_key, value, score=Dot(), select=Given(weights), look=look)
+    call = check(empty_query, empty_key, value, score=Dot(), select=Given(weights), start=start, look=look)
     return _attend(call, "reference", site, role, weights.dim())
 
 

@@ -66,7 +66,7 @@ def test_help_of_train_covers_every_task(command):
     assert "--task classification --tsv" in text and "label,text,second" in text
     assert (
         "[default: (bahdanau; for language models and classification, lstm; for captioning, captioner; for "
-        "answering, end-to-end)]" in text
+        "answering, end-to-end; for algorithms, ntm)]" in text
     )
     for option in ("--tsv", "--jsonl", "--columns", "--train-file"):
         line = next(part for part in text.split("│") if part.split()[:1] == [option])

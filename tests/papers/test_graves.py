@@ -1,4 +1,4 @@
-"""Graves, Wayne and Danihelka 2014, Neural Turing machines: addressing by content, and reading."""
+"""Graves, Wayne and Danihelka 2014, Neural Turing machines: heads, the whole machine, and its tasks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import pytest
 import torch
 
 import regard
+from regard.data.tape_tasks import build_tape_task
+from regard.evaluation.sequence_bits import sequence_bits
+from regard.layers.tape_heads import HeadLayout, HeadParts, Tape
+from regard.models.turing_machine import NeuralTuringMachine
 
 MEMORY = [[3.0, 4.0], [1.0, 0.0], [-0.5, 0.5], [0.0, 0.0]]
 KEY, BETA = [1.0, 1.0], 2.0
@@ -60,3 +64,84 @@ def test_read_with_shifted_and_sharpened_weights():
     seen = regard.read(torch.tensor([sharp]).double(), memory, look=regard.Look(alignment=True))
     assert seen.output.flatten().tolist() == pytest.approx(read_by(sharp))
     assert seen.alignment.item() == 1  # slot 0 has the largest weight, and is shifted by one
+
+
+BEFORE = [0.1, 0.2, 0.3, 0.4]
+GATE, SHIFT, GAMMA = 0.25, [0.7, 0.2, 0.1], 2.5
+ERASE, ADD = [0.5, 1.0], [-0.25, 0.75]
+
+
+def moved_by_hand(gate: float = GATE) -> list[float]:
+    """Content addressing, interpolation (eq. 7), circular shift (eq. 8) and sharpening (eq. 9)."""
+    mixed = [gate * new + (1 - gate) * old for new, old in zip(addressed(BETA), BEFORE, strict=True)]
+    by = {1: SHIFT[0], 0: SHIFT[1], -1: SHIFT[2]}
+    shifted = [sum(amount * mixed[(i - steps) % 4] for steps, amount in by.items()) for i in range(4)]
+    return [each**GAMMA / sum(other**GAMMA for other in shifted) for each in shifted]
+
+
+def one_step(addressing: str) -> tuple[Tape, torch.Tensor]:
+    """Return the tape after one step of a read head and a write head with the same parameters."""
+    both = addressing == "both"
+
+    def of_heads(*values: float) -> torch.Tensor:
+        return torch.tensor([[values, values]], dtype=torch.float64)
+
+    parts = HeadParts(
+        torch.tensor([[ADD]], dtype=torch.float64),
+        torch.tensor([[ERASE]], dtype=torch.float64),
+        of_heads(GATE) if both else None,
+        of_heads(BETA) if addressing != "location" else None,
+        of_heads(GAMMA) if addressing != "content" else None,
+        of_heads(*SHIFT) if addressing != "content" else None,
+        of_heads(*KEY) if addressing != "location" else None,
+    )
+    tape = Tape(of_heads(*BEFORE), torch.tensor([MEMORY]).double())
+    return tape.step(HeadLayout(width=2, addressing=addressing), parts)
+
+
+def test_one_step_of_the_heads():
+    tape, read = one_step("both")
+    weights = moved_by_hand()
+    assert tape.weights[0, 0].tolist() == pytest.approx(weights)
+    assert read[0].tolist() == pytest.approx(read_by(weights))
+    for i, weight in enumerate(weights):  # erase (eq. 3), then add (eq. 4)
+        slot = [MEMORY[i][d] * (1 - weight * ERASE[d]) + weight * ADD[d] for d in (0, 1)]
+        assert tape.memory[0, i].tolist() == pytest.approx(slot)
+
+
+def test_content_only_and_location_only():
+    assert one_step("content")[0].weights[0, 1].tolist() == pytest.approx(addressed(BETA))
+    assert one_step("location")[0].weights[0, 1].tolist() == pytest.approx(moved_by_hand(gate=0.0))
+
+
+def test_sizes_of_the_paper():
+    """Table 1: copy with an LSTM controller of 100 units, 1 head and 128 x 20 slots has 67,561 parameters.
+
+    Ours has fewer: it has one bias vector, not two, in the controller, and other initial states.
+    """
+    model = NeuralTuringMachine(9, 8, width=100, slots=128, slot_width=20, heads=1)
+    assert 55_000 < sum(each.numel() for each in model.parameters()) < 67_561
+
+
+@pytest.mark.slow
+def test_a_small_machine_learns_to_copy():
+    """Section 4.1, smaller: 4 bits, lengths 1 to 5; the machine also copies sequences of length 10."""
+    torch.manual_seed(0)
+    task = build_tape_task("copy", width=4, length=(1, 5))
+    model = NeuralTuringMachine(task.input_size, task.target_size, width=32, slots=16, slot_width=8)
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+    for step in range(1500):
+        generator = torch.Generator().manual_seed(step)
+        batch = task.draw(16, task.sizes(generator), generator)
+        logits, _ = model(batch.inputs)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(
+            logits[batch.scored], batch.targets[batch.scored]
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+    for length, limit in ((5, 0.5), (10, 5.0)):
+        batch = task.draw(64, {"length": length}, torch.Generator().manual_seed(-1))
+        scored = sequence_bits(model, batch)
+        assert scored is not None and float(scored.bits.mean()) < limit

@@ -31,6 +31,7 @@ COMMANDS = (
     "classify",
     "caption",
     "ask",
+    "solve",
     "evaluate",
     "view",
     "align",
@@ -116,6 +117,8 @@ def regard(
     * `regard caption runs/captioner photo.jpg --draw` describes an image
 
     * `regard ask runs/babi --story story.txt --question "Where is the milk?"` answers a question
+
+    * `regard solve runs/copy --draw` answers a sequence of an algorithmic task
 
     * `regard tour` draws every attention mechanism in the terminal
 

@@ -51,6 +51,8 @@ def evaluate(
     Captioning: CIDEr-D, BLEU-1 to BLEU-4 without brevity penalty, and BLEU of sacreBLEU; for the built-in
     corpus also the fraction of true captions, and how often the attention of a word points to its object.
 
+    Algorithms: bits per sequence and wrong bits, at the training lengths and at longer ones.
+
     A task of your own: the scores of its method evaluate() on the validation data.
 
     A run with several seeds (train --seeds): the scores of each seed, their mean and standard deviation.
@@ -74,6 +76,8 @@ def evaluate(
     * `regard evaluate runs/classifier --test-file test.tsv --faithfulness`
 
     * `regard evaluate runs/captioner --test-file captions.tsv --images images --split test`
+
+    * `regard evaluate runs/copy --lengths 20,60,120`
 
     * `regard evaluate runs/own --task my_package.my_task:MyTask`
     """

@@ -182,7 +182,7 @@ def _next(facts: RunFacts) -> str:
         return "restore the damaged files from a copy, or train again"
     if facts.progress is None or not facts.progress.ended:
         return _resume(facts)
-    if facts.data.get("built_in"):
+    if facts.data.get("built_in") and facts.task != "algorithms":  # which has no split
         return f"regard evaluate {folder} --split test"
     return "" if facts.next_command.startswith("regard show") else facts.next_command.format(run=folder)
 

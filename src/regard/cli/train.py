@@ -76,10 +76,9 @@ def train(
 ) -> int:
     """Train a translator or a model of another task (--task), and write it to a run folder.
 
-    Settings that you do not set are chosen from the data, --minutes and the speed of this machine.
-
-    Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop; --resume continues. With --steps or --epochs, a
-    resumed run gives exactly the same weights, bit for bit, as a run without interruption.
+    Settings that you do not set are chosen from the data, --minutes and the speed of this machine. Ctrl-C and
+    SIGTERM save a checkpoint and stop; --resume continues. With --steps or --epochs, a resumed run gives
+    exactly the same weights, bit for bit, as a run without interruption.
 
     Examples:
 
@@ -93,7 +92,7 @@ def train(
 
     * `regard train --task captioning --train-file captions.tsv --images images --output runs/t`
 
-    * `regard train --output runs/x --resume`
+    * `regard train --task algorithms --built-in copy --output runs/s`
 
     * `regard train --recipe recipes/multi30k-de-en-transformer.toml --seed 2 --output runs/z`
 

@@ -17,7 +17,7 @@ HELD_OUT_TEXT = "held out from --train-file"
 FIELDS_DEFAULT = "source,target; for classification, label,text"
 MODEL_DEFAULT = (
     "bahdanau; for language models and classification, lstm; for captioning, captioner"
-    "; for answering, end-to-end"
+    "; for answering, end-to-end; for algorithms, ntm"
 )
 
 
@@ -33,7 +33,12 @@ Columns = Annotated[str | None, train_option("--columns", DATA, show_default="1,
 Fields = Annotated[str | None, train_option("--fields", DATA, show_default=FIELDS_DEFAULT)]
 BuiltIn = Annotated[
     str | None,
-    _option("--built-in", "NAME", "Train on a built-in corpus (korean, or shapes for captioning)."),
+    _option(
+        "--built-in",
+        "NAME",
+        "Train on a built-in corpus: korean; shapes for captioning; for algorithms, copy, repeat-copy, "
+        "associative-recall, n-grams, priority-sort or overwrite.",
+    ),
 ]
 Images = Annotated[
     Path | None,
@@ -94,7 +99,8 @@ TaskName = Annotated[
     _option(
         "--task",
         "NAME",
-        "Task: translation, language, classification, captioning, answering, or package.module:Class for a "
+        "Task: translation, language, classification, captioning, answering, algorithms, or "
+        "package.module:Class for a "
         "task of your own.",
         RUN,
         callback=bounds.none_if_default,
@@ -107,7 +113,7 @@ ModelName = Annotated[
         "NAME",
         "Model. Translation: seq2seq, bahdanau, luong, lstmn or transformer. Language models "
         "and classification: lstm, gru, lstmn or transformer. Captioning: captioner. Answering: end-to-end "
-        "or supervised.",
+        "or supervised. Algorithms: ntm, lstm or gru.",
         MODEL,
         show_default=MODEL_DEFAULT,
         callback=bounds.none_if_default,

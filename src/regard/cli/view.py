@@ -82,7 +82,8 @@ View = Annotated[
     _option(
         VIEW_HELP,
         metavar="NAME",
-        show_default="matrix; shaded for classification; image for captioning; hops for answering",
+        show_default="matrix; shaded for classification; image for captioning; hops for answering; "
+        "tape for algorithms",
     ),
 ]
 Place = Annotated[
@@ -159,6 +160,7 @@ def view(
     Translation: the attention of the translation to the words of the text. Language models: self-attention of
     each token to the tokens before it. Classification: the words, shaded by their attention weights, and a
     table of how much the probability changes if each word is hidden. Captioning: the image. Answering: hops.
+    Algorithms: the tape.
 
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.

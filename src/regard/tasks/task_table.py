@@ -19,6 +19,7 @@ TASKS = {
     "classification": "regard.tasks.classification.classification_task:ClassificationTask",
     "captioning": "regard.tasks.captioning.captioning_task:CaptioningTask",
     "answering": "regard.tasks.answering.answering_task:AnsweringTask",
+    "algorithms": "regard.tasks.algorithms.algorithms_task:AlgorithmsTask",
 }
 """Name of a task -> its module and class. The module is imported when the task is used."""
 
@@ -93,7 +94,7 @@ def load(
     seed: int | None = None,
     **options: Any,
 ) -> Any:
-    """Load a trained run: a translator, a language model, a classifier, a captioner or a memory network.
+    """Load a trained run of any task, such as a translator, a language model or an image captioner.
 
     folder: the run folder, --output of `regard train`.
     checkpoint: "best", "latest", or the number of a step.

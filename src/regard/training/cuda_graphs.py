@@ -21,7 +21,7 @@ from regard.kernels.kernel_choice import is_current
 from regard.training.settings import Training
 from regard.training.task import Capture, Loss, Task
 
-__all__ = ["Captured", "Uncaptured", "capture_chosen", "shape_of", "tensors_in", "uncollected"]
+__all__ = ["Captured", "Uncaptured", "capture_chosen", "copied", "shape_of", "tensors_in", "uncollected"]
 
 Result = TypeVar("Result")
 
@@ -147,7 +147,7 @@ class Captured:
         release_generator(self._device)
 
     def _capture(self, batch: Any, factor: float) -> _Graph:
-        batch = _copied(batch)
+        batch = copied(batch)
         self._factor.fill_(factor)
         if self._pool is None:
             self._pool = new_pool()
@@ -265,13 +265,13 @@ def shape_of(batch: Any, device: torch.device) -> Any:
     )
 
 
-def _copied(batch: Any) -> Any:
+def copied(batch: Any) -> Any:
     """Return a copy of the batch with cloned tensors."""
     if isinstance(batch, Tensor):
         return batch.clone()
     if isinstance(batch, tuple):
-        copied = [_copied(each) for each in batch]
-        return type(batch)(*copied) if hasattr(batch, "_fields") else tuple(copied)
+        parts = [copied(each) for each in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
     if is_dataclass(batch) and not isinstance(batch, type):
-        return replace(batch, **{each.name: _copied(getattr(batch, each.name)) for each in fields(batch)})
+        return replace(batch, **{each.name: copied(getattr(batch, each.name)) for each in fields(batch)})
     return batch

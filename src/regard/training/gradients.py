@@ -68,6 +68,8 @@ class Gradients:
             objective = torch.compile(objective, dynamic=False)
         self._objective = objective
         self._say = say
+        self.captures = captured
+        """Whether steps are captured in CUDA graphs."""
         self._captured = Captured(self._precise, task.model, device, task.shapes) if captured else None
 
     def add(self, step: int, batches: Sequence[Any], tokens: int) -> dict[str, Tensor]:
@@ -131,7 +133,7 @@ class Gradients:
             with coarse_products(self.coarse):
                 return self._captured.run(ready, seed, 1 / tokens)
         except Uncaptured as error:
-            self._captured = None
+            self._captured, self.captures = None, False
             self._say(f"CUDA graphs could not be captured; steps run without them, more slowly: {error}")
             torch.manual_seed(seed)
             return None

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.training.cuda_graphs import shape_of
+from regard.training.cuda_graphs import Uncaptured, shape_of
 from regard.training.gradients import coarse_products
 from regard.training.loop import StepRequest, Trainer
-from regard.training.stacked_seeds import StackedSeeds
+from regard.training.stacked_graphs import StackedGraphs
+from regard.training.stacked_seeds import LossOf, StackedSeeds
 from regard.training.task import Loss
 
 __all__ = ["StackedGradients"]
@@ -43,6 +44,7 @@ class StackedGradients:
     ):
         self.trainers, self.say, self.problem = dict(trainers), say, problem
         self._stacked: StackedSeeds | None = None
+        self._graphs: StackedGraphs | None = None
         self._seeds: list[int] = []
         self._unused: frozenset[str] = frozenset()
 
@@ -87,7 +89,7 @@ class StackedGradients:
         """Compute the gradients of each seed separately from now on, and log the reason."""
         text = str(getattr(getattr(error, "message", None), "problem", "") or error).strip()
         self.problem = text.splitlines()[0] if text else type(error).__name__
-        self._stacked = None
+        self._stacked = self._graphs = None
         self.say(f"the seeds are trained one by one, not as one stacked model: {self.problem}")
 
     def _stacked_losses(
@@ -114,12 +116,15 @@ class StackedGradients:
 
         for seeds in (seeds for seeds in groups.values() if len(seeds) > 1):
             factor = torch.tensor([1 / requests[seed].tokens for seed in seeds])
+            factor = factor.to(self.trainers[seeds[0]].device)
             with coarse_products(gradients.coarse), gradients.precision():
-                named, both = stacked.gradients(
+                batches = [padded[seed] for seed in seeds]
+                replayed = self._replayed(loss, batches, factor) if seeds == self._seeds else None
+                named, both = replayed or stacked.gradients(
                     loss,
-                    [padded[seed] for seed in seeds],
+                    batches,
                     seeds=[drawn[seed] for seed in seeds],
-                    factor=factor.to(self.trainers[seeds[0]].device),
+                    factor=factor,
                     rows=[self._seeds.index(seed) for seed in seeds],
                     sizes=[sizes[seed] for seed in seeds],
                 )
@@ -129,6 +134,26 @@ class StackedGradients:
                 state = tuple(each[number].clone() for each in both.state)
                 losses[seed] = Loss(both.total[number], shown, state)
         return losses
+
+    def _replayed(
+        self, loss: LossOf, batches: list[Any], factor: Tensor
+    ) -> tuple[dict[str, Tensor], Loss] | None:
+        """Compute the gradients of all seeds with a CUDA graph.
+
+        Returns None if CUDA graphs are disabled, if the loss uses random numbers, or if the step cannot be
+        captured.
+        """
+        trainer = self.trainers[self._seeds[0]]
+        if not (trainer.gradients.captures and trainer.task.deterministic and self._stacked is not None):
+            return None
+        if self._graphs is None:
+            self._graphs = StackedGraphs(self._stacked, loss, trainer.device, trainer.task.shapes)
+        try:
+            return self._graphs.gradients(batches, factor)
+        except Uncaptured as error:
+            trainer.gradients.captures = False
+            self.say(f"CUDA graphs could not be captured; steps run without them, more slowly: {error}")
+            return None
 
     def _distribute(self, seeds: Sequence[int], named: Mapping[str, Tensor]) -> None:
         """Add the stacked gradients to `.grad` of the parameters of each model.
@@ -148,7 +173,7 @@ class StackedGradients:
             self._unused = self._unused_parameters(seeds[0], ready[seeds[0]])
             self._stacked = StackedSeeds([self.trainers[seed].model for seed in seeds])
             self._stacked.share()
-            self._seeds = seeds
+            self._seeds, self._graphs = seeds, None
         return self._stacked
 
     def _unused_parameters(self, seed: int, batch: Any) -> frozenset[str]:

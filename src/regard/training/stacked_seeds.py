@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from regard.training.cuda_graphs import tensors_in
 from regard.training.optimizer import build_optimizer
 from regard.training.task import Loss
 
-__all__ = ["StackedSeeds"]
+__all__ = ["LossOf", "StackedSeeds"]
 
 LossOf = Callable[[nn.Module, Any], Loss]
 
@@ -102,14 +102,15 @@ class StackedSeeds:
         loss: LossOf,
         batches: Sequence[Any],
         *,
-        seeds: Sequence[int],
+        seeds: Sequence[int] | None,
         factor: float | Tensor = 1.0,
         rows: Sequence[int] | None = None,
         sizes: Sequence[Mapping[int, int]] | None = None,
     ) -> tuple[dict[str, Tensor], Loss]:
         """Return the gradients of factor * loss by parameter name, each (r, ...), and the losses, each (r,).
 
-        loss, batches, seeds, factor: as for add_gradients(), for r models.
+        loss, batches, seeds, factor: as for add_gradients(), for r models. If seeds is None, the loss must
+            not use random numbers.
         rows: the indices of these r models. Default: all models.
         sizes: for each batch, a dict from a size after padding to the size before padding. A tensor of random
             numbers with a dimension of a padded size is generated with the size before padding, so that its
@@ -138,7 +139,8 @@ class StackedSeeds:
 
         arguments = trained, fixed, [torch.stack(each) for each in own], factors
         try:
-            with _OwnRandom(seeds, device, sizes), _quiet():
+            random = nullcontext() if seeds is None else _OwnRandom(seeds, device, sizes)
+            with random, _quiet():
                 run = func.vmap(func.grad(of_one, has_aux=True), randomness="error")
                 gradients, losses = run(*arguments)
         except RuntimeError as error:
@@ -150,9 +152,9 @@ class StackedSeeds:
         shown = {name: each.detach() for name, each in losses.shown.items()}
         return named, Loss(losses.total.detach(), shown, tuple(each.detach() for each in losses.state))
 
-    def _check_call(self, batches: Sequence[Any], seeds: Sequence[int], count: int) -> None:
+    def _check_call(self, batches: Sequence[Any], seeds: Sequence[int] | None, count: int) -> None:
         problem = hint = ""
-        if len(seeds) != count:
+        if seeds is not None and len(seeds) != count:
             problem = f"{len(seeds)} seeds for {count} models"
         elif len(batches) not in (1, count):
             problem, hint = (

@@ -80,6 +80,9 @@ class Task(ABC):
     """The metric that selects the best checkpoint if the settings do not name one (training.best)."""
     uncapturable: str = ""
     """Why the loss cannot be captured in a CUDA graph, as a message; "" if it can."""
+    deterministic: bool = False
+    """Whether the loss uses no random numbers, such as dropout. If so, the steps of several seeds that are
+    trained as one stacked model can be captured in CUDA graphs too."""
     capture: Capture | None = None
     """Whether steps are captured in CUDA graphs, if the task has decided this itself, to pad its batches
     accordingly. None: the trainer decides."""

@@ -1,0 +1,153 @@
+"""TapeTask: the base class of the algorithmic tasks, and how the sequences of a user are read."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from regard.data.tape_batch import TapeBatch
+from regard.errors import ArgumentError, DataError, UnknownName, message, printable
+
+__all__ = [
+    "LARGEST_SIZE",
+    "Sizes",
+    "TapeTask",
+    "empty",
+    "random_bits",
+    "read_bits",
+    "read_count",
+    "read_fields",
+    "read_vectors",
+]
+
+Sizes = dict[str, int]
+"""The sizes of a sequence by name, such as {"length": 20}."""
+
+LARGEST_SIZE = 10_000
+"""The largest size of a sequence, such as its length or its number of repeats."""
+
+
+class TapeTask(ABC):
+    """Base class of the tasks.
+
+    ranges: name of each size -> (smallest, largest) in training.
+    longer: the sizes, longer than in training, on which generalisation is measured.
+    """
+
+    name: ClassVar[str]
+    fields: ClassVar[tuple[str, ...]]
+    """The fields of a sequence of a user, a JSON object."""
+    ranges: dict[str, tuple[int, int]]
+    longer: tuple[Sizes, ...]
+
+    @property
+    @abstractmethod
+    def input_size(self) -> int:
+        """X, the size of an input vector."""
+
+    @property
+    @abstractmethod
+    def target_size(self) -> int:
+        """Y, the number of bits that are answered at a step."""
+
+    @abstractmethod
+    def draw(self, count: int, sizes: Mapping[str, int], generator: torch.Generator) -> TapeBatch:
+        """Draw `count` random sequences of these sizes."""
+
+    @abstractmethod
+    def given(self, fields: Mapping[str, Any], place: str) -> tuple[TapeBatch, Sizes]:
+        """Build the sequence that a user wrote, and return its sizes. Raise DataError at `place`."""
+
+    def slots(self, sizes: Mapping[str, int]) -> int:
+        """Return how many slots a tape needs at least for a sequence of these sizes."""
+        return sizes["length"]
+
+    def sizes(self, generator: torch.Generator) -> Sizes:
+        """Draw the sizes of a sequence, uniformly from the training range."""
+        return {
+            name: int(torch.randint(low, high + 1, (), generator=generator))
+            for name, (low, high) in self.ranges.items()
+        }
+
+    @property
+    def longest(self) -> Sizes:
+        """The largest sizes in training."""
+        return {name: high for name, (_, high) in self.ranges.items()}
+
+    def steps(self, sizes: Mapping[str, int]) -> int:
+        """Return the number of steps of a sequence of these sizes."""
+        return self.draw(1, sizes, torch.Generator().manual_seed(0)).steps
+
+    def check_sizes(self, sizes: Mapping[str, int], place: str) -> None:
+        """Raise ArgumentError if a size is unknown, too small or too large."""
+        for name, value in sizes.items():
+            if name not in self.ranges:
+                raise UnknownName(f"size of the task {self.name} in {place}:", name, self.ranges)
+            least = self.least(name)
+            if not least <= value <= LARGEST_SIZE:
+                expected = f"{least:,} to {LARGEST_SIZE:,}"
+                raise ArgumentError(message(place, f"{name} is {value}", expected=expected))
+
+    def least(self, name: str) -> int:
+        """Return the smallest possible value of a size."""
+        return 1
+
+
+def random_bits(count: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Return random bits as float32."""
+    return torch.randint(0, 2, tuple(count), generator=generator).float()
+
+
+def empty(batch: int, steps: int, inputs: int, targets: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the inputs, targets and scored steps of a batch, filled with zeros."""
+    return (
+        torch.zeros(batch, steps, inputs),
+        torch.zeros(batch, steps, targets),
+        torch.zeros(batch, steps, dtype=torch.bool),
+    )
+
+
+def read_bits(value: Any, width: int, place: str, name: str) -> list[float]:
+    """Read a vector of bits: a text such as "10110", or a list of 0 and 1."""
+    values = list(value) if isinstance(value, str | list | tuple) else []
+    if len(values) != width or any(each not in ("0", "1", 0, 1) for each in values):
+        problem = f"{name} has {printable(str(value))[:80]!r}"
+        raise DataError(message(place, problem, expected=f"{width} bits, each 0 or 1"))
+    return [float(each) for each in values]
+
+
+def read_vectors(value: Any, width: int, place: str, name: str) -> Tensor:
+    """Read a list of one or more vectors of bits; return (1, L, width)."""
+    if isinstance(value, str):
+        value = value.split()
+    if not isinstance(value, list | tuple) or not value:
+        expected = f"one or more vectors of {width} bits"
+        raise DataError(message(place, f"{name} has no vectors", expected=expected))
+    if len(value) > LARGEST_SIZE:
+        raise DataError(
+            message(place, f"{name} has {len(value):,} vectors", expected=f"at most {LARGEST_SIZE:,}")
+        )
+    return torch.tensor([[read_bits(each, width, place, name) for each in value]])
+
+
+def read_fields(fields: Mapping[str, Any], names: Sequence[str], place: str) -> list[Any]:
+    """Return the values of these fields; raise DataError if one is missing or another one is present."""
+    if unknown := [each for each in fields if each not in names]:
+        raise DataError(
+            message(place, f"unknown field {printable(unknown[0])[:80]!r}", expected=", ".join(names))
+        )
+    if missing := [each for each in names if each not in fields]:
+        raise DataError(message(place, f"the field {missing[0]!r} is missing", expected=", ".join(names)))
+    return [fields[each] for each in names]
+
+
+def read_count(value: Any, place: str, name: str, least: int = 1, most: int = LARGEST_SIZE) -> int:
+    """Read a whole number."""
+    if type(value) is not int or not least <= value <= most:
+        problem = f"{name} is {printable(str(value))[:80]!r}"
+        raise DataError(message(place, problem, expected=f"a whole number, {least:,} to {most:,}"))
+    return value

@@ -1,0 +1,48 @@
+"""The algorithmic tasks of Graves et al. 2014 (section 4), and `overwrite`, by name.
+
+A task draws random sequences of a given size, or builds a sequence that a user wrote, and says how many slots
+of a tape it needs at least. To add a task, add its class and one line in TAPE_TASKS.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard.data.copy_tasks import Copy, PrioritySort, RepeatCopy
+from regard.data.recall_tasks import AssociativeRecall, DynamicNGrams, Overwrite
+from regard.data.tape_task import LARGEST_SIZE, Sizes, TapeTask
+from regard.errors import ArgumentError, UnknownName, message
+
+__all__ = ["TAPE_TASKS", "DynamicNGrams", "Sizes", "TapeTask", "build_tape_task"]
+
+TAPE_TASKS: dict[str, type[TapeTask]] = {
+    each.name: each for each in (Copy, RepeatCopy, AssociativeRecall, DynamicNGrams, PrioritySort, Overwrite)
+}
+"""All tasks by name."""
+
+
+def build_tape_task(name: str, **options: Any) -> TapeTask:
+    """Return a task by name. options: arguments of its class that are not None.
+
+    >>> build_tape_task("copy", length=(1, 5)).longest
+    {'length': 5}
+    """
+    if name not in TAPE_TASKS:
+        raise UnknownName("task", name, TAPE_TASKS)
+    kind = TAPE_TASKS[name]
+    known = tuple(each for each in kind.__dataclass_fields__)  # type: ignore[attr-defined]
+    chosen = {option: value for option, value in options.items() if value is not None}
+    for option in chosen:
+        if option not in known:
+            raise UnknownName(f"option of the task {name}:", option, known)
+    for option, value in chosen.items():
+        if isinstance(value, tuple | list):
+            low, high = value
+            if not 1 <= low <= high <= LARGEST_SIZE:
+                expected = f"two numbers, the smaller first, from 1 to {LARGEST_SIZE:,}"
+                raise ArgumentError(message(f"data.{option}", f"{low} to {high}", expected=expected))
+            chosen[option] = (low, high)
+    task = kind(**chosen)
+    for end in (0, 1):
+        task.check_sizes({name: each[end] for name, each in task.ranges.items()}, "[data]")
+    return task

@@ -1,0 +1,275 @@
+"""The heads of a neural Turing machine: where they point on the tape, what they read and write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regard.attention import attention, read
+from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.look import Look
+from regard.roles import Role
+from regard.scores import Cosine
+from regard.sites import scopes_at
+
+__all__ = ["ADDRESSING", "CONTENT_SITE", "READ_SITE", "WRITE_SITE", "HeadLayout", "HeadParts", "Tape"]
+
+ADDRESSING = ("both", "content", "location")
+"""How heads find their slot: by its content, by its location relative to the previous slot, or by both."""
+
+MOST_BETA, MOST_GAMMA = 100.0, 50.0
+"""The largest key strength beta, and the largest sharpening exponent gamma."""
+
+SMALLEST = 1e-16
+"""Added to the shifted weights before the logarithm, so that log(0) does not occur."""
+
+CONTENT_SITE, READ_SITE, WRITE_SITE = "tape.content", "tape.read", "tape.write"
+"""The sites of record() and intervene(): content addressing of all heads, the read heads, the write heads."""
+
+MEMORY_ROLE = Role("memory", "step", "slot")
+
+
+class HeadParts(NamedTuple):
+    """The parameters of all heads at one step, after their activation functions; None where not used.
+
+    add, erase: (B, writes, M), the vectors that the write heads add and erase, in (-1, 1) and (0, 1).
+    gate: (B, H, 1), the interpolation gate g.
+    beta: (B, H, 1), the key strength.
+    gamma: (B, H, 1), the sharpening exponent.
+    shift: (B, H, K), the distribution over shifts by r, r - 1, ..., -r, with K = 2 r + 1.
+    key: (B, H, M).
+    """
+
+    add: Tensor
+    erase: Tensor
+    gate: Tensor | None
+    beta: Tensor | None
+    gamma: Tensor | None
+    shift: Tensor | None
+    key: Tensor | None
+
+
+@dataclass(frozen=True)
+class HeadLayout:
+    """The number of heads, and where their parameters are in the output of the controller.
+
+    reads, writes: number of read heads and of write heads. Read heads come first.
+    width: size M of a slot.
+    addressing: "both"; "content", w = w_c (Graves et al. 2014, eq. 5); or "location", without keys.
+    max_shift: r, the largest number of slots that a head moves in one step.
+
+    >>> HeadLayout(reads=1, writes=1, width=20).size
+    90
+    """
+
+    reads: int = 1
+    writes: int = 1
+    width: int = 20
+    addressing: str = "both"
+    max_shift: int = 1
+
+    def __post_init__(self) -> None:
+        if self.addressing not in ADDRESSING:
+            raise UnknownName("addressing", self.addressing, ADDRESSING)
+        positive(
+            "HeadLayout()",
+            reads=self.reads,
+            writes=self.writes,
+            slot_width=self.width,
+            max_shift=self.max_shift,
+        )
+
+    @property
+    def heads(self) -> int:
+        return self.reads + self.writes
+
+    @property
+    def content(self) -> bool:
+        """Whether heads are addressed by content."""
+        return self.addressing != "location"
+
+    @property
+    def location(self) -> bool:
+        """Whether heads move relative to their previous slot."""
+        return self.addressing != "content"
+
+    @property
+    def shifts(self) -> int:
+        return 2 * self.max_shift + 1
+
+    @cached_property
+    def slices(self) -> dict[str, slice]:
+        """The place of each parameter in the output of the controller. Equal activations are neighbours."""
+        heads, both = self.heads, self.content and self.location
+        sizes = {
+            "add": self.writes * self.width,
+            "erase": self.writes * self.width,
+            "gate": heads * both,
+            "beta": heads * self.content,
+            "gamma": heads * self.location,
+            "shift": heads * self.shifts * self.location,
+            "key": heads * self.width * self.content,
+        }
+        places, start = {}, 0
+        for name, size in sizes.items():
+            places[name] = slice(start, start + size)
+            start += size
+        return places
+
+    @property
+    def size(self) -> int:
+        """Number of head parameters of one step."""
+        return self.slices["key"].stop
+
+    def parts(self, values: Tensor) -> HeadParts:
+        """Split head parameters (..., size), after their activations, into those of each kind."""
+
+        def part(name: str, last: int, present: bool) -> Tensor | None:
+            return values[..., self.slices[name]].unflatten(-1, (-1, last)) if present else None
+
+        add, erase = (values[..., self.slices[name]].unflatten(-1, (-1, self.width)) for name in VECTORS)
+        return HeadParts(
+            add,
+            erase,
+            part("gate", 1, self.content and self.location),
+            part("beta", 1, self.content),
+            part("gamma", 1, self.location),
+            part("shift", self.shifts, self.location),
+            part("key", self.width, self.content),
+        )
+
+    def activated(self, raw: Tensor) -> HeadParts:
+        """Apply the activation functions to the output of the controller, (..., size).
+
+        a: tanh; e, g: sigmoid; beta: softplus; gamma: 1 + softplus; s: softmax. beta and gamma are limited to
+        MOST_BETA and MOST_GAMMA, so that exp() and powers stay finite.
+        """
+        parts = self.parts(raw)
+        beta, gamma = parts.beta, parts.gamma
+        return HeadParts(
+            torch.tanh(parts.add),
+            torch.sigmoid(parts.erase),
+            None if parts.gate is None else torch.sigmoid(parts.gate),
+            None if beta is None else functional.softplus(beta).clamp(max=MOST_BETA),
+            None if gamma is None else (1 + functional.softplus(gamma)).clamp(max=MOST_GAMMA),
+            None if parts.shift is None else parts.shift.softmax(-1),
+            parts.key,
+        )
+
+
+VECTORS = ("add", "erase")
+
+
+class Tape(NamedTuple):
+    """The tape and its heads after a step.
+
+    weights: (B, H, N), where each head points; read heads come first.
+    memory: (B, N, M), the slots.
+
+    One step (Graves et al. 2014) computes, for each head:
+
+        w_c(i) = softmax_i(beta K[k, M(i)])          content addressing   (eq. 5 and 6)
+        w_g = g w_c + (1 - g) w_{t-1}                interpolation        (eq. 7)
+        w~(i) = sum_j w_g(j) s(i - j)                circular shift       (eq. 8)
+        w(i) = w~(i)^gamma / sum_j w~(j)^gamma       sharpening           (eq. 9)
+
+    then read heads read, r = sum_i w(i) M(i) (eq. 2), and write heads erase and add (eq. 3 and 4):
+
+        M(i) <- M(i) prod_h (1 - w_h(i) e_h) + sum_h w_h(i) a_h
+
+    Differs from the paper: reads of a step come before its writes; beta and gamma have upper limits.
+    """
+
+    weights: Tensor
+    memory: Tensor
+
+    def step(self, layout: HeadLayout, parts: HeadParts, position: int = 0) -> tuple[Tape, Tensor]:
+        """Address all heads, read and write.
+
+        position: the number of the step, for intervene().
+
+        Returns the tape after the step, and the reads (B, R M).
+        """
+        weights_BHN = self.addressed(layout, parts, position)
+        site: dict[str, Any] = {"start": position, "role": MEMORY_ROLE}
+        memory_BHNM = self.memory[:, None].expand(-1, layout.heads, -1, -1)
+        reads, writes = weights_BHN.split((layout.reads, layout.writes), 1)
+        slots = memory_BHNM[:, : layout.reads]
+        read_BHTM = read(reads[:, :, None], slots, site=READ_SITE, **site).output
+        if scopes_at(WRITE_SITE, MEMORY_ROLE):
+            # Recorded and edited as a read with the same weights.
+            look = Look(weights=True, gradient=True)
+            slots = memory_BHNM[:, layout.reads :]
+            seen = read(writes[:, :, None], slots, look=look, site=WRITE_SITE, **site)
+            assert seen.weights is not None
+            writes = seen.weights[:, :, 0]
+        return Tape(weights_BHN, self.written(writes, parts)), read_BHTM.flatten(1)
+
+    def addressed(self, layout: HeadLayout, parts: HeadParts, position: int = 0) -> Tensor:
+        """Return the weights of all heads at this step, (B, H, N). position: see step()."""
+        content_BHN = None
+        if parts.key is not None and parts.beta is not None:
+            found = attention(
+                parts.key[:, :, None],
+                self.memory[:, None],
+                score=Cosine(parts.beta),
+                start=position,
+                look=Look(weights=True, gradient=True),
+                site=CONTENT_SITE,
+                role=MEMORY_ROLE,
+            )
+            assert found.weights is not None
+            content_BHN = found.weights[:, :, 0]
+        if parts.shift is None or parts.gamma is None:
+            assert content_BHN is not None
+            return content_BHN
+        gated_BHN = self.weights
+        if content_BHN is not None and parts.gate is not None:
+            gated_BHN = torch.lerp(self.weights, content_BHN, parts.gate.expand_as(content_BHN))
+        shifted_BHN = shifted(gated_BHN, parts.shift)
+        return torch.softmax(parts.gamma * torch.log(shifted_BHN + SMALLEST), -1)
+
+    def written(self, writes_BHN: Tensor, parts: HeadParts) -> Tensor:
+        """Return the slots after all write heads have erased and added."""
+        memory_BNM = self.memory
+        for head in range(writes_BHN.shape[1]):
+            memory_BNM = memory_BNM * (1 - writes_BHN[:, head, :, None] * parts.erase[:, head, None])
+        return memory_BNM + writes_BHN.transpose(1, 2) @ parts.add
+
+
+def shifted(weights: Tensor, shift: Tensor) -> Tensor:
+    """Move weights (..., N) along the circular tape by a distribution over shifts (..., 2 r + 1).
+
+    shift: the probabilities of shifts by r, r - 1, ..., -r slots.
+
+    >>> shifted(torch.tensor([1.0, 0, 0, 0]), torch.tensor([1.0, 0, 0]))  # by one slot
+    tensor([0., 1., 0., 0.])
+    """
+    count, slots = shift.shape[-1], weights.shape[-1]
+    padded = around(weights, count // 2)
+    return sum(
+        (padded[..., place : place + slots] * shift[..., place : place + 1] for place in range(count)),
+        start=torch.zeros_like(weights),
+    )
+
+
+def around(weights: Tensor, radius: int) -> Tensor:
+    """Return weights (..., N) with `radius` further slots at each end of the circular tape."""
+    return torch.cat((weights[..., -radius:], weights, weights[..., :radius]), -1)
+
+
+def check_tape(slots: int, needed: int, place: str, length: str) -> None:
+    """Raise ArgumentError if a tape has fewer slots than a sequence needs.
+
+    place: where the length comes from, such as an option or a line of a file.
+    length: the sequence in words, such as "a sequence of 150 vectors".
+    """
+    if slots < needed:
+        problem = f"{length} needs {needed:,} slots, but the tape has {slots:,}"
+        hint = "use a shorter sequence, or train with more slots: model.slots"
+        raise ArgumentError(message(place, problem, hint=hint))

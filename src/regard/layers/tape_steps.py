@@ -1,0 +1,415 @@
+"""All steps of a neural Turing machine in one autograd function, with its own backward pass.
+
+Autograd would store every intermediate tensor of every step, and accumulate the gradients of the weights step
+by step. Here, buffers for all steps are allocated once, and the backward pass computes the gradients of the
+weights after its last step, with one matrix product each. All tensors have a leading dimension Z of models,
+so several seeds that are stacked by torch.func.vmap run in the same loop: its batching rule only merges its
+own dimension with Z. Apart from matrix products, all operations treat Z * B tapes alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regard.layers.tape_buffers import (
+    Activations,
+    Saved,
+    activations,
+    each_step,
+    flat,
+    sharpness_limits,
+    step_views,
+)
+from regard.layers.tape_heads import SMALLEST, HeadLayout, HeadParts, around
+
+__all__ = ["MachineSteps", "machine_steps"]
+
+
+class MachineSteps(NamedTuple):
+    """The result of machine_steps().
+
+    hidden: (Z, B, T, C), the outputs of the controller. reads: (Z, B, T, R M), what was read at each step.
+    cell, weights, memory: the state after the last step: (Z, B, C), (Z, B, H, N) and (Z, B, N, M).
+    """
+
+    hidden: Tensor
+    reads: Tensor
+    cell: Tensor
+    weights: Tensor
+    memory: Tensor
+
+
+def machine_steps(
+    layout: HeadLayout,
+    inputs: Tensor,
+    recurrent: Tensor,
+    to_heads: Tensor,
+    head_bias: Tensor,
+    state: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+) -> MachineSteps:
+    """Run a neural Turing machine over whole sequences; see Tape for the equations.
+
+    The controller is an LSTM if `inputs` has 4 C columns for C hidden units, and a tanh layer if it has C.
+
+    inputs: (Z, B, T, G), the input part of the gates, W x_t + b, in the order input, forget, output, new.
+    recurrent: (Z, K, G), the weights of [r_{t-1}; h_{t-1}], K = R M + C; of r_{t-1} alone for a tanh layer.
+    to_heads, head_bias: (Z, C, P) and (Z, P), from h_t to the parameters of the heads.
+    state: h (Z, B, C), c (Z, B, C), reads (Z, B, R M), weights (Z, B, H, N), memory (Z, B, N, M).
+
+    Double backward is not supported.
+    """
+    tensors = inputs, recurrent, to_heads, head_bias, *state
+    return MachineSteps(*_Steps.apply(layout, *tensors)[:5])
+
+
+def _merged(dims: Sequence[int | None], tensors: Sequence[Any], size: int) -> list[Any]:
+    """Merge the dimension of vmap with Z. Tensors without this dimension are repeated."""
+    merged: list[Any] = []
+    for dim, tensor in zip(dims, tensors, strict=True):
+        if not isinstance(tensor, Tensor):
+            merged.append(tensor)
+        else:
+            own = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            merged.append(own.flatten(0, 1))
+    return merged
+
+
+class _Steps(torch.autograd.Function):
+    """Forward pass of machine_steps(). Its further outputs are the buffers that the backward pass needs."""
+
+    @staticmethod
+    def forward(layout: HeadLayout, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return _forward(layout, *tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.layout = inputs[0]
+        ctx.mark_non_differentiable(*output[5:])
+        ctx.set_materialize_grads(False)  # zeros for all buffers would be large
+        ctx.shapes = tuple(each.shape for each in output[:5])
+        ctx.save_for_backward(*inputs[2:], *output[5:])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        like = ctx.saved_tensors[0]
+        whole = [
+            like.new_zeros(shape) if each is None else each
+            for each, shape in zip(gradients, ctx.shapes, strict=False)
+        ]
+        return None, *_StepsBackward.apply(ctx.layout, *whole, *ctx.saved_tensors)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        outputs = _Steps.apply(*_merged(in_dims, args, info.batch_size))
+        return tuple(each.unflatten(0, (info.batch_size, -1)) for each in outputs), (0,) * len(outputs)
+
+
+class _StepsBackward(torch.autograd.Function):
+    """Backward pass of machine_steps(), a function of its own so that vmap uses its batching rule."""
+
+    @staticmethod
+    def forward(layout: HeadLayout, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return _backward(layout, tensors[:5], tensors[5:13], Saved(*tensors[13:]))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        raise RuntimeError("machine_steps() does not support double backward")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        outputs = _StepsBackward.apply(*_merged(in_dims, args, info.batch_size))
+        return tuple(each.unflatten(0, (info.batch_size, -1)) for each in outputs), (0,) * len(outputs)
+
+
+def _forward(
+    layout: HeadLayout,
+    inputs: Tensor,
+    recurrent: Tensor,
+    to_heads: Tensor,
+    head_bias: Tensor,
+    *state: Tensor,
+) -> tuple[Tensor, ...]:
+    hidden_ZBC, cell_ZBC, read_ZBR, weights_ZBHN, memory_ZBNM = state
+    (models, batch, steps, gates), width = inputs.shape[:4], hidden_ZBC.shape[-1]
+    lstm, slots, heads = gates == 4 * width, memory_ZBNM.shape[2], layout.heads
+    shape = steps, models, batch
+
+    def buffer(*sizes: int) -> Tensor:
+        return inputs.new_empty(*shape, *sizes)
+
+    saved = Saved(
+        buffer(gates if lstm else 0),
+        buffer(width if lstm else 0),
+        buffer(width),
+        buffer(read_ZBR.shape[-1]),
+        buffer(layout.size),
+        buffer(slots if layout.content else 0),
+        buffer(heads, slots if layout.content else 0),
+        buffer(heads, slots if layout.content else 0),
+        buffer(heads, slots if layout.location else 0),
+        buffer(heads, slots if layout.location else 0),
+        buffer(heads, slots),
+        inputs.new_empty(steps + 1, models, batch, slots, layout.width),
+    )
+    bias_Z1P, limits = head_bias[:, None], sharpness_limits(layout, inputs)
+    rows, all_parts = step_views(saved), each_step(layout, saved.parts)
+    active, inputs_T = activations(layout, saved.parts), inputs.unbind(2)
+    memories, weights_EHN = saved.memory.flatten(1, 2).unbind(0), flat(weights_ZBHN)
+    memories[0].copy_(flat(memory_ZBNM))
+    for t, (row, parts) in enumerate(zip(rows, all_parts, strict=True)):
+        joined = torch.cat((read_ZBR, hidden_ZBC), -1) if lstm else read_ZBR
+        opened_ZBG = torch.baddbmm(inputs_T[t], joined, recurrent)
+        if lstm:
+            cell_ZBC = _lstm_cell(opened_ZBG, cell_ZBC, row.gates, row.cells, row.hidden)
+        else:
+            torch.tanh(opened_ZBG, out=row.hidden)
+        hidden_ZBC, read_ZBR = row.hidden, row.reads
+        torch.baddbmm(bias_Z1P, hidden_ZBC, to_heads, out=row.parts)
+        _activate(layout, active, t, limits)
+        weights_EHN = _address(layout, parts, weights_EHN, row)
+        reads_EHM = read_ZBR.view(models * batch, layout.reads, layout.width)
+        torch.bmm(weights_EHN[:, : layout.reads], row.memory, out=reads_EHM)
+        _write(layout, parts, weights_EHN, row.memory, memories[t + 1])
+    first = [each.movedim(0, 1) for each in saved]  # Z first
+    hidden_ZBTC, reads_ZBTR = (each.transpose(1, 2) for each in (first[2], first[3]))
+    last = cell_ZBC.clone(), weights_EHN.view_as(weights_ZBHN).clone(), saved.memory[-1].clone()
+    return hidden_ZBTC.clone(), reads_ZBTR.clone(), *last, *first
+
+
+def _lstm_cell(opened: Tensor, before: Tensor, gates: Tensor, cell: Tensor, hidden: Tensor) -> Tensor:
+    """Write the activations of the gates, c_t and h_t; return c_t."""
+    width = cell.shape[-1]
+    torch.sigmoid(opened[..., : 3 * width], out=gates[..., : 3 * width])
+    torch.tanh(opened[..., 3 * width :], out=gates[..., 3 * width :])
+    take, forget, show, new = gates.split(width, -1)
+    torch.mul(forget, before, out=cell)
+    cell.addcmul_(take, new)
+    torch.tanh(cell, out=hidden)
+    hidden.mul_(show)
+    return cell
+
+
+def _activate(layout: HeadLayout, active: Activations, t: int, limits: tuple[Tensor, Tensor]) -> None:
+    """Apply the activation functions to the head parameters of step t, in place."""
+    active.add[t].tanh_()
+    active.opened[t].sigmoid_()
+    offset, most = limits
+    sharp = active.sharp[t]
+    torch.add(functional.softplus(sharp), offset, out=sharp)
+    torch.minimum(sharp, most, out=sharp)
+    if layout.location:
+        active.shift[t].copy_(active.shift[t].softmax(-1))
+
+
+def _address(layout: HeadLayout, parts: HeadParts, before_EHN: Tensor, row: Saved) -> Tensor:
+    """Compute the weights of all heads at one step, and write the buffers; E = Z * B tapes."""
+    if parts.key is not None and parts.beta is not None:
+        torch.linalg.vector_norm(row.memory, dim=-1, out=row.lengths)
+        row.lengths.masked_fill_(row.lengths == 0, 1.0)
+        key_EHM = parts.key * (parts.beta / _key_lengths(parts.key))
+        torch.bmm(key_EHM, row.memory.transpose(1, 2), out=row.scores)
+        row.scores.div_(row.lengths[:, None])
+        if parts.shift is None:
+            return torch.softmax(row.scores, -1, out=row.weights)
+        torch.softmax(row.scores, -1, out=row.content)
+        assert parts.gate is not None
+        torch.lerp(before_EHN, row.content, parts.gate, out=row.gated)
+    else:
+        row.gated.copy_(before_EHN)
+    assert parts.shift is not None and parts.gamma is not None
+    _convolve(around(row.gated, layout.max_shift), parts.shift, row.logs)
+    row.logs.add_(SMALLEST).log_()
+    return torch.softmax(row.logs * parts.gamma, -1, out=row.weights)
+
+
+def _key_lengths(key_EHM: Tensor) -> Tensor:
+    length = torch.linalg.vector_norm(key_EHM, dim=-1, keepdim=True)
+    return length.masked_fill(length == 0, 1.0)
+
+
+def _convolve(padded: Tensor, shift: Tensor, result: Tensor) -> None:
+    """result(i) = sum_q padded(i + q) shift(q)"""
+    slots = result.shape[-1]
+    torch.mul(padded[..., :slots], shift[..., :1], out=result)
+    for place in range(1, shift.shape[-1]):
+        result.addcmul_(padded[..., place : place + slots], shift[..., place : place + 1])
+
+
+def _write(
+    layout: HeadLayout, parts: HeadParts, weights_EHN: Tensor, memory_ENM: Tensor, result: Tensor
+) -> None:
+    """Erase and add with all write heads."""
+    written, writes_ENH = memory_ENM, weights_EHN[:, layout.reads :].transpose(1, 2)
+    for head in range(layout.writes):
+        erased = writes_ENH[:, :, head, None] * parts.erase[:, head, None]
+        written = torch.addcmul(written, written, erased, value=-1.0)
+    torch.baddbmm(written, writes_ENH, parts.add, out=result)
+
+
+def _backward(
+    layout: HeadLayout, gradients: Sequence[Tensor], inputs: Sequence[Tensor], buffers: Saved
+) -> tuple[Tensor, ...]:
+    """Return the gradients of inputs, recurrent, to_heads, head_bias and of the initial state."""
+    recurrent, to_heads, _, hidden0, cell0, read0, weights0, _ = inputs
+    saved = Saved(*(each.movedim(1, 0) for each in buffers))  # T first
+    dhidden_ZBTC, dreads_ZBTR, dcell, dweights_ZBHN, dmemory_ZBNM = gradients
+    steps, models, batch, width = saved.hidden.shape
+    lstm, columns = saved.gates.shape[-1] > 0, saved.reads.shape[-1]
+    dinputs_TZBG = saved.hidden.new_empty(steps, models, batch, recurrent.shape[-1])
+    dparts_TZBP = torch.empty_like(saved.parts, memory_format=torch.contiguous_format)
+    dhidden, dread = torch.zeros_like(hidden0), torch.zeros_like(read0)
+    dweights, dmemory = flat(dweights_ZBHN), flat(dmemory_ZBNM)
+    to_recurrent, from_heads = recurrent.transpose(1, 2), to_heads.transpose(1, 2)
+    rows, all_parts, all_dparts = (
+        step_views(saved),
+        *(each_step(layout, x) for x in (saved.parts, dparts_TZBP)),
+    )
+    values, dvalues = (activations(layout, each) for each in (saved.parts, dparts_TZBP))
+    limits, dreads_T, dhidden_T = (
+        sharpness_limits(layout, hidden0),
+        dreads_ZBTR.unbind(2),
+        dhidden_ZBTC.unbind(2),
+    )
+    for t in reversed(range(steps)):
+        row, parts, dparts = rows[t], all_parts[t], all_dparts[t]
+        dwrites, dmemory = _write_backward(layout, parts, dparts, row.weights, row.memory, dmemory)
+        dread_EHM = flat(dread + dreads_T[t]).unflatten(-1, (layout.reads, layout.width))
+        dreads = torch.bmm(dread_EHM, row.memory.transpose(1, 2))
+        dmemory.baddbmm_(row.weights[:, : layout.reads].transpose(1, 2), dread_EHM)
+        dweights = dweights + torch.cat((dreads, dwrites), 1)
+        before = rows[t - 1].weights if t else flat(weights0)
+        dweights = _address_backward(layout, parts, dparts, before, row, dweights, dmemory)
+        _activate_backward(layout, values, dvalues, t, limits)
+        dhidden = torch.baddbmm(dhidden + dhidden_T[t], dparts_TZBP[t], from_heads)
+        if lstm:
+            cells = rows[t - 1].cells if t else cell0
+            dcell = _lstm_backward(row.gates, cells, row.cells, dhidden, dcell, dinputs_TZBG[t])
+            dread, dhidden = torch.bmm(dinputs_TZBG[t], to_recurrent).split((columns, width), -1)
+        else:
+            torch.mul(dhidden, 1 - row.hidden**2, out=dinputs_TZBG[t])
+            dread, dhidden = torch.bmm(dinputs_TZBG[t], to_recurrent), torch.zeros_like(dhidden)
+    reads = torch.cat((read0[None], saved.reads[:-1]))
+    hidden = torch.cat((hidden0[None], saved.hidden[:-1]))
+    joined = torch.cat((reads, hidden), -1) if lstm else reads
+    drecurrent, dto_heads = _summed(joined, dinputs_TZBG), _summed(saved.hidden, dparts_TZBP)
+    dstate = dhidden, dcell, dread, dweights.view_as(weights0), dmemory.view_as(dmemory_ZBNM)
+    dinputs = dinputs_TZBG.permute(1, 2, 0, 3).clone()
+    return dinputs, drecurrent, dto_heads, dparts_TZBP.sum((0, 2)), *(each.clone() for each in dstate)
+
+
+def _summed(left_TZBK: Tensor, right_TZBG: Tensor) -> Tensor:
+    """Return the sum over T and B of left^T right, (Z, K, G)."""
+    left, right = (each.transpose(0, 1).flatten(1, 2) for each in (left_TZBK, right_TZBG))
+    return torch.bmm(left.transpose(1, 2), right)
+
+
+def _write_backward(
+    layout: HeadLayout,
+    parts: HeadParts,
+    dparts: HeadParts,
+    weights_EHN: Tensor,
+    memory_ENM: Tensor,
+    dmemory: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Backward pass of _write(): write the gradients of a and e, return those of weights and memory."""
+    writes_EHN = weights_EHN[:, layout.reads :]
+    dparts.add.copy_(torch.bmm(writes_EHN, dmemory))
+    dwrites = torch.bmm(parts.add, dmemory.transpose(1, 2))
+    erased = [writes_EHN[:, head, :, None] * parts.erase[:, head, None] for head in range(layout.writes)]
+    for head in range(layout.writes):
+        dkept = dmemory * memory_ENM
+        for other in range(layout.writes):
+            dkept = torch.addcmul(dkept, dkept, erased[other], value=-1.0) if other != head else dkept
+        one = slice(head, head + 1)
+        torch.neg(torch.bmm(writes_EHN[:, one], dkept), out=dparts.erase[:, one])
+        dwrites[:, one].baddbmm_(parts.erase[:, one], dkept.transpose(1, 2), alpha=-1.0)
+    for each in erased:
+        dmemory = torch.addcmul(dmemory, dmemory, each, value=-1.0)
+    return dwrites, dmemory
+
+
+def _address_backward(
+    layout: HeadLayout,
+    parts: HeadParts,
+    dparts: HeadParts,
+    before_EHN: Tensor,
+    row: Saved,
+    dweights: Tensor,
+    dmemory: Tensor,
+) -> Tensor:
+    """Backward pass of _address(): write the gradients of its parameters, and add to that of the memory.
+
+    Returns the gradient of the weights of the step before.
+    """
+    dcontent, dbefore = dweights, torch.zeros_like(dweights)
+    if parts.shift is not None and parts.gamma is not None:
+        dscaled = torch._softmax_backward_data(dweights, row.weights, -1, dweights.dtype)
+        torch.sum(dscaled * row.logs, -1, keepdim=True, out=dparts.gamma)
+        dshifted = dscaled * parts.gamma * torch.exp(-row.logs)
+        slots, padded = dshifted.shape[-1], around(row.gated, layout.max_shift)
+        windows = padded.unfold(-1, slots, 1)  # window q: padded(i + q)
+        torch.sum(windows * dshifted[:, :, None], -1, out=dparts.shift)
+        dbefore = torch.empty_like(dshifted)
+        _convolve(around(dshifted, layout.max_shift), parts.shift.flip(-1), dbefore)
+        if parts.gate is not None:
+            change = row.content - before_EHN
+            torch.sum(change * dbefore, -1, keepdim=True, out=dparts.gate)
+            dcontent = dbefore * parts.gate
+            dbefore = dbefore - dcontent
+    if parts.key is None or parts.beta is None or dparts.beta is None:
+        return dbefore
+    content = row.weights if parts.shift is None else row.content
+    dscores = torch._softmax_backward_data(dcontent, content, -1, content.dtype)
+    divided = dscores / row.lengths[:, None]
+    size = _key_lengths(parts.key)
+    unit_EHM, scale = parts.key / size, parts.beta / size
+    dkey = torch.bmm(divided, row.memory)
+    torch.sum(unit_EHM * dkey, -1, keepdim=True, out=dparts.beta)
+    torch.mul(torch.addcmul(dkey, unit_EHM, dparts.beta, value=-1.0), scale, out=dparts.key)
+    inward_EN1 = ((divided * row.scores).sum(1) / row.lengths)[..., None]
+    dmemory.baddbmm_(divided.transpose(1, 2), unit_EHM * parts.beta)
+    dmemory.addcmul_(row.memory, inward_EN1, value=-1.0)
+    return dbefore
+
+
+def _activate_backward(
+    layout: HeadLayout, values: Activations, dvalues: Activations, t: int, limits: tuple[Tensor, Tensor]
+) -> None:
+    """Backward pass of _activate(), in place: from the gradients of its results to those of its arguments."""
+    add, opened, sharp = values.add[t], values.opened[t], values.sharp[t]
+    dvalues.add[t].mul_(1 - add * add)
+    dvalues.opened[t].mul_(opened * (1 - opened))
+    # The derivative of softplus is 1 - exp(-softplus), and 0 above the limit.
+    offset, most = limits
+    dvalues.sharp[t].mul_(torch.expm1(offset - sharp) * (sharp < most)).neg_()
+    if layout.location:
+        shift, dshift = values.shift[t], dvalues.shift[t]
+        dshift.copy_(torch._softmax_backward_data(dshift, shift, -1, shift.dtype))
+
+
+def _lstm_backward(
+    gates: Tensor, before: Tensor, cell: Tensor, dhidden: Tensor, dcell: Tensor, dgates: Tensor
+) -> Tensor:
+    """Backward pass of _lstm_cell(): write the gradients of the arguments of the gates; return dc_{t-1}."""
+    width = cell.shape[-1]
+    take, forget, show, new = gates.split(width, -1)
+    dtake, dforget, dshow, dnew = dgates.split(width, -1)
+    tanh = torch.tanh(cell)
+    dcell = dcell + dhidden * show * (1 - tanh * tanh)
+    torch.mul(dhidden, tanh, out=dshow)
+    torch.mul(dcell, new, out=dtake)
+    torch.mul(dcell, before, out=dforget)
+    torch.mul(dcell, take, out=dnew)
+    opened = gates[..., : 3 * width]
+    dgates[..., : 3 * width].mul_(opened * (1 - opened))
+    dnew.mul_(1 - new * new)
+    return dcell * forget

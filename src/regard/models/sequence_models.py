@@ -1,0 +1,125 @@
+"""Models of algorithmic tasks: the neural Turing machine, and the LSTM and GRU that it is compared with.
+
+To add a model, write its class and add one line to SEQUENCE_MODELS. Its forward(x, state=None) reads vectors
+(B, T, X) and returns logits (B, T, Y) and the state after the last step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import UnknownName, positive
+from regard.layers.attention_options import model_arguments
+from regard.layers.recurrent import Hidden, Recurrence, Recurrent
+from regard.models.turing_machine import NeuralTuringMachine
+
+__all__ = [
+    "SEQUENCE_MODELS",
+    "GRUSequenceModel",
+    "LSTMSequenceModel",
+    "RecurrentSequenceModel",
+    "build_sequence_model",
+]
+
+WIDEST = 8192
+"""The largest width that is chosen from a number of parameters."""
+
+
+class RecurrentSequenceModel(nn.Module):
+    """Base class of the recurrent models without a tape; a subclass sets `cell`.
+
+    h_t = cell(x_t, h_{t-1}), for each layer,  y_t = W h_t + b
+
+    input_size, target_size: size of x_t and of y_t.
+    width: number of hidden units of a layer. Default: the width whose number of parameters is closest to
+        `parameters`.
+    depth: number of layers.
+    parameters: number of parameters. Default: that of a NeuralTuringMachine with its default options, so that
+        both can be compared.
+
+    >>> lstm, machine = LSTMSequenceModel(9, 8), NeuralTuringMachine(9, 8)
+    >>> [sum(each.numel() for each in model.parameters()) for model in (lstm, machine)]
+    [62840, 62480]
+    """
+
+    small_steps = True
+    cell: ClassVar[str]
+
+    def __init__(
+        self,
+        input_size: int,
+        target_size: int,
+        *,
+        width: int | None = None,
+        depth: int = 1,
+        parameters: int | None = None,
+    ):
+        super().__init__()
+        positive(f"{type(self).__name__}()", input_size=input_size, target_size=target_size, depth=depth)
+        if width is None:
+            if parameters is None:
+                with torch.device("meta"):
+                    machine = NeuralTuringMachine(input_size, target_size)
+                parameters = sum(each.numel() for each in machine.parameters())
+            positive(f"{type(self).__name__}()", parameters=parameters)
+            width = self.closest_width(input_size, target_size, depth, parameters)
+        self.layers = Recurrent(Recurrence(width, cell=self.cell, depth=depth), input_size)
+        self.output = nn.Linear(width, target_size)
+
+    @classmethod
+    def closest_width(cls, input_size: int, target_size: int, depth: int, parameters: int) -> int:
+        """Return the width whose number of parameters is closest to `parameters`."""
+        gates = {"lstm": 4, "gru": 3}[cls.cell]
+
+        def size(width: int) -> int:
+            inputs = input_size + (depth - 1) * width
+            return gates * width * (inputs + depth * (width + 2)) + target_size * (width + 1)
+
+        low, high = 1, WIDEST
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if size(middle) < parameters else (low, middle)
+        return min((max(low - 1, 1), low), key=lambda width: abs(size(width) - parameters))
+
+    def forward(self, x: Tensor, state: Hidden | None = None) -> tuple[Tensor, Hidden]:
+        """Read sequences x (B, T, X) from a state; return the logits (B, T, Y) and the state after them."""
+        hidden_BTM, state = self.layers.run(x, self.layers.zeros(x) if state is None else state)
+        return self.output(hidden_BTM), state
+
+
+class LSTMSequenceModel(RecurrentSequenceModel):
+    """An LSTM; see RecurrentSequenceModel."""
+
+    cell = "lstm"
+
+
+class GRUSequenceModel(RecurrentSequenceModel):
+    """A GRU; see RecurrentSequenceModel."""
+
+    cell = "gru"
+
+
+SEQUENCE_MODELS: dict[str, type[nn.Module]] = {
+    "ntm": NeuralTuringMachine,
+    "lstm": LSTMSequenceModel,
+    "gru": GRUSequenceModel,
+}
+"""The models by name."""
+
+
+def build_sequence_model(name: str, input_size: int, target_size: int, **options: Any) -> nn.Module:
+    """Build a model from its name and plain options, such as those of a configuration file.
+
+    >>> build_sequence_model("gru", 9, 8, width=16).layers.layers
+    GRU(9, 16, batch_first=True)
+    """
+    if name not in SEQUENCE_MODELS:
+        raise UnknownName("model", name, SEQUENCE_MODELS)
+    known = model_arguments(SEQUENCE_MODELS[name], 2)
+    for option in options:
+        if option not in known:
+            raise UnknownName(f"option of {name}", option, known)
+    return SEQUENCE_MODELS[name](input_size, target_size, **options)

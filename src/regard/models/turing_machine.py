@@ -1,0 +1,258 @@
+"""NeuralTuringMachine: a controller that reads and writes a tape through attention (Graves et al. 2014)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.batch_rows import BatchRows
+from regard.dimensions import autocast_on
+from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.layers.tape_heads import (
+    MEMORY_ROLE,
+    HeadLayout,
+    Tape,
+)
+from regard.layers.tape_steps import MachineSteps, machine_steps
+from regard.sites import scopes_at
+
+__all__ = ["CONTROLLERS", "MachineState", "NeuralTuringMachine"]
+
+CONTROLLERS = ("lstm", "feedforward")
+LEARNED, BLANK = "learned", 1e-6
+"""The default values of initial_memory."""
+
+LARGEST_TAPE = 100_000_000
+"""Maximum number of values on the tape of one sequence."""
+
+
+@dataclass(frozen=True, eq=False)
+class MachineState(BatchRows):
+    """The state of a neural Turing machine after a step: controller, reads, heads and tape.
+
+    hidden, cell: (B, C), the state of the controller; cell is not used by a feed-forward controller.
+    reads: (B, R M), what the read heads read last.
+    weights: (B, H, N), where the heads point; read heads come first.
+    memory: (B, N, M), the slots of the tape.
+    position: number of steps so far, for intervene().
+    """
+
+    hidden: Tensor
+    cell: Tensor
+    reads: Tensor
+    weights: Tensor
+    memory: Tensor
+    position: int = 0
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        return self.hidden, self.cell, self.reads, self.weights, self.memory
+
+
+class TapeSite(nn.Module):
+    """Declares a site of the tape, for regard.sites.declared_sites(). It has no parameters."""
+
+    def __init__(self, site: str):
+        super().__init__()
+        self.site, self.role = site, MEMORY_ROLE
+
+
+class NeuralTuringMachine(nn.Module):
+    """A neural Turing machine (Graves et al. 2014); regard.layers.tape_heads.Tape has the equations.
+
+    h_t = controller(x_t, r_{t-1}, h_{t-1}),  w_t, r_t, M_t = heads(h_t, w_{t-1}, M_{t-1}),
+    y_t = W [h_t; r_t] + b
+
+    input_size, target_size: size of x_t and of y_t.
+    controller: "lstm", or "feedforward", a tanh layer without a state of its own.
+    width: number of hidden units of the controller.
+    slots, slot_width: the size of the tape, N slots of size M.
+    heads: number of read heads, and of write heads.
+    addressing: "both", "content" or "location"; see HeadLayout.
+    max_shift: the largest number of slots that a head moves in one step.
+    initial_memory: the initial value of all slots, or "learned". Default: 1e-6, because a small constant
+        converges best (Collier and Beel 2018). For addressing = "content" it is "learned": if only contents
+        address the slots, slots with equal contents always have equal weights.
+
+    All heads start at slot 0, and the initial states of the controller are learned. If the initial memory is
+    constant, a longer tape can be used at any time: start(slots=...).
+
+    Sites of record() and intervene(): "tape.content", "tape.read" and "tape.write", one call per step.
+
+    >>> model = NeuralTuringMachine(input_size=9, target_size=8, width=10, slots=16, slot_width=4)
+    >>> logits, state = model(torch.zeros(2, 5, 9))
+    >>> logits.shape, state.memory.shape
+    (torch.Size([2, 5, 8]), torch.Size([2, 16, 4]))
+    """
+
+    small_steps = True
+
+    def __init__(
+        self,
+        input_size: int,
+        target_size: int,
+        *,
+        controller: str = "lstm",
+        width: int = 100,
+        slots: int = 128,
+        slot_width: int = 20,
+        heads: int = 1,
+        addressing: str = "both",
+        max_shift: int = 1,
+        initial_memory: float | str | None = None,
+    ):
+        super().__init__()
+        if controller not in CONTROLLERS:
+            raise UnknownName("controller", controller, CONTROLLERS)
+        layout = HeadLayout(heads, heads, slot_width, addressing, max_shift)
+        sizes = {"input_size": input_size, "target_size": target_size, "width": width, "slots": slots}
+        positive("NeuralTuringMachine()", **sizes)
+        if initial_memory is None:
+            initial_memory = LEARNED if addressing == "content" else BLANK
+        if isinstance(initial_memory, str) and initial_memory != LEARNED:
+            raise UnknownName("initial_memory", initial_memory, (LEARNED,), hint="or a number")
+        self.blank = None if isinstance(initial_memory, str) else float(initial_memory)
+        self.layout, self.slots, self.width = layout, slots, width
+        self.lstm = controller == "lstm"
+        self._check_slots(slots)
+        columns, gates = heads * slot_width, 4 * width if self.lstm else width
+        self.input = nn.Linear(input_size, gates)
+        self.recurrent = nn.Parameter(torch.empty(columns + width * self.lstm, gates))
+        self.heads = nn.Linear(width, layout.size)
+        self.output = nn.Linear(width + columns, target_size)
+        self.first_hidden = nn.Parameter(torch.zeros(width))
+        self.first_cell = nn.Parameter(torch.zeros(width)) if self.lstm else None
+        self.first_reads = nn.Parameter(torch.zeros(columns))
+        self.first_memory = nn.Parameter(torch.empty(slots, slot_width)) if self.blank is None else None
+        names = ("content",) * layout.content + ("read", "write")
+        self.tape = nn.ModuleDict({name: TapeSite(f"tape.{name}") for name in names})
+        self.initialize()
+
+    @torch.no_grad()
+    def initialize(self) -> None:
+        """Set the initial weights: Xavier uniform, and orthogonal for the hidden state. Biases are 0.
+
+        A forget bias of 1 is usual for an LSTM. Here, what must be kept for long belongs on the tape; with a
+        forget bias of 0, the machine works better on longer sequences than those of the training.
+        """
+        columns = self.first_reads.shape[0]
+        for linear in (self.input, self.heads, self.output):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+        nn.init.xavier_uniform_(self.recurrent[:columns])
+        if self.lstm:
+            for gate in self.recurrent[columns:].split(self.width, -1):
+                nn.init.orthogonal_(gate)
+        if self.first_memory is not None:
+            nn.init.normal_(self.first_memory, std=0.5)
+        for each in (self.first_hidden, self.first_cell, self.first_reads):
+            if each is not None:
+                nn.init.uniform_(each, -0.1, 0.1)
+
+    def _check_slots(self, slots: int) -> None:
+        call, layout = "NeuralTuringMachine()", self.layout
+        if slots < layout.shifts:
+            problem = f"slots is {slots}, but heads move by up to {layout.max_shift}"
+            raise ArgumentError(message(call, problem, expected=f"at least {layout.shifts} slots"))
+        if slots * layout.width > LARGEST_TAPE:
+            problem = f"slots x slot_width is {slots * layout.width:,}"
+            raise ArgumentError(message(call, problem, expected=f"at most {LARGEST_TAPE:,}"))
+
+    def start(self, batch: int, slots: int | None = None) -> MachineState:
+        """Return the initial state of `batch` sequences.
+
+        slots: number of slots. Default: that of the model. Other numbers need a constant initial memory.
+        """
+        like = self.input.weight
+        count = self.slots if slots is None else slots
+        self._check_slots(count)
+        if self.first_memory is not None and count != self.slots:
+            problem = f"the initial tape is learned and has {self.slots:,} slots, not {count:,}"
+            hint = f"train with model.initial_memory = {BLANK:g}"
+            raise ArgumentError(message("NeuralTuringMachine.start()", problem, hint=hint))
+        weights_N = (torch.arange(count, device=like.device) == 0).to(like.dtype)
+        blank = 0.0 if self.blank is None else self.blank
+        memory_NM: Tensor = like.new_full((count, self.layout.width), blank)
+        if self.first_memory is not None:
+            memory_NM = self.first_memory
+        first_cell = self.first_hidden if self.first_cell is None else self.first_cell
+        firsts = (
+            self.first_hidden,
+            first_cell,
+            self.first_reads,
+            weights_N.expand(self.layout.heads, -1),
+            memory_NM,
+        )
+        hidden, cell, reads, weights, memory = (each.expand(batch, *each.shape) for each in firsts)
+        return MachineState(hidden, cell, reads, weights, memory)
+
+    def forward(self, x: Tensor, state: MachineState | None = None) -> tuple[Tensor, MachineState]:
+        """Read sequences x (B, T, input_size); return the logits (B, T, target_size) and the last state.
+
+        One call with T steps gives the same result as T calls with one step each.
+        """
+        state = self.start(len(x)) if state is None else state
+        with _no_autocast(x):
+            x = x.to(self.input.weight.dtype)
+            return self._stepwise(x, state) if self._observed() else self._fused(x, state)
+
+    def _observed(self) -> bool:
+        """Whether record() or intervene() applies to a site of this model, or torch.compile traces it."""
+        sites = [each for each in self.tape.values() if isinstance(each, TapeSite)]
+        seen = [bool(scopes_at(each.site, each.role)) for each in sites]
+        return any(seen) or torch.compiler.is_compiling()
+
+    def _fused(self, x: Tensor, state: MachineState) -> tuple[Tensor, MachineState]:
+        """Run all steps with machine_steps(), which is faster than attention() and read() calls."""
+        one = [each[None] for each in state.tensors]
+        weights = self.recurrent[None], self.heads.weight.T[None], self.heads.bias[None]
+        done = MachineSteps(
+            *(
+                each[0]
+                for each in machine_steps(self.layout, self.input(x)[None], *weights, tuple(one))  # type: ignore[arg-type]
+            )
+        )
+        logits = self.output(torch.cat((done.hidden, done.reads), -1))
+        last = done.hidden[:, -1], done.reads[:, -1]
+        return logits, MachineState(
+            last[0], done.cell, last[1], done.weights, done.memory, state.position + x.shape[1]
+        )
+
+    def _stepwise(self, x: Tensor, state: MachineState) -> tuple[Tensor, MachineState]:
+        """Run step by step with attention() and read(), which can be recorded and edited."""
+        hidden, cell, reads, *tape_parts = state.tensors
+        tape, outputs = Tape(*tape_parts), []
+        for position, opened in enumerate(self.input(x).unbind(1), state.position):
+            hidden, cell = self._controller(opened, hidden, cell, reads)
+            tape, reads = tape.step(self.layout, self.layout.activated(self.heads(hidden)), position)
+            outputs.append(torch.cat((hidden, reads), -1))
+        logits = self.output(torch.stack(outputs, 1))
+        return logits, MachineState(hidden, cell, reads, *tape, state.position + x.shape[1])
+
+    def _controller(
+        self, opened: Tensor, hidden: Tensor, cell: Tensor, reads: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        joined = torch.cat((reads, hidden), -1) if self.lstm else reads
+        opened = opened + joined @ self.recurrent
+        if not self.lstm:
+            return torch.tanh(opened), cell
+        take, forget, show, new = opened.split(self.width, -1)
+        cell = torch.sigmoid(forget) * cell + torch.sigmoid(take) * torch.tanh(new)
+        return torch.sigmoid(show) * torch.tanh(cell), cell
+
+    def extra_repr(self) -> str:
+        layout = self.layout
+        return (
+            f"slots={self.slots}, slot_width={layout.width}, heads={layout.reads}, "
+            f"addressing={layout.addressing!r}"
+        )
+
+
+def _no_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Disable autocast: a tape in half precision would lose small weights and what was written before."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if autocast_on(device) else nullcontext()

@@ -1,0 +1,12 @@
+"""Algorithms: train a neural Turing machine, an LSTM or a GRU on generated sequences, and load it.
+
+settings = {"data": {"built_in": "copy"}}
+regard.runs.train_run.train_run(AlgorithmsTask, settings, "runs/copy")
+regard.load("runs/copy").solve({"vectors": ["10110010", "01101001"]})
+"""
+
+from regard.tasks.algorithms.algorithms_run import AlgorithmsRun
+from regard.tasks.algorithms.algorithms_settings import AlgorithmsSettings
+from regard.tasks.algorithms.algorithms_task import AlgorithmsTask
+
+__all__ = ["AlgorithmsRun", "AlgorithmsSettings", "AlgorithmsTask"]

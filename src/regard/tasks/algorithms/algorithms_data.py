@@ -1,0 +1,91 @@
+"""The data of an algorithms run: batches that are generated from the seed and the number of the batch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from regard.data.tape_batch import TapeBatch
+from regard.data.tape_tasks import Sizes, TapeTask
+from regard.tasks.algorithms.algorithms_settings import AlgorithmsData
+
+__all__ = ["SequenceSource", "generator_of", "named_sizes"]
+
+SIZES_SEED, VALIDATION_SEED = 1, 2
+"""Part of the seed of the generators of the sizes of each batch, and of the validation sequences."""
+
+MIXED = 16
+"""Number of different sizes of the validation sequences that are drawn as in training."""
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceSource:
+    """The sequences of a task.
+
+    The sizes of the sequences of a batch depend on the number of the batch alone, so that several seeds can
+    be trained as one stacked model without padding. The bits depend on the seed of the run too.
+    """
+
+    data: AlgorithmsData
+
+    @cached_property
+    def task(self) -> TapeTask:
+        return self.data.task()
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """A hash of the settings that sequences are generated from."""
+        text = json.dumps(self.data.model_dump(), sort_keys=True)
+        return {"generated": hashlib.sha256(text.encode()).hexdigest()}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A message for the log: the task and its sizes."""
+        sizes = ", ".join(
+            f"{name} {low}" if low == high else f"{name} {low} to {high}"
+            for name, (low, high) in self.task.ranges.items()
+        )
+        vectors = f"vectors of {self.task.input_size} inputs and {self.task.target_size} answers"
+        return (f"generated sequences of the task {self.task.name}: {sizes}; {vectors}",)
+
+    def sizes(self, number: int) -> Sizes:
+        """Return the sizes of the sequences of a batch. number: the number of the batch in the whole run."""
+        return self.task.sizes(generator_of(SIZES_SEED, number))
+
+    def batch(self, seed: int, number: int, count: int, rank: int = 0) -> TapeBatch:
+        """Return a training batch of `count` sequences."""
+        return self.task.draw(count, self.sizes(number), generator_of(seed, number, rank))
+
+    def mixed(self, count: int) -> list[TapeBatch]:
+        """Return validation sequences with sizes drawn as in training, in batches of one size."""
+        drawn = [self.task.sizes(generator_of(VALIDATION_SEED, part)) for part in range(MIXED)]
+        shares = [count * (part + 1) // MIXED - count * part // MIXED for part in range(MIXED)]
+        return [
+            self.task.draw(share, sizes, generator_of(VALIDATION_SEED, part, 1))
+            for part, (sizes, share) in enumerate(zip(drawn, shares, strict=True))
+            if share
+        ]
+
+    def fixed(self, count: int, sizes: Sizes) -> TapeBatch:
+        """Return validation sequences of these sizes."""
+        numbers = sizes.values()
+        return self.task.draw(count, sizes, generator_of(VALIDATION_SEED, 0, *numbers))
+
+
+def generator_of(*numbers: int) -> torch.Generator:
+    """Return a generator whose seed is a hash of these numbers."""
+    digest = hashlib.sha256(" ".join(map(str, numbers)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
+
+
+def named_sizes(sizes: Sizes) -> str:
+    """Return sizes as text.
+
+    >>> named_sizes({"length": 10, "repeats": 20})
+    'length 10, repeats 20'
+    """
+    return ", ".join(f"{name} {value:,}" for name, value in sizes.items())

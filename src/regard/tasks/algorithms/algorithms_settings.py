@@ -1,0 +1,110 @@
+"""The settings of an algorithms run: the task that sequences are generated for, model and training."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from regard.data.tape_tasks import TapeTask, build_tape_task
+from regard.errors import RegardError
+from regard.runs.run_settings import ModelSettings, RunSettings
+from regard.training.settings import Clash, Section, Training
+
+__all__ = ["AlgorithmsData", "AlgorithmsSettings", "AlgorithmsTraining"]
+
+Bits = Annotated[int, Field(ge=1, le=1000)]
+Size = Annotated[int, Field(ge=1, le=10_000)]
+Range = Annotated[list[Size], Field(min_length=2, max_length=2)]
+
+
+class AlgorithmsData(Section):
+    """The task that sequences are generated for. Every batch is new; there are no files.
+
+    built_in: copy, repeat-copy, associative-recall, n-grams, priority-sort or overwrite.
+    length: smallest and largest length of a sequence in training, such as [1, 20]: the number of vectors, of
+        items for associative-recall, of bits for n-grams, of keys for overwrite.
+    repeats: repeat-copy: smallest and largest number of repeats in training.
+    width: number of bits of a vector.
+    vectors: associative-recall: number of vectors of an item.
+    order: n-grams: n, one more than the number of bits that the next bit depends on.
+    epoch_batches: number of batches that are counted as an epoch.
+    """
+
+    built_in: Literal[
+        "copy", "repeat-copy", "associative-recall", "n-grams", "priority-sort", "overwrite"
+    ] = "copy"
+    length: Range | None = None
+    repeats: Range | None = None
+    width: Bits | None = None
+    vectors: Annotated[int, Field(ge=1, le=100)] | None = None
+    order: Annotated[int, Field(ge=2, le=12)] | None = None
+    epoch_batches: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+
+    @model_validator(mode="after")
+    def _possible(self) -> AlgorithmsData:
+        try:
+            self.task()
+        except RegardError as error:
+            text = getattr(error, "message", None)
+            problem = str(getattr(text, "problem", "") or error).splitlines()[0]
+            raise Clash(problem, str(getattr(text, "expected", "")) or "an option of the task") from None
+        return self
+
+    def task(self) -> TapeTask:
+        """Return the task with these options."""
+        options: dict[str, Any] = {
+            "length": self.length,
+            "repeats": self.repeats,
+            "width": self.width,
+            "vectors": self.vectors,
+            "order": self.order,
+        }
+        return build_tape_task(self.built_in, **options)
+
+
+class AlgorithmsModel(ModelSettings):
+    """The section [model] of the settings: `name`, and further arguments of build_sequence_model()."""
+
+    name: str = "ntm"
+
+
+class AlgorithmsTraining(Training):
+    """The training settings of an algorithms run. It has those of all tasks, with other defaults.
+
+    best: the metric that selects the best checkpoint.
+    precision: float32, because small weights of a head do not survive rounding to half precision.
+    """
+
+    batch_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = 16
+    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    max_grad_norm: Annotated[float, Field(ge=0)] = 0.1
+    warmup_steps: Annotated[int, Field(ge=0, le=2**63 - 1)] = 100
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 1e-3
+    precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
+    best: Literal["loss", "bits", "bits_longest", "bits_longer", "wrong_bits"] = "bits"
+
+
+class AlgorithmsEvaluation(Section):
+    """How a model is evaluated during training.
+
+    sequences: number of sequences of each size.
+    """
+
+    sequences: Annotated[int, Field(ge=1, le=100_000)] = 64
+
+
+class AlgorithmsSettings(RunSettings):
+    """All settings of an algorithms run, as in config.toml.
+
+    >>> settings = AlgorithmsSettings()
+    >>> settings.data.task().longest, settings.model.name, settings.training.best
+    ({'length': 20}, 'ntm', 'bits')
+    """
+
+    task: Literal["algorithms"] = "algorithms"
+    data: AlgorithmsData = Field(default_factory=AlgorithmsData)
+    model: AlgorithmsModel = Field(default_factory=AlgorithmsModel)
+    training: AlgorithmsTraining = Field(default_factory=AlgorithmsTraining)
+    evaluation: AlgorithmsEvaluation = Field(default_factory=AlgorithmsEvaluation)

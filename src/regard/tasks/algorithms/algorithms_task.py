@@ -1,0 +1,257 @@
+"""The algorithms task: generated sequences, the cross-entropy of the answers, and bits per sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from rich.console import RenderableType
+from torch import Tensor, nn
+
+from regard.data.tape_batch import TapeBatch
+from regard.errors import ArgumentError, message
+from regard.evaluation.sequence_bits import answer_loss, sequence_bits
+from regard.layers.tape_heads import check_tape
+from regard.models.sequence_models import build_sequence_model
+from regard.models.turing_machine import NeuralTuringMachine
+from regard.runs.run_commands import ChosenRun, ViewOptions
+from regard.runs.run_settings import ModelSettings
+from regard.runs.run_task import Plan, RunTask, StoredRun
+from regard.tasks.algorithms.algorithms_data import SequenceSource, named_sizes
+from regard.tasks.algorithms.algorithms_plan import plan_algorithms
+from regard.tasks.algorithms.algorithms_run import (
+    AlgorithmsRun,
+    check_solver_options,
+    solver_of,
+)
+from regard.tasks.algorithms.algorithms_settings import AlgorithmsSettings
+from regard.tasks.algorithms.evaluate_algorithms import (
+    EVALUATE_OPTIONS,
+    AlgorithmsReport,
+    evaluate_algorithms,
+)
+from regard.tasks.algorithms.sequence_solver import SequenceSolver
+from regard.tasks.algorithms.view_algorithms import (
+    OWN_VIEWS,
+    VIEW_OPTIONS,
+    SolutionView,
+    view_algorithms,
+)
+from regard.training.cuda_graphs import capture_chosen
+from regard.training.distributed import Processes
+from regard.training.setting_names import misplaced
+from regard.training.task import Evaluation, Loss, Stopped, Task
+
+__all__ = ["AlgorithmsTask"]
+
+BUCKETS = 8
+"""On a GPU, sequences are padded to at most this number of different lengths, one CUDA graph for each."""
+
+
+class AlgorithmsTask(RunTask):
+    """Trains a neural Turing machine, an LSTM or a GRU on generated sequences of one algorithmic task."""
+
+    settings_type = AlgorithmsSettings
+    metrics = MappingProxyType(
+        {
+            "loss": "lower",
+            "bits": "lower",
+            "bits_longest": "lower",
+            "bits_longer": "lower",
+            "wrong_bits": "lower",
+        }
+    )
+    best = "bits"
+    deterministic = True
+    counted = "answered bits"
+    fixed = ("task", "model", "data")
+    for_outputs = ("task", "model", "data")
+    next_command = "regard solve {run} --draw"
+    size_names = ("inputs", "answers")
+    smallest_sizes = (2, 1)
+    no_data_hint = "--built-in copy, or another task"
+    always_shown = ("built_in",)
+    evaluate_options = EVALUATE_OPTIONS
+    view_options = VIEW_OPTIONS
+    own_views = OWN_VIEWS
+
+    def __init__(
+        self,
+        model: nn.Module,
+        corpus: SequenceSource,
+        settings: AlgorithmsSettings,
+        processes: Processes | None = None,
+        device: str = "cpu",
+    ):
+        super().__init__(model, corpus, settings)
+        self._processes = processes or Processes()
+        self.small_steps = True
+        self.capture = capture_chosen(settings.training, self, device, self._processes.world)
+        self._lengths: tuple[int, ...] = ()
+        if self.capture.chosen or settings.training.compile or device == "cuda":
+            self._lengths = _buckets(corpus)
+            self.shapes = max(len(self._lengths), Task.shapes)
+
+    @classmethod
+    def read_data(
+        cls, settings: AlgorithmsSettings, fingerprints: Mapping[str, str] | None = None
+    ) -> SequenceSource:
+        return SequenceSource(settings.data)
+
+    @classmethod
+    def sizes(cls, corpus: SequenceSource) -> tuple[int, ...]:
+        return corpus.task.input_size, corpus.task.target_size
+
+    @classmethod
+    def stored_sizes(cls, folder: Path, settings: AlgorithmsSettings) -> tuple[int, ...]:
+        return cls.sizes(SequenceSource(settings.data))
+
+    @classmethod
+    def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> nn.Module:
+        return build_sequence_model(model.name, *sizes, **model.options)
+
+    @classmethod
+    def check_load_options(cls, options: Mapping[str, Any]) -> None:
+        check_solver_options(options)
+
+    @classmethod
+    def load(cls, run: StoredRun, device: str, **options: Any) -> AlgorithmsRun:
+        return solver_of(run, device, **options)
+
+    @classmethod
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> AlgorithmsReport:
+        return evaluate_algorithms(cls, run, options)
+
+    @classmethod
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> SolutionView:
+        return view_algorithms(cls, run, options, drawing)
+
+    @classmethod
+    def check_settings(cls, settings: AlgorithmsSettings) -> None:
+        if settings.training.batch_tokens is not None:
+            problem, hint = "all sequences of a batch have the same length", "set --batch-size instead"
+            raise ArgumentError(message("training.batch_tokens", problem, hint=hint))
+        if settings.training.estimator is not None:
+            raise ArgumentError(
+                message("training.estimator", "the models of this task have no hard attention")
+            )
+
+    @classmethod
+    def check_model(cls, settings: AlgorithmsSettings) -> None:
+        if error := misplaced(AlgorithmsSettings, "model", settings.model.options):
+            raise error
+        model, task = cls.outlined(settings), settings.data.task()
+        if isinstance(model, NeuralTuringMachine):
+            sizes = task.longest
+            longest = f"the longest sequence in training ({named_sizes(sizes)})"
+            check_tape(model.slots, task.slots(sizes), "model.slots", longest)
+
+    @classmethod
+    def plan(
+        cls,
+        settings: Mapping[str, Any],
+        corpus: SequenceSource,
+        device: str,
+        processes: Processes,
+        timed: bool = False,
+    ) -> Plan:
+        return plan_algorithms(cls, settings, corpus, device, processes, timed=timed)
+
+    def described(self) -> str:
+        count = sum(each.numel() for each in self.model.parameters())
+        return f"{count:,} parameters"
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[TapeBatch]:
+        length = self.corpus.data.epoch_batches
+        for place in range(start, length):
+            yield self._batch(epoch * length + place)
+
+    def _batch(self, number: int) -> TapeBatch:
+        count, rank = self.settings.training.batch_size, self._processes.rank
+        return self.corpus.batch(self.settings.seed, number, count, rank)
+
+    def len_epoch(self, epoch: int) -> int:
+        return self.corpus.data.epoch_batches
+
+    def largest_batch(self) -> TapeBatch:
+        task, count = self.corpus.task, self.settings.training.batch_size
+        return task.draw(count, task.longest, torch.Generator().manual_seed(0))
+
+    def count(self, batch: TapeBatch) -> int:
+        return batch.scored_bits
+
+    def prepare(self, batch: TapeBatch, device: Any) -> TapeBatch:
+        if self._lengths:
+            steps = next((each for each in self._lengths if each >= batch.steps), batch.steps)
+            batch = batch.padded_to(len(batch), steps)
+        return batch.to(device)
+
+    def padded_sizes(self, ready: TapeBatch) -> tuple[int, ...]:
+        return len(ready), ready.steps
+
+    def padded(self, ready: TapeBatch, sizes: tuple[int, ...]) -> TapeBatch:
+        return ready.padded_to(*sizes)
+
+    def restored(self, tensors: dict[str, Tensor]) -> TapeBatch:
+        return TapeBatch.from_tensors(tensors)
+
+    def loss(self, batch: TapeBatch) -> Loss:
+        logits_BTY, _ = self.model(batch.inputs)
+        total = answer_loss(logits_BTY, batch).sum()
+        return Loss(total, {"loss": total.detach()})
+
+    @torch.no_grad()
+    def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
+        source, count = self.corpus, self.settings.evaluation.sequences
+        longer = source.task.longer[0]
+        if not self._fits(longer):
+            longer = source.task.longest
+        parts = {
+            "bits": source.mixed(count),
+            "bits_longest": [source.fixed(count, source.task.longest)],
+            "bits_longer": [source.fixed(count, longer)],
+        }
+        scores: dict[str, float] = {}
+        for name, batches in parts.items():
+            bits, wrong = 0.0, 0
+            for batch in batches:
+                scored = sequence_bits(self.model, batch, stopping)
+                if scored is None:
+                    raise Stopped
+                bits, wrong = bits + float(scored.bits.double().sum()), wrong + int(scored.wrong.sum())
+            scores[name] = bits / count
+            if name == "bits":
+                answered = sum(batch.scored_bits for batch in batches)
+                scores["wrong_bits"] = wrong / count
+                scores["loss"] = bits / max(answered, 1) * float(torch.log(torch.tensor(2.0)))
+        return Evaluation({name: scores[name] for name in self.metrics}, self._shown())
+
+    def _fits(self, sizes: Mapping[str, int]) -> bool:
+        """Return whether the tape of the model has enough slots for sequences of these sizes."""
+        model = self.model
+        return not isinstance(model, NeuralTuringMachine) or model.slots >= self.corpus.task.slots(sizes)
+
+    def _shown(self) -> list[RenderableType]:
+        """Return one validation sequence to print, with the heads over the tape."""
+        source = self.corpus
+        sizes = {name: min(high, 10) for name, (_, high) in source.task.ranges.items()}
+        sizes = {name: max(value, source.task.ranges[name][0]) for name, value in sizes.items()}
+        if source.task.steps(sizes) > MOST_SHOWN:
+            return []
+        solver = SequenceSolver(self.model, source.task)
+        return [solver.solve_batch(source.fixed(1, sizes), sizes)[0]]
+
+
+MOST_SHOWN = 130
+"""Maximum number of steps of the sequence that is printed after an evaluation."""
+
+
+def _buckets(corpus: SequenceSource) -> tuple[int, ...]:
+    """Return the lengths in steps that sequences are padded to on a GPU: at most BUCKETS, ascending."""
+    task = corpus.task
+    smallest = {name: low for name, (low, _) in task.ranges.items()}
+    low, high = task.steps(smallest), task.steps(task.longest)
+    return tuple(sorted({high - (high - low) * part // BUCKETS for part in range(BUCKETS)}))

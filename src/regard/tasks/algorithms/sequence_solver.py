@@ -1,0 +1,145 @@
+"""SequenceSolver: run a trained model on sequences that are generated, or that a user wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+from regard.data.tape_batch import TapeBatch
+from regard.data.tape_tasks import Sizes, TapeTask
+from regard.errors import ArgumentError, message
+from regard.layers.tape_heads import READ_SITE, WRITE_SITE, check_tape
+from regard.look import Look
+from regard.models.turing_machine import MachineState, NeuralTuringMachine
+from regard.sites import record
+from regard.tasks.algorithms.algorithms_data import generator_of, named_sizes
+from regard.tasks.algorithms.solution import Solution
+
+__all__ = ["SequenceSolver"]
+
+MOST_VALUES = 20_000_000
+"""The largest number of values of a recorded tape, over all steps. A longer one is not recorded."""
+
+
+class SequenceSolver:
+    """Answers sequences of one task with a trained model.
+
+    model: a model of build_sequence_model(), in eval mode.
+    task: the task.
+    slots: number of slots of the tape. Default: that of the model. A longer tape can be used if the initial
+        memory is constant.
+
+    >>> from regard.data.tape_tasks import build_tape_task
+    >>> from regard.models.sequence_models import build_sequence_model
+    >>> task = build_tape_task("copy", width=3)
+    >>> model = build_sequence_model("ntm", task.input_size, task.target_size, width=8, slots=8)
+    >>> solution = SequenceSolver(model, task).solve({"vectors": ["101", "001"]})
+    >>> solution.target, solution.read.shape
+    (['101', '001'], (1, 5, 8))
+    """
+
+    def __init__(self, model: nn.Module, task: TapeTask, *, slots: int | None = None):
+        self.model, self.task, self.slots = model, task, slots
+        if slots is not None:
+            if not isinstance(model, NeuralTuringMachine):
+                raise ArgumentError(message("slots", "this model has no tape"))
+            model.start(1, slots)
+
+    @property
+    def has_tape(self) -> bool:
+        """Whether the model reads and writes a tape."""
+        return isinstance(self.model, NeuralTuringMachine)
+
+    def solve(self, sequence: Mapping[str, Any], place: str = "solve()", *, look: bool = True) -> Solution:
+        """Answer one sequence.
+
+        sequence: its fields, such as {"vectors": ["10110010", "01101001"]}; docs/algorithms.md lists them.
+        place: where it comes from, for error messages, such as a file and a line.
+        look: whether the heads and the tape are recorded.
+        """
+        batch, sizes = self.task.given(sequence, place)
+        self.check(sizes, place)
+        return self.solve_batch(batch, sizes, look=look)[0]
+
+    def generate(self, count: int, sizes: Sizes, seed: int = 0, *, look: bool = True) -> Iterator[Solution]:
+        """Draw `count` random sequences of these sizes, and yield the answer to each.
+
+        seed: random seed of the sequences.
+        """
+        chosen = {**self.task.longest, **sizes}
+        self.task.check_sizes(chosen, "the sizes")
+        self.check(chosen, "the sizes")
+        for number in range(count):
+            batch = self.task.draw(1, chosen, generator_of(seed, number))
+            yield from self.solve_batch(batch, chosen, look=look)
+
+    def stream(
+        self, sequences: Iterable[tuple[str, Mapping[str, Any]]], *, look: bool = False
+    ) -> Iterator[Solution]:
+        """Yield the answer to each sequence. sequences: pairs of a place, for messages, and its fields."""
+        for place, fields in sequences:
+            yield self.solve(fields, place, look=look)
+
+    def check(self, sizes: Sizes, place: str) -> None:
+        """Raise ArgumentError if the tape has too few slots for sequences of these sizes."""
+        if isinstance(self.model, NeuralTuringMachine):
+            slots = self.slots or self.model.slots
+            check_tape(slots, self.task.slots(sizes), place, f"a sequence of {named_sizes(sizes)}")
+
+    @torch.no_grad()
+    def solve_batch(self, batch: TapeBatch, sizes: Sizes, *, look: bool = True) -> list[Solution]:
+        """Answer a batch of sequences of the same sizes."""
+        device = next(self.model.parameters()).device
+        ready, notes = batch.to(device), tuple[str, ...]()
+        heads: dict[str, Tensor] = {}
+        if isinstance(self.model, NeuralTuringMachine):
+            state = self.model.start(len(batch), self.slots)
+            if look:
+                logits, heads, notes = _recorded(self.model, ready.inputs, state)
+            else:
+                logits, _ = self.model(ready.inputs, state)
+        else:
+            logits, _ = self.model(ready.inputs)
+        arrays = {name: each.double().cpu().numpy() for name, each in heads.items()}
+        chances = torch.sigmoid(logits.double()).cpu().numpy()
+        return [
+            Solution(
+                self.task.name,
+                dict(sizes),
+                _array(batch.inputs[row]),
+                _array(batch.targets[row]),
+                batch.scored[row].numpy(),
+                chances[row],
+                **{name: each[row] for name, each in arrays.items()},
+                notes=notes,
+            )
+            for row in range(len(batch))
+        ]
+
+
+def _array(tensor: Tensor) -> Any:
+    return numpy.asarray(tensor.double().cpu())
+
+
+def _recorded(
+    model: NeuralTuringMachine, inputs: Tensor, state: MachineState
+) -> tuple[Tensor, dict[str, Tensor], tuple[str, ...]]:
+    """Run step by step under record(); return the logits, the weights of the heads, and the tape."""
+    whole = inputs.shape[1] * state.memory.numel() <= MOST_VALUES
+    logits, tapes = [], [state.memory]
+    with record(Look(weights=True), at="memory") as seen:
+        for step in inputs.unbind(1):
+            own, state = model(step[:, None], state)
+            logits.append(own)
+            if whole:
+                tapes.append(state.memory)
+    heads = {
+        name: torch.stack([each.weights[:, :, 0] for each in seen[site]], 2)  # type: ignore[index]
+        for name, site in (("write", WRITE_SITE), ("read", READ_SITE))
+    }
+    notes = () if whole else ("the contents of the tape were not recorded: the sequence is too long",)
+    return torch.cat(logits, 1), heads | ({"memory": torch.stack(tapes, 1)} if whole else {}), notes

@@ -1,0 +1,149 @@
+"""Solution: the answer of a model to one sequence, with its bits and the heads over the tape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
+
+from regard.errors import ArgumentError, message
+from regard.layers.tape_heads import MEMORY_ROLE, READ_SITE, WRITE_SITE
+from regard.tasks.algorithms.algorithms_data import named_sizes
+from regard.viewing import Seen, Site
+from regard.viewing.html_document import safe
+from regard.viewing.tape_run import TapeRun
+
+__all__ = ["Solution"]
+
+LEAST_CHANCE = 2.0**-149
+"""A smaller probability of a right bit counts as this one: the smallest float32 number above 0."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Solution:
+    """The answer of a model to one sequence.
+
+    task: the name of the task. sizes: the sizes of the sequence, such as {"length": 20}.
+    inputs: (T, X). targets: (T, Y), the right answer. scored: (T,), the steps that count.
+    chances: (T, Y), the probability of a 1 for each bit of the answer.
+    write, read: (W, T, N) and (R, T, N), the weights of the heads, or None for a model without a tape.
+    memory: (T + 1, N, M), the tape before the first step and after each step, or None.
+    notes: messages about the sequence.
+
+    >>> ones = numpy.ones((2, 3))
+    >>> solution = Solution("copy", {"length": 1}, ones, ones, numpy.array([False, True]), ones * 0.5)
+    >>> solution.bits, solution.wrong_bits, solution.answer, solution.target
+    (3.0, 3, ['000'], ['111'])
+    """
+
+    task: str
+    sizes: dict[str, int]
+    inputs: NDArray[numpy.float64]
+    targets: NDArray[numpy.float64]
+    scored: NDArray[numpy.bool_]
+    chances: NDArray[numpy.float64]
+    write: NDArray[numpy.float64] | None = None
+    read: NDArray[numpy.float64] | None = None
+    memory: NDArray[numpy.float64] | None = None
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def bits(self) -> float:
+        """The cross-entropy of the right answer: the sum of -log2 of the probability of each scored bit."""
+        right = numpy.where(self.targets > 0.5, self.chances, 1 - self.chances)[self.scored]
+        return float(-numpy.log2(numpy.maximum(right, LEAST_CHANCE)).sum()) + 0.0  # not -0.0
+
+    @property
+    def wrong_bits(self) -> int:
+        """The number of scored bits that are answered wrong."""
+        return int(((self.chances > 0.5) != (self.targets > 0.5))[self.scored].sum())
+
+    @property
+    def answer(self) -> list[str]:
+        """The answered vector of each scored step, such as "01101001"."""
+        return [_text(each) for each in self.chances[self.scored]]
+
+    @property
+    def target(self) -> list[str]:
+        """The right vector of each scored step."""
+        return [_text(each) for each in self.targets[self.scored]]
+
+    @property
+    def title(self) -> str:
+        count = int(self.scored.sum()) * self.targets.shape[1]
+        wrong = f"{self.wrong_bits:,} of {count:,} bits wrong"
+        return f"{self.task}, {named_sizes(self.sizes)}: {wrong}, {self.bits:.4g} bits"
+
+    def tape_run(self) -> TapeRun:
+        """Return the steps with the heads over the tape, to draw them or save them as a picture.
+
+        Raise ArgumentError if the model has no tape.
+        """
+        if self.read is None or self.write is None:
+            problem = "this model has no tape, or its heads were not recorded"
+            raise ArgumentError(message("Solution.tape_run()", problem, hint="use a model with name = ntm"))
+        arrays = self.inputs, self.chances, self.scored, self.write, self.read, self.memory
+        return TapeRun(*arrays, title=self.title, notes=self.notes)
+
+    def seen(self, title: str = "") -> Seen:
+        """Return the weights of the heads as matrices: a row for each step, a column for each slot."""
+        rows = tuple(f"{step}" for step in range(1, len(self.inputs) + 1))
+        sites: tuple[Site, ...] = ()
+        columns: tuple[str, ...] = ()
+        for name, weights in ((READ_SITE, self.read), (WRITE_SITE, self.write)):
+            if weights is not None:
+                columns = tuple(f"{slot}" for slot in range(weights.shape[2]))
+                own = weights.astype(numpy.float32)
+                sites = (*sites, Site(name, own, rows, columns, role=MEMORY_ROLE))
+        numbers = tuple(range(len(columns))), tuple(range(len(rows)))
+        return Seen(sites, columns, rows, *numbers, title or self.title, self.notes, -self.bits)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer, its scores, and the slot that each head points to at each step."""
+        heads = {}
+        for name, weights in (("read", self.read), ("write", self.write)):
+            if weights is not None:
+                heads[name] = weights.argmax(-1).tolist()
+        return {
+            "task": self.task,
+            "sizes": dict(self.sizes),
+            "answer": self.answer,
+            "target": self.target,
+            "probabilities": [[round(float(each), 6) for each in row] for row in self.chances[self.scored]],
+            "bits": self.bits,
+            "wrong_bits": self.wrong_bits,
+            "slots": heads,
+            "notes": list(self.notes),
+        }
+
+    def save(self, path: str | Path) -> tuple[str, ...]:
+        """Write the heads over the tape as .png, .svg, .pdf, .gif or .html."""
+        return self.tape_run().save(path)
+
+    def __str__(self) -> str:
+        return " ".join(self.answer)
+
+    def __repr__(self) -> str:
+        return f"Solution({self.title!r})"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        if self.read is None or self.write is None:
+            yield Text(self.title, "bold")
+            yield Text(f"answer {' '.join(self.answer)}")
+            yield Text(f"right  {' '.join(self.target)}", "dim")
+        else:
+            yield self.tape_run()
+
+    def _repr_html_(self) -> str:
+        return f"<p>{safe(self.title)}</p>" if self.read is None else self.tape_run()._repr_html_()
+
+
+def _text(values: NDArray[numpy.float64]) -> str:
+    return "".join("1" if each > 0.5 else "0" for each in values)

@@ -1,0 +1,72 @@
+"""Files with the heads of a neural Turing machine over the tape, for the options --output and --page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from regard.data.line_io import say
+from regard.errors import ArgumentError, DataError, message, shown
+from regard.tasks.algorithms.solution import Solution
+from regard.viewing.pictures.picture_files import SUFFIXES
+from regard.viewing.tape_page import RUNS, save_tape_page
+from regard.viewing.tape_run import TapeRun
+
+__all__ = ["SolutionPictures", "is_tape_picture"]
+
+
+def is_tape_picture(path: Path | None) -> bool:
+    """Return whether a file name ends in .png, .svg, .pdf or .gif.
+
+    >>> is_tape_picture(Path("heads.PNG")), is_tape_picture(Path("answers.txt")), is_tape_picture(None)
+    (True, False, False)
+    """
+    return path is not None and path.suffix.lower() in SUFFIXES
+
+
+class SolutionPictures:
+    """Collects solutions and writes them to a page, at most RUNS, or to a picture of the first one.
+
+    picture: the picture to write, or None.
+    page: the .html file to write, or None.
+    sequences: number of sequences that will be solved; a file may have more.
+    """
+
+    def __init__(self, picture: Path | None, page: Path | None, sequences: int):
+        self.picture, self.page, self.count = picture, page, 0
+        self._runs: list[TapeRun] = []
+        if picture is not None and sequences != 1:
+            problem = f"a picture shows one sequence, but there are {sequences:,} sequences"
+            raise ArgumentError(message("--output", problem, hint="write a page: --page heads.html"))
+        if page is not None and page.suffix.lower() != ".html":
+            problem = f"{shown(page.name)} does not end in .html"
+            raise ArgumentError(message("--page", problem, hint=f"{shown(page.stem) or 'page'}.html"))
+        for path in (picture, page):
+            if path is not None and not path.resolve().parent.is_dir():
+                hint = "create the folder first"
+                raise DataError(message(shown(path), "its folder does not exist", hint=hint))
+
+    @property
+    def enabled(self) -> bool:
+        """Whether a file is written."""
+        return self.picture is not None or self.page is not None
+
+    def add(self, solution: Solution) -> None:
+        """Add a solution, unless no file is written or the page is full."""
+        self.count += 1
+        if self.enabled and len(self._runs) < RUNS:
+            self._runs.append(solution.tape_run())
+
+    def save(self) -> None:
+        """Write the files and report their paths, and how many sequences they show if not all."""
+        if not self.enabled or not self._runs:
+            return
+        if self.picture is not None:
+            for hint in self._runs[0].save(self.picture):
+                say(hint)
+            first = f", the first of {self.count:,} sequences" if self.count > 1 else ""
+            say(f"Wrote {shown(self.picture)}{first}")
+        if self.page is not None:
+            number = len(self._runs)
+            left_out = f"{number} of {self.count:,} sequences" if number < self.count else ""
+            save_tape_page(self.page, self._runs, about=left_out)
+            say(f"Wrote {shown(self.page)}" + (f" with {left_out}" if left_out else ""))

@@ -1,0 +1,101 @@
+"""`regard view` for algorithms: the write and read heads moving over the tape, and the contents of a slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from regard.errors import ArgumentError, message, shown
+from regard.runs.command_options import CommandOption
+from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
+from regard.runs.run_task import RunTask
+from regard.tasks.algorithms.algorithms_run import AlgorithmsRun
+from regard.tasks.algorithms.given_sequences import read_sequence
+from regard.viewing import Picture
+from regard.viewing.tape_run import TapeRun
+
+__all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "SolutionView", "view_algorithms"]
+
+TAPE, SLOT = "tape", "slot"
+
+OWN_VIEWS = MappingProxyType(
+    {
+        TAPE: "inputs and answers, and the heads moving over the tape",
+        SLOT: "the contents of one slot of the tape after each step",
+    }
+)
+"""Name -> help text of the views that only algorithms have."""
+
+VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
+    CommandOption(
+        "--length",
+        "Algorithms: length of the generated sequence.",
+        "INT",
+        int,
+        shown_default="the longest in training",
+        least=1,
+        most=10_000,
+    ),
+    CommandOption("--sequence", "Algorithms: the sequence to solve, as a JSON object.", "JSON"),
+    CommandOption(
+        "--slot",
+        "Algorithms: number of the slot for --view slot; the first is 0.",
+        "INT",
+        int,
+        shown_default="the slot whose contents were replaced most",
+        least=0,
+        most=1_000_000,
+    ),
+)
+"""The options of `regard view` for algorithms, besides the drawing options, which all tasks have."""
+
+
+@dataclass(frozen=True, eq=False)
+class SolutionView(RunView):
+    """The heads of a neural Turing machine on one sequence."""
+
+    run: TapeRun
+    slot: int | None = None
+    default_view: ClassVar[str] = TAPE
+
+    def picture(self, options: ViewOptions) -> Picture:
+        """Draw one view; "player" is an animation, step by step."""
+        view = options.view or self.default_view
+        if self.slot is not None and view != SLOT:
+            raise ArgumentError(message("--slot", f"it needs --view {SLOT}"))
+        if view == TAPE:
+            drawn: Picture = self.run.picture()
+        elif view == SLOT:
+            drawn = self.run.slot_picture(self.slot)
+        elif view == "player":
+            drawn = self.run.animation()
+        else:
+            drawn = super().picture(options)
+        return drawn
+
+    def write_page(self, path: Path) -> None:
+        self.run.save(path)
+
+
+def view_algorithms(
+    task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
+) -> SolutionView:
+    """Solve one sequence, and record the heads and the tape.
+
+    options: the values of VIEW_OPTIONS.
+    """
+    solver: AlgorithmsRun = run.load(task)
+    if not solver.has_tape:
+        problem = f"a model with name = {solver.settings.model.name} has no tape"
+        raise ArgumentError(message(shown(run.folder), problem, hint="use a run of the model ntm"))
+    if options["sequence"] is not None:
+        if options["length"] is not None:
+            raise ArgumentError(message("--length", "it cannot be combined with --sequence"))
+        solution = solver.solve(read_sequence(options["sequence"], "--sequence"), "--sequence")
+    else:
+        length = {} if options["length"] is None else {"length": options["length"]}
+        (solution,) = solver.generate(1, length)
+    return SolutionView(solution.seen(), solution.tape_run(), options["slot"])

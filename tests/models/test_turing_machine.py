@@ -1,0 +1,191 @@
+"""The neural Turing machine: both ways to run it agree; state, sites, stacked seeds, safety, bad options."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import regard
+from regard.data.tape_batch import TapeBatch
+from regard.errors import ArgumentError, UnknownName
+from regard.evaluation.sequence_bits import answer_loss
+from regard.models.sequence_models import SEQUENCE_MODELS, build_sequence_model
+from regard.models.turing_machine import NeuralTuringMachine
+from regard.sites import declared_sites
+from regard.training.stacked_seeds import StackedSeeds
+from regard.training.task import Loss
+
+SITES = ["tape.content", "tape.read", "tape.write"]
+
+
+def machine(**options: Any) -> NeuralTuringMachine:
+    torch.manual_seed(0)
+    sizes = {"width": 7, "slots": 9, "slot_width": 6}
+    model = NeuralTuringMachine(5, 4, **{**sizes, **options}).double()
+    with torch.no_grad():
+        for each in model.parameters():
+            each += torch.randn_like(each) * 0.3
+    return model
+
+
+def gradients(model: NeuralTuringMachine, run: Any, x: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    model.zero_grad()
+    logits, state = run(x, model.start(len(x)))
+    weights = torch.linspace(-1, 1, logits.numel(), dtype=logits.dtype).view_as(logits)
+    total = (logits * weights).sum() + (state.memory**2).sum() + (state.weights**3).sum()
+    (total + state.cell.sum() + state.hidden.sum() + state.reads.sum()).backward()
+    return logits.detach(), [each.grad for each in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("controller", "addressing", "heads"),
+    [
+        *itertools.product(["lstm", "feedforward"], ["both", "content", "location"], [1]),
+        ("lstm", "both", 3),
+        ("feedforward", "location", 2),
+    ],
+)
+def test_fused_steps_agree_with_attention_calls(controller: str, addressing: str, heads: int):
+    model = machine(controller=controller, addressing=addressing, heads=heads, max_shift=heads)
+    x = torch.randn(3, 4, 5, dtype=torch.float64)
+    fused, own = gradients(model, model._fused, x)
+    stepwise, other = gradients(model, model._stepwise, x)
+    assert torch.allclose(fused, stepwise, atol=1e-12)
+    for (name, _), one, two in zip(model.named_parameters(), own, other, strict=True):
+        assert torch.allclose(one, two, rtol=1e-9, atol=1e-11), name
+
+
+@pytest.mark.parametrize("name", SEQUENCE_MODELS)
+def test_one_call_is_the_same_as_several(name: str):
+    model = build_sequence_model(name, 5, 4, width=8).double()
+    x = torch.randn(2, 5, 5, dtype=torch.float64)
+    whole, last = model(x)
+    first, state = model(x[:, :2])
+    second, state = model(x[:, 2:], state)
+    assert torch.allclose(torch.cat((first, second), 1), whole)
+    tensors = state.tensors if name == "ntm" else state
+    assert all(map(torch.allclose, tensors, last.tensors if name == "ntm" else last))
+
+
+def test_weights_are_distributions_and_start_at_slot_0():
+    model = machine(heads=2)
+    assert model.start(3).weights[:, :, 0].eq(1).all()
+    _, state = model(torch.randn(3, 6, 5, dtype=torch.float64) * 30)
+    assert torch.allclose(state.weights.sum(-1), torch.ones(3, 4).double())
+    assert state.select(torch.tensor([2, 0])).memory.shape == (2, 9, 6)
+
+
+def test_sites_are_recorded_and_edited():
+    model, x = machine(), torch.randn(2, 4, 5, dtype=torch.float64)
+    plain, _ = model(x)
+    assert list(declared_sites(model)) == SITES
+    assert regard.name_sites(model) == SITES
+    with regard.record(regard.Look(weights=True), at="memory") as seen:
+        logits, _ = model(x)
+    assert torch.allclose(logits, plain) and sorted(seen) == SITES
+    assert len(seen["tape.read"]) == 4 and seen["tape.write"][0].weights.shape == (2, 1, 1, 9)
+    for site in SITES:
+        with regard.intervene(uniform=True, at=site):
+            assert not torch.allclose(model(x)[0], plain)
+    with regard.intervene(uniform=2, at="tape.read"):  # at step 2 only, also if steps are run one by one
+        edited, _ = model(x)
+        first, state = model(x[:, :2])
+        assert torch.allclose(torch.cat((first, model(x[:, 2:], state)[0]), 1), edited)
+    assert torch.allclose(edited[:, :2], plain[:, :2]) and not torch.allclose(edited[:, 2], plain[:, 2])
+
+
+def test_stacked_seeds_get_the_same_gradients():
+    models = [machine(slots=5).float() for _ in range(3)]
+    for number, model in enumerate(models):
+        with torch.no_grad():
+            model.output.bias += number
+    batches = [
+        TapeBatch(torch.randn(2, 3, 5), torch.randint(0, 2, (2, 3, 4)).float(), torch.ones(2, 3).bool())
+        for _ in models
+    ]
+
+    def loss(model: Any, batch: TapeBatch) -> Loss:
+        total = answer_loss(model(batch.inputs)[0], batch).sum()
+        return Loss(total, {"loss": total.detach()})
+
+    named, _ = StackedSeeds(models).gradients(loss, batches, seeds=[1, 2, 3])
+    for number, (model, batch) in enumerate(zip(models, batches, strict=True)):
+        loss(model, batch).total.backward()
+        for name, each in model.named_parameters():
+            assert torch.allclose(named[name][number], each.grad, atol=1e-5), name
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e4])
+def test_extreme_weights_give_finite_gradients(scale: float):
+    model = machine().float()
+    with torch.no_grad():
+        for each in model.heads.parameters():
+            each.mul_(scale)
+    x = torch.randn(2, 12, 5)
+    for run in (model._fused, model._stepwise):
+        _, grads = gradients(model, run, x)
+        assert all(each.isfinite().all() for each in grads)
+
+
+def test_a_blank_tape_of_zeros_is_safe():
+    model = machine(initial_memory=0.0)
+    for run in (model._fused, model._stepwise):
+        assert all(each.isfinite().all() for each in gradients(model, run, torch.zeros(1, 2, 5).double())[1])
+
+
+def test_autocast_keeps_float32():
+    model = machine().float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits, state = model(torch.randn(2, 3, 5))
+    assert state.memory.dtype == torch.float32 and logits.dtype == torch.float32
+
+
+def test_longer_tape():
+    x = torch.randn(1, 3, 5).double()
+    model = machine(addressing="location")
+    logits, state = model(x, model.start(1, slots=40))
+    assert state.memory.shape == (1, 40, 6) and torch.allclose(logits, model(x)[0])
+    with pytest.raises(ArgumentError, match="learned"):
+        machine(addressing="content").start(1, slots=40)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_baselines_have_the_parameters_of_the_machine(name: str, depth: int):
+    target = sum(each.numel() for each in NeuralTuringMachine(9, 8).parameters())
+    count = sum(each.numel() for each in build_sequence_model(name, 9, 8, depth=depth).parameters())
+    assert abs(count - target) / target < 0.03
+    small = build_sequence_model(name, 9, 8, parameters=1)
+    assert small.output.in_features == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"controller": "cnn"}, UnknownName),
+        ({"addressing": "no"}, UnknownName),
+        ({"initial_memory": "random"}, UnknownName),
+        ({"wide": 3}, UnknownName),
+        ({"slots": 2}, ArgumentError),
+        ({"slots": 0}, ArgumentError),
+        ({"heads": 0}, ArgumentError),
+        ({"slot_width": 0}, ArgumentError),
+        ({"slots": 10**9}, ArgumentError),
+    ],
+)
+def test_bad_options(options: dict[str, Any], error: type[Exception]):
+    with pytest.raises(error):
+        build_sequence_model("ntm", 5, 4, **options)
+
+
+def test_answer_loss_counts_scored_bits_only():
+    scored = torch.tensor([[True, False], [False, False]])
+    batch = TapeBatch(torch.zeros(2, 2, 1), torch.ones(2, 2, 3), scored)
+    logits = torch.randn(2, 2, 3)
+    assert answer_loss(logits, batch).tolist() == pytest.approx(
+        [-float(functional.logsigmoid(logits[0, 0]).sum()), 0]
+    )

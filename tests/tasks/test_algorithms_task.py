@@ -1,0 +1,234 @@
+"""The algorithms task: settings, training, exact resume, stacked seeds, loading, solving, and bad input."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from rich.console import Console
+
+import regard
+from regard.errors import ArgumentError, DataError, RegardError, UnknownName
+from regard.evaluation.sequence_bits import sequence_bits
+from regard.runs.prepare_run import Machine
+from regard.runs.run_commands import ChosenRun, ViewOptions
+from regard.runs.train_run import train_run
+from regard.tasks.algorithms import AlgorithmsRun, AlgorithmsTask
+from regard.tasks.algorithms.algorithms_data import SequenceSource
+from regard.tasks.algorithms.algorithms_settings import AlgorithmsData
+from regard.training import cuda_graphs
+from regard.training.checkpoints.checkpoints import Checkpoints
+
+SMALL = {
+    "data": {"built_in": "copy", "width": 3, "length": [1, 3]},
+    "model": {"width": 8, "slots": 8, "slot_width": 4},
+    "training": {"steps": 4, "batch_size": 2, "warmup_steps": 1, "save_every": 2, "keep": 5},
+    "evaluation": {"sequences": 4},
+}
+OPTIONS = {"lengths": None, "repeats": None, "sequences": 4, "slots": None}
+VIEW = {"length": None, "sequence": None, "slot": None}
+
+
+def train(folder: Path, resume: bool = False, **sections: Any) -> Path:
+    settings = {**SMALL, **{name: _section(name, values) for name, values in sections.items()}}
+    console = Console(quiet=True)
+    train_run(AlgorithmsTask, settings, folder, machine=Machine("cpu"), console=console, resume=resume)
+    return folder
+
+
+def _section(name: str, values: Any) -> Any:
+    """Return a section of SMALL with these values; those that are None are left out."""
+    if not isinstance(values, dict):
+        return values
+    return {key: each for key, each in {**SMALL[name], **values}.items() if each is not None}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("algorithms") / "run")
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    checkpoint = Checkpoints(folder).latest()
+    assert checkpoint is not None
+    return checkpoint.tensors("weights")
+
+
+def test_load_and_solve(run: Path):
+    solver = regard.load(run, device="cpu")
+    assert isinstance(solver, AlgorithmsRun) and "copy" in repr(solver)
+    solution = solver.solve({"vectors": ["101", "011"]})
+    assert solution.target == ["101", "011"] and len(solution.answer) == 2
+    assert solution.read.shape == solution.write.shape == (1, 5, 8)
+    assert solution.memory.shape == (6, 8, 4) and numpy.allclose(solution.memory[0], 1e-6)
+    assert solution.seen().sites[0].name == "tape.read"
+    record = solution.to_dict()
+    assert record["wrong_bits"] == solution.wrong_bits and len(record["slots"]["read"][0]) == 5
+    plain = solver.solve({"vectors": ["101", "011"]}, look=False)
+    assert plain.read is None and plain.bits == pytest.approx(solution.bits, rel=1e-4)
+    first, again = (list(solver.generate(2, {"length": 2}, seed=1)) for _ in range(2))
+    assert [each.target for each in first] == [each.target for each in again] and len(first) == 2
+    assert "bits" in solution._repr_html_() and "<img" in solution._repr_html_()
+
+
+def test_scores_agree_with_the_solutions(run: Path):
+    solver = regard.load(run, device="cpu")
+    batch = SequenceSource(solver.settings.data).fixed(3, {"length": 2})
+    scored = sequence_bits(solver.model, batch, rows=2)
+    solutions = solver.solve_batch(batch, {"length": 2})
+    assert scored.bits.tolist() == pytest.approx([each.bits for each in solutions], rel=1e-4)
+    assert scored.wrong.tolist() == [each.wrong_bits for each in solutions]
+
+
+def test_a_longer_tape_and_a_tape_that_is_too_short(run: Path):
+    assert next(regard.load(run, slots=20).generate(1, {"length": 15})).read.shape[2] == 20
+    with pytest.raises(ArgumentError, match="15 slots"):
+        next(regard.load(run).generate(1, {"length": 15}))
+    with pytest.raises(ArgumentError, match="9 slots"):
+        regard.load(run).solve({"vectors": ["101"] * 9}, "a.jsonl, line 2")
+    with pytest.raises(RegardError):
+        regard.load(run, slots=1)
+
+
+def test_resume_is_exact(run: Path, tmp_path: Path):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    for name in ("step-000004", "latest", "best"):
+        place = copy / name
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+    (copy / "latest").write_text("step-000002\n")
+    train(copy, resume=True)
+    before, after = weights(run), weights(copy)
+    assert all(before[name].equal(after[name]) for name in before)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_baselines(tmp_path: Path, name: str):
+    folder = train(tmp_path / name, model={"name": name, "width": 8, "slots": None, "slot_width": None})
+    solver = regard.load(folder, device="cpu")
+    solution = solver.solve({"vectors": ["101"]})
+    assert solution.read is None and not solver.has_tape
+    with pytest.raises(ArgumentError, match="tape"):
+        solution.save(tmp_path / "x.svg")
+    with pytest.raises(ArgumentError, match="tape"):
+        AlgorithmsTask.view_run(ChosenRun(folder, device="cpu"), VIEW, ViewOptions())
+    with pytest.raises(ArgumentError, match="no tape"):
+        regard.load(folder, slots=9)
+
+
+class Replays:
+    """A fake for CUDA graphs: a replay runs the step again and copies its results to the captured tensors."""
+
+    captured = replayed = 0
+
+    def recorded(self, step: Any, device: object, pool: object) -> Any:
+        self.captured += 1
+        gradients, loss = step()
+
+        def replay() -> None:
+            self.replayed += 1
+            new, other = step()
+            for name, each in gradients.items():
+                each.copy_(new[name])
+            loss.total.copy_(other.total)
+            loss.shown["loss"].copy_(other.shown["loss"])
+
+        return replay, (gradients, loss)
+
+
+def test_stacked_seeds_with_and_without_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seeds = {"seeds": [3, 5], "stack": True}
+    train(tmp_path / "alone", seed=5)
+    train(tmp_path / "stacked", **seeds)
+    fake = Replays()
+    monkeypatch.setattr(cuda_graphs, "recorded", fake.recorded)
+    monkeypatch.setattr(cuda_graphs, "new_pool", lambda: None)
+    build = "regard.training.gradients.Gradients.__init__"
+    original = regard.training.gradients.Gradients.__init__
+
+    def capturing(self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        self.captures = True
+
+    monkeypatch.setattr(build, capturing)
+    train(tmp_path / "captured", **seeds)
+    assert fake.replayed == 4 and 1 <= fake.captured <= 3
+    expected = weights(tmp_path / "alone")
+    for folder in ("stacked", "captured"):
+        own = weights(tmp_path / folder / "seed-5")
+        assert all(torch.allclose(own[name], expected[name], atol=1e-5) for name in expected)
+
+
+def test_evaluate(run: Path):
+    chosen = ChosenRun(run, device="cpu")
+    report = AlgorithmsTask.evaluate_run(chosen, OPTIONS)
+    assert [each.name for each in report.scores] == ["training lengths", "length 3"]
+    assert report.left_out and math.isfinite(report.to_dict()["bits"])
+    report = AlgorithmsTask.evaluate_run(chosen, {**OPTIONS, "lengths": "2, 8", "slots": 9})
+    assert [each.name for each in report.scores] == ["length 2", "length 8"]
+    for options in ({"lengths": "x"}, {"lengths": "9"}, {"lengths": "0"}, {"repeats": 2}):
+        with pytest.raises(ArgumentError):
+            AlgorithmsTask.evaluate_run(chosen, {**OPTIONS, **options})
+
+
+def test_evaluate_n_grams_beside_the_optimal_estimator(tmp_path: Path):
+    data = {"built_in": "n-grams", "length": [12, 12], "order": 3, "width": None}
+    folder = train(tmp_path / "run", data=data, training={"steps": 1})
+    (first, *_) = AlgorithmsTask.evaluate_run(ChosenRun(folder, device="cpu"), OPTIONS).scores
+    assert 0 < first.optimal < first.bits + 5 and "optimal_bits" in first.to_dict()
+
+
+def test_views(run: Path, tmp_path: Path):
+    chosen = ChosenRun(run, device="cpu")
+    viewed = AlgorithmsTask.view_run(chosen, {**VIEW, "length": 2}, ViewOptions())
+    for view, frames in ((None, 1), ("slot", 1), ("player", 5), ("matrix", 1)):
+        drawn = viewed.picture(ViewOptions(view, site="tape.read" if view == "matrix" else None))
+        assert len(drawn.frames) == frames and str(drawn)
+    viewed.write_page(tmp_path / "a.html")
+    page = (tmp_path / "a.html").read_text()
+    assert "data:image/svg+xml" in page and "copy, length 2" in page
+    viewed.run.save(tmp_path / "a.svg")
+    assert "slots" in (tmp_path / "a.svg").read_text()
+    given = {**VIEW, "sequence": '{"vectors": ["101"]}', "slot": 99}
+    viewed = AlgorithmsTask.view_run(chosen, given, ViewOptions())
+    with pytest.raises(ArgumentError, match="--slot"):
+        viewed.picture(ViewOptions())
+    with pytest.raises(ArgumentError, match="99"):
+        viewed.picture(ViewOptions("slot"))
+    with pytest.raises(ArgumentError, match="--length"):
+        AlgorithmsTask.view_run(chosen, {**given, "length": 3}, ViewOptions())
+    with pytest.raises(DataError, match="--sequence"):
+        AlgorithmsTask.view_run(chosen, {**given, "sequence": "[1]"}, ViewOptions())
+
+
+@pytest.mark.parametrize(
+    ("sections", "error", "text"),
+    [
+        ({"data": {"built_in": "sort"}}, ArgumentError, "built_in"),
+        ({"data": {"repeats": [1, 2]}}, ArgumentError, "repeats"),
+        ({"data": {"length": [3, 1]}}, ArgumentError, "3 to 1"),
+        ({"data": {"length": [1, 9]}}, ArgumentError, "9 slots"),
+        ({"model": {"name": "rnn"}}, UnknownName, "rnn"),
+        ({"model": {"size": 3}}, UnknownName, "size"),
+        ({"model": {"slots": 2}}, ArgumentError, "slots"),
+        ({"training": {"batch_tokens": 64, "batch_size": None}}, ArgumentError, "batch"),
+    ],
+)
+def test_bad_settings(tmp_path: Path, sections: dict[str, Any], error: type[Exception], text: str):
+    with pytest.raises(error) as caught:
+        train(tmp_path / "run", **sections)
+    assert text in str(caught.value) and not (tmp_path / "run" / "latest").exists()
+
+
+def test_batches_depend_on_seed_and_number_and_sizes_on_the_number_alone():
+    source = SequenceSource(AlgorithmsData())
+    one, two, again = (source.batch(seed, 7, 3) for seed in (0, 1, 0))
+    assert one.inputs.shape == two.inputs.shape and one.inputs.equal(again.inputs)
+    assert not one.inputs.equal(two.inputs)
+    lengths = {source.sizes(number)["length"] for number in range(400)}
+    assert lengths == set(range(1, 21))
+    assert sum(map(len, source.mixed(10))) == 10
