@@ -1,4 +1,4 @@
-"""Options of `regard evaluate` that more than one task has."""
+"""Options of `regard evaluate` that several tasks share."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ cells. Each stage halves the height and width of the map."""
 
 
 def encoder_defaults(model: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Return default model settings: the number of stages of the convolutional encoder.
+    """Return default model settings for an image size: the number of stages of the convolutional encoder.
 
     model: the model settings so far. If they name another image encoder, the result is empty.
     size: width and height of the images in pixels.
@@ -103,7 +103,7 @@ def plan_captioning(
 
 
 def _epoch_tokens(corpus: CaptionCorpus) -> int:
-    """Return the number of tokens that are predicted in one epoch, with EOS of each caption."""
+    """Return the number of tokens that the model predicts in one epoch, including one EOS per caption."""
     return int(corpus.train.captions.offsets[-1]) + len(corpus.train)
 
 
@@ -113,7 +113,7 @@ def _epoch_steps(task: type[RunTask], settings: Mapping[str, Any], corpus: Capti
 
 
 def _speed(task: type[RunTask], settings: Mapping[str, Any], corpus: CaptionCorpus, device: str) -> float:
-    """Measure the training speed in target tokens per second, in this process."""
+    """Measure the training speed of one process, in target tokens per second."""
     built = _built(task, settings, corpus, device)
     with TemporaryDirectory() as scratch:
         timer = StepTimer(built, built.settings.training, torch.device(device), Path(scratch))

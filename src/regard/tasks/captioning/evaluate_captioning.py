@@ -97,7 +97,7 @@ class CaptioningReport:
     erasure: RegionErasure | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scores and how they were computed as a dict for JSON."""
+        """Return the scores, their signatures (how they were computed), the data and the run, for JSON."""
         result = {
             "data": self.data,
             "run": dict(self.run),
@@ -194,7 +194,10 @@ def evaluate_captioning(
 
 
 def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> CaptionData:
-    """Read the images to evaluate on: of --test-file or --split, or else the validation images of the run."""
+    """Read the images to evaluate on, with their captions.
+
+    They are the images of --test-file or --split, or without these options the validation images of the run.
+    """
     files, split = options["test_file"], options["split"]
     folder = [options["images"]] if options["images"] else None
     if folder and not files:

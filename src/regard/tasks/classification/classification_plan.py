@@ -90,10 +90,11 @@ def plan_classification(
 
 
 def _model_and_rate(given: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
-    """Return the default options of the model, and the learning rate.
+    """Return the default options of the model as a dict, and the learning rate.
 
-    Model options that the user has set override these defaults. The learning rate suits the width that the
-    user has set (32 in the example), or the default width.
+    The options do not depend on what the user has set; the caller overrides them with the user's options. The
+    learning rate does: it is chosen for the width that the user has set (32 in the example), or else for the
+    default width.
 
     >>> _model_and_rate({"model": {"name": "gru", "width": 32}})
     ({'width': 128, 'dropout': 0.3}, 0.008)
@@ -121,7 +122,7 @@ def texts_per_second(
 def _epoch_steps(
     task: type[RunTask], settings: Mapping[str, Any], corpus: LabelledCorpus, group: int
 ) -> float:
-    """Return the number of optimizer steps of an epoch. group: the number of batches of one step."""
+    """Return the number of optimizer steps of an epoch. group: number of batches of one optimizer step."""
     with torch.device("meta"):  # no memory for the weights: len_epoch() does not need them
         return _built(task, settings, corpus, "cpu").len_epoch(0) / group
 
