@@ -287,7 +287,7 @@ def _sentence(settings: Mapping[str, Any], total: float, tokens: int, speed: flo
 
 
 def _speed(task: type[RunTask], known: Mapping[str, Any], corpus: TextCorpus, device: str) -> float:
-    """Measure the training speed with these settings, in tokens per second."""
+    """Build the model of the settings `known`, and measure its training speed in tokens per second."""
     nested = merged({"training": {"learning_rate": 1e-4}}, known)
     settings = build(task.settings_type, nested, "the settings")
     torch.manual_seed(0)

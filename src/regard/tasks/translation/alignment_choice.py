@@ -113,13 +113,10 @@ def aligned_at(
 ) -> Scored:
     """Return a copy of a scored pair whose alignment is computed from other attention weights.
 
-    If site is None, `head` and `shifted` keep their present values where they are None. If `site` is given,
-    they get the defaults of Choice instead: the mean over all heads, and not shifted.
-
     site: a role, or the name of an attention layer (site) with * as wildcard. None keeps the present site.
-    head: the index of a head.
+    head: the index of a head. None keeps the present head, or means all heads if `site` is given.
     shifted: whether a token is aligned with the weights of the next decoding step instead of its own (see
-        Choice).
+        Choice). None keeps the present value, or means False if `site` is given.
 
     Raises ArgumentError if the model has no attention to its source.
     """
@@ -133,10 +130,10 @@ def aligned_at(
 def join_directions(
     forward: Alignment, backward: Alignment, how: str = "grow-diag-final-and", threshold: float | None = None
 ) -> list[tuple[int, int, float]]:
-    """Combine two alignments of a pair, from models of opposite directions, into weighted links.
+    """Combine two alignments of a sentence pair, from models of opposite directions, into weighted links.
 
-    A link is (source word, target word, weight). The weight is the mean of the attention weights of both
-    directions.
+    A link is (index of source word, index of target word, weight). The weight is the mean of the attention
+    weights of both directions.
 
     forward: the alignment of the source-to-target model.
     backward: the alignment of the target-to-source model.
@@ -160,7 +157,10 @@ def join_directions(
 
 
 def _at(matrix: Tensor, row: int, column: int) -> float:
-    """Return an entry of a matrix, or 0 if it is out of range: one model may have truncated the pair."""
+    """Return an entry of an attention matrix, or 0 if it is out of range.
+
+    It is out of range if this model, unlike the model of the opposite direction, has truncated the pair.
+    """
     inside = row < matrix.shape[0] and column < matrix.shape[1]
     return float(matrix[row, column]) if inside else 0.0
 
@@ -214,9 +214,11 @@ def _checksum(choice: Choice) -> int:
 
 
 def check_choice(model: Model, choice: Choice, folder: str | Path) -> None:
-    """Raise DataError if the model does not have the site or the head of `choice`.
+    """Raise DataError if the model does not have the attention layer (site) or the head of `choice`.
 
     The sites are found by running the model on one token.
+
+    folder: the run folder that `choice` was read from, for the error message.
     """
     attention = observe(model, Batch.collate([[UNK]], [[UNK]]), "*").attention_of(0)
     try:

@@ -25,7 +25,11 @@ class TranslationRun(LoadedRun, Translator):
     settings: TranslationSettings
 
     def prepare(self, line: str) -> str:
-        """Return the line, with spaces around punctuation if the run was trained on the built-in corpus."""
+        """Return a source sentence as the model was trained on it.
+
+        If the run was trained on the built-in corpus, spaces are put around punctuation. Otherwise the line
+        is returned unchanged.
+        """
         return line if self.settings.data.built_in is None else separate_marks(line)
 
     def shown(self) -> dict[str, object]:

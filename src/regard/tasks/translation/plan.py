@@ -1,4 +1,6 @@
-"""Choose the model size, batch size, learning rate and dropout to suit the data, the budget and the speed.
+"""Choose the model size, batch size, learning rate and dropout of a translation run.
+
+The choices depend on the amount of data, the length of the run and the training speed.
 
 The rules were fitted to short trainings on English-German sentence pairs; benchmarks/first_hour.py compares
 their choices with settings tried by hand.
