@@ -47,9 +47,9 @@ def check_options(options: Mapping[str, Any]) -> None:
 def translator_of(run: StoredRun, device: str, **options: Any) -> TranslationRun:
     """Load the translator of a run.
 
-    Word alignments are computed from the attention layer (site) and head that alignment.json in the run
-    folder names. Without this file, they are computed from the site that was trained with guided alignment,
-    or, if there is none, from all cross-attention.
+    Word alignments are computed from the attention weights that alignment.json in the run folder names.
+    Without this file, they are computed from the attention layer (site) that was trained with guided
+    alignment. If there is no such site, they are computed from all cross-attention.
 
     run: the run folder with its settings and a checkpoint.
     device: the device of the model, for example "cpu".
