@@ -1,6 +1,7 @@
-"""Tasks: translation, language modelling and text classification. `regard train` trains a model for a task.
+"""Tasks: translation, language modelling, text classification and image captioning.
 
-To add a task: add its folder here, and one line in TASKS (task_table.py).
+`regard train` trains a model for a task. To add a task: add its folder here, and one line in TASKS
+(task_table.py).
 
 A task is a subclass of RunTask (runs/run_task.py). It defines its settings, data, model, loss and metrics,
 and the object that load() returns.

@@ -1,4 +1,5 @@
-"""Parse --columns and --fields: the columns (TSV) or fields (JSON) of the source and the target."""
+"""Parse the options --columns and --fields of translation: which columns of a TSV file, or which fields of a
+JSON lines file, are the source and the target."""
 
 from __future__ import annotations
 
@@ -43,7 +44,10 @@ def is_column_name(text: str) -> bool:
 
 
 def two_names(option: str, text: str) -> tuple[str, str]:
-    """Parse two different names, separated by a comma.
+    """Parse the value of an option: two different names, separated by a comma.
+
+    option: the name of the option, for error messages.
+    text: its value.
 
     >>> two_names("--fields", "de, en")
     ('de', 'en')
@@ -57,7 +61,7 @@ def two_names(option: str, text: str) -> tuple[str, str]:
 
 
 def two_columns(text: str) -> tuple[int, int] | tuple[str, str]:
-    """Parse two column numbers, or two column names.
+    """Parse the value of --columns: two column numbers or two column names, separated by a comma.
 
     >>> two_columns("2,1"), two_columns("ko,en")
     ((2, 1), ('ko', 'en'))

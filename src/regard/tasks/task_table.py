@@ -31,7 +31,9 @@ OWN = "package.module:Class"
 
 
 def find_task(name: str) -> type[RunTask]:
-    """Return the class of a task. name: a name in TASKS, or package.module:Class for a task of the user.
+    """Return the class of a task.
+
+    name: a name in TASKS, or, for a task of the user, its class as text: "package.module:Class".
 
     >>> find_task("translation").__name__
     'TranslationTask'
@@ -122,7 +124,7 @@ def load(
 
 
 def load_task(folder: str | Path, device: str = "cpu", task: str | None = None) -> Any:
-    """Build the task of a run folder with untrained weights.
+    """Build the task object of a run folder: its data, and its model with untrained weights.
 
     regard.training.nonfinite_steps.replay() needs it to repeat a training step whose loss was not finite.
 

@@ -84,7 +84,7 @@ class CaptionPictures:
     def save(self) -> None:
         """Write the picture and the page, if requested, and print their paths.
 
-        If the page shows only some of the captions, print how many.
+        If the page shows only some of the captions, also print how many it shows.
         """
         if not self.enabled:
             return

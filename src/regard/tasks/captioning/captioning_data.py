@@ -98,7 +98,7 @@ class CaptionData:
 
 @dataclass(frozen=True, eq=False)
 class CaptionSplit:
-    """The data of a captioning run.
+    """The images of a captioning run with their captions, divided into a training and a validation set.
 
     train: the training images with their captions.
     valid: the validation images with their captions.
@@ -112,7 +112,10 @@ class CaptionSplit:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of the training and validation data, to detect changed data when a run is resumed."""
+        """Hashes of both data sets, as {"train": hash, "valid": hash}.
+
+        They are saved with the run, to detect changed data when it is resumed.
+        """
         return {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
 
     @property
@@ -154,11 +157,11 @@ def read_caption_split(data: ImageData) -> CaptionSplit:
 
 
 def _splits(data: ImageData) -> tuple[list[str] | None, list[str] | None]:
-    """Return the names of the splits to train on and to validate on.
+    """Return the names of the splits to train on and of those to validate on, for example ["train"], ["val"].
 
-    These are data.split and data.valid_split. If neither they, data.valid_file nor data.held_out are set,
-    these are "train" and the first of VALID_SPLITS in the caption file, or None and None if it lacks one of
-    them.
+    If data.split, data.valid_split, data.valid_file or data.held_out is set, the result is data.split and
+    data.valid_split. Otherwise it is "train" and the first name of VALID_SPLITS that occurs in the caption
+    file; if the file lacks "train" or a validation split, the result is (None, None).
     """
     if data.split or data.valid_split or data.valid_file or data.held_out:
         return data.split, data.valid_split
@@ -186,7 +189,7 @@ def _read(
 def read_images(
     data: ImageData, files: Sequence[str], folder: Sequence[str] | None, split: Sequence[str] | None
 ) -> CaptionData:
-    """Read caption files, and decode their images.
+    """Read caption files, and decode the images that they name.
 
     data: the data settings, which give the image size and what to do with missing or damaged images.
     files: the caption files.
@@ -246,7 +249,7 @@ def read_shapes(split: str, count: int, seed: int = 0) -> CaptionData:
 
 @dataclass(frozen=True, eq=False)
 class CaptionCorpus:
-    """The data of a captioning run, with captions as token ids.
+    """The training and validation data of a captioning run, with captions as text and as token ids.
 
     split: images and captions for training and validation.
     tokenizer: the tokenizer of the captions.
@@ -261,7 +264,7 @@ class CaptionCorpus:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A log message with the number of truncated training captions, if there are any."""
+        """Messages for the log: how many training captions are truncated; () if none are."""
         count = self.train.truncated
         return (f"{count:,} training captions are truncated (data.max_length)",) if count else ()
 
@@ -271,6 +274,9 @@ class CaptionCorpus:
     ) -> CaptionCorpus:
         """Encode the captions with the tokenizer of the run folder; if it has none, train and save one.
 
+        split: the images and captions of the run.
+        data: the data settings, with the kind and size of the tokenizer and the maximum length.
+        folder: the run folder.
         lines: maximum number of captions to train the tokenizer on; None for all.
         """
         if not (folder / TOKENIZER).exists():
@@ -292,7 +298,7 @@ def load_caption_tokenizer(folder: Path, data: ImageData) -> Tokenizer:
 
 
 def check_paths(data: ImageData) -> None:
-    """Raise ArgumentError if a folder of images in the settings does not exist. No file is read."""
+    """Raise ArgumentError if a folder in data.images or data.valid_images does not exist."""
     for name in ("images", "valid_images"):
         for folder in getattr(data, name) or ():
             if not Path(folder).is_dir():

@@ -25,7 +25,7 @@ cells. Each stage halves the height and width of the map."""
 
 
 def encoder_defaults(model: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Return default model settings: the number of stages of the convolutional encoder.
+    """Return default model settings for an image size: the number of stages of the convolutional encoder.
 
     model: the model settings so far. If they name another image encoder, the result is empty.
     size: width and height of the images in pixels.
@@ -70,5 +70,5 @@ def plan_captioning(
 
 
 def _epoch_tokens(corpus: CaptionCorpus) -> int:
-    """Return the number of tokens that are predicted in one epoch, with EOS of each caption."""
+    """Return the number of tokens that the model predicts in one epoch, including one EOS per caption."""
     return int(corpus.train.captions.offsets[-1]) + len(corpus.train)

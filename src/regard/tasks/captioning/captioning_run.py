@@ -28,9 +28,9 @@ class CaptioningRun(LoadedRun, ImageCaptioner):
 
 
 def check_captioner_options(options: Mapping[str, Any]) -> None:
-    """Raise an error for an option that ImageCaptioner() does not have; it suggests the most similar name.
+    """Raise an error if ImageCaptioner() does not have one of the options; suggest the most similar name.
 
-    options: option name -> value.
+    options: a dict from the name of each option to its value.
     """
     check_load_keywords(ImageCaptioner, options)
 

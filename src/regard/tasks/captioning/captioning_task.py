@@ -250,7 +250,7 @@ class CaptioningTask(RunTask):
         select = settings.model.options.get("select", "softmax")
         if settings.training.doubly_stochastic and select in ("hard", NO_ATTENTION):
             problem = f"the doubly stochastic penalty has no effect if model.select is {select!r}"
-            hint = "set training.doubly_stochastic=0, or use soft attention"
+            hint = "set training.doubly_stochastic=0, or model.select=softmax"
             raise ArgumentError(message("training.doubly_stochastic", problem, hint=hint))
 
     @classmethod
@@ -310,7 +310,7 @@ class CaptioningTask(RunTask):
         return self._train.len_epoch(epoch)
 
     def largest_batch(self) -> ImageBatch:
-        """Return the largest batch of the first epoch: the one with the most tokens, including padding."""
+        """Return the batch of the first epoch that has the most tokens, including padding."""
         return next(iter(self.batches(0, self._train.largest(0))))
 
     def count(self, batch: ImageBatch) -> int:
@@ -425,10 +425,9 @@ class CaptioningTask(RunTask):
         return Evaluation(scores, shown)
 
     def _captions(self, valid: CaptionData, count: int, stopping: Callable[[], bool]) -> list[Caption]:
-        """Caption the first `count` validation images.
+        """Caption the first `count` images of `valid`; raise Stopped as soon as stopping() returns true.
 
-        Attention is recorded for the built-in corpus only, as pointing accuracy is measured only there.
-        stopping: returns whether the user has requested to stop; Stopped is raised in this case.
+        Attention is recorded for the built-in corpus only, because pointing accuracy is measured only there.
         """
         data, evaluation = self.settings.data, self.settings.evaluation
         size = evaluation.beam_size

@@ -110,7 +110,7 @@ class CaptioningReport:
     erasure: RegionErasure | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scores and how they were computed as a dict for JSON."""
+        """Return the scores, their signatures (how they were computed), the data and the run, for JSON."""
         result = {
             "data": self.data,
             "run": dict(self.run),
@@ -207,7 +207,11 @@ def evaluate_captioning(
 
 
 def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> CaptionData:
-    """Read the images to evaluate on: those of a caption file or of --split, or the validation images."""
+    """Read the images to evaluate on, with their captions.
+
+    They are the images of --test-file, --tsv, --jsonl or --split, or without these options the validation
+    images of the run.
+    """
     (files, kind), split = evaluated_files(options, data.format), options["split"]
     folder = [options["images"]] if options["images"] else None
     if folder and not files:

@@ -41,7 +41,7 @@ class CaptionView(RunView):
     """What `regard view` draws for a captioner: the attention of each word over one image.
 
     attention: the image with the attention of each word.
-    default_view: the view that is drawn if --view is not used.
+    default_view: name of the view that is drawn without the option --view.
     """
 
     attention: ImageAttention

@@ -59,7 +59,10 @@ class LabelledSplit:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of the data, to detect changes when a run is resumed."""
+        """Hashes of both data sets, as {"train": hash, "valid": hash}.
+
+        They are saved with the run, to detect changed data when it is resumed.
+        """
         return {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
 
     @property
@@ -160,7 +163,7 @@ def check_unknown_header(texts: LabelledTexts, labels: Labels, format: str | Non
 
 
 def _are(count: int, unit: str) -> str:
-    """Return a number with its unit and the verb.
+    """Return a count, its unit and "is" or "are", as text.
 
     >>> _are(1, "text"), _are(1200, "text")
     ('1 text is', '1,200 texts are')
@@ -169,7 +172,7 @@ def _are(count: int, unit: str) -> str:
 
 
 def _single_texts(train: LabelledTexts) -> tuple[str, ...]:
-    """Return a note that lists the classes with only one training text; () if there are none."""
+    """Return a log message that lists the classes with only one training text; () if there are none."""
     counts = Counter(train.labels)
     rows = [row for row, label in enumerate(train.labels) if counts[label] == 1]
     if not rows:
@@ -183,7 +186,10 @@ def _single_texts(train: LabelledTexts) -> tuple[str, ...]:
 
 
 def check_files(data: ClassificationData) -> None:
-    """Raise ArgumentError if a file format is unknown or does not suit the columns. Reads no file."""
+    """Raise ArgumentError if the format of a file is unknown, or cannot have the columns of the settings.
+
+    The format is data.format, or follows from the file name; the files are not read.
+    """
     for path in (*data.train_file, *(data.valid_file or ())):
         try:
             kind = format_of(Path(path), data.format)
@@ -201,7 +207,8 @@ class LabelledCorpus:
     split: the texts before they were encoded.
     tokenizer: the tokenizer of the run.
     labels: the classes, in the order of the outputs of the model.
-    train, valid: the training and the validation texts as token ids.
+    train: the training texts as token ids.
+    valid: the validation texts as token ids.
     """
 
     split: LabelledSplit
@@ -212,7 +219,7 @@ class LabelledCorpus:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Log messages with the number of texts that were truncated, if there are any."""
+        """Messages for the log: how many training and validation texts are truncated; () if none are."""
         counts = {"training": self.train.truncated, "validation": self.valid.truncated}
         return tuple(
             f"{_are(count, f'{name} text')} truncated: too many tokens (data.max_length)"
@@ -228,6 +235,9 @@ class LabelledCorpus:
 
         If the run folder has no tokenizer or no labels, they are created from the training texts and saved.
 
+        split: the labelled texts of the run.
+        data: the data settings, with the kind and size of the tokenizer and the maximum length.
+        folder: the run folder.
         lines: maximum number of texts to train the tokenizer on; None for all.
         """
         if not (folder / TOKENIZER).exists():

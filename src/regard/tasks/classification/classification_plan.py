@@ -45,10 +45,11 @@ def plan_classification(
 
 
 def _model_and_rate(given: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
-    """Return the default options of the model, and the learning rate.
+    """Return the default options of the model as a dict, and the learning rate.
 
-    Model options that the user has set override these defaults. The learning rate suits the width that the
-    user has set (32 in the example), or the default width.
+    The options do not depend on what the user has set; the caller overrides them with the user's options. The
+    learning rate does: it is chosen for the width that the user has set (32 in the example), or else for the
+    default width.
 
     >>> _model_and_rate({"model": {"name": "gru", "width": 32}})
     ({'width': 128, 'dropout': 0.3}, 0.008)

@@ -56,7 +56,7 @@ class ClassificationData(Section):
 
 
 class ClassificationModel(ModelSettings):
-    """The section [model] of the settings: `name`, and further arguments of build_classifier()."""
+    """The settings [model] of a classification run: `name`, and further arguments of build_classifier()."""
 
     name: str = "lstm"
 

@@ -210,10 +210,14 @@ class ClassificationTask(RunTask):
         model = cls.outlined(settings)
         longest = settings.data.max_length
         if model.longest is not None and longest >= model.longest:
-            problem = f"data.max_length is {longest:,}, but the model has {model.longest:,} positions"
-            hint = (
-                "one position is for </s>; set model.longest to more positions, or a smaller data.max_length"
+            # A classifier that puts BOS before each text uses one more position of its table.
+            fewest = longest + 1 + model.begins
+            problem = (
+                f"data.max_length is {longest:,}, but the model has {model.longest:,} positions for a text, "
+                "one of them for </s>"
             )
+            most = model.longest - 1
+            hint = f"set data.max_length to at most {most}, or model.longest to at least {fewest}"
             raise ArgumentError(message("the settings", problem, hint=hint))
 
     @classmethod
@@ -240,7 +244,7 @@ class ClassificationTask(RunTask):
         return self._train.len_epoch(epoch)
 
     def largest_batch(self) -> LabelledBatch:
-        """Return the largest batch of the first epoch: the one with the most tokens, including padding."""
+        """Return the batch of the first epoch that has the most tokens, including padding."""
         return next(self.batches(0, self._train.largest(0)))
 
     def count(self, batch: LabelledBatch) -> int:
@@ -252,8 +256,8 @@ class ClassificationTask(RunTask):
     def _padded(self, batch: LabelledBatch, shapes: Shapes) -> LabelledBatch:
         """Pad a batch to one of a few shapes, because each shape needs its own CUDA graph.
 
-        The texts are padded to the next larger length of `shapes`. Empty texts are added until the batch has
-        the number of texts that `shapes` has for this length.
+        The texts are padded to the smallest sufficient length in shapes.lengths. Then empty texts are added,
+        until the batch has as many texts as all batches of this length.
         """
         need = max(batch.first.shape[1], 0 if batch.second is None else batch.second.shape[1])
         length = next(each for each in shapes.lengths if each >= need)
@@ -303,7 +307,7 @@ class ClassificationTask(RunTask):
         """Return the loss of a model with hard attention, with a gradient estimated from sampled keys.
 
         batch: labelled texts.
-        estimator: the estimator of the gradient, which also says how many samples each text has.
+        estimator: the estimator of the gradient; each text is read estimator.samples times.
         """
         repeated = batch.repeat(estimator.samples)
 
@@ -340,7 +344,10 @@ class ClassificationTask(RunTask):
         return Evaluation(scores, [_Tables(report), *self._shown()])
 
     def _shown(self) -> list[RenderableType]:
-        """Return some validation texts to print, with predicted class, true class and attention."""
+        """Classify a few validation texts, and return them as rich renderables to print in the log.
+
+        Each shows the predicted class, the true class and the attention.
+        """
         texts = [self.corpus.split.valid[place] for place in self._samples]
         if not texts:
             return []
@@ -368,7 +375,7 @@ class _Sample:
 
 @dataclass(frozen=True)
 class _Tables:
-    """The scores of each class and the confusion matrix of a report, to print after an evaluation.
+    """A rich renderable of a ClassificationReport: the scores of each class and the confusion matrix.
 
     The accuracy and macro F1 of the report are left out, because the log prints them already.
     """
@@ -380,9 +387,10 @@ class _Tables:
 
 
 def _spread(texts: Sequence[str], count: int) -> list[int]:
-    """Return the indices of `count` texts of different lengths, from short to long, always the same.
+    """Return the indices of `count` texts of different lengths, from short to long.
 
-    The texts, sorted by length, are cut into `count` equal parts, and the middle text of each part is chosen.
+    The texts are sorted by length and divided into `count` equal parts; the middle text of each part is
+    chosen. Nothing is random, so each evaluation prints the same texts.
     """
     count = min(count, len(texts))
     order = sorted(range(len(texts)), key=lambda place: (len(texts[place]), place))

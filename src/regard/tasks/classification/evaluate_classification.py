@@ -61,7 +61,7 @@ MOST_ENTRIES = 300
 class ClassificationEvaluation:
     """The result of `regard evaluate` for a classifier.
 
-    data: where the texts come from, for the title.
+    data: where the texts come from, as text for the title of the report.
     run: "folder" is the run folder, "step" is the step of the checkpoint.
     report: the comparison of predicted and true classes.
     balance: the number of texts of each class.
@@ -75,7 +75,7 @@ class ClassificationEvaluation:
     erasure: ClassifierErasure | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all numbers as a dict for JSON."""
+        """Return the scores, the class counts, the data, the run and the faithfulness as a dict for JSON."""
         erasure = {} if self.erasure is None else {"faithfulness": self.erasure.to_dict()}
         return {
             "data": self.data,
@@ -98,7 +98,7 @@ class ClassificationEvaluation:
 
 
 def _sentences(erasure: ClassifierErasure) -> Iterator[str]:
-    """Yield sentences that explain the measured faithfulness."""
+    """Yield sentences that explain how much the predictions depend on the attended words (faithfulness)."""
     yield f"Faithfulness: {erasure}."
     if not erasure.texts:
         return

@@ -26,6 +26,8 @@ OWN_OPTIONS = (*FORMATS, *FORMATS.values(), *(f"valid_{each}" for each in FORMAT
 def labelled_columns(option: str, text: str, count: int | None = None) -> dict[str, Any]:
     """Parse the value of --columns or --fields: the columns of label, text and, for pairs, second text.
 
+    The result is a dict with the keys "label", "text" and, for pairs, "second".
+
     option: --columns (numbers or names) or --fields (names).
     text: the value of the option.
     count: the number of columns that is expected; None if 2 and 3 are accepted.
@@ -43,7 +45,7 @@ def labelled_columns(option: str, text: str, count: int | None = None) -> dict[s
 
 
 def labelled_files(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of [data] for the options --tsv, --jsonl, --columns and --fields of regard train.
+    """Convert the options --tsv, --jsonl, --columns and --fields of `regard train` to the settings [data].
 
     >>> labelled_files({"tsv": ["a.tsv"], "columns": "label,review"})
     {'train_file': ['a.tsv'], 'format': 'tsv', 'label': 'label', 'text': 'review'}

@@ -44,8 +44,8 @@ class ClassificationView(RunView):
     """What `regard view` draws for a classifier: the attention for one text or pair of texts.
 
     result: the predicted class of the text, with the attention.
-    effects: how much the probability of the class decreases without each word.
-    default_view: the view that is drawn if --view is not used.
+    effects: how much the probability of the predicted class decreases without each word.
+    default_view: name of the view that is drawn without the option --view.
     """
 
     result: Classification
@@ -53,7 +53,7 @@ class ClassificationView(RunView):
     default_view: ClassVar[str] = "shaded"
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw the view that `options` names; the terminal also shows the effect of hiding each word."""
+        """Draw the view that options.view names; in the terminal, add the effect of hiding each word."""
         view = options.view or self.default_view
         if view == ERASURE or (view == "shaded" and options == ViewOptions(options.view)):
             drawn = self._texts(view)
@@ -64,14 +64,17 @@ class ClassificationView(RunView):
         return drawn
 
     def _check_site(self, view: str, site: str | None) -> None:
-        """Raise ArgumentError if a view needs one text of a pair, but --site does not say which."""
+        """Raise ArgumentError if the input is a pair of texts, but --site does not select one of them."""
         if len(self.result.texts) > 1 and site is None:
             sites = ", ".join(each.name for each in self.seen.sites)
             problem = "a pair has two texts, each with its own attention"
             raise ArgumentError(message(f"--view {view}", problem, expected=f"--site with one of {sites}"))
 
     def _texts(self, view: str) -> Picture:
-        """Draw each text with shaded words: by attention weight, or by the effect of hiding each word."""
+        """Draw each text with shaded words.
+
+        The shade of a word shows the effect of hiding it if `view` is ERASURE, else its attention weight.
+        """
         label, parts = str(self.result.label), []
         for side, read in zip(SIDES, self.result.texts, strict=False):
             words = read.words[:DRAWN]

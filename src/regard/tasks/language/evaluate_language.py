@@ -62,7 +62,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 class LanguageReport:
     """The result of `regard evaluate` for a language model: the perplexity of a text.
 
-    data: where the text comes from, for the title.
+    data: where the text comes from, for the title of the report.
     run: "folder" is the run folder, "step" is the step of the checkpoint.
     loss: the loss and the perplexity of the text.
     unknown: number of unknown tokens.
@@ -81,7 +81,7 @@ class LanguageReport:
     carried: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scores and counts as a dict for JSON."""
+        """Return the perplexity, other scores, numbers of tokens and words, and the run, for JSON."""
         counts = self.loss.counts
         return {
             "data": self.data,
@@ -148,8 +148,10 @@ def evaluate_language(
 def evaluate_text(
     run: LanguageRun, text: EncodedText, name: str, *, window: int | None = None, stride: int | None = None
 ) -> LanguageReport:
-    """Compute the perplexity of a text.
+    """Compute the perplexity of an encoded text with a trained language model.
 
+    run: the trained model, with the settings of its run.
+    text: the text as token ids.
     name: the name of the text in the report.
     window: number of tokens of a sliding window. Default: as in the evaluations during training.
     stride: number of tokens from the start of a window to the start of the next. Default: as in the
@@ -168,9 +170,10 @@ def evaluate_text(
 
 
 def _windows(batches: Any) -> tuple[int, int] | None:
-    """Return the window and the stride of evaluation batches, in tokens.
+    """Return the window and the stride of evaluation batches in tokens, for example (128, 64).
 
-    Both are None if a recurrent model reads the text from beginning to end, or if each line is read at once.
+    Return None if there are no windows: a recurrent model reads the text from beginning to end, or each line
+    is a document that fits into one window.
     """
     if not isinstance(batches, SlidingWindows):
         return None
@@ -179,7 +182,7 @@ def _windows(batches: Any) -> tuple[int, int] | None:
 
 
 def _useless_stride(stride: int, windows: Any) -> ArgumentError:
-    """Return the error that --stride has no effect because each line fits into one window."""
+    """Build the ArgumentError for a --stride without effect: each line fits into one window."""
     longest = f"{windows.longest:,}"
     problem = f"the longest line has {longest} tokens and fits into one window of {windows.window:,} tokens"
     hint = f"leave --stride out, or use a --window below {longest}"
@@ -187,7 +190,7 @@ def _useless_stride(stride: int, windows: Any) -> ArgumentError:
 
 
 def _with_windows(run: LanguageRun, window: int | None, stride: int | None) -> LanguageSettings:
-    """Return the settings of the run with this window and this stride; None keeps the value of the run.
+    """Return the settings of a run with another evaluation window and stride; None keeps the present value.
 
     Raise ArgumentError if the model has too few positions for the window, if the stride is larger than the
     window, or if a stride is set for a model that carries its recurrent state through the text.
@@ -211,7 +214,7 @@ def _with_windows(run: LanguageRun, window: int | None, stride: int | None) -> L
 
 
 def _counted(batches: Any, report: Any) -> Iterator[TextBatch]:
-    """Yield the batches. After each batch, call report() with the number of tokens read so far."""
+    """Yield the batches unchanged; after each one, call report() with the number of tokens read so far."""
     done = 0
     for batch in batches:
         yield batch

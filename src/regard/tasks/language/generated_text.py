@@ -63,13 +63,13 @@ class GeneratedText(TextResult):
 
     @property
     def whole_text(self) -> str:
-        """The prompt and the continuation."""
+        """The prompt and its continuation, as one text."""
         before = clean(self.prompt)
         return f"{before}{self.text}" if before else self.text.lstrip()
 
     @property
     def continued(self) -> bool:
-        """Whether the model could read the prompt, so that there is a continuation."""
+        """Whether the model could read the prompt. If not, `stop_reason` is "prompt", and `text` is empty."""
         return self.stop_reason != "prompt"
 
     def with_others(self, others: Iterable[GeneratedText]) -> GeneratedText:

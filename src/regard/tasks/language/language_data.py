@@ -49,14 +49,14 @@ class TextLines:
 
     @property
     def name(self) -> str:
-        """The names of the files, for messages."""
+        """The files as text for messages, for example "a.txt and 2 more files"."""
         more = len(self.files) - 1
         return shown(self.files[0]) + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
 
 
 @dataclass(frozen=True)
 class TextScan:
-    """The hash and the numbers of lines of a text, as scan() returns them.
+    """What scan() finds out about a text: its hash, and how many lines and unknown words it has.
 
     fingerprint: a hash of the text.
     lines: number of lines.
@@ -71,7 +71,7 @@ class TextScan:
 
 
 def scan(lines: TextLines) -> TextScan:
-    """Read all lines once, to count and hash them; raise DataError if all lines are blank."""
+    """Read a text once, to count and hash its lines; raise DataError if all lines are blank."""
     digest, count, with_text, unknown = hashlib.blake2b(digest_size=16), 0, 0, 0
     for line in lines:
         digest.update(line.encode() + b"\n")
@@ -90,7 +90,7 @@ class TextSplit:
     train: the lines of the training text.
     valid: the lines of the validation text.
     held_out: whether the validation text was held out from the training files.
-    scans: the hash and the number of lines of each text, by name: "train" and "valid".
+    scans: a dict with the keys "train" and "valid": the hash and the number of lines of each text.
     """
 
     train: TextLines
@@ -100,7 +100,10 @@ class TextSplit:
 
     @cached_property
     def fingerprints(self) -> Mapping[str, str]:
-        """Hashes of the data, to detect changes when a run is resumed."""
+        """Hashes of both texts, as {"train": hash, "valid": hash}.
+
+        They are saved with the run, to detect changed data when it is resumed.
+        """
         return {name: each.fingerprint for name, each in self.scans.items()}
 
     @property
@@ -164,7 +167,10 @@ class TextCorpus:
         return tuple(notes)
 
     def _unknown_words(self) -> int:
-        """Return the number of unknown tokens of the validation text, except words written as <unk>."""
+        """Return the number of unknown tokens of the validation text.
+
+        Words that are literally <unk> in the text do not count.
+        """
         scan = self.split.scans.get("valid")
         literal = scan is not None and list(self.tokenizer.encode(SPECIALS[UNK])) == [UNK]
         return self.valid.unknown_count - (scan.unknown if scan is not None and literal else 0)
@@ -175,8 +181,13 @@ class TextCorpus:
 
     @classmethod
     def encoded(cls, split: TextSplit, data: TextData, folder: Path, lines: int | None = None) -> TextCorpus:
-        """Encode both texts with the tokenizer of the run folder; if it has none, train and save one first.
+        """Encode the training and the validation text with the tokenizer of the run folder.
 
+        If the run folder has no tokenizer, train one on the training text and save it first.
+
+        split: the training and the validation text.
+        data: the data settings, with the kind and size of the tokenizer.
+        folder: the run folder.
         lines: maximum number of lines to train the tokenizer on; None for all.
         """
         if not (folder / TOKENIZER).exists():

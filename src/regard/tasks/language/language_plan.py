@@ -99,7 +99,9 @@ def plan_language(
 def with_batches(settings: Mapping[str, Any], tokens: int, device: str = "cpu") -> Options:
     """Return the settings with window, streams and batch size filled in, if the user has not set them.
 
+    settings: the settings of the user.
     tokens: number of tokens of the training text.
+    device: the kind of device: cpu, cuda or mps.
 
     The examples are for a recurrent model that carries its state from batch to batch: the text is divided
     into streams, which are read in parallel. In the first example, a batch has 35 tokens of each of the 20
@@ -132,15 +134,15 @@ def with_batches(settings: Mapping[str, Any], tokens: int, device: str = "cpu") 
 def choose(
     settings: Mapping[str, Any], tokens: int, device: str, processes: int, speed: Speed, timed: bool = False
 ) -> Plan:
-    """Choose the size of the model, the dropout and the learning rate.
+    """Choose the batch size, the size of the model, the dropout and the learning rate of a run.
 
     settings: the settings of the user.
     tokens: number of tokens of an epoch.
     device: the kind of device: cpu, cuda or mps.
     processes: number of processes.
-    speed: a function that measures the training speed; it is called if the length of the run is set in
-        minutes, or if timed is true.
-    timed: whether the speed is measured in any case.
+    speed: a function that measures the training speed with given settings, in tokens per second. It is called
+        if the length of the run is set in minutes, or if `timed` is true.
+    timed: whether the speed is measured even if the length is set in steps or epochs.
 
     >>> plan = choose({"data": {}, "training": {"epochs": 10}}, 900_000, "cpu", 1, lambda settings: 1e4)
     >>> plan.settings["model"]
@@ -187,10 +189,12 @@ def choose(
 
 
 def smaller_batches(settings: Mapping[str, Any], total: float) -> Options:
-    """Return the batch settings. For a short run, batches are smaller, so that it still has STEPS steps.
+    """Return the batch settings, reduced for a short run so that it has about STEPS training steps.
+
+    Batches are never reduced below a minimum, so a very short run has fewer steps.
 
     settings: the result of with_batches().
-    total: number of tokens to train on, divided by the number of batches per step.
+    total: number of tokens to train on, divided by the number of batches per training step.
 
     >>> known = with_batches({"data": {}}, tokens=900_000)
     >>> smaller_batches(known, 210_000), smaller_batches(known, 10**7)["data"]
@@ -206,7 +210,7 @@ def smaller_batches(settings: Mapping[str, Any], total: float) -> Options:
 
 
 def _has_batch(settings: Mapping[str, Any]) -> bool:
-    """Return whether the user has set the batch size."""
+    """Return whether the user has set training.batch_tokens, training.batch_size or data.streams."""
     training = settings.get("training", {})
     fixed = training.get("batch_tokens"), training.get("batch_size"), settings["data"].get("streams")
     return any(each is not None for each in fixed)
@@ -215,7 +219,7 @@ def _has_batch(settings: Mapping[str, Any]) -> bool:
 def _batch(settings: Mapping[str, Any], tokens: int) -> int:
     """Return the number of tokens of one batch in one process.
 
-    tokens: number of tokens of the training text. No batch has more.
+    tokens: number of tokens of the training text, the maximum of the result.
 
     >>> _batch({"data": {"window": 128}, "training": {"batch_size": 32}}, tokens=300)
     300
@@ -231,7 +235,7 @@ def _tokens_of(training: Mapping[str, Any], tokens: int, batch: int) -> float:
     """Return how many tokens a run trains on in total, if its length is not set in minutes.
 
     tokens: number of tokens of an epoch.
-    batch: number of tokens of a step.
+    batch: number of tokens of a training step.
     """
     if training.get("steps") is not None:
         return training["steps"] * batch
@@ -241,7 +245,7 @@ def _tokens_of(training: Mapping[str, Any], tokens: int, batch: int) -> float:
 
 
 def _dropout(epochs: float, recurrent: bool) -> float:
-    """Return the dropout: 0 for at most one epoch; above that, it grows with the number of epochs.
+    """Return the dropout for a run: 0 for at most one epoch; above that, it grows with the number of epochs.
 
     recurrent: whether the model is recurrent. Other models have less dropout.
 
@@ -261,7 +265,7 @@ def _rate(recurrent: bool, model: Mapping[str, Any], batch: int, steps: float) -
 
 
 def _sentence(settings: Mapping[str, Any], total: float, tokens: int, speed: float | None) -> str:
-    """Return the plan as a sentence, for the log.
+    """Describe the chosen settings, the amount of training and the speed in one sentence, for the log.
 
     total: number of tokens to train on, in all epochs together.
     tokens: number of tokens of the training text.
@@ -283,7 +287,7 @@ def _sentence(settings: Mapping[str, Any], total: float, tokens: int, speed: flo
 
 
 def _speed(task: type[RunTask], known: Mapping[str, Any], corpus: TextCorpus, device: str) -> float:
-    """Measure the training speed with these settings, in tokens per second."""
+    """Build the model of the settings `known`, and measure its training speed in tokens per second."""
     nested = merged({"training": {"learning_rate": 1e-4}}, known)
     settings = build(task.settings_type, nested, "the settings")
     torch.manual_seed(0)

@@ -41,7 +41,7 @@ CARRIED_WINDOW = 1024
 
 
 def evaluation_batches(text: EncodedText, settings: LanguageSettings) -> Iterable[TextBatch]:
-    """Return batches for text_loss(), in which every token of the text counts once in the loss.
+    """Divide a text into batches for text_loss(), so that every token counts exactly once in the loss.
 
     A recurrent model reads a continuous text from beginning to end, and keeps its state between windows. In
     all other cases the model reads overlapping windows: the overlap is only context, and its tokens are not
@@ -68,7 +68,8 @@ class LanguageRun(LoadedRun):
 
     @property
     def first_token(self) -> int:
-        """The input from which the first token of a line is predicted: BOS, or EOS in continuous text."""
+        """The id of the token from which the first token of a line is predicted: BOS, or EOS if the lines are
+        one continuous text."""
         return self.settings.first_token
 
     @property
@@ -232,11 +233,12 @@ class LanguageRun(LoadedRun):
         return text_loss(self.model, evaluation_batches(text, self.settings), text)
 
     def encode_line(self, text: str, place: str) -> list[int]:
-        """Return the tokens of a line to score, without EOS.
+        """Return the token ids of a line to score, without EOS.
 
-        Raise ArgumentError if the line has more tokens than the model has positions.
+        text: the line.
+        place: the file and line number, for error messages.
 
-        place: the file and line, for error messages.
+        Raise ArgumentError if the tokens of the line and EOS are more than the positions of the model.
         """
         tokens, longest = self.tokenizer.encode(text), self.model.longest_target
         if longest is not None and len(tokens) >= longest:

@@ -59,7 +59,7 @@ class TextData(Section):
 
 
 class LanguageModelSettings(ModelSettings):
-    """The section [model] of the settings: `name`, and further arguments of build_language_model()."""
+    """The settings [model] of a language model run: `name`, and arguments of build_language_model()."""
 
     name: str = "lstm"
 
@@ -119,13 +119,13 @@ class LanguageSettings(RunSettings):
     def carried(self) -> bool:
         """Whether the recurrent state is carried from batch to batch.
 
-        It is, if the model is recurrent and the text is continuous.
+        This is the case if the model is recurrent and data.layout is "continuous".
         """
         return self.data.layout == "continuous" and is_recurrent(self.model.name)
 
     @property
     def first_token(self) -> int:
-        """The input from which the first token of a line is predicted.
+        """The id of the token from which the model predicts the first token of a line.
 
         If each line is a document, it is BOS. In a continuous text, it is EOS, the end of the line before.
         """
@@ -133,6 +133,9 @@ class LanguageSettings(RunSettings):
 
 
 def is_recurrent(model: object) -> bool:
-    """Return whether a language model is recurrent. model: its name, for example "lstm"; False if unknown."""
+    """Return whether a language model is recurrent; False if there is no model of this name.
+
+    model: the name of the model, for example "lstm".
+    """
     kind = LANGUAGE_MODELS.get(model) if isinstance(model, str) else None
     return kind is not None and kind.recurrent

@@ -139,7 +139,8 @@ class LanguageTask(RunTask):
         needed = data.window if data.layout == "continuous" else data.max_length + 1
         if longest is not None and needed > longest:
             problem = f"data.{name} is {getattr(data, name)}, but the model has {longest} positions"
-            hint = f"set model.longest={needed}, or a smaller data.{name}"
+            most = longest - (needed - getattr(data, name))
+            hint = f"set model.longest to at least {needed}, or data.{name} to at most {most}"
             raise ArgumentError(message("the settings", problem, hint=hint))
 
     @classmethod
@@ -248,7 +249,7 @@ class LanguageTask(RunTask):
         return self._train.epoch(epoch, start)
 
     def largest_batch(self) -> TextBatch:
-        """Return the largest batch of the first epoch: the one with the most tokens, including padding."""
+        """Return the batch of the first epoch that has the most tokens, including padding."""
         return next(self.batches(0, self._train.largest(0)))
 
     def len_epoch(self, epoch: int) -> int:
@@ -304,7 +305,7 @@ class LanguageTask(RunTask):
         """Return the loss of a model with hard attention, with a gradient estimated from sampled keys.
 
         text: a batch of text.
-        estimator: the estimator of the gradient, which also says how many samples each row has.
+        estimator: the estimator of the gradient; each row of the batch is read estimator.samples times.
         """
         repeated, smoothing = text.repeat(estimator.samples), self.settings.training.label_smoothing
 
@@ -316,7 +317,7 @@ class LanguageTask(RunTask):
         return sampled_loss(estimator, row_losses, len(text), lengths=repeated.lengths, features=features)
 
     def tensors(self, batch: TextBatch) -> dict[str, Tensor]:
-        """Return a batch as named tensors, with the recurrent state that it continues, if there is one."""
+        """Return a batch as a dict of tensors, with the recurrent state from which the batch continues."""
         named = batch.named_tensors()
         before = self._states_before.get(batch)
         return named if before is None else {**named, **_named(before)}
@@ -349,7 +350,7 @@ class LanguageTask(RunTask):
         return Evaluation(scores, self._samples())
 
     def _samples(self) -> list[Text]:
-        """Continue the beginnings of some validation lines by sampling. Return texts to be printed."""
+        """Continue the beginnings of some validation lines by sampling; return the texts to print."""
         text, count = self.corpus.valid, self.settings.evaluation.samples
         offsets = text.lines.offsets
         long = [row for row in range(len(text)) if offsets[row + 1] - offsets[row] > 1]
@@ -377,13 +378,15 @@ def _unless(stopping: Callable[[], bool], batches: Iterable[TextBatch]) -> Itera
 
 
 def _named(state: State) -> dict[str, Tensor]:
-    """Return a recurrent state as named tensors, for a checkpoint or a saved batch."""
+    """Convert a recurrent state to a dict of tensors, for a checkpoint or a saved batch."""
     hidden = {f"hidden.{number}": each.contiguous() for number, each in enumerate(state.hidden)}
     return {"position": torch.tensor(state.position), **hidden}
 
 
 def _state(tensors: Mapping[str, Tensor]) -> State:
-    """Return the recurrent state that _named() converted to named tensors; an empty state if there are none.
+    """Convert the dict of tensors that _named() returned back to a recurrent state.
+
+    If there are no such tensors, the state is empty.
 
     The tensors are copied: a tensor that was read from a file may have any memory alignment, which can change
     the last bits of a matrix product.

@@ -58,8 +58,9 @@ class ObservedText:
 def observe_texts(
     model: LanguageModel, rows: Sequence[Sequence[int]], look: str | None, call: str
 ) -> list[ObservedText]:
-    """Compute the log-probability of each token of some texts, and record the attention.
+    """Compute the log-probability of each token of some texts in one forward pass, and record the attention.
 
+    model: the language model.
     rows: the tokens of each text. The first token (BOS, or EOS in continuous text) is only an input: it has
         no log-probability.
     look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
@@ -119,7 +120,7 @@ def observe_in_batches(
 
 
 def _all_weights(calls: list[Attended]) -> Tensor:
-    """Return all weights of an attention layer (site), (B, H, T, S), concatenated from its calls.
+    """Concatenate the weights that the calls of one attention layer (site) recorded, to (B, H, T, S).
 
     A recurrent model calls a site once per token, with 1 query and all keys so far; a Transformer calls it
     only once, with T queries. Keys that a call does not have get weight 0.

@@ -24,7 +24,7 @@ class ScoredText(TextResult):
 
     @property
     def words(self) -> int:
-        """Number of words of the line, separated by spaces. The end of the line is not one of them."""
+        """Number of words of the line, separated by spaces; EOS is not counted."""
         return count_text([self.text]).words
 
     @property
@@ -33,9 +33,10 @@ class ScoredText(TextResult):
         return exp_or_inf(-self.log_probability / (self.words + 1))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values of TextResult.to_dict(), and also `words`, `line_ends` and `word_perplexity`.
+        """Return the values of TextResult.to_dict(), and also "words", "line_ends" and "word_perplexity".
 
-        word_perplexity is exp(-log_probability / (words + line_ends)); line_ends is 1.
+        "word_perplexity" is exp(-log_probability / (words + line_ends)). "line_ends" is always 1, because the
+        text is one line.
         """
         per_word = None if self.word_perplexity == float("inf") else self.word_perplexity
         return {**super().to_dict(), "words": self.words, "line_ends": 1, "word_perplexity": per_word}

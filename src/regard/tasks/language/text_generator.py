@@ -26,7 +26,7 @@ GENERATION_LIMIT = LengthLimit(constant=100)
 
 @dataclass(frozen=True)
 class Generation:
-    """The options for generating text.
+    """The options of TextGenerator.generate().
 
     search: Greedy(...), Beam(...) or Sample(...).
     limit: the maximum number of new tokens, EOS included, if search.rules.maximum is not set.
@@ -50,7 +50,7 @@ class Generation:
 
     @property
     def new_tokens(self) -> int:
-        """The maximum number of new tokens, EOS included."""
+        """The maximum number of tokens to generate, EOS included: search.rules.maximum, or else `limit`."""
         return self.search.rules.maximum or max(self.limit.constant, self.search.rules.minimum)
 
     @property
@@ -78,12 +78,15 @@ class TextGenerator:
     first_token: int
 
     def encode_prompt(self, text: str, place: str) -> list[int]:
-        """Return the tokens of a prompt. In continuous text, a line break in the prompt is EOS.
+        """Return the token ids of a prompt.
 
+        If the model was trained on continuous text, a line break in the prompt becomes EOS.
+
+        text: the prompt.
         place: the file and line, or the call, for error messages.
 
-        Raise ArgumentError if no word of the prompt is in the vocabulary, or if the model has too few
-        positions.
+        Raise ArgumentError if no word of the prompt is in the vocabulary, or if the prompt has as many tokens
+        as the model has positions, or more.
         """
         lines = text.split("\n") if self.first_token == EOS else [text]
         tokens = [token for line in lines for token in (EOS, *self.tokenizer.encode(line))][1:]
@@ -98,7 +101,7 @@ class TextGenerator:
         return tokens
 
     def generate(self, texts: Sequence[str], first: int, options: Generation) -> list[GeneratedText]:
-        """Continue each prompt. After options.stopping() returns True, no further prompt is begun.
+        """Continue each prompt. When options.stopping() returns True, the remaining prompts are left out.
 
         texts: the prompts.
         first: the index of texts[0] among all prompts. The random numbers of Sample(...) depend on it.
@@ -136,7 +139,10 @@ class TextGenerator:
         return not isinstance(options.search, Beam) and options.hypotheses == 1
 
     def _batches(self, prompts: Mapping[int, list[int]], options: Generation) -> Iterator[list[int]]:
-        """Yield the keys of the prompts of each batch. All prompts of a batch have equally many tokens."""
+        """Group prompts into batches: yield a list of keys of `prompts` for each batch.
+
+        All prompts of a batch have the same number of tokens.
+        """
         by_length: dict[int, list[int]] = {}
         for row, prompt in prompts.items():
             by_length.setdefault(len(prompt), []).append(row)
@@ -168,7 +174,9 @@ class TextGenerator:
     def _observe(
         self, outputs: Sequence[tuple[list[int], Hypothesis]], options: Generation
     ) -> Iterator[ObservedText | None]:
-        """Yield the attention and token scores of each output, in order; always None if options.look is None.
+        """Return an iterator over the attention and the token scores of each output.
+
+        If options.look is None, nothing is recorded, and each item is None.
 
         outputs: pairs of the tokens of a prompt and its continuation.
         """
@@ -178,7 +186,7 @@ class TextGenerator:
         return iter(observe_in_batches(self.model, rows, options.look, "generate()"))
 
     def _text(self, prompt: list[int], hypothesis: Hypothesis, options: Generation) -> tuple[str, bool]:
-        """Return the text of a hypothesis of the search, and whether it was ended by a stop string."""
+        """Return the text of a hypothesis, for example " sat down", and whether a stop string ended it."""
         whole = continuation(self.tokenizer, prompt, hypothesis.output_tokens)
         text = before_stop(whole, options.stop)
         return text, len(text) < len(whole)
@@ -221,11 +229,12 @@ class TextGenerator:
     def described(
         self, row: Sequence[int], observed: ObservedText | None, text: str, prompt: int = 0
     ) -> dict[str, Any]:
-        """Return the fields of a TextResult that follow from its tokens and its attention.
+        """Return a dict with those fields of a TextResult that follow from its tokens and its attention.
 
         row: the first token (BOS or EOS), the tokens of the prompt, and the tokens of the result.
         observed: the recorded attention; None if no attention was recorded.
-        text: the text of the user, the prompt or the line to score; its unknown words are listed.
+        text: what the user has passed: the prompt, or the line to score. Its unknown words become the field
+            `unknown`.
         prompt: number of tokens of the prompt.
         """
         first, tokens = row[0], list(row[1:])

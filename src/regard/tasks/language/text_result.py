@@ -48,9 +48,9 @@ class TextResult:
     token_ids: the id of each token.
     pieces: the text of each token, "</s>" for EOS.
     token_scores: log p(x_t | x_1 ... x_t-1) of each token.
-    attention: for each attention layer (site), the weights (H, T, T). Row t is the attention of the step that
-        predicts token t. Column 0 is the token before the text, and column s is token s - 1: the inputs that
-        the step has read.
+    attention: for each attention layer (site), the weights (H, T, T). Row t has the weights with which token
+        t is predicted. Columns are the input tokens: column 0 is the token before the text, and column s is
+        token s - 1.
     long: the attention for a text with more than 512 tokens, instead of `attention`: the 32 largest weights
         of each row, and a map in which each cell is the largest weight in a block of tokens.
     unknown: the words that the vocabulary does not cover.
@@ -82,12 +82,12 @@ class TextResult:
 
     @property
     def read_pieces(self) -> tuple[str, ...]:
-        """The text of each token that the attention has a row for, including those of a prompt."""
+        """The text of each token that has a row in the attention matrix, including tokens of a prompt."""
         return self.pieces
 
     @property
     def whole_text(self) -> str:
-        """The whole text: if the text was generated, it begins with its prompt."""
+        """The field `text`; in GeneratedText, the prompt followed by `text`."""
         return self.text
 
     def seen(self, title: str = "") -> Seen:
@@ -135,7 +135,7 @@ class TextResult:
             yield long_map(each)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return text, tokens, scores and notes as JSON values. seen() returns the attention."""
+        """Return the text, its tokens, scores and notes as a dict for JSON, without the attention."""
         return {
             "text": self.text,
             "log_probability": self.log_probability,
@@ -159,7 +159,7 @@ class TextResult:
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        """The notes, and one more if there are words that the vocabulary does not cover."""
+        """The field `notes`, and one more note if the vocabulary does not cover some words of the text."""
         return (*self.notes, unknown_note(self.unknown)) if self.unknown else self.notes
 
     def __str__(self) -> str:
@@ -181,7 +181,7 @@ class TextResult:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """Lines of text to print below the result: its log-probability and its perplexity."""
+        """What to print below the text, one str per line: its log-probability and its perplexity."""
         return (f"log-probability {self.log_probability:.2f}, perplexity per token {self.perplexity:.2f}",)
 
     def html_text(self) -> str:
@@ -207,6 +207,8 @@ def save_texts(path: str | Path, results: Iterable[TextResult], title: str) -> N
     """Write an HTML page with several texts, their scores and their attention.
 
     path: the file to write; it must end in .html.
+    results: the texts, scored or generated.
+    title: the title of the page.
     """
     path = Path(path)
     check_ending(path, ".html", "texts are written as a page")

@@ -1,4 +1,4 @@
-"""Convert generated tokens to text: stop at stop strings, and print the text while it is generated."""
+"""Convert generated tokens to text while a language model generates them, and end at stop strings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ MOST_STOPS, LONGEST_STOP = 100, 1000
 
 
 def check_stop(stop: Sequence[str], call: str) -> tuple[str, ...]:
-    """Return the stop strings as a tuple; raise ArgumentError if one is empty or there are too many."""
+    """Return the stop strings as a tuple.
+
+    Raise ArgumentError if there are too many, or if one of them is empty or too long.
+
+    call: the public function that was called, for the error message.
+    """
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     for text in stops:
         if not isinstance(text, str) or not 0 < len(text) <= LONGEST_STOP:
@@ -41,7 +46,9 @@ def check_stop(stop: Sequence[str], call: str) -> tuple[str, ...]:
 
 
 def continuation(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:
-    """Return the text of `tokens`, beginning with the space, if any, that separates it from `before`.
+    """Return the text of `tokens` that follow the tokens `before`.
+
+    If a space separates the two texts, the result begins with it.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("word", ["I learned CS"])
@@ -63,15 +70,15 @@ def before_stop(text: str, stop: Sequence[str]) -> str:
 
 
 class StopCheck:
-    """Decides after each step of a search which hypotheses end: those that contain a stop string.
+    """Decides after each decoding step which hypotheses of a search end: those that contain a stop string.
 
     When requested() returns True, all hypotheses end.
 
     prompts: the tokens of each prompt of the batch.
     stop: the stop strings.
     requested: a function that returns True when generation must end, for example after Ctrl-C.
-    observer: a function that is called after each step with the tokens of the first hypothesis of the first
-        prompt, for example to print them.
+    observer: a function that is called after each decoding step with the tokens of the first hypothesis of
+        the first prompt, for example to print them.
     """
 
     def __init__(
@@ -162,7 +169,10 @@ class TextStream:
 
 
 def _added(old: str, new: str) -> str:
-    """Return the part of `new` after `old`, or after their common prefix if the end of `old` changed."""
+    """Return the end of the text `new` that is not in the text `old`.
+
+    This is the part after `old`; if `new` does not begin with `old`, the part after their common prefix.
+    """
     if new.startswith(old):
         return new[len(old) :]
     before, after = (unicodedata.normalize("NFD", text) for text in (old, new))

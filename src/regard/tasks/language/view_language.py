@@ -33,9 +33,10 @@ class LanguageView(RunView):
     """What `regard view` draws for a language model: the self-attention over one text."""
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw one view. A text of more than MATRIX tokens can only be drawn with the view "long".
+        """Draw the view that options.view names.
 
-        In this view, each cell is the largest weight in a block of tokens.
+        A text of more than MATRIX tokens can only be drawn with the view "long", in which each cell is the
+        largest weight in a block of tokens.
         """
         if self.seen.long:
             options = replace(options, view=options.view or "long")
@@ -54,9 +55,12 @@ class LanguageView(RunView):
 def view_language(
     task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
 ) -> LanguageView:
-    """Record the self-attention of every layer while the model reads a text.
+    """Record the self-attention of every layer while a language model reads a text, for `regard view`.
 
+    task: the task class.
+    run: the run folder and the checkpoint to load.
     options: the values of VIEW_OPTIONS.
+    drawing: the drawing options.
     """
     model: LanguageRun = run.load(task)
     tokens = len(model.tokenizer.encode(options["text"])) + 1

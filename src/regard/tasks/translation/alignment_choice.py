@@ -1,6 +1,8 @@
-"""Choose the attention layer (site), head and step that word alignments of a run are computed from.
+"""Choose which attention weights word alignments are computed from, and save the choice in the run folder.
 
-The choice is saved in the run folder. join_directions() combines alignments of two translation directions."""
+A Choice has three parts: the attention layer (site), the head, and whether a token is aligned by the weights
+of the next decoding step instead of its own. join_directions() combines alignments of two directions.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ __all__ = [
 ]
 
 CHOSEN = "alignment.json"
-"""The file in a run folder with the site, head and step that alignments are computed from (see Choice)."""
+"""The file in a run folder that says which attention weights word alignments are computed from: the fields of
+a Choice."""
 
 AT_ONCE = 128
 """Number of pairs scored at once. It is small because the attention of all layers and heads is in memory."""
@@ -45,11 +48,14 @@ FoundLinks = list[tuple[tuple[int, int], ...]]
 def choose_by_links(
     translator: Translator, sources: Sequence[str], targets: Sequence[str], gold: Sequence[Links]
 ) -> list[tuple[Choice, AlignmentScore]]:
-    """Rank the choices of attention layer (site), head and step by their alignment error rate, lowest first.
+    """Rank all choices of attention weights by the alignment error rate of their alignments, lowest first.
+
+    A choice is an attention layer (site), a head, and whether a token is aligned with the weights of the next
+    decoding step instead of its own; see Choice.
 
     translator: the model whose attention layers are ranked.
-    sources: the source sentences of the pairs. 100 pairs are enough. Do not evaluate the alignments of the
-        chosen site, head and step on the same pairs.
+    sources: the source sentences of the pairs. 100 pairs are enough. Do not evaluate the best choice on the
+        same pairs.
     targets: the target sentences of the pairs.
     gold: the gold alignment of each pair. Its links are between words, unless translator.unit is "character".
     """
@@ -62,7 +68,8 @@ def choose_by_agreement(
 ) -> list[tuple[Choice, Choice, float]]:
     """Rank pairs of choices (one for each model) by the agreement of their alignments, highest F1 first.
 
-    A choice is an attention layer (site), a head and a step, see Choice. No gold alignments are needed.
+    A choice is an attention layer (site), a head, and whether a token is aligned with the weights of the next
+    decoding step instead of its own; see Choice. No gold alignments are needed.
 
     forward: translates sources to targets.
     backward: translates targets to sources.
@@ -81,7 +88,11 @@ def choose_by_agreement(
 def _all_alignments(
     translator: Translator, sources: Sequence[str], targets: Sequence[str], unit: str | None = None
 ) -> dict[Choice, FoundLinks]:
-    """Return, for every choice of site, head and step, the links that it gives for each pair."""
+    """Return a dict from each possible Choice to the alignment links of each sentence pair.
+
+    The links of a sentence pair are (index of source word, index of target word), for example
+    ((0, 0), (2, 1)).
+    """
     alignments: dict[Choice, FoundLinks] = {}
     for first in range(0, len(sources), AT_ONCE):
         some = slice(first, first + AT_ONCE)
@@ -102,11 +113,10 @@ def aligned_at(
 ) -> Scored:
     """Return a copy of a scored pair whose alignment is computed from other attention weights.
 
-    An argument that is None leaves the present value unchanged.
-
-    site: a role, or the name of an attention layer (site) with * as wildcard.
-    head: the index of a head.
-    shifted: whether a token is aligned with the weights of the next step instead of its own (see Choice).
+    site: a role, or the name of an attention layer (site) with * as wildcard. None keeps the present site.
+    head: the index of a head. None keeps the present head, or means all heads if `site` is given.
+    shifted: whether a token is aligned with the weights of the next decoding step instead of its own (see
+        Choice). None keeps the present value, or means False if `site` is given.
 
     Raises ArgumentError if the model has no attention to its source.
     """
@@ -120,10 +130,10 @@ def aligned_at(
 def join_directions(
     forward: Alignment, backward: Alignment, how: str = "grow-diag-final-and", threshold: float | None = None
 ) -> list[tuple[int, int, float]]:
-    """Combine two alignments of a pair, from models of opposite directions, into weighted links.
+    """Combine two alignments of a sentence pair, from models of opposite directions, into weighted links.
 
-    A link is (source word, target word, weight). The weight is the mean of the attention weights of both
-    directions.
+    A link is (index of source word, index of target word, weight). The weight is the mean of the attention
+    weights of both directions.
 
     forward: the alignment of the source-to-target model.
     backward: the alignment of the target-to-source model.
@@ -147,16 +157,19 @@ def join_directions(
 
 
 def _at(matrix: Tensor, row: int, column: int) -> float:
-    """Return an entry of a matrix, or 0 if it is out of range: one model may have truncated the pair."""
+    """Return an entry of an attention matrix, or 0 if it is out of range.
+
+    It is out of range if this model, unlike the model of the opposite direction, has truncated the pair.
+    """
     inside = row < matrix.shape[0] and column < matrix.shape[1]
     return float(matrix[row, column]) if inside else 0.0
 
 
 def write_choice(folder: str | Path, choice: Choice, why: str = "") -> None:
-    """Save the choice of attention that word alignments of a run are computed from.
+    """Save in a run folder which attention weights word alignments are computed from.
 
     folder: the run folder.
-    choice: the attention layer (site), head and step.
+    choice: the attention layer (site), the head, and whether the weights of the next decoding step are used.
     why: how the choice was made, for example "by agreement with en-ko, 100 pairs: F1 71.2".
     """
     path = Path(folder) / CHOSEN
@@ -169,7 +182,7 @@ def write_choice(folder: str | Path, choice: Choice, why: str = "") -> None:
 
 
 def read_choice(folder: str | Path) -> Choice | None:
-    """Return the saved choice of attention that word alignments of a run are computed from, or None.
+    """Return the Choice that write_choice() saved in a run folder, or None if no choice was saved.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -201,9 +214,11 @@ def _checksum(choice: Choice) -> int:
 
 
 def check_choice(model: Model, choice: Choice, folder: str | Path) -> None:
-    """Raise DataError if the model does not have the site or the head of `choice`.
+    """Raise DataError if the model does not have the attention layer (site) or the head of `choice`.
 
     The sites are found by running the model on one token.
+
+    folder: the run folder that `choice` was read from, for the error message.
     """
     attention = observe(model, Batch.collate([[UNK]], [[UNK]]), "*").attention_of(0)
     try:

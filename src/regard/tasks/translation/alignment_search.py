@@ -1,4 +1,4 @@
-"""Find the attention layer (site), head and step that give the best word alignments; save them in the run."""
+"""Find out which attention weights give the best word alignments, and save the choice in the run folder."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ PRINTED = 8
 def search_alignments(
     translator: Any, other: Any, gold: list[Links] | None, path: str, pairs: PairStream
 ) -> Iterator[str]:
-    """Find the best attention layer (site), head and step for word alignments, and save them in the run.
+    """Find out which attention weights give the best word alignments, and save this choice in the run folder.
 
-    Yields lines of text: the PRINTED best choices, best first.
+    A choice is an attention layer (site), a head, and whether a token is aligned with the weights of the next
+    decoding step instead of its own. Yields lines of text to print: the PRINTED best choices, best first.
 
     translator: the run whose attention is ranked.
     other: the run of the opposite translation direction; only used with gold=None.

@@ -137,7 +137,7 @@ class TranslationEvaluation:
     faithful: FaithfulnessReport | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scores as a dict for JSON."""
+        """Return the scores and, if it was measured, the faithfulness as a dict for JSON."""
         faithful = {} if self.faithful is None else {"faithfulness": self.faithful.written()}
         return self.report.written() | faithful
 
@@ -213,11 +213,13 @@ class ReferenceOptions:
 
     @property
     def rows(self) -> list[str]:
-        """The files of sentence pairs: those of --tsv and --jsonl."""
+        """The values of --tsv and --jsonl: files in which each row or line is a sentence pair."""
         return [*(self.tsv or ()), *(self.jsonl or ())]
 
     def check(self, translations: str | None) -> None:
-        """Raise ArgumentError unless the options name the references in exactly one way, with all its files.
+        """Raise ArgumentError unless the options name the references in exactly one way, and completely.
+
+        For example, --source requires --target, and --tsv excludes both.
 
         translations: the value of --translations, the file to evaluate; None if a run is evaluated.
         """
@@ -249,7 +251,11 @@ class ReferenceOptions:
             raise ArgumentError(message(f"--split {self.split}", problem, hint=hint))
 
     def read(self, run: Path | None) -> References:
-        """Read the references from files, or generate them with the grammar version of the run."""
+        """Read the references from files, or generate those of the built-in corpus.
+
+        run: the run folder, or None. If the run was trained on the built-in corpus, its version of the
+            grammar is used, otherwise the latest version.
+        """
         if self.split is not None:
             return built_in_references(self.split, self.sentences, _grammar(run))
         if self.rows:
@@ -260,7 +266,10 @@ class ReferenceOptions:
 
 
 def _grammar(run: Path | None) -> int:
-    """Return the version of the grammar that the run was trained with, or the latest version."""
+    """Return the version of the grammar of the built-in corpus that a run was trained with.
+
+    Return the latest version if `run` is None, or was not trained on the built-in corpus.
+    """
     if run is None or not is_run(run):
         return VERSION
     data = build(TranslationSettings, config_of(run), str(run / "config.toml")).data

@@ -80,7 +80,7 @@ class EvaluationOptions:
     moses: str | None = None
 
     def scores(self, translations: list[str], references: list[list[str]]) -> list[Score]:
-        """Return BLEU, chrF, TER, exact match, and Moses BLEU if a language is set."""
+        """Score translations: return BLEU, chrF, TER, exact match and, if `moses` is set, Moses BLEU."""
         return evaluate_corpus(
             translations, references, tokenize=self.tokenize, lowercase=self.lowercase, moses=self.moses
         )
@@ -129,7 +129,7 @@ class EvaluationReport:
     alignment: AlignmentScore | None = None
 
     def written(self) -> dict[str, Any]:
-        """Return the report as a dict for JSON."""
+        """Return all fields of the report as a dict for JSON; fields that are None are left out."""
         report: dict[str, Any] = {"data": self.data, "sentences": self.sentences}
         report |= {"run": self.run} if self.run else {}
         report["scores"] = [asdict(each) for each in self.scores]
@@ -141,7 +141,7 @@ class EvaluationReport:
         return report
 
     def table(self) -> Table:
-        """Return the report as a table for the terminal."""
+        """Return a rich Table of the scores, for the terminal."""
         by_run = f" by {self.run['folder']}, step {self.run['step']:,}" if self.run else ""
         title = Text(f"{self.sentences:,} translations{by_run}: {self.data}")
         table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
@@ -165,7 +165,12 @@ class EvaluationReport:
 
 
 def built_in_references(split: str, sentences: int, version: int = VERSION) -> References:
-    """Generate sentences of the built-in corpus with this grammar version, and their gold alignments."""
+    """Generate sentence pairs of the built-in corpus with their gold alignments.
+
+    split: name of the split, for example "test".
+    sentences: number of sentence pairs.
+    version: version of the grammar that generates the sentences.
+    """
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
     examples = list(korean_english(split, sentences, version=version))
@@ -181,6 +186,9 @@ def built_in_references(split: str, sentences: int, version: int = VERSION) -> R
 def read_references(source: str | None, target: list[str], alignment: Path | None, base: int) -> References:
     """Read source sentences, references and gold alignments from files with equal numbers of lines.
 
+    source: the file of source sentences, or None.
+    target: the files of reference translations, one or more.
+    alignment: the file of gold alignments, or None.
     base: number of the first word in the alignment file, 0 or 1.
     """
     references = [_read_lines(each) for each in target]
@@ -193,8 +201,10 @@ def read_references(source: str | None, target: list[str], alignment: Path | Non
 
 
 def paired_references(pairs: PairStream, alignment: Path | None, base: int) -> References:
-    """Return source sentences with one reference each, and the gold alignments in a file.
+    """Divide sentence pairs into source sentences and references, and read their gold alignments from a file.
 
+    pairs: the sentence pairs.
+    alignment: the file of gold alignments, or None.
     base: number of the first word in the alignment file, 0 or 1.
     """
     both = list(pairs)
@@ -207,7 +217,10 @@ def paired_references(pairs: PairStream, alignment: Path | None, base: int) -> R
 
 
 def _check_counts(counts: Mapping[str, int]) -> None:
-    """Raise DataError unless all files have the same number of lines."""
+    """Raise DataError unless all files have the same number of lines.
+
+    counts: a dict from the name of each file to its number of lines.
+    """
     if len(set(counts.values())) > 1:
         problem = ", ".join(f"{name} has {count:,} lines" for name, count in counts.items())
         raise DataError(message("regard evaluate", problem, expected="the same number of lines"))
@@ -239,10 +252,14 @@ def evaluate_run(
     out: Path | None,
     page: TranslationPage,
 ) -> EvaluationReport:
-    """Translate with a run and score the translations; also compute the perplexity of the references.
+    """Translate the source sentences with the model of a run, and score the translations.
 
-    If there are gold alignments, the AER is computed too.
+    The report also has the perplexity of the references and, if there are gold alignments, the alignment
+    error rate (AER).
 
+    translator: the translator of the run.
+    references: the source sentences and reference translations.
+    options: how the scores are computed.
     out: file to write the translations to, or None.
     page: the HTML page that the translations are added to; it is saved at the end.
     """

@@ -42,7 +42,7 @@ class FaithfulnessReport:
     agreement: Agreement | None = None
 
     def written(self) -> dict[str, Any]:
-        """Return the report as a dict for JSON."""
+        """Return the measurements of all sites and the agreement with the other run as a dict for JSON."""
         report, *sites = (each.written() for each in self.results)
         report |= {"summary": self.results[0].summary()} | ({"sites": sites} if sites else {})
         return report | ({"agreement": self.agreement.written()} if self.agreement else {})
@@ -81,11 +81,13 @@ class FaithfulnessReport:
 def measure_faithfulness(
     translator: Any, references: References, other: Any | None = None
 ) -> FaithfulnessReport | None:
-    """Measure how much the references depend on the attended source words, with progress on standard error.
+    """Measure how much the probability of the references depends on the attended source words.
 
-    Only the first MAX_SENTENCES pairs are measured. Returns None, and reports why, if the model has no
-    attention to its source.
+    Only the first MAX_SENTENCES pairs are measured; progress is shown on standard error. If the model has no
+    attention to its source, print a message and return None.
 
+    translator: the translator of the run.
+    references: the source sentences and reference translations.
     other: the translator of another run, whose attention is compared; None for no comparison.
     """
     sources, targets = references.sources[:MAX_SENTENCES], references.references[0][:MAX_SENTENCES]

@@ -20,8 +20,8 @@ __all__ = ["Guide", "guided_site"]
 def guided_site(model: Model) -> str:
     """Return the name of the cross-attention layer (site) that the guided-alignment loss supervises.
 
-    Alignments are later computed from the same site. It is in the penultimate decoder layer, as in Garg et
-    al. (2019), or in the only decoder layer.
+    It is in the penultimate decoder layer, as in Garg et al. (2019), or in the only decoder layer. After
+    training, word alignments are computed from this site.
 
     >>> from regard.models import build_model
     >>> guided_site(build_model("transformer", 9, 9, size="tiny"))
@@ -39,7 +39,7 @@ def guided_site(model: Model) -> str:
 
 
 class Guide:
-    """Computes the target weights of the guided-alignment loss: what the attention should be for a batch.
+    """Computes which attention weights the guided-alignment loss trains a model towards, for a batch.
 
     links: the alignment of each training pair. A target word is supervised with its sure links, or with its
         possible links if it has no sure links. A target word without links is not supervised.
@@ -62,7 +62,10 @@ class Guide:
         self.links, self.source, self.target = links, source, target
 
     def wanted(self, batch: Batch) -> Tensor:
-        """Return the target weights (B, T, S): 1 if target token t is aligned with source token s, else 0."""
+        """Return the desired attention weights (B, T, S).
+
+        An entry is 1 if target token t is aligned with source token s, else 0.
+        """
         wanted_BTS = torch.zeros(*batch.labels.shape, batch.source.shape[1])
         source, target = batch.source.tolist(), batch.labels.tolist()
         lengths = zip(batch.source_lengths.tolist(), batch.target_lengths.tolist(), strict=True)
@@ -77,7 +80,7 @@ class Guide:
 
 
 def _by_target(links: Links) -> dict[int, set[int]]:
-    """Return a dict: index of a target word -> indices of the source words that it is linked with."""
+    """Return a dict from the index of each target word to the indices of its source words."""
     by_target: dict[int, set[int]] = {}
     for source, target in links.sure:
         by_target.setdefault(target, set()).add(source)

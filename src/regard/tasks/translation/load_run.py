@@ -25,7 +25,11 @@ class TranslationRun(LoadedRun, Translator):
     settings: TranslationSettings
 
     def prepare(self, line: str) -> str:
-        """Return the line, with spaces around punctuation if the run was trained on the built-in corpus."""
+        """Return a source sentence as the model was trained on it.
+
+        If the run was trained on the built-in corpus, spaces are put around punctuation. Otherwise the line
+        is returned unchanged.
+        """
         return line if self.settings.data.built_in is None else separate_marks(line)
 
     def shown(self) -> dict[str, object]:
@@ -43,9 +47,9 @@ def check_options(options: Mapping[str, Any]) -> None:
 def translator_of(run: StoredRun, device: str, **options: Any) -> TranslationRun:
     """Load the translator of a run.
 
-    Word alignments are computed from the attention layer (site) and head that alignment.json in the run
-    folder names. Without this file, they are computed from the site that was trained with guided alignment,
-    or, if there is none, from all cross-attention.
+    Word alignments are computed from the attention weights that alignment.json in the run folder names.
+    Without this file, they are computed from the attention layer (site) that was trained with guided
+    alignment. If there is no such site, they are computed from all cross-attention.
 
     run: the run folder with its settings and a checkpoint.
     device: the device of the model, for example "cpu".

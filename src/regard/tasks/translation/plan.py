@@ -1,4 +1,6 @@
-"""Choose the model size, batch size, learning rate and dropout to suit the data, the budget and the speed.
+"""Choose the model size, batch size, learning rate and dropout of a translation run.
+
+The choices depend on the amount of data, the length of the run and the training speed.
 
 The rules were fitted to short trainings on English-German sentence pairs; benchmarks/first_hour.py compares
 their choices with settings tried by hand.
@@ -246,7 +248,7 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
 class _Timing:
     """Measures the training speed of models at one batch size; each model is measured only once.
 
-    speed: the function that measures.
+    speed: the function that measures the training speed of a model.
     tokens: the batch size in tokens; None if the settings have a batch size in sentences.
     """
 
@@ -261,7 +263,7 @@ class _Timing:
 
 
 def _timed_size(family: Family, work: Workload, seconds: float, timing: _Timing) -> Options:
-    """Return the largest model size that can train on enough tokens in this time, as model options.
+    """Return the options of the largest model that can train on enough tokens in `seconds` seconds.
 
     The speed of one size is measured, and the speed of the others is estimated from it. The size that seems
     best is measured too, and the estimates are corrected, until the choice does not change.
@@ -284,9 +286,11 @@ def _timed_size(family: Family, work: Workload, seconds: float, timing: _Timing)
 
 
 def _largest(family: Family, work: Workload, tokens: Callable[[tuple[int, int]], float]) -> tuple[int, int]:
-    """Return the largest size that suits the number of pairs and can train on enough tokens.
+    """Return the largest model size (width, layers) that suits the number of training pairs.
 
-    tokens: a function that returns how many tokens a model of a size can train on.
+    A size is considered only if a model of this size can train on enough tokens.
+
+    tokens: a function that returns how many tokens a model of a given size can train on.
     """
     most = 64 * (max(work.pairs, 100) / 100) ** 0.3
     fitting = [
@@ -299,13 +303,13 @@ def _largest(family: Family, work: Workload, tokens: Callable[[tuple[int, int]],
 
 
 def _cost(size: tuple[int, int]) -> float:
-    """Estimate the training time per token of a model of this size, in arbitrary units."""
+    """Estimate the training time per token of a model of size (width, layers), in arbitrary units."""
     width, layers = size
     return width * (1 + width / 512) * max(layers, 1)
 
 
 def _options(size: tuple[int, int]) -> Options:
-    """Return the options of build_model() for a model of this size."""
+    """Return the options of build_model() for a model of size (width, layers), e.g. {"width": 128}."""
     width, layers = size
     if not layers:
         return {"width": width}
@@ -313,14 +317,14 @@ def _options(size: tuple[int, int]) -> Options:
 
 
 def _width(model: Mapping[str, Any]) -> int:
-    """Return the width of a model with these options."""
+    """Return the width of a model, from its options `width` or `size`."""
     if model.get("width") is not None:
         return int(model["width"])
     return SIZES[model["size"]].width if model.get("size") in SIZES else 256
 
 
 def _batches(training: Mapping[str, Any], work: Workload, group: int) -> tuple[int, ...]:
-    """Return the batch sizes to choose from. group: number of batches per step."""
+    """Return the batch sizes to choose from, in tokens. group: number of batches per training step."""
     device = work.device if work.device in BATCHES else "cpu"
     if training.get("batch_tokens") is not None:
         return (training["batch_tokens"],)
@@ -345,15 +349,15 @@ def _tokens_of(training: Mapping[str, Any], work: Workload, batches: tuple[int, 
 
 
 def _batch(batches: tuple[int, ...], total: float, steps: int = STEPS) -> int:
-    """Return the largest batch size with which `total` tokens are enough for `steps` steps.
+    """Return the largest of the batch sizes with which `total` tokens are enough for `steps` training steps.
 
-    If there is no such batch size, return the smallest one.
+    If there is no such batch size, return the first of `batches`.
     """
     return max((each for each in batches if total / (each * FILLED) >= steps), default=batches[0])
 
 
 def _dropout(epochs: float) -> float:
-    """Return the dropout: 0 up to about two epochs; above that, it grows with the number of epochs.
+    """Return the dropout for a run: 0 up to about two epochs; then it grows with the epochs, up to 0.3.
 
     >>> [_dropout(epochs) for epochs in (0.5, 3.3, 6, 16, 100)]
     [0.0, 0.05, 0.1, 0.2, 0.3]
@@ -370,7 +374,7 @@ def _rate(family: Family, width: int, batch: int, steps: float) -> float:
 
 
 def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: float | None) -> str:
-    """Return the plan as a sentence, for the log.
+    """Describe the chosen settings, the amount of training and the speed in one sentence, for the log.
 
     total: number of target tokens to train on.
     epochs: number of epochs.

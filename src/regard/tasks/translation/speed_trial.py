@@ -22,7 +22,7 @@ __all__ = ["Trial", "epoch_tokens", "plan_run"]
 
 
 class Trial:
-    """Measures the training speed of models by training them for some steps on the corpus of a run.
+    """Measures the training speed of models by training them for a few steps on the corpus of a run.
 
     task: the class of the task, TranslationTask.
     settings: the settings of the run that are known so far.
@@ -35,12 +35,12 @@ class Trial:
         self._settings, self._corpus, self._device = settings, corpus, torch.device(device)
 
     def speed(self, options: Options, tokens: int | None) -> float:
-        """Measure the training speed of a model, in tokens of the side (source or target) with more tokens.
+        """Measure the training speed of a model in tokens per second.
+
+        Tokens are those of the source or of the target, whichever has more.
 
         options: the options of the model, for example {"width": 128}.
         tokens: batch size in tokens; None for the batch size of the settings, in sentences.
-
-        Returns tokens per second.
         """
         training = {"batch_tokens": tokens, "guided_alignment": 0.0, "learning_rate": 1e-4}
         nested = merged(self._settings, {"model": options, "training": training})

@@ -1,4 +1,4 @@
-"""The data of a run: sentence pairs, read, checked, split into training and validation, and encoded."""
+"""The data of a translation run: read, check, split and encode sentence pairs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Split:
 
     train: the training pairs.
     valid: the validation pairs.
-    notes: reports on the data, for the log.
+    notes: messages about the data, for the log.
     links: the alignment of each training pair; None if the data have no alignments.
     is_built_in: whether the pairs are from the built-in corpus.
     """
@@ -65,7 +65,10 @@ class Split:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of the data, to detect changes when a run is resumed."""
+        """Hashes of the data, as {"train": hash, "valid": hash}, with "alignments" if there are any.
+
+        They are saved with the run, to detect changed data when it is resumed.
+        """
         hashes = {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
         if self.links is not None:
             digest = hashlib.blake2b(digest_size=16)
@@ -77,7 +80,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """The data of a run: training and validation pairs as token ids, with the tokenizers.
+    """The data of a translation run: training and validation pairs as token ids, with the tokenizers.
 
     split: the pairs as text.
     source: the tokenizer of the source.
@@ -94,7 +97,7 @@ class Corpus:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Log messages with the numbers of pairs that were dropped or truncated, if there are any."""
+        """Messages for the log: how many pairs are dropped or truncated; () if none are."""
         skipped, cut = self.train.skipped, self.valid.truncated
         dropped = [f"{skipped:,} training pairs are dropped: a side has too many tokens"] if skipped else []
         return (
@@ -143,7 +146,7 @@ def load_tokenizers(folder: Path, data: Data) -> tuple[Tokenizer, Tokenizer]:
 
 @dataclass(frozen=True)
 class _Lowered:
-    """The pairs converted to lower case. It can be iterated several times, unlike a generator."""
+    """Sentence pairs in lower case; unlike a generator, the object can be iterated several times."""
 
     pairs: Iterable[Any]
 
@@ -198,9 +201,10 @@ def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
 
 
 def _accepted(pairs: Pairs) -> Report:
-    """Check the pairs and return the report on them.
+    """Check sentence pairs, and return a Report on them.
 
-    Raise DataError if they have problems; the error names the options that would accept such pairs.
+    Raise DataError if pairs have problems, such as an empty side; the error names the options of
+    `regard train` that accept such pairs. Raise DataError also if no pair is left.
     """
     try:
         report = pairs.inspect()
@@ -269,9 +273,9 @@ def _built_in(data: Data) -> Split:
 
 
 def texts(pairs: Pairs, count: int) -> Iterator[tuple[str, str]]:
-    """Yield `count` pairs as text, at equal distances in the file.
+    """Yield `count` sentence pairs as text, at equal distances in the data.
 
-    The first pairs would not be typical if the file is sorted by length.
+    The first `count` pairs would not be typical if the data are sorted by length.
 
     >>> from regard.data import pairs_from_lists
     >>> numbers = [str(number) for number in range(9)]

@@ -42,7 +42,7 @@ class TranslationPage:
         return self.path is not None
 
     def add(self, line: Scored, reference: str | None = None) -> None:
-        """Add a translation, unless the page has MAX_ENTRIES translations already."""
+        """Add a translation to the page, unless the page has MAX_ENTRIES translations already."""
         self.lines += 1
         if self.enabled and len(self._entries) < MAX_ENTRIES:
             self._entries.append(line.entry(reference))

@@ -24,7 +24,7 @@ Vocabulary = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 def ways_named(data: Mapping[str, Any]) -> list[str]:
-    """Return the data formats that these settings use.
+    """Return the formats of the data that the settings [data] name.
 
     >>> ways_named({"source": ["a.ko"], "tsv": ["b.tsv"]})
     ['source and target', 'tsv']
@@ -96,12 +96,12 @@ class Data(Section):
 
     @property
     def grammar_version(self) -> int:
-        """The version of the grammar of the built-in corpus: 1 in run folders without a version."""
+        """The version of the grammar of the built-in corpus: the setting `grammar`, or 1 if it is not set."""
         return self.grammar or 1
 
 
 class TranslationModel(ModelSettings):
-    """The section [model] of the settings: `name`, and further arguments of build_model()."""
+    """The settings [model] of a translation run: `name`, and further arguments of build_model()."""
 
     name: str = "bahdanau"
 

@@ -263,7 +263,7 @@ class TranslationTask(RunTask):
             yield self._sampled(batch, epoch) if self._lines is not None else batch
 
     def _sampled(self, batch: Batch, epoch: int) -> Batch:
-        """Return the batch with its texts split into subwords at random, by seed, epoch and pair index."""
+        """Split the texts of a batch into random subwords, which depend on seed, epoch and pair index."""
         assert self._lines is not None
         numbers, longest = batch.index.tolist(), self.settings.data.max_length
         sources, targets = [], []
@@ -275,7 +275,7 @@ class TranslationTask(RunTask):
         return Batch.collate(sources, targets, numbers)
 
     def largest_batch(self) -> Batch:
-        """Return the largest batch of the first epoch: the one with the most tokens, including padding."""
+        """Return the batch of the first epoch that has the most tokens, including padding."""
         return next(self.batches(0, self._train.largest(0)))
 
     def len_epoch(self, epoch: int) -> int:
@@ -377,13 +377,13 @@ class TranslationTask(RunTask):
         return Evaluation(scores, self._shown(translations))
 
     def translator(self, **options: Any) -> Translator:
-        """Return a translator with the current weights."""
+        """Return a Translator with the current weights. options: arguments of Translator()."""
         beam = self.settings.evaluation.beam_size
         options = {"search": Beam(size=beam) if beam > 1 else Greedy(), "alignment": self._site, **options}
         return Translator(self.model, self.corpus.source, self.corpus.target, **options)
 
     def _translations(self, stopping: Callable[[], bool]) -> list[Translation]:
-        """Translate the validation sentences, in order; record attention only for those to be printed."""
+        """Translate the validation sentences; record attention only for the sentences that are printed."""
         translator, samples = self.translator(), self._sample_places
         others = sorted(set(range(len(self._texts))) - set(samples))
         parts: list[tuple[str | None, list[int]]] = [(translator.look, samples)] if samples else []
@@ -399,7 +399,7 @@ class TranslationTask(RunTask):
         return [by_place[place] for place in range(len(self._texts))]
 
     def _shown(self, translations: list[Translation]) -> list[RenderableType]:
-        """Return some translations to print, with their references; the first one with its attention."""
+        """Return some translations to print with their references, the first of them with its attention."""
         return [
             _Sample(translations[place], *self._texts[place], drawn=number == 0)
             for number, place in enumerate(self._sample_places)
@@ -407,9 +407,9 @@ class TranslationTask(RunTask):
 
 
 def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
-    """Return the indices of `count` texts of different lengths, from short to long, always the same.
+    """Return the indices of `count` texts of different lengths, from short to long; nothing is random.
 
-    The texts, sorted by length, are cut into `count` equal parts, and the middle text of each part is chosen.
+    The texts are sorted by length and divided into `count` equal parts; the middle of each part is chosen.
     So unusually short and long texts are left out. In the example, texts of 2, 4 and 6 characters are chosen.
 
     >>> spread_by_length(["aaa", "aaaaa", "a", "aaaaaa", "aa", "aaaa"], 3)
@@ -422,7 +422,7 @@ def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Sample:
-    """A translation of a validation sentence to print, with its reference, `wanted`.
+    """A translation of a validation sentence, to print with its reference translation `wanted`.
 
     drawn: whether its attention is drawn if the output is a terminal.
     """
@@ -442,9 +442,9 @@ class _Sample:
 
 
 def _joined(calls: list[Attended]) -> Tensor:
-    """Return the attention weights of all calls of one attention layer (site), with gradients.
+    """Concatenate the weights that all calls of one attention layer (site) recorded, with gradients.
 
-    The result has shape (B, T, S): the mean over heads, with the target positions of the calls concatenated.
+    The result has shape (B, T, S), with the target positions of all calls; it is the mean over heads.
     """
     weights = torch.cat([call.weights for call in calls if call.weights is not None], -2)
     return weights.mean(1) if weights.dim() == 4 else weights

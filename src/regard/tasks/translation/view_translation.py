@@ -62,7 +62,7 @@ class TranslationView(RunView):
     sentence: str
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw one view. Words that are not in the vocabulary are shown as in the text, not as <unk>."""
+        """Draw the view that options.view names; unknown words are shown as in the text, not as <unk>."""
         view, site, head, word = options.view or self.default_view, options.site, options.head, options.word
         if view == STEPS:
             words, text = _with_unknown_words(self.seen.words(), self.translation), self.translation.text
@@ -118,7 +118,7 @@ def _measured(translator: Any, translation: Any, drawing: ViewOptions) -> Seen:
 
 
 def _with_unknown_words(seen: Seen, pair: Scored) -> Seen:
-    """Return a copy of `seen` in which <unk> is replaced by the text of the unknown word."""
+    """Return a copy of `seen` in which each label <unk> is replaced by the unknown word itself."""
     spelled = {}
     sides = (
         ("source", pair.source_units, seen.source_words),
