@@ -203,8 +203,8 @@ class Shape(NamedTuple):
     def ragged(self) -> bool:
         """Whether many tiles extend beyond the sequence, so that computing tiles in pieces is faster.
 
-        That is assumed if whole tiles of 32 x 32 scores compute at least 25 % more scores than pieces of 64
-        threads."""
+        This is assumed if tiles of 32 x 32 scores cover at least 25 % more scores than pieces of 64 threads,
+        with 4 x 4 scores per thread."""
         fours = up(-(-self.queries // 4) * -(-self.keys // 4), 64)
         return 5 * 16 * fours <= 4 * up(self.queries, 32) * up(self.keys, 32)
 
@@ -220,7 +220,7 @@ class Shape(NamedTuple):
 
     @property
     def padded(self) -> int:
-        """D, rounded up to a multiple of group * unroll, the number of channels per loop iteration."""
+        """The width D, rounded up to a multiple of group * unroll, the channels per loop iteration."""
         return up(self.width, self.launch.group * self.launch.unroll)
 
     @property
@@ -235,7 +235,7 @@ class Shape(NamedTuple):
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Number of tiles along the queries, and number of tiles along the keys."""
+        """(query tiles, key tiles): the number of score tiles along the queries and along the keys."""
         return -(-self.queries // self.launch.rows), -(-self.keys // self.launch.columns)
 
     @property

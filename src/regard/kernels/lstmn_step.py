@@ -141,8 +141,8 @@ def cell_forward_kernel(
 ):  # fmt: skip
     """Compute the gates, the cell state c and the hidden state h of one LSTMN step.
 
-    gates: (B, 4 width or 5 width), i, f, o, c^ and possibly r before their sigmoid or tanh; overwritten with
-        the values after it.
+    gates: (B, 4 width), i, f, o and c^ before their sigmoid or tanh; overwritten with the values after it. If
+        DEPTH is True, (B, 5 width), with a gate r for `added` at the end.
     reads: (B, 2 width), [h~; c~].
     added: (B, width), a term that is added to c if ADDED is True; multiplied by r before if DEPTH is True.
     values: (B, 2 width), receives [h; c].
