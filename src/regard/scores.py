@@ -85,7 +85,7 @@ class Score:
         return query, key
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
-        """Return error texts (problem, expected, hint) if these widths or S = `keys` do not match, else None."""
+        """Return texts (problem, expected, hint) if these widths or S = `keys` do not match, else None."""
         if query_size == key_size:
             return None
         name = type(self).__name__

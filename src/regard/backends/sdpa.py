@@ -162,7 +162,7 @@ def _causal_alone(call: Call) -> bool:
 
 
 def _causal_and_padding(call: Call) -> bool:
-    """Whether the mask is causal, with or without padding, and there is no other mask, no bias and no start.
+    """Whether the mask is causal, with or without padding, with no other part, no bias, and start = 0.
 
     For such a call, the CPU kernel itself applies the causal mask (is_causal=True), and only the padding is
     passed as a bias tensor.
