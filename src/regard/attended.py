@@ -80,24 +80,27 @@ class Attended(NamedTuple):
         raise TypeError(message(f"{name}()", "an Attended is not a tensor", hint=hint))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Attended:
-        """Return a copy with `change` applied to every tensor."""
+        """Return a copy with change(tensor) for every tensor field and for both tensors of `top`."""
         changed: list[Any] = [change(field) if isinstance(field, Tensor) else field for field in self]
         if self.top is not None:
             changed[self._fields.index("top")] = Top(change(self.top.weights), change(self.top.keys))
         return Attended(*changed)
 
     def but(self, **fields: Any) -> Attended:
-        """Return a copy with some fields replaced.
+        """Return a copy with new values for the fields given by name, as in attended.but(output=output).
 
-        It is used instead of _replace, which torch.compile rejects before torch 2.12.
+        It is used instead of NamedTuple._replace, which torch.compile rejects before torch 2.12.
         """
         values: list[Any] = [fields.get(name, old) for name, old in zip(self._fields, self, strict=True)]
         return Attended(*values)
 
     def only(self, look: Look | None, everything: Look | None) -> Attended:
-        """Return a copy with only the fields that `look` requests.
+        """Return a copy in which the fields that `look` does not request are None.
 
         everything: the Look for which this result was computed. It requests at least what `look` requests.
+
+        If `everything` sets `gradient` and `look` does not, the requested fields and lse are detached in the
+        copy, but never the entropy and log-probability of Hard.
         """
         look, everything = look or Look(), everything or Look()
         rows, top = self.rows, self.top

@@ -165,9 +165,10 @@ def read(
 
 
 def _attend(call: Call, backend: str, site: str, role: Role | None, dims: int) -> Attended:
-    """Run one call: edit it, run a backend, compute the fields that `look` requests, and record the result.
+    """Run one attention() call on a backend, and return the output and the fields that `look` requests.
 
-    The scopes opened by intervene() edit the call, and those opened by record() record its result.
+    The enclosing `with intervene()` statements edit the call before it runs. The enclosing `with record()`
+    statements record its result.
 
     dims: number of dimensions of the user's query. The result has a head or batch dimension only if the query
         has it.
@@ -187,8 +188,8 @@ def _attend(call: Call, backend: str, site: str, role: Role | None, dims: int) -
 def _with_beams(call: Call, beams: int) -> Call:
     """Return the call with its field `beams` set: its T queries are `beams` sequences of equal length.
 
-    intervene(), for example, uses it to find the position of each query in its sequence. Masks and position
-    schemes do not use it: for them, the queries are numbered from 0 to T - 1.
+    intervene(), for example, uses this field to find the position of each query in its sequence. Masks and
+    position schemes do not use it: for them, the T queries are one sequence.
     """
     queries = call.query.shape[2]
     if beams < 1 or queries % beams:
@@ -198,7 +199,7 @@ def _with_beams(call: Call, beams: int) -> Call:
 
 
 def _no_autocast(call: Call) -> AbstractContextManager[object]:
-    """Return a context manager that disables autocast: check() has already cast the inputs of the backend."""
+    """Return a context manager that disables autocast, because check() has already cast the inputs."""
     device = call.query.device.type
     if not autocast_on(device):
         return nullcontext()

@@ -81,7 +81,7 @@ class Call:
 
     @property
     def whole(self) -> Tile:
-        """The tile that covers the whole matrix of scores: all T queries and all S keys."""
+        """The Tile that describes the whole T x S matrix of scores: all queries and all keys of this call."""
         batch, heads, queries, keys = self.sizes
         return whole_tile(queries, keys, self.start, batch, heads, self.query.device)
 
@@ -99,13 +99,13 @@ class Call:
 
     @property
     def bias_tensors(self) -> tuple[Tensor, ...]:
-        """The bias tensor, or the parameters of the position scheme; empty if there is no bias."""
+        """The bias tensor, or the parameters of the position scheme, as a tuple; () if there is no bias."""
         if isinstance(self.bias, Tensor):
             return (self.bias,)
         return () if self.bias is None else tuple(self.bias.parameters())
 
     def detached(self) -> Call:
-        """Return a copy with detached tensors, to keep for the backward pass."""
+        """Return a copy with detached tensors, which the backward pass keeps without the autograd graph."""
         return replace(
             self,
             query=self.query.detach(),
@@ -135,7 +135,7 @@ class Call:
         return tensor_BKSX.repeat_interleave(self.groups, dim=1)
 
     def bias_tile(self, query_BHTD: Tensor, tile: Tile) -> Tensor | None:
-        """Return what the bias adds to the scores of one tile, or None if there is no bias.
+        """Return the tensor to add to the scores of one tile because of the bias; None if there is no bias.
 
         query_BHTD: the queries of the tile.
         tile: the part of the score matrix, some queries and some keys.

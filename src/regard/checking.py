@@ -233,7 +233,7 @@ def _check_tensors(query: object, key: object, value: object, look: object) -> N
 
 
 def _expected_of_mask(mask: Mask, keys: int) -> tuple[str, str]:
-    """Return two texts for an error message about a mask that does not match the call: expected and hint."""
+    """Return (expected, hint), two texts of the error message for a mask that does not match the call."""
     parts = mask.condition.parts() if mask.condition is not None else ()
     if any(each.overlong(keys) for each in (mask, *parts)):
         return f"0 <= length <= S = {keys}", ""
@@ -286,10 +286,12 @@ def _lifted_bias(
 def _check_score(
     score: Score, query: Tensor, key: Tensor, key_size: int, tensors: dict[str, tuple[Tensor, str]]
 ) -> None:
-    """Raise ArgumentError if `score` cannot compare query and key.
+    """Raise ArgumentError if the score function `score` cannot compare query and key.
+
+    It checks widths, number of heads, device and dtype.
 
     key_size: width of the keys before projection.
-    tensors: the tensors to list in the error message.
+    tensors: the tensors to list in the error message; for each name, the tensor and one letter per dimension.
     """
     wrong = score.mismatch(query.shape[-1], key_size, key.shape[-2])
     heads = (query.shape[1], key.shape[1]) if query.dim() == 4 else (1, 1)

@@ -73,10 +73,10 @@ INSIDE_TORCH = (
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting that a hint recommends.
+    """An argument that the hint of an error message recommends to set.
 
-    str(setting) returns Python code. Message.spelled() can replace it by another form, such as a command-line
-    option.
+    str(setting) returns it as Python code. Message.spelled() can write it in another form, such as a
+    command-line option.
 
     owner: the class or function that has this argument.
     name: name of the argument.
@@ -104,7 +104,7 @@ class Message(str):
 
     call: where the problem is: the call, the option, or the file and line.
     problem: what is wrong.
-    rows: one line per tensor, with its name, shape, dtype and device.
+    rows: one text per tensor, with its name, shape, dtype and device.
     expected: what is valid.
     hint: what the user can change.
     """
@@ -140,7 +140,7 @@ class RegardError(Exception):
 
     @property
     def message(self) -> Message:
-        """The message with its fields. If it was not built by message(), only the field `problem` is set."""
+        """The error message with its fields. If the error was raised with a str, only `problem` is set."""
         text = self.args[0] if self.args else ""
         return text if isinstance(text, Message) else _formatted("", str(self))
 
@@ -351,7 +351,11 @@ def naming_place(place: str) -> Iterator[None]:
 
 
 def positive(call: str, dropout: float = 0.0, **sizes: object) -> None:
-    """Raise ArgumentError unless all sizes are integers >= 1 and 0 <= dropout < 1."""
+    """Raise ArgumentError unless all sizes are integers >= 1 and 0 <= dropout < 1.
+
+    call: name of the checked call in the error message, such as "MultiHead()".
+    sizes: the numbers to check, by the name of the argument, as in width=8, heads=2.
+    """
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int | Integral) or size < 1:
             raise ArgumentError(message(call, f"{name} is {size!r}", expected="an integer, 1 or more"))
@@ -390,7 +394,7 @@ def answer_torch_keywords(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _without_torch_keywords(call: str, keywords: Mapping[str, object]) -> dict[str, object]:
-    """Return the keywords without those of torch; raise ArgumentError if a torch keyword has an effect."""
+    """Return the keyword arguments without torch's; raise ArgumentError if a torch keyword has an effect."""
     torch_keywords = {name: value for name, value in keywords.items() if name in TORCH_KEYWORDS}
     if any(_requests(name, value) for name, value in torch_keywords.items()):
         raise _torch_keywords(call, torch_keywords)

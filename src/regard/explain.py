@@ -30,7 +30,8 @@ class Explanation:
     backend: name of the backend that attention() would use.
     looking: name of the looking pass, which computes the fields that `look` requests; None without `look`.
     refused: for each backend that cannot run the call, or that "auto" does not select, a list of reasons.
-    approximations: what the backend approximates, and how to get the exact result.
+    approximations: texts, one for each approximation of the backend: what it approximates, and how to get the
+        exact result.
 
     >>> import regard, torch
     >>> explanation = regard.explain(torch.ones(1, 4), torch.ones(3, 4), select=regard.Best())

@@ -79,7 +79,7 @@ class Intervention:
         return row is None or call.start <= row < call.start + each
 
     def place(self, call: Call) -> Tensor:
-        """Return a bool tensor (H or 1, T, 1), True for the heads and queries to change."""
+        """Return a bool tensor (H or 1, T, 1), True for the heads and queries that are to be changed."""
         heads, row = call.query.shape[1], getattr(self, "row", None)
         if self.head is not None and self.head >= heads:
             problem = f"head {self.head} is out of range for a site that matches {self.at!r}"
@@ -268,10 +268,11 @@ def intervene(
 
 
 class _Edit:
-    """A function that returns its argument, a Call, changed by all interventions with the pattern `at`.
+    """Applies interventions to a Call. It is called as a function: edit(call) returns the changed Call.
 
+    at: pattern for the names of sites. Only interventions with exactly this pattern are applied.
     calls: number of attention() calls at sites that match `at`, changed or not.
-    changed: for each pattern, number of calls that at least one intervention changed.
+    changed: dict from each pattern to the number of calls that at least one intervention changed.
     """
 
     def __init__(self, at: str, interventions: Iterable[Intervention], changed: dict[str, int]):
@@ -311,7 +312,8 @@ class _Edit:
 class Intervened(Select):
     """A selection that changes the weights of another selection, `inner`.
 
-    changes: functions of (weights, visible) that return the changed weights, applied one after the other.
+    changes: functions that are applied one after the other. Each takes the weights (B, H, T, S) and a bool
+        tensor, True where a query may see a key, and returns the changed weights.
     """
 
     inner: Select
@@ -326,9 +328,10 @@ class Intervened(Select):
 
 
 class _Forced:
-    """A function of (weights, visible) that sets the weights of forced keys.
+    """Applies Force interventions. It is called as a function and returns the changed weights.
 
-    The other weights of the same query are scaled so that all its weights sum to 1.
+    Its arguments are the weights and a bool tensor, True where a query may see a key. It sets the weights of
+    the forced keys, and scales the other weights of the same query so that all its weights sum to 1.
     """
 
     def __init__(self, call: Call, forces: list[Force]):
@@ -353,7 +356,10 @@ class _Forced:
 
 
 def _change(call: Call, intervention: Uniform | Scale, columns_S: Tensor) -> Any:
-    """Return a function of (weights, visible) that applies the intervention and returns the new weights."""
+    """Return a function that applies a Uniform or Scale to weights (B, H, T, S) and returns the new weights.
+
+    Its second argument is a bool tensor, True where a query may see a key.
+    """
     place = intervention.place(call)
     if isinstance(intervention, Scale):
         factor, key = intervention.factor, intervention.key
@@ -368,7 +374,7 @@ def _change(call: Call, intervention: Uniform | Scale, columns_S: Tensor) -> Any
 
 
 def _as_list(links: Any) -> Sequence[Any]:
-    """Return a list of links from one link, several links, or None. A link is a tuple such as (row, key)."""
+    """Return a list of links, each a tuple (row, key, ...): [links] for a single link, [] for None."""
     one = isinstance(links, tuple) and links and not isinstance(links[0], tuple | list)
     if one or not isinstance(links, Iterable | None) or isinstance(links, str):
         return [links]

@@ -65,7 +65,7 @@ class Look:
 
     @property
     def requested(self) -> tuple[str, ...]:
-        """The names of the requested fields, sorted."""
+        """The names of the requested fields in alphabetical order, such as ("mass", "weights")."""
         return tuple(name for name in LOOKS if getattr(self, name) not in (False, None, 0))
 
     def __or__(self, other: Look | None) -> Look:
@@ -84,8 +84,9 @@ class Look:
         )
 
     def possible(self, select: Select, queries: int) -> Look:
-        """Return this Look without fields that `select` cannot compute, and without rows out of range.
+        """Return this Look without fields that `select` does not provide, and without rows out of range.
 
+        select: the selection of the call. Gate, for example, provides no entropy.
         queries: T, the number of queries of the call.
         """
         disabled: dict[str, Any] = {name: None if name == "rows" else False for name in self.requested}
@@ -96,8 +97,11 @@ class Look:
         return replace(look, rows=tuple(dict.fromkeys(in_range)) or None)
 
     def checked(self, select: Select, queries: int) -> Look:
-        """Return this Look with negative rows replaced by row + T; raise LookError if it is not valid.
+        """Return this Look with negative rows replaced by row + T.
 
+        Raises LookError if a row is out of range, or if `select` does not provide a requested field.
+
+        select: the selection of the call. Gate, for example, provides no entropy.
         queries: T, the number of queries of the call.
         """
         for name in self.requested:

@@ -51,7 +51,7 @@ class Memory:
         return self.key.shape[-2]
 
     def append(self, key: Tensor, value: Tensor | None = None) -> Memory:
-        """Return a new memory with more keys and values at the end, like the key-value cache of a decoder.
+        """Return a new Memory with n more keys and values at the end, as in the key-value cache of a decoder.
 
         key: the n new keys before projection, (..., n, Dk).
         value: the n new values, (..., n, E). Default: the key.
@@ -83,16 +83,16 @@ class Memory:
         )
 
     def to(self, device: torch.device | str) -> Memory:
-        """Return the memory on another device; the parameters of its score function are not moved."""
+        """Return a copy with keys, values and mask on another device; the score function is not moved."""
         device = torch.device(device)
         return replace(self, key=self.key.to(device), value=self.value.to(device), mask=self.mask.to(device))
 
     def detach(self) -> Memory:
-        """Return the memory with detached keys and values."""
+        """Return a copy whose keys and values are detached: no gradient flows through them."""
         return replace(self, key=self.key.detach(), value=self.value.detach())
 
     def reorder(self, index: Tensor) -> Memory:
-        """Return a new memory with selected sequences of the batch, for example after a step of beam search.
+        """Return a new Memory with selected sequences of the batch, such as the beams that a search keeps.
 
         index: (B',). Sequence i of the new memory is sequence index[i] of this one.
         """

@@ -61,9 +61,9 @@ CROSS = CROSS_ATTENTION.kind
 
 
 class BySite(dict[str, T]):
-    """A dict from the name of a site to a value, with the declared roles of these sites.
+    """A dict from the name of a site (an attention layer) to any value, with the declared roles of the sites.
 
-    roles: the role of each site whose layer declares one.
+    roles: dict from the name of a site to its role, for the sites whose layers declare one.
 
     In this example, the site "a" has a declared role; the role of "decoder.cross" follows from its name.
 
@@ -81,7 +81,7 @@ class BySite(dict[str, T]):
         self.roles: dict[str, Role] = dict(roles or {})
 
     def role(self, site: str) -> Role:
-        """Return the declared role of a site, or role_by_name() if none is declared."""
+        """Return the declared role of a site; if none is declared, the role derived by role_by_name()."""
         return self.roles.get(site) or role_by_name(site)
 
 

@@ -73,7 +73,7 @@ class Score:
         return key
 
     def scale(self, query_size: int) -> float:
-        """Return the factor of the inner product; query_size: width of the query."""
+        """Return `scale` of the score scale * q . k; query_size: width of the query before projection."""
         return 1.0
 
     def mixing_vector(self) -> Tensor | None:
@@ -81,11 +81,11 @@ class Score:
         return None
 
     def narrowed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Return projected query and key without columns that are 0 in all keys, to save computation."""
+        """Return projected query and key without columns that are 0 in all keys. Default: all columns."""
         return query, key
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
-        """Return (problem, expected, hint) if vectors of these sizes cannot be compared, else None."""
+        """Return texts (problem, expected, hint) if these widths or S = `keys` do not match, else None."""
         if query_size == key_size:
             return None
         name = type(self).__name__
@@ -97,7 +97,7 @@ class Score:
 
     @classmethod
     def build(cls, query_size: int, key_size: int, heads: int | None = None) -> Score:
-        """Create a score function for these widths; called by build_score()."""
+        """Create a score function of this class for these widths of query and key; used by build_score()."""
         return cls()
 
 
@@ -388,7 +388,7 @@ def build_score(score: str | Score, query_size: int, key_size: int, heads: int |
 
 
 def learned_in(score: Score) -> nn.Parameter | None:
-    """Return the sharpness of a Cosine score if it is a Parameter, which a layer must register; else None."""
+    """Return score.sharpness (see Cosine) if it is a Parameter, which a layer must register; else None."""
     sharpness = getattr(score, "sharpness", None)
     return sharpness if isinstance(sharpness, nn.Parameter) else None
 

@@ -107,9 +107,9 @@ class Scope:
     all_threads: bool = False
 
     def applied(self, call: Call) -> Call:
-        """Return the call, changed by the `edit` function of this scope.
+        """Return the Call to run instead: changed by the `edit` function of this scope, if it has one.
 
-        Also add the fields that this scope records to call.look, so that they are computed.
+        Its field `look` also requests what this scope records, so that it is computed.
         """
         if self.edit is not None:
             call = self.edit(call)
@@ -118,9 +118,9 @@ class Scope:
         return replace(call, look=self._look_at(call) | call.look)
 
     def keep(self, site: str, attended: Attended, call: Call, to_user: Callable[[Tensor], Tensor]) -> None:
-        """Append the fields that this scope requested to its record. Call the `watch` function.
+        """Record the result of one attention() call in `seen`, and call the `watch` function of this scope.
 
-        The recorded tensors are detached, unless look.gradient is set.
+        Only the fields that this scope requests are recorded, detached unless look.gradient is set.
 
         to_user: a function that removes head and batch dimensions that the user's query did not have.
         """
@@ -140,7 +140,7 @@ class Scope:
 
 
 def open_scopes() -> list[Scope]:
-    """Return the scopes that apply to this thread, outermost first."""
+    """Return the scopes of record() and intervene() that apply to this thread, outermost first."""
     own = _own_scopes()
     if not own and not _any_shared:
         return []
@@ -226,7 +226,7 @@ def _set_own_scopes(scopes: tuple[Scope, ...]) -> None:
 
 
 def _set_open(scopes: tuple[Scope, ...]) -> None:
-    """Set _open, and update _any_open and _any_shared. The caller must hold _lock."""
+    """Set the global _open to `scopes`, and update _any_open and _any_shared. The caller must hold _lock."""
     global _open, _any_open, _any_shared
     _open, _any_open = scopes, bool(scopes)
     _any_shared = any(each.all_threads for each in scopes)
@@ -257,7 +257,10 @@ def scope(
 
 @contextmanager
 def open_scope(opened: S) -> Iterator[S]:
-    """Open a Scope object for a `with` statement. Use it for subclasses of Scope that record other values."""
+    """Apply the Scope `opened` to the attention() calls inside a `with` statement; yields `opened`.
+
+    Use it instead of scope() for a subclass of Scope that records other values.
+    """
     with _lock:
         _set_open((*_open, opened))
     if not opened.all_threads:
@@ -298,7 +301,7 @@ def record(
 
 
 def _not_a_look(look: object) -> ArgumentError:
-    """Return the error if the first argument of record() is not a Look, with a hint for its type."""
+    """Return the error for a first argument of record() that is not a Look, such as a model or a name."""
     problem, hint = f"look is a {type(look).__name__}", "pass a Look: record(Look(weights=True))"
     if isinstance(look, nn.Module):
         hint = "run the model inside the `with` statement: with record() as seen: model(...)"
@@ -317,10 +320,10 @@ def _recording(look: Look, at: str, all_threads: bool) -> Iterator[Record]:
 
 
 def nothing_matched(call: str, done: str, at: Iterable[str], called: Iterable[str]) -> str:
-    """Return the error message for the case that no site matched the patterns `at`.
+    """Return the message for the case that no attention() call matched one of the patterns `at`.
 
-    call: the function that the user called.
-    done: what this function does with calls: "recorded" or "changed".
+    call: the function that the user called: "record()" or "intervene()".
+    done: what this function does with attention() calls: "recorded" or "changed".
     called: the names of the sites that were called.
     """
     names = list(called)
@@ -336,7 +339,7 @@ def nothing_matched(call: str, done: str, at: Iterable[str], called: Iterable[st
 
 
 def name_sites(model: nn.Module) -> list[str]:
-    """Set the site of every attention layer of a model to the module name of the layer; return the names.
+    """Set the attribute `site` of every attention layer of a model to its module name; return the names.
 
     >>> import regard, torch
     >>> model = torch.nn.ModuleDict({"self": regard.MultiHead(8, 2), "cross": regard.MultiHead(8, 2)})
@@ -352,7 +355,7 @@ def name_sites(model: nn.Module) -> list[str]:
 
 
 def declared_sites(model: nn.Module) -> BySite[Role | None]:
-    """Return the sites of a model without running it: the attention layers, each with the role it declares.
+    """Return a dict from the site of each attention layer of a model to its role, without running the model.
 
     A layer declares its site by an attribute `site`, and its role by an attribute `role`, which may be None.
 

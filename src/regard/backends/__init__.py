@@ -27,7 +27,8 @@ tensor of size T x S, because flex needs no such tensor and skips masked blocks.
 def _not_requested(call: Call) -> list[str]:
     """Return why "auto" skips an sdpa kernel that can run the call; empty if "auto" may select the kernel.
 
-    The reason is that the kernel needs a large mask tensor, and flex could run the call without it.
+    The only such reason is that the kernel needs a large mask tensor, while the backend flex, which can run
+    the call too, needs none.
     """
     _, _, queries, keys = call.sizes
     if call.query.device.type != "cuda" or not call.mask.parts or queries * keys < LARGE_TABLE:

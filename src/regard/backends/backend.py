@@ -16,9 +16,9 @@ def _none(call: Call) -> list[str]:
 
 @dataclass(frozen=True)
 class Backend:
-    """One implementation of attention, called a backend.
+    """One implementation of attention.
 
-    reasons(call): why the backend cannot run this call; empty if it can.
+    reasons(call): why the backend cannot run this call, as a list of texts; empty if it can.
     run(call): compute the forward pass.
     not_requested(call): why "auto" skips the backend even if it can run the call; empty if it is not skipped.
     about: a short description.

@@ -39,7 +39,7 @@ def reasons(call: Call) -> list[str]:
 
 
 def run(call: Call) -> Forward:
-    """Compute the forward pass block by block, or without blocks (small_inputs.py) if the input is small."""
+    """Compute attention block by block, or without blocks (see small_inputs.py) if the input is small."""
     if small_inputs.fits(call):
         return small_inputs.run(call)
     output, lse = _Blocked.apply(call, call.query, call.key, call.value, call.vector, *call.bias_tensors)
@@ -90,7 +90,7 @@ def _worth_saving(call: Call) -> bool:
 
 
 def _widened(call: Call) -> Call:
-    """Return a copy of the call in at least float32, with a key and a value head for each query head.
+    """Return a copy of the call in at least float32, with as many key and value heads as query heads.
 
     Query and key are contiguous in the copy."""
     dtype = torch.promote_types(call.query.dtype, torch.float32)
@@ -111,10 +111,10 @@ def _widened(call: Call) -> Call:
 
 
 def _forward_rows(call: Call, rows: slice, seed: int, saved: list[Tensor] | None) -> tuple[Tensor, Tensor]:
-    """Return output and lse of some query rows, computed by online softmax.
+    """Return output and lse of the queries in the slice `rows`, computed by online softmax.
 
-    Block by block, the function updates three quantities for each row: the maximum of the scores (`best`),
-    the sum of exp(score - best) (`total`) and the weighted sum of the values (`output`).
+    For each block of keys, the function updates three quantities of each query: the maximum of its scores
+    (`best`), the sum of exp(score - best) (`total`) and the weighted sum of the values (`output`).
 
     saved: a list to which the scores of each block are appended, for the backward pass; or None.
     """
@@ -168,10 +168,12 @@ class _Totals:
         ]
 
     def shaped_like(self, tensors: list[Tensor | None], groups: int) -> list[Tensor | None]:
-        """Return the gradients in the shapes and dtypes of query, key, value, vector and the bias tensors.
+        """Return the gradients of query, key, value, vector and the bias tensors, in this order.
 
-        tensors: query, key, value, vector and the bias tensors; None for those that the call does not have.
-        groups: number of query heads that share a key head.
+        Each gradient gets the shape and dtype of its tensor.
+
+        tensors: the tensors in the same order; None for those that the call does not have.
+        groups: number of query heads that share a key head. Their gradients of key and value are summed.
         """
         if self.factor is not None:  # add_additive_gradients() does not multiply by v
             self.query *= self.factor
@@ -197,7 +199,7 @@ def _backward_rows(
     saved: Iterator[Tensor] | None,
     totals: _Totals,
 ) -> None:
-    """Compute the gradients of all inputs from some query rows, and add them to `totals`.
+    """Backward pass of the queries in the slice `rows`: add their gradients of all inputs to `totals`.
 
     doutput, lse: gradient of the output and lse of these rows.
     delta: sum of doutput * output over the channels, for these rows.
@@ -255,14 +257,12 @@ def _through_bias(
 
 
 def _through_read(bias: Bias, weights: Tensor, tile: Tile, doutput: Tensor, totals: _Totals) -> Tensor:
-    """Backward pass of bias.read(), which adds a term to the output.
+    """Return the gradient of the weights through bias.read(), the term that a bias adds to the output.
 
-    Returns the gradient of the weights through this term only.
+    Also add the gradients of the parameters of the bias to `totals`.
 
     weights: the weights of the tile, after dropout.
     doutput: gradient of the output.
-
-    The gradients of the parameters of the bias are added to `totals`.
     """
     with torch.enable_grad():
         weights = weights.detach().requires_grad_()
@@ -278,11 +278,12 @@ def _through_read(bias: Bias, weights: Tensor, tile: Tile, doutput: Tensor, tota
 def _collect(
     added: Tensor, dadded: Tensor, inputs: list[Tensor], tile: Tile, rows: slice, totals: _Totals
 ) -> None:
-    """Add the gradients of `inputs` through the bias of one tile to `totals`.
+    """Backpropagate through the bias of one tile, and add the gradients of `inputs` to `totals`.
 
-    added: the bias of the tile.
+    added: the bias of the tile, computed from `inputs` by autograd operations.
     dadded: the gradient of `added`.
     inputs: the query, then the parameters of the bias.
+    rows: the query rows of the tile.
     """
     learned = [each for each in inputs if each.requires_grad]
     gradients = dict(

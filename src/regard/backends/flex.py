@@ -91,7 +91,10 @@ def run(call: Call) -> Forward:
         "enable_gqa": call.groups > 1,
     }
     if call.query.device.type == "cpu":  # FlexAttention does not return the lse on CPU: compute it separately
-        key, value = call.key.clone(), call.value.clone()  # key and value must not share memory
+        # If key and value are the same buffer, the CPU lowering of some versions of PyTorch fails with
+        # "Unsupported for now if query, key, value are the same buffer" (pytorch/pytorch issue 157612).
+        # PyTorch 2.13 accepts it.
+        key, value = call.key.clone(), call.value.clone()
         output = _run_compiled(call.query, key, value, **options)
         lse = blocked.run(replace(call, value=call.value[..., :0])).lse
     else:
@@ -110,9 +113,9 @@ def run(call: Call) -> Forward:
 
 @functools.cache
 def _compiled(static: bool) -> Callable[..., Any]:
-    """Return flex_attention, compiled by torch.compile.
+    """Return PyTorch's flex_attention, compiled by torch.compile.
 
-    static: whether to compile it anew for each shape. If False, dynamic shapes are allowed.
+    static: True to compile it again for each new shape of the inputs; False to allow dynamic shapes.
     """
     from torch.nn.attention.flex_attention import flex_attention
 
@@ -128,7 +131,7 @@ def _compiled(static: bool) -> Callable[..., Any]:
 
 
 def _run_compiled(query: Tensor, *others: Tensor, **options: Any) -> Any:
-    """Run the compiled flex_attention. If Inductor fails with dynamic shapes, compile it for this shape."""
+    """Run the compiled flex_attention. If Inductor fails with dynamic shapes, compile it for these shapes."""
     static = query.device.type == "cpu"  # on CPU, compilation with dynamic shapes can fail
     if torch.compiler.is_compiling():
         return _compiled(static)(query, *others, **options)

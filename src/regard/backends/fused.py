@@ -74,9 +74,9 @@ def approximations(call: Call) -> list[str]:
 
 
 def run(call: Call) -> Forward:
-    """Run the kernels as one custom operator with its own backward pass.
+    """Compute attention with the Triton kernels, called through the custom operator additive_forward.
 
-    torch.compile does not trace into the operator.
+    The operator has its own backward pass. torch.compile does not trace into it.
     """
     assert call.vector is not None and _load()
     output, lse, *_ = torch.ops.regard.additive_forward(
@@ -88,8 +88,9 @@ def run(call: Call) -> Forward:
 def _mask(call: Call) -> tuple[Any, ...]:
     """Return the mask as six arguments of the operator additive_forward.
 
-    They are the lengths, the document ids of the queries, the document ids of the keys, start, left and
-    right. Each of them except start is None if the mask does not have this part.
+    In this order: the lengths, the document ids of the queries, the document ids of the keys, `start` of the
+    call, and the left and right limit of the window. An argument other than `start` is None if the mask does
+    not have this part.
     """
     mask = call.mask
     documents = (None if ids is None else ids.contiguous() for ids in mask.documents or (None, None))
@@ -118,7 +119,7 @@ vars(_load)["_dynamo_marked_constant"] = True
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Save what the backward pass needs: the inputs of the operator, and its outputs norm and scores."""
+    """Save for the backward pass: the inputs of additive_forward, and its outputs `norm` and `scores`."""
     query, key, value, vector, lengths, of_query, of_key, *rest = inputs
     _, *others = output
     ctx.mark_non_differentiable(*others)
@@ -147,7 +148,7 @@ def _rebuilt_call(
     of_query: Tensor | None, of_key: Tensor | None, start: int, left: int | None, right: int | None,
     scale: float,
 ) -> Call:  # fmt: skip
-    """Build a Call from the inputs of the operator, because the double backward needs one."""
+    """Return the Call that the inputs of the operator additive_forward came from, for a double backward."""
     documents = None if of_query is None or of_key is None else (of_query, of_key)
     window = None if left is None and right is None else (left, right)
     mask = Mask(lengths=lengths, window=window, documents=documents)

@@ -44,9 +44,9 @@ def define(call: Call) -> Forward:
 
 
 def compare(call: Call) -> tuple[Tensor, Tensor]:
-    """Return the scores with the bias added, in at least float32, and the mask (True: visible).
+    """Return the scores including the bias, in at least float32, and a bool mask, True where visible.
 
-    Both are (B, H, T, S). A bias of -inf masks a key too.
+    Both have the shape (B, H, T, S). Where the bias is -inf, the mask is False too.
     """
     key_BHSD = call.spread(call.key)
     finite_BHS = key_BHSD.isfinite().all(-1)

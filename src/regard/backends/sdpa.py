@@ -81,7 +81,7 @@ class Kernel:
         return reasons
 
     def run(self, call: Call) -> Forward:
-        """Run the kernel. A query that sees no key gets output 0 and lse -inf."""
+        """Compute attention with this kernel. A query that sees no key gets output 0 and lse -inf."""
         queries, width = call.query.shape[2], call.value.shape[3]
         query, key, value = call.query, call.key, call.value
         if not self.grouped:
@@ -106,7 +106,7 @@ class Kernel:
         return Forward(output, lse)
 
     def _padded(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Pad the widths with zeros to what the kernel needs (equal_widths, multiple)."""
+        """Zero-pad the widths of query, key and value as the fields `equal_widths` and `multiple` require."""
 
         def up(width: int) -> int:
             return -(-width // self.multiple) * self.multiple
@@ -120,7 +120,7 @@ class Kernel:
 def device_capability(device: torch.device) -> tuple[int, int]:
     """Return the compute capability of a CUDA device, such as (8, 0) for an A100.
 
-    Without CUDA the result is (9, 0), which every kernel supports.
+    If torch has no CUDA or no such device, the result is (9, 0), which every kernel supports.
     """
     try:
         return torch.cuda.get_device_capability(device)
@@ -133,7 +133,7 @@ vars(device_capability)["_dynamo_marked_constant"] = True
 
 
 def _reasons_of_all(call: Call) -> list[str]:
-    """Return the reasons for which no sdpa kernel at all can run the call; empty if there are none."""
+    """Return the reasons why none of the sdpa kernels can run the call; empty if there are none."""
     reasons = []
     if call.combine != "inner":
         reasons.append("computes inner products, but this score is additive")
@@ -153,16 +153,16 @@ def _reasons_of_all(call: Call) -> list[str]:
 
 
 def _causal_alone(call: Call) -> bool:
-    """Whether the kernel option is_causal=True computes exactly the mask of the call, without a bias.
+    """Whether a kernel can run the call with is_causal=True instead of a mask tensor, and there is no bias.
 
-    With this option, the query in row i attends to keys 0 to i (aligned to the top left).
+    With is_causal=True, query i attends to keys 0 to i (aligned to the top left).
     """
     _, _, queries, keys = call.sizes
     return call.mask.parts == ("causal",) and call.bias is None and call.start == 0 and queries == keys
 
 
 def _causal_and_padding(call: Call) -> bool:
-    """Whether the mask has only the parts causal and padding, and there is no bias.
+    """Whether the mask is causal, with or without padding, with no other part, no bias, and start = 0.
 
     For such a call, the CPU kernel itself applies the causal mask (is_causal=True), and only the padding is
     passed as a bias tensor.
@@ -183,10 +183,10 @@ def _loses_precision(call: Call) -> bool:
 
 
 def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | None]:
-    """Return two tensors: mask and bias as numbers to add to the scores, and whether each query sees a key.
+    """Return the tensor to add to the scores for mask and bias, and which queries see any key (bool).
 
-    The first tensor broadcasts to (B, H, T, S), the second (bool) to (B, H, T). Both are None if there is no
-    mask and no bias.
+    The first tensor broadcasts to (B, H, T, S), with -inf where masked; the second broadcasts to (B, H, T).
+    Both are None if there is no mask and no bias.
 
     without_causal: leave out the causal mask, because the kernel applies it (is_causal).
     """

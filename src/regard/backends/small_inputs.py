@@ -36,7 +36,7 @@ def fits(call: Call) -> bool:
 
 
 def run(call: Call) -> Forward:
-    """Compute the forward pass without blocks."""
+    """Compute additive attention for a small input, with tanh(q + k) as one tensor."""
     output, lse = _Small.apply(call, call.query, call.key, call.value, call.vector)
     return Forward(output, lse)
 

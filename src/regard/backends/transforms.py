@@ -49,8 +49,8 @@ def once_differentiable(*tensors: Tensor) -> tuple[Tensor, ...]:
 def once_differentiable_node(output: Tensor) -> None:
     """Make a double backward through the operation that computed `output` raise a BackendError.
 
-    Unlike once_differentiable(), this also covers tensors that the operation reads without being passed them,
-    such as the parameters of a position scheme.
+    Unlike once_differentiable(), this also covers tensors that the operation uses but does not get as
+    arguments, such as the parameters of a position scheme.
     """
     if torch.compiler.is_compiling() or torch._C._functorch.get_interpreter_stack():
         return

@@ -40,7 +40,10 @@ The cache holds the last 32 causal and window masks, with up to 4 MiB each."""
 
 
 def seen_blocks(call: Call) -> BlockMask:
-    """Return the BlockMask of the call, which lists the partially visible and the fully visible blocks."""
+    """Return FlexAttention's BlockMask for the mask of the call.
+
+    It lists the blocks of (query, key) pairs that are visible in part, and those that are fully visible.
+    """
     _, _, queries, keys = call.sizes
     mask, device = call.mask, call.query.device
     plain = mask.only("causal", "window") and queries * keys <= REMEMBERED * BLOCK**2

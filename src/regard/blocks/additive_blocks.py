@@ -22,12 +22,12 @@ ON_GPU = 32
 
 
 def at_once(count: int, device: torch.device) -> int:
-    """Return the number of elements to process at once: `count` on a CPU, ON_GPU * `count` on a GPU."""
+    """Return how many elements or rows to process at once: `count` on a CPU, otherwise ON_GPU * `count`."""
     return count if device.type == "cpu" else count * ON_GPU
 
 
 def additive_scores(query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor) -> Tensor:
-    """Return v . tanh(q + k), (B, H, T, S)."""
+    """Return the additive scores v . tanh(q + k), (B, H, T, S), without allocating all T x S x A values."""
     scores_BHTS = query_BHTA.new_empty(*query_BHTA.shape[:3], key_BHSA.shape[2])
     for query_NTA, key_NSA, vector_A, scores_NTS in _by_vector(query_BHTA, key_BHSA, vector_HA, scores_BHTS):
         for some, rows, hidden in _pieces(query_NTA, key_NSA):
@@ -43,7 +43,7 @@ def add_additive_gradients(
     dkey_BHSA: Tensor,
     dvector_HA: Tensor,
 ) -> None:
-    """Add the gradients of query, key and vector to dquery, dkey and dvector.
+    """Backward pass of additive_scores(): add to dquery, dkey and dvector, in place.
 
     gradient_BHTS: the gradient of the scores.
 
@@ -69,9 +69,10 @@ def add_additive_gradients(
 def _by_vector(
     query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor, scores_BHTS: Tensor
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Iterate over query, key, vector and scores of each head, as views (N, ...) with N = B.
+    """Iterate over the heads: yield the query, key, vector and scores of one head.
 
-    If all heads share one vector, all heads are yielded at once, with N = B * H.
+    Query, key and scores are views (N, ...) with N = B. If all heads share one vector, there is only one
+    iteration, with all heads and N = B * H.
     """
     if vector_HA.shape[0] == 1:
         query_NTA, key_NSA, scores_NTS = (_joined(each) for each in (query_BHTA, key_BHSA, scores_BHTS))

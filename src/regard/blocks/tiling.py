@@ -21,7 +21,7 @@ ROWS = 128
 
 
 def row_blocks(call: Call) -> Iterator[slice]:
-    """Divide the query rows of the call into blocks, and yield the slice of each block."""
+    """Divide the T queries of the call into blocks, and yield each block as a slice of query indices."""
     _, _, queries, _ = call.sizes
     rows = at_once(ROWS, call.query.device)
     for first in range(0, queries, rows):
@@ -29,9 +29,9 @@ def row_blocks(call: Call) -> Iterator[slice]:
 
 
 def column_blocks(call: Call, rows: slice) -> Iterator[tuple[slice, Tile]]:
-    """Iterate over the blocks of keys for some query rows: yield the slice of keys, and the Tile.
+    """Divide the keys into blocks; yield each block as a slice of key indices, with its Tile.
 
-    rows: the slice of query rows.
+    rows: the slice of queries that the tiles are for.
 
     Keys at the beginning and at the end are left out if the causal or window part of the mask hides them from
     all queries in `rows`.

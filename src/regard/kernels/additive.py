@@ -26,7 +26,7 @@ _PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
 
 
 def _on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Return a context manager that makes the device of `tensor` current: Triton launches kernels there."""
+    """Return a context manager that makes the device of `tensor` current, so that Triton launches there."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
@@ -112,7 +112,7 @@ def additive_backward(
     scale: float,
     others: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the gradients of query, key, value and vector.
+    """Backward pass of additive_forward(): return the gradients of query, key, value and vector.
 
     doutput: gradient of the output, (B, H, T, E).
     norm, scores: the results of additive_forward() with these names.

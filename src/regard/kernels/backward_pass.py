@@ -89,7 +89,7 @@ class Backward:
         self.key_sequences = self.shape.batch * self.shape.key_heads
 
     def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the gradients of query, key, value and vector; the last three are empty without `others`."""
+        """Return the gradients of query, key, value and vector; the last three are empty if not `others`."""
         forward, shape = self.forward, self.shape
         chunks = range(0, shape.queries, shape.chunk)
         several = len(chunks) > 1
@@ -159,12 +159,13 @@ class Backward:
         return [dvector]
 
     def weighed(self, scores: Tensor, first: int, rows: int, turned: bool) -> Weighed:
-        """Compute the gradient of the scores for a chunk of query rows, with two kernels.
+        """Compute the gradient of the scores for query rows `first` to first + rows - 1, with two kernels.
 
         additive_weigh_kernel writes the gradient of the weights, and partial sums of delta, the sum over the
         keys of weight * gradient of the weight.
         additive_balance_kernel overwrites the gradient of the weights with the gradient of the scores.
 
+        scores: the scores of these rows, (B H, rows, S).
         turned: whether to write the transpose of the gradient of the scores too."""
         forward, shape, launch = self.forward, self.shape, self.launch
         whole = up(rows, launch.rows), up(shape.keys, launch.columns)
@@ -210,9 +211,11 @@ class Backward:
         return Weighed(dscores, other, half, half_turned, row_bounds, column_bounds, peaks, beyond)
 
     def to_value(self, scores: Tensor, first: int, rows: int) -> None:
-        """Compute the gradient of the values from a chunk of query rows, and add it to self.dvalue.
+        """Add the gradient of the values from query rows `first` to first + rows - 1 to self.dvalue.
 
-        The first chunk overwrites self.dvalue, which is not initialised."""
+        If `first` is 0, self.dvalue is not initialised yet and is overwritten.
+
+        scores: the scores of these rows, (B H, rows, S)."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-shape.keys // launch.columns), -(-shape.depth // launch.depth), self.key_sequences
         additive_value_backward_kernel[grid](
@@ -225,11 +228,12 @@ class Backward:
         )  # fmt: skip
 
     def to_key(self, prepared: Prepared, dscores: Tensor, first: int, rows: int) -> None:
-        """Compute the gradient of the keys from a chunk of query rows, and add it to self.dkey.
+        """Add the gradient of the keys from query rows `first` to first + rows - 1 to self.dkey.
 
-        The first chunk overwrites self.dkey, which is not initialised.
+        If `first` is 0, self.dkey is not initialised yet and is overwritten.
 
-        prepared: e^2q and e^2k, in row-major order."""
+        prepared: e^2q and e^2k, in row-major order.
+        dscores: gradient of v . tanh(q + k) for these rows."""
         forward, shape, launch = self.forward, self.shape, self.launch
         owned = 4 * launch.fours
         grid = -(-shape.keys // owned), -(-shape.width // launch.channels), self.key_sequences
@@ -245,9 +249,10 @@ class Backward:
         )  # fmt: skip
 
     def to_query(self, prepared: Prepared, turned: Tensor, first: int, rows: int) -> tuple[Tensor, Tensor]:
-        """Return the gradient of a chunk of query rows, and partial gradients of the vector.
+        """Return the gradient of query rows `first` to first + rows - 1, and partial sums for the vector v.
 
-        turned: transposed gradient of the scores.
+        prepared: e^2q and e^2k, in row-major order.
+        turned: gradient of v . tanh(q + k) for these rows, transposed.
 
         Returns:
         1. gradient of the query, (parts, B, H, rows, D); the caller sums it over the parts. If there is one
@@ -279,8 +284,11 @@ class Backward:
         return place, dvector
 
     def by_series(self, weighed: Weighed, first: int, rows: int, exact: Tensor) -> Tensor:
-        """Compute the gradients of query and key for a chunk of query rows by the Fourier series.
+        """Compute the gradients of query and key from query rows `first` to first + rows - 1 by the series.
 
+        The series is the Fourier series of tanh. Writes these rows of self.dquery, and adds to self.dkey.
+
+        weighed: the gradient of v . tanh(q + k) for these rows.
         exact: the gradient of the query that to_query() computed for the tiles where the series is not valid
             (beyond REACH). It is added to the gradient of the query.
 

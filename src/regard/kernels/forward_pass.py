@@ -114,7 +114,7 @@ def in_eights(*tensors: Tensor) -> bool:
 
 
 def in_rows(tensor: Tensor) -> Tensor:
-    """Return the tensor with stride 1 in its last dimension, copied if necessary."""
+    """Return the tensor with stride 1 in its last dimension, as the kernels assume; copied if necessary."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -193,7 +193,7 @@ class Forward:
         return self.output, self.lse, self.norm, scores if self.hold else self.new(0)
 
     def new(self, *sizes: int) -> Tensor:
-        """Allocate a float32 tensor on the device of the query."""
+        """Allocate an uninitialised float32 tensor of this shape on the device of the query."""
         return self.query.new_empty(sizes, dtype=torch.float32)
 
     def prepared(self, turned: bool = True) -> Prepared:
@@ -272,9 +272,10 @@ class Forward:
         return scores
 
     def scores_and_read(self, prepared: Prepared) -> Tensor:
-        """Compute scores and output, one chunk of rows at a time; return the scores of the last chunk.
+        """Compute the scores, self.output, self.lse and self.norm, one chunk of query rows at a time.
 
-        If scores are kept (self.hold), there is only one chunk, so all scores are returned."""
+        Returns the scores of the last chunk. If scores are kept (self.hold), there is only one chunk, so
+        these are all scores."""
         shape, held = self.shape, self.new(0)
         for first in range(0, shape.queries, shape.chunk):
             rows = min(shape.chunk, shape.queries - first)
@@ -285,7 +286,7 @@ class Forward:
         return held
 
     def read(self, scores: Tensor, first: int, rows: int, held: Tensor | None) -> None:
-        """Compute softmax and output of a chunk of rows.
+        """Write self.output, self.lse and self.norm of query rows `first` to first + rows - 1.
 
         scores: (parts, B H, rows, S). Each part is the sum over some of the channels; the sum of the parts is
             the score.
@@ -313,7 +314,9 @@ class Forward:
             self.combine(output, norm, first, rows)
 
     def combine(self, outputs: Tensor, norms: Tensor, first: int, rows: int) -> None:
-        """Compute output, lse and norm of a chunk of rows from the results of all parts of the keys.
+        """Combine the partial results of all parts of the keys, for query rows `first` to first + rows - 1.
+
+        Writes these rows of self.output, self.lse and self.norm.
 
         outputs, norms: the result of additive_read_kernel for each part, as in additive_combine_kernel."""
         shape, block = self.shape, self.launch.depth

@@ -186,7 +186,7 @@ class Shape(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """Whether the scores are kept for the backward pass."""
+        """Whether the forward pass keeps the scores for the backward pass: for all kinds except "long"."""
         return self.kind != "long"
 
     @property
@@ -203,8 +203,8 @@ class Shape(NamedTuple):
     def ragged(self) -> bool:
         """Whether many tiles extend beyond the sequence, so that computing tiles in pieces is faster.
 
-        That is assumed if whole tiles of 32 x 32 scores compute at least 25 % more scores than pieces of 64
-        threads."""
+        This is assumed if tiles of 32 x 32 scores cover at least 25 % more scores than pieces of 64 threads,
+        with 4 x 4 scores per thread."""
         fours = up(-(-self.queries // 4) * -(-self.keys // 4), 64)
         return 5 * 16 * fours <= 4 * up(self.queries, 32) * up(self.keys, 32)
 
@@ -220,7 +220,7 @@ class Shape(NamedTuple):
 
     @property
     def padded(self) -> int:
-        """D, rounded up to a multiple of group * unroll, the number of channels per loop iteration."""
+        """The width D, rounded up to a multiple of group * unroll, the channels per loop iteration."""
         return up(self.width, self.launch.group * self.launch.unroll)
 
     @property
@@ -235,7 +235,7 @@ class Shape(NamedTuple):
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Number of tiles along the queries, and number of tiles along the keys."""
+        """(query tiles, key tiles): the number of score tiles along the queries and along the keys."""
         return -(-self.queries // self.launch.rows), -(-self.keys // self.launch.columns)
 
     @property
@@ -249,9 +249,9 @@ class Shape(NamedTuple):
 
     @property
     def chunk(self) -> int:
-        """Number of query rows in a chunk, whose scores are in memory at the same time.
+        """Number of queries whose scores are in memory at the same time, called a chunk.
 
-        If the scores are kept (`held`), all rows are one chunk. Otherwise the number is a multiple of the
+        If the scores are kept (`held`), all queries are one chunk. Otherwise the number is a multiple of the
         rows of a tile, as large as TIMES and LINEAR allow, but at most the number of queries."""
         if self.held:
             return self.queries
@@ -261,7 +261,7 @@ class Shape(NamedTuple):
         return min(self.queries, max(rows, room // (sequences * self.keys) // rows * rows))
 
     def channel_parts(self, rows: int, device: torch.device) -> int:
-        """Number of parts to split the channels into, so that programs for `rows` queries fill the GPU."""
+        """Number of parts to split the channels into, so that the scores of `rows` queries fill the GPU."""
         programs = self.batch * self.heads * -(-rows // self.launch.rows) * self.tiles[1] * self.pieces
         warps = max(1, programs * self.launch.score_threads // 32)
         needed = -(-processors(device) * self.launch.fill // warps)
@@ -292,9 +292,9 @@ def processors(device: torch.device) -> int:
 
 @functools.cache
 def series_tiles(device: torch.device) -> dict[str, int]:
-    """Return the launch parameters of additive_series_kernel: SERIES, and num_stages.
+    """Return the launch parameters of additive_series_kernel: a copy of the dict SERIES with "num_stages".
 
-    num_stages: the number of pipeline stages that fit into shared memory, 1 to 3.
+    num_stages is the number of pipeline stages that fit into shared memory, 1 to 3.
     """
     room = 3 * STAGE
     if device.type == "cuda":

@@ -49,7 +49,9 @@ def read_forward_kernel(
     query_row, keys_batch, keys_row, values_batch, values_row, scores_row, totals_row, reads_row,
     STEPS: tl.constexpr, HIDDEN: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Additive attention of one LSTMN step of one sequence to earlier steps, with an online softmax.
+    """Compute the attention of one time step of an LSTMN to earlier time steps, with an online softmax.
+
+    Each program computes one sequence. The score is additive.
 
     query: (B, hidden), q.
     keys: (B, S, hidden), k_i.
@@ -58,7 +60,7 @@ def read_forward_kernel(
     scores: (B, S), receives a_i.
     totals: (B,), receives the log-sum-exp of the scores.
     reads: (B, size), receives [h~; c~] = sum_i softmax(a)_i [h_i; c_i], or 0 if first = last.
-    first, last: the step attends to the steps first, ..., last - 1, in tiles of STEPS.
+    first, last: the keys and values of time steps first, ..., last - 1 are read, STEPS at a time.
     """
     row = tl.program_id(0).to(tl.int64)
     at_key, at_value = tl.arange(0, HIDDEN), tl.arange(0, SIZE)
@@ -139,10 +141,10 @@ def cell_forward_kernel(
 ):  # fmt: skip
     """Compute the gates, the cell state c and the hidden state h of one LSTMN step.
 
-    gates: (B, 4 width or 5 width), i, f, o, c^ and possibly r before their sigmoid or tanh; overwritten with
-        the values after it.
+    gates: (B, 4 width), i, f, o and c^ before their sigmoid or tanh; overwritten with the values after it. If
+        DEPTH is True, (B, 5 width), with a gate r for `added` at the end.
     reads: (B, 2 width), [h~; c~].
-    added: (B, width), added to c if ADDED, multiplied by r if DEPTH.
+    added: (B, width), a term that is added to c if ADDED is True; multiplied by r before if DEPTH is True.
     values: (B, 2 width), receives [h; c].
     """
     row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -257,7 +259,10 @@ def cell_backward(
 
 
 def _strides(*tensors: Tensor) -> list[int]:
-    """Return, in one list, the strides of each tensor without the last; of a 1-d tensor, its only stride."""
+    """Return the strides of all tensors in one list, as arguments of a kernel.
+
+    The last stride of each tensor is left out, except if it is the only one.
+    """
     return [stride for each in tensors for stride in each.stride()[: max(each.dim() - 1, 1)]]
 
 
@@ -266,7 +271,7 @@ def _launch(
 ) -> None:
     """Launch read_forward_kernel or read_backward_kernel with one program for each sequence.
 
-    most: maximum number of elements of a tile of the tapes.
+    most: maximum number of elements in a tile of keys or values; it limits STEPS, the rows of the tile.
     """
     query, _, values, *_ = tensors
     hidden, size = query.shape[1], values.shape[2]

@@ -37,14 +37,14 @@ def _tanh(x):
 
 @triton.jit
 def _place(width, BLOCK: tl.constexpr):
-    """Return the row and the columns of this program, and which of the columns exist."""
+    """Return the row and the BLOCK columns that this program computes, and which columns are < width."""
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     return tl.program_id(0).to(tl.int64), columns, columns < width
 
 
 @triton.jit
 def _get(pointer, places, there):
-    """Load elements as float32; 0 where `there` is False."""
+    """Load the elements at pointer + places as float32; 0 where `there` is False."""
     return tl.load(pointer + places, mask=there, other=0.0).to(tl.float32)
 
 
@@ -220,12 +220,12 @@ def gru_backward_kernel(
 
 
 def gated(gates: Tensor, more: Tensor, state: Tensor, reset: Tensor) -> None:
-    """Compute the gates of the gated cell with one kernel; arguments as in layers.gated_cell.gated()."""
+    """Compute layers.gated_cell.gated() with one kernel; the arguments are explained there."""
     _launch(gated_forward_kernel, state, (gates, more, state, reset))
 
 
 def mixed(gates: Tensor, state: Tensor, after: Tensor) -> None:
-    """Compute the next state of the gated cell with one kernel; arguments as in layers.gated_cell.mixed()."""
+    """Compute layers.gated_cell.mixed() with one kernel; the arguments are explained there."""
     _launch(mixed_forward_kernel, state, (gates, state, after))
 
 

@@ -38,7 +38,7 @@ def reasons(call: Call, look: Look) -> list[str]:
 
 @torch.no_grad()
 def run(call: Call, forward: Forward, look: Look) -> Seen:
-    """Compute what `look` requests in one pass over the blocks.
+    """Compute what `look` requests in one pass over the score matrix, block by block.
 
     Besides the weights of look.rows, it needs memory for a few numbers per query and one number per key.
     """

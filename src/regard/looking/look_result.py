@@ -14,8 +14,8 @@ __all__ = ["Seen"]
 class Seen(NamedTuple):
     """The result of a looking pass: the fields that a Look requests, with the same names as in Attended.
 
-    lse: computed again, because the lse of the forward pass has no gradient; used only if look.gradient is
-        True."""
+    lse: computed again by the looking pass, because the lse of the forward pass has no gradient. It is used
+        only if look.gradient is True."""
 
     lse: Tensor | None = None
     weights: Tensor | None = None

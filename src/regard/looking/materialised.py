@@ -25,7 +25,7 @@ def reasons(call: Call, look: Look) -> list[str]:
 
 
 def run(call: Call, forward: Forward, look: Look) -> Seen:
-    """Compute what `look` requests from the weights.
+    """Compute what `look` requests from the whole matrix of weights.
 
     For Soft, the weights are recomputed. For other selections, the weights of the forward pass are used.
     """

@@ -19,7 +19,7 @@ __all__ = ["And", "Condition", "Not", "Or", "Predicate"]
 
 
 class Condition:
-    """Base class of conditions, which sees() evaluates for each pair of query and key."""
+    """Base class of conditions: its method sees() says which pairs of query and key are visible."""
 
     masks: tuple[Mask, ...] = ()
 
@@ -45,7 +45,7 @@ class Condition:
         return self
 
     def parts(self) -> Iterator[Mask]:
-        """Iterate over the masks that this condition combines."""
+        """Iterate over the masks that this condition combines; none for a user function (Predicate)."""
         yield from self.masks
 
 
@@ -73,7 +73,7 @@ class Predicate(Condition):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Combined(Condition):
-    """Base class of conditions that combine masks."""
+    """Base class of conditions that combine masks, such as Or and And."""
 
     masks: tuple[Mask, ...]
 
@@ -82,7 +82,7 @@ class Combined(Condition):
 
 
 class Or(Combined):
-    """True where at least one of two masks is True."""
+    """A condition that is True where at least one of its two masks is True; created by `|`."""
 
     def __repr__(self) -> str:
         return f"({' | '.join(map(repr, self.masks))})"
@@ -93,7 +93,10 @@ class Or(Combined):
 
 
 class And(Combined):
-    """True where all masks are True. It is used if `&` cannot merge two masks, such as two documents()."""
+    """A condition that is True where all of its masks are True.
+
+    `&` creates it if the masks cannot be merged into one Mask, for example two documents().
+    """
 
     def __repr__(self) -> str:
         return " & ".join(map(repr, self.masks))
@@ -106,7 +109,7 @@ class And(Combined):
 
 
 class Not(Combined):
-    """True where a mask is False."""
+    """A condition that is True where its mask is False; created by `~`."""
 
     def __repr__(self) -> str:
         return f"~({self.masks[0]!r})"

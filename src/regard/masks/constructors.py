@@ -67,7 +67,7 @@ def _longest(lengths: Tensor) -> int | None:
     """
     if lengths.device.type != "cpu" or type(lengths) is not Tensor or torch.compiler.is_compiling():
         return None
-    if torch._C._functorch.is_functorch_wrapped_tensor(lengths):  # in vmap, a length is no single number
+    if torch._C._functorch.is_functorch_wrapped_tensor(lengths):  # inside vmap, a length has many values
         return None
     if not lengths.numel():
         return 0

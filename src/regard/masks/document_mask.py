@@ -1,6 +1,6 @@
-"""occurs_between(): whether an id occurs in a slice of a list of ids; used for document masks.
+"""occurs_between(): whether an id occurs in a slice of a tensor of ids; used for document masks.
 
-It sorts the list, which needs less memory than comparing every pair of ids.
+It sorts the ids, which needs less memory than comparing every pair of ids.
 """
 
 from __future__ import annotations

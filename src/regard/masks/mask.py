@@ -105,7 +105,7 @@ class Mask:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the parts that are set, in the order of the fields of this class."""
+        """The names of the parts that this mask has, such as ("causal", "lengths"); () if it has none."""
         is_set = {
             "causal": self.causal,
             "lengths": self.lengths is not None,
@@ -126,7 +126,7 @@ class Mask:
         return left, right if not self.causal else min(right or 0, 0)
 
     def only(self, *names: str) -> bool:
-        """Whether this mask has no parts besides those in `names`."""
+        """Whether this mask has no parts besides those in `names`, as in mask.only("causal", "window")."""
         return all(part in names for part in self.parts)
 
     def sees(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, row: Tensor) -> Tensor:
@@ -173,13 +173,13 @@ class Mask:
         return seen if self.table is None else seen & tile.take(self.table)
 
     def to(self, device: torch.device) -> Mask:
-        """Return the mask with its tensors on this device."""
+        """Return a copy of the mask with all its tensors on `device`."""
         if self.only("causal", "window"):
             return self
         return self._moved(lambda tensor: tensor.to(device), lambda mask: mask.to(device), None)
 
     def reordered(self, index: Tensor) -> Mask:
-        """Return the mask of a batch of selected sequences.
+        """Return the mask for a new batch, which consists of selected sequences of the batch of this mask.
 
         index: (B',). Sequence i of the new batch is sequence index[i] of the batch of this mask.
         """
@@ -272,9 +272,9 @@ class Mask:
         return seen_BS[:, None]
 
     def _same_document(self, tile: Tile) -> Tensor:
-        """Return which keys the parts documents, causal and window together show to at least one tile row.
+        """Return which keys at least one query of the tile may see, a bool tensor (B or 1, S).
 
-        The result is a bool tensor, (B or 1, S).
+        Only the parts documents, causal and window of the mask are considered.
         """
         assert self.documents is not None
         queries, keys = tile.rows_T.shape[0], tile.columns_S.shape[0]
@@ -288,9 +288,9 @@ class Mask:
         return occurs_between(of_key.expand(batch, -1), of_query.expand(batch, -1), low, high)
 
     def overlong(self, keys: int) -> str | None:
-        """Return an error text if a length is greater than the number of keys, else None.
+        """Return an error text if a length of the mask is greater than `keys`, the number of keys, else None.
 
-        Lengths on an accelerator are not checked, because reading them would synchronise the device.
+        Lengths on a GPU are not checked, because reading them would synchronise the device.
         """
         if torch.compiler.is_compiling() or self.lengths is None:
             return None
@@ -389,7 +389,8 @@ def as_mask(mask: Mask | Tensor | None) -> Mask:
 def _any_row(mask: Mask, tile: Tile) -> Tensor:
     """Return which keys at least one row of the tile may see, a bool tensor (B or 1, H or 1, S).
 
-    It evaluates PAIRS_AT_ONCE pairs of row and key at once, to limit memory.
+    To limit memory, the mask is evaluated for at most PAIRS_AT_ONCE pairs of query and key at a time, but at
+    least for one row.
     """
     rows_at_once = max(1, PAIRS_AT_ONCE // max(tile.columns_S.shape[0], 1))
     seen = [mask.tile(tile._replace(rows_T=rows)).any(-2) for rows in tile.rows_T.split(rows_at_once)]

@@ -28,12 +28,12 @@ class Tile(NamedTuple):
 
     @property
     def i_T1(self) -> Tensor:
-        """The absolute position of each query, (T, 1)."""
+        """The absolute position of each query of the tile, as a column (T, 1)."""
         return (self.rows_T + self.start)[:, None]
 
     @property
     def j_S(self) -> Tensor:
-        """The position of each key, (S,)."""
+        """The position of each key of the tile, (S,)."""
         return self.columns_S
 
     def take(self, tensor: Tensor) -> Tensor:
@@ -51,5 +51,5 @@ class Tile(NamedTuple):
 def whole_tile(
     queries: int, keys: int, start: int, batch: int, heads: int, device: torch.device | str | None = None
 ) -> Tile:
-    """Return the tile that covers all queries and keys."""
+    """Return the Tile that covers the whole score matrix: `queries` rows and `keys` columns."""
     return Tile(torch.arange(queries, device=device), torch.arange(keys, device=device), start, batch, heads)

@@ -31,11 +31,14 @@ class Bias(Position):
     asks_query: ClassVar[bool] = False  # whether the bias depends on the query vectors
 
     def at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """Return the bias of query position i and key position j, for index tensors that broadcast."""
+        """Return the bias for heads, query positions i and key positions j, index tensors that broadcast."""
         raise TypeError(f"{type(self).__name__} does not implement at(): its bias depends on the query")
 
     def tile(self, query_BHTD: Tensor, tile: Tile) -> Tensor:
-        """Return the bias of a tile, broadcastable to (B, H, T, S); query_BHTD: the queries of the tile."""
+        """Return the bias for the queries and keys of a tile, broadcastable to (B, H, T, S).
+
+        query_BHTD: the queries of the tile.
+        """
         head = torch.arange(tile.heads, device=tile.j_S.device)[:, None, None]
         return self.at(head, tile.i_T1, tile.j_S)[None]
 
@@ -125,7 +128,7 @@ class T5Bias(Bias):
         self.table = nn.Parameter(torch.randn(buckets, heads) * 0.02)
 
     def bucket(self, offset: Tensor) -> Tensor:
-        """Return the index of the bucket, from 0 to buckets - 1, for key position minus query position."""
+        """Return the bucket of each offset (key position minus query position), from 0 to buckets - 1."""
         count = self.buckets // 2 if self.bidirectional else self.buckets
         later = (offset > 0).long() * count if self.bidirectional else torch.zeros_like(offset)
         distance = offset.abs() if self.bidirectional else (-offset).clamp_min(0)

@@ -22,7 +22,7 @@ class Position(nn.Module):
 
     @classmethod
     def build(cls, width: int, heads: int, length: int) -> Position:
-        """Create a scheme for a model; called by build_position().
+        """Create a position scheme of this class for a model; called by build_position().
 
         width, heads: width of the model and number of its attention heads.
         length: maximum length of a sequence.

@@ -46,7 +46,7 @@ class Rotary(Position):
         return f"size={self.size}, base={self.base:g}, pairs={self.pairs!r}"
 
     def forward(self, vectors: Tensor, start: int = 0) -> Tensor:
-        """Rotate queries or keys (..., T, D); the first has position `start`."""
+        """Rotate each query or key, (..., T, D), by the angles of its position; the first is at `start`."""
         if vectors.shape[-1] != self.size:
             shown = {"vectors": (vectors, "BHTD")}
             problem = f"the vectors have width {vectors.shape[-1]}, but this Rotary has size {self.size}"

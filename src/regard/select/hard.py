@@ -90,7 +90,7 @@ class Best(Select):
 class StraightThrough(Select):
     """Straight-through argmax: forward like Best, backward with the gradient of Soft (Bengio et al. 2013).
 
-    The gradient is biased.
+    The gradient is biased, because it is that of another function than the one that is computed.
 
     >>> import regard, torch
     >>> q = torch.eye(2).requires_grad_()
@@ -111,8 +111,8 @@ def _one_hot(index_BHT: Tensor, like_BHTS: Tensor) -> Tensor:
 
 
 def _spoiled(scores: Tensor, visible: Tensor) -> Tensor:
-    """Return NaN for each query with a NaN score at a visible key, and 0 for other queries, (B, H, T, 1).
+    """Return (B, H, T, 1): NaN for each query that has a NaN score at a visible key, 0 for other queries.
 
-    It is added to the weights, so that the output of such a query is NaN, as with softmax.
+    The result is added to the weights, so that the output of such a query is NaN, as with softmax.
     """
     return torch.where((visible & scores.isnan()).any(-1, keepdim=True), torch.nan, 0.0)

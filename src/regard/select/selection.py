@@ -54,25 +54,25 @@ class Select:
         raise TypeError(f"{type(self).__name__} does not implement choose()")
 
     def visible(self, visible_BHTS: Tensor) -> Tensor:
-        """Return which keys each query can select, (B, H, T, S). It can only hide keys, not add any.
+        """Return which keys each query can select, (B, H, T, S). LocalP, for example, hides more keys.
 
-        visible_BHTS: the keys that the mask and the bias leave visible.
+        visible_BHTS: True for the keys that the mask and the bias leave visible.
         """
         return visible_BHTS
 
     def problem(self, rows: tuple[int, ...]) -> str | None:
-        """Return an error text if a tensor of this selection does not match the query, else None.
+        """Return an error text if a tensor, such as LocalP.centre, does not match the query, else None.
 
         rows: shape of the query without its last dimension, (..., T).
         """
         return None
 
     def lifted(self, lift: Callable[[Tensor], Tensor]) -> Select:
-        """Return a copy in which `lift` has reshaped the tensors from (..., T, x) to (B, H, T, x)."""
+        """Return a copy with its tensors changed by `lift`, which adds missing batch and head dimensions."""
         return self
 
     def deterministic(self) -> Select:
-        """Return the selection that a model uses in eval mode: one that does not sample."""
+        """Return a selection without sampling, to use in eval mode: Best for Hard, otherwise `self`."""
         return self
 
 

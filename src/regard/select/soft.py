@@ -144,7 +144,7 @@ class LocalP(Select):
 
 @dataclass(frozen=True, eq=False)
 class Given(Select):
-    """Ignore the scores, and use fixed weights (0 for hidden keys). regard.read() uses this class."""
+    """A selection that ignores the scores and returns `weights`, with 0 for hidden keys; used by read()."""
 
     weights: Tensor
 
