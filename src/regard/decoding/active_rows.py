@@ -1,4 +1,4 @@
-"""Shared by all search methods: the sentences that are still being decoded, and the start of the decoder."""
+"""Shared by all search methods: ActiveRows (the sentences that are still being decoded), start_decoding()."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ class ActiveRows(BatchRows):
         return len(self.index)
 
     def forced_tokens(self, step: int, per_sentence: int) -> Tensor | None:
-        """Return the prefix token of each row at this step, (b K,), or PAD for a row whose prefix has ended.
+        """Return the token that each row must take at a decoding step because of its prefix, (b K,).
 
-        Return None if all prefixes have ended.
+        For a row whose prefix has ended, it is PAD. If all prefixes have ended, return None.
 
+        step: the index of the decoding step, from 0.
         per_sentence: the number of rows for each sentence, K.
         """
         return self.prefix[:, step].repeat_interleave(per_sentence) if step < self.prefix.shape[1] else None

@@ -14,7 +14,12 @@ __all__ = ["calls_at", "drawn_steps"]
 
 
 def calls_at(translator: Any, source: str, target: str, site: str) -> list[Call]:
-    """Run forced decoding on a sentence pair and return the attention calls of one site, in order."""
+    """Return the attention calls (query, key, value and settings) of a site for a sentence pair.
+
+    Forced decoding makes the calls: one for all target tokens or, in a recurrent decoder, one per token.
+
+    site: the name of the site.
+    """
     from regard.sites import scope
 
     calls: list[Call] = []
@@ -65,9 +70,13 @@ def drawn_steps(
 
 
 def _inputs(calls: list[Call], site: Site) -> tuple[Any, Any, Any, Any, str]:
-    """Return the tensors of an attention layer, and the formula of its score function as text.
+    """Return query, key, value and scores of an attention layer, and the formula of its scores as text.
 
-    The tensors are query (H, T, D), key (H, S, D), value (H, S, E) and scores (H, T, S).
+    The shapes are query (H, T, D), key (H, S, D), value (H, S, E) and scores (H, T, S). A formula is, for
+    example, "query · key × 0.125".
+
+    calls: all calls of the layer for one sentence pair.
+    site: the recorded attention of the layer, with the labels of its rows and columns.
     """
     import torch
 

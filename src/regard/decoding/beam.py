@@ -191,9 +191,9 @@ def advance(
     """Extend the beams by one token.
 
     scores_RV: (b K, V), the log-probabilities of the next token.
-    divisors: the length penalty for each length.
-    ends: a function that ends hypotheses before EOS. If fewer than K beams are left, the remaining places
-        are unused beams.
+    divisors: the length penalty at each length, from 0 tokens.
+    ends: a function that ends hypotheses before EOS (see Ends). If fewer than K beams of a sentence are left,
+        the others become unused beams with the log-probability -inf.
 
     Return the extended beams, and the row of the decoder state that each of them continues, (b, K).
     """
@@ -274,7 +274,10 @@ def best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _merge_pools(pool: SearchResult, finished: SearchResult) -> SearchResult:
-    """Return the best hypotheses of two pools. If rankings are equal, those of `pool` come first."""
+    """Return the hypotheses of each sentence with the highest ranking among `pool` and `finished`.
+
+    There are as many as in `pool`. If rankings are equal, hypotheses of `pool` come first.
+    """
     ranking = torch.cat((pool.ranking, finished.ranking), 1)
     ranking_BN, place_BN = best_of(ranking, pool.ranking.shape[1])
     tokens = torch.cat((pad(pool.tokens, (0, 1)), finished.tokens), 1)
@@ -294,7 +297,7 @@ def _take(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 def _add_coverage(before: Tensor, record: Record) -> Tensor:
-    """Add the attention weights of this step, averaged over layers and heads, to the sums of earlier steps.
+    """Add the weights of this decoding step, averaged over layers and heads, to the sums of earlier steps.
 
     before: (b, K, S), the sum of the attention weights of earlier steps on each source token.
 

@@ -53,7 +53,7 @@ class Observed:
 
     @property
     def log_probability(self) -> Tensor:
-        """The log-probability of each target, (B,)."""
+        """The log-probability of each target, (B,): the sum of the log-probabilities of its tokens."""
         return self.token_scores.sum(-1)
 
     def attention_of(self, row: int) -> BySite[Tensor]:
@@ -134,7 +134,7 @@ def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
 
 
 class _ValueNorms(dict[str, Tensor]):
-    """For each site, the norm of each value vector, (B, H, S).
+    """Records, for each attention layer (site), the norm of each value vector, (B, H, S).
 
     If a site is called several times, as in a recurrent decoder, the call with the most keys is used.
     """
@@ -178,7 +178,7 @@ def check_look(model: Model, look: str, call: str = "Translator()") -> None:
 
 
 def pieces_of(batch: Batch, vocabulary: int) -> Iterator[Batch]:
-    """Split a batch into parts with at most LOGITS logits each, but at least one sentence pair.
+    """Split a batch into parts with at most LOGITS logits each. A part has at least one sentence pair.
 
     vocabulary: the size of the target vocabulary.
 

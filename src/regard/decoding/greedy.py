@@ -55,7 +55,13 @@ def greedy_search(
     limit: LengthLimit = TRANSLATION_LIMIT,
     ends: Ends | None = None,
 ) -> SearchResult:
-    """Run greedy search on a batch. If tokens have equal scores, the token with the lowest id is taken."""
+    """Run greedy search on a batch. If tokens have equal scores, the token with the lowest id is taken.
+
+    how: the settings of the search.
+    prefixes: for each sentence, the tokens that its output must begin with.
+    limit: the maximum number of output tokens, used if how.rules.maximum is None.
+    ends: a function that ends hypotheses before EOS (see Ends).
+    """
 
     def choose(permitted_RV: Tensor, index_b: Tensor, step: int) -> Tensor:
         return permitted_RV.argmax(-1)

@@ -57,7 +57,7 @@ class Hypothesis:
 
     @property
     def output_tokens(self) -> tuple[int, ...]:
-        """The tokens without EOS."""
+        """The token ids of the sentence, without the EOS at its end."""
         return self.tokens[:-1] if self.finished else self.tokens
 
 
@@ -77,7 +77,12 @@ class SearchResult(BatchRows):
 
     @classmethod
     def empty(cls, sentences: int, per_sentence: int, longest: int, device: torch.device) -> SearchResult:
-        """Allocate a result for this many sentences, hypotheses per sentence, and tokens per hypothesis."""
+        """Return a result without hypotheses, with tensors of the shape (B, K, L).
+
+        sentences: B.
+        per_sentence: K, the number of hypotheses for each sentence.
+        longest: L, the number of tokens for each hypothesis.
+        """
         return cls(
             torch.full((sentences, per_sentence, longest), PAD, device=device),
             torch.zeros(sentences, per_sentence, longest, device=device),
@@ -101,10 +106,10 @@ class SearchResult(BatchRows):
         return SearchResult(pad(self.tokens, more, value=PAD), pad(self.token_scores, more), self.ranking)
 
     def write(self, rows: Tensor, other: SearchResult) -> None:
-        """Copy the hypotheses of b sentences into this result, in place.
+        """Overwrite the hypotheses of b sentences of this result by those in `other`.
 
         rows: (b,), the index of each of these sentences in this result.
-        other: the result with the hypotheses of the b sentences.
+        other: a result for only these b sentences.
         """
         length = other.tokens.shape[-1]
         self.tokens[rows, :, :length] = other.tokens
@@ -115,7 +120,8 @@ class SearchResult(BatchRows):
 def unfinished_note(hypotheses: Sequence[Hypothesis]) -> str:
     """Return a note for the user if a translation reached the maximum length without EOS, otherwise "".
 
-    hypotheses: the translation of each part of a line; a line that is not too long has one part.
+    hypotheses: the best hypothesis of each part of a line. Only a line that is too long for the model has
+        several parts.
     """
     lengths = [len(each.tokens) for each in hypotheses if not each.finished]
     if len(hypotheses) == 1 and lengths:

@@ -65,7 +65,7 @@ SEARCH_KEYWORDS = {
 def check_load_keywords(returned: type, keywords: Mapping[str, object]) -> None:
     """Raise UnknownName if a keyword argument of load() is unknown.
 
-    returned: the class that load() returns. Its keyword arguments are known, and `checkpoint` and `device`.
+    returned: the class that load() returns. Known are its keyword-only arguments, `checkpoint` and `device`.
     keywords: the keyword arguments to check.
     """
     parameters = inspect.signature(returned).parameters.values()
@@ -79,8 +79,8 @@ def check_keywords(
     """Raise UnknownName if a keyword argument is not in `known`. The message lists the known names.
 
     call: the name of the called function, for the message.
-    where: the hint for a keyword that is a search setting in another toolkit, such as num_beams (see
-        SEARCH_KEYWORDS). {} is replaced by what to write in Regard.
+    where: the hint of the message if the argument is the name of a search setting in another toolkit, such
+        as num_beams. {} is replaced by what to write in Regard, according to SEARCH_KEYWORDS.
 
     >>> check_keywords("load()", {"num_beams": 4}, ["device", "search"])
     Traceback (most recent call last):
@@ -166,10 +166,10 @@ def encode_prefixes(
 ) -> list[tuple[int, ...]]:
     """Return the tokens of each prefix (the text that a translation must begin with).
 
-    Raise ArgumentError for unknown words or too many tokens.
+    Raise ArgumentError if a prefix has unknown words or too many tokens.
 
-    limits: the maximum lengths of a translation that the rules and the model set. A prefix must be shorter
-        than all of them.
+    limits: the maximum numbers of tokens of a translation, for example one of the search and one of the
+        model. A prefix must be shorter than each of them.
     first: the number of input lines before these lines, for line numbers in error messages.
     """
     encoded = [tuple(tokens) for tokens in tokenizer.encode_lines(prefixes)]

@@ -33,7 +33,7 @@ class Side:
     """The tokenizer of one side (the source or the target) of a translator, and its alignment units.
 
     tokenizer: the tokenizer.
-    units: how tokens are grouped to the units that alignments link: words or characters.
+    units: the units that alignments link (words or characters), and which tokens belong to each of them.
     """
 
     tokenizer: Tokenizer
@@ -47,7 +47,9 @@ class Side:
     def unknown(self, line: str, tokens: Sequence[int]) -> tuple[str, ...]:
         """Return the words or characters of a line that are not in the vocabulary.
 
-        tokens: the token ids of the line. Return () if the tokenizer has no method `unknown`.
+        If the tokenizer has no method `unknown`, return ().
+
+        tokens: the token ids of the line.
         """
         uncovered = getattr(self.tokenizer, "uncovered", frozenset({UNK}))
         if uncovered.isdisjoint(tokens) or not hasattr(self.tokenizer, "unknown"):
@@ -64,7 +66,8 @@ class LineDecoder:
     source: the tokenizer and the alignment units (words or characters) of the source.
     target: the tokenizer and the alignment units (words or characters) of the target.
     look: the attention layers (sites) whose weights are recorded, or None.
-    alignment: the attention (site, head and step) that alignments are computed from.
+    alignment: which attention weights alignments are computed from: the site, the head, and whether the
+        weights of the next decoding step are used.
     tokens_per_batch: the maximum number of source tokens per batch, padding included.
     limit: the maximum number of tokens of a translation, used if the rules of the search have no maximum.
     """
@@ -98,7 +101,7 @@ class LineDecoder:
 
         parts: for each line, its parts. A line that is not too long has one part.
         prefixes: the tokens that the translation of each line must begin with.
-        first: the number of lines that were translated before these lines, if they are part of a longer text.
+        first: the number of input lines before these lines. Sample(...) derives its random seeds from it.
         how: Greedy(...), Beam(...) or Sample(...).
         """
         places = [(line, place) for line, own in enumerate(parts) for place in range(len(own))]
@@ -146,9 +149,14 @@ class LineDecoder:
         return [passages[row] for row in range(len(pairs))]
 
     def translation(self, line: str, parts: list[tuple[Part, list[Hypothesis]]], note: str) -> Translation:
-        """Build the Translation of a line from its parts and the hypotheses of each part.
+        """Build the Translation of a line from the best hypothesis of each of its parts.
 
-        The n-best list (`others`) is only available if the line has one part.
+        Its attribute `others`, with the other hypotheses of the n-best list, is empty if the line has several
+        parts.
+
+        line: the source text.
+        parts: for each part of the line, the part and its hypotheses, best first.
+        note: a message for the user about the line, such as that it was truncated, or "".
         """
         others: tuple[Translation, ...] = ()
         if len(parts) == 1:
@@ -187,12 +195,12 @@ class LineDecoder:
         text: str,
         first: int = 0,
     ) -> Passage:
-        """Build a Passage: tokens, scores and attention, the text of each token and the index of its word.
+        """Return the Passage of one part of a line: the source tokens, and the target with its attention.
 
-        part: the source tokens.
+        part: the source tokens and the indices of their words.
         token_ids: the target tokens. The last one is EOS, unless the target was cut.
         text: the target text.
-        first: the index of the first target word of this part in the whole line.
+        first: the index in the whole target line of the first word or character of this part.
         """
         end = int(token_ids[-1:] == (EOS,))
         output = token_ids[: len(token_ids) - end]
@@ -213,7 +221,7 @@ class LineDecoder:
 
 
 def tokens_per_batch(tokens: int, how: Search) -> int:
-    """Return the maximum number of source tokens per batch, smaller for a search with many hypotheses.
+    """Return the maximum number of source tokens per batch. It is smaller if a search has many hypotheses.
 
     tokens: the maximum for a search with up to FULL_BATCH_BEAMS hypotheses per sentence.
     """

@@ -29,7 +29,7 @@ class Tokenizer(Protocol):
 
     @property
     def size(self) -> int:
-        """Return the vocabulary size."""
+        """Return the vocabulary size, including special tokens."""
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each line."""
@@ -41,7 +41,7 @@ class Tokenizer(Protocol):
         """Return the text of each token."""
 
     def words(self, tokens: Sequence[int]) -> list[int]:
-        """Return the index of the word that each token belongs to, or -1 for none."""
+        """Return, for each token, the index of its word in decode(tokens).split(), or -1 if it has none."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,12 @@ def sentences(line: str) -> list[str]:
 
 
 def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = None) -> tuple[list[Part], str]:
-    """Split a line into parts of at most `room` tokens. Return the parts and a note that tells the user.
+    """Split a line into parts of at most `room` tokens. Return the parts and a note for the user.
 
     Each sentence is a part. A sentence with more than `room` tokens is split between words, and a word with
-    more than `room` tokens is split between tokens.
+    more than `room` tokens is split between tokens. An example of a note is "split into 3 sentences, which
+    were translated separately".
+
     units: the units (words or characters) that Part.words counts. Default: words.
     """
     units = units or Units("word", tokenizer.words)
@@ -102,7 +104,11 @@ def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = No
 
 
 def truncated(tokens: Sequence[int], words: Sequence[int], room: int) -> tuple[Part, str]:
-    """Truncate a line to `room` tokens. Return the part and a note for the user."""
+    """Return the first `room` tokens of a line, and a note for the user: "truncated to 100 of 120 tokens".
+
+    tokens: the token ids of the line.
+    words: for each token, the index of its word or character.
+    """
     return Part(tuple(tokens[:room]), tuple(words[:room])), f"truncated to {room:,} of {len(tokens):,} tokens"
 
 

@@ -43,7 +43,10 @@ class Length:
         raise TypeError(f"{type(self).__name__} must define base()")
 
     def table(self, longest: int, device: torch.device) -> Tensor:
-        """Return base(length) ** alpha for the lengths 0 to `longest`, (longest + 1,). 0 is not used."""
+        """Return the divisor of the log-probability, base(length) ** alpha, for each length, (longest + 1,).
+
+        The lengths are 0 to `longest`. The entry for length 0 is 1; it is not used.
+        """
         powers = [self.base(length) ** self.alpha for length in range(1, longest + 1)]
         largest = torch.finfo(torch.float32).max  # avoid inf for long sentences
         return torch.tensor([1.0, *powers], dtype=torch.float64).clamp(max=largest).to(device, torch.float32)
@@ -63,7 +66,7 @@ class GNMT(Length):
     alpha: float = 0.6
 
     def base(self, length: int) -> float:
-        """Return (5 + length) / 6."""
+        """Return (5 + length) / 6. `length` is the number of tokens with EOS."""
         return (5 + length) / 6
 
 
@@ -80,7 +83,7 @@ class Average(Length):
     """
 
     def base(self, length: int) -> float:
-        """Return the length."""
+        """Return `length`, the number of tokens with EOS, as a float."""
         return float(length)
 
 

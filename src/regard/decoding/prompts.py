@@ -42,7 +42,7 @@ class Prompts(BatchRows):
 
     @classmethod
     def collate(cls, rows: Sequence[Sequence[int]], index: Sequence[int] | None = None) -> Prompts:
-        """Return the Prompts of a batch.
+        """Return Prompts with the given token ids. All rows must have the same length.
 
         rows: the token ids of each prompt.
         index: the index of each prompt in the data. Default: 0, 1, ...

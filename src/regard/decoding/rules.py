@@ -214,7 +214,10 @@ def pad_prefixes(
 
 @lru_cache(maxsize=8)
 def _forbidden_ids(forbidden: tuple[int, ...], size: int, device: torch.device) -> Tensor:
-    """Return the forbidden token ids. Cached: creating the tensor at every step would synchronise the GPU."""
+    """Return PAD, BOS and the ids in `forbidden` that are below `size`, as a sorted tensor.
+
+    Cached: creating the tensor at every decoding step would synchronise the GPU.
+    """
     return torch.tensor(sorted({PAD, BOS, *forbidden} & set(range(size))), device=device)
 
 

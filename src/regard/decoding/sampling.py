@@ -111,7 +111,12 @@ def sample_search(
     limit: LengthLimit = TRANSLATION_LIMIT,
     ends: Ends | None = None,
 ) -> SearchResult:
-    """Sample K = how.count sentences for each source of a batch, not sorted by score."""
+    """Sample K = how.count sentences for each source of a batch. They are not sorted by score.
+
+    prefixes: for each source, the tokens that its output must begin with.
+    limit: the maximum number of output tokens, used if how.rules.maximum is None.
+    ends: a function that ends hypotheses before EOS (see Ends).
+    """
     blocks = _random_numbers(how, batch.index.tolist(), batch.index.device)
     random_BLK = next(blocks)
 
@@ -125,7 +130,9 @@ def sample_search(
 
 
 def _random_numbers(how: Sample, index: Sequence[int], device: torch.device) -> Iterator[Tensor]:
-    """Yield uniform random numbers in [0, 1), (B, DRAWN, K), for DRAWN steps at a time.
+    """Yield uniform random numbers in [0, 1), (B, DRAWN, K), each time for the next DRAWN decoding steps.
+
+    index: the index of each sentence in the data.
 
     Each sentence has its own random generator, which is seeded with how.seed and the index of the sentence in
     the data. So the samples do not depend on the other sentences of the batch. The generator returns the K

@@ -102,7 +102,9 @@ Recorded = tuple[BySite[Tensor], dict[str, Tensor]]
 def _recorded_attention(
     model: Model, batch: Batch | Prompts, result: SearchResult, exists_BK: Tensor, look: str | None
 ) -> list[Recorded]:
-    """Return the attention weights and the norms of the value vectors at each site, for some hypotheses.
+    """Return a pair for each hypothesis: the attention weights and the norms of the value vectors.
+
+    Both are dicts from attention layers (sites). If `look` is None, they are empty.
 
     exists_BK: True for the hypotheses of `result` that exist; beam search can return fewer than K.
     """
@@ -130,10 +132,10 @@ def _recorded_attention(
 def _as_hypotheses(
     result: SearchResult, exists_BK: Tensor, recorded: list[Recorded]
 ) -> list[list[Hypothesis]]:
-    """Convert a search result on the CPU to Hypothesis objects.
+    """Convert a search result to Hypothesis objects: one list for each sentence, best first.
 
     exists_BK: True for the hypotheses of `result` that exist; beam search can return fewer than K.
-    recorded: the attention weights and the norms of the value vectors.
+    recorded: for each of these, the attention weights and the norms of the value vectors.
     """
     attention_and_values = iter(recorded)
     lengths, ranking = result.lengths.tolist(), result.ranking.tolist()

@@ -71,7 +71,10 @@ def build_search(
 
 
 def _length(text: str | None) -> Length:
-    """Parse a length penalty: a number such as 0.6, or a name and a number such as average:1."""
+    """Return the length penalty for the text of the option --length-penalty.
+
+    "0.6" is GNMT(0.6), "average:1" is Average(1.0), and None is GNMT().
+    """
     if text is None:
         return GNMT()
     name, colon, number = text.rpartition(":")

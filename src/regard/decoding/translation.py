@@ -77,7 +77,8 @@ class Scored:
     passages: the tokens, scores and attention. Usually one passage; several if the source was too long for
         one forward pass. Properties such as `token_scores` join the passages.
     notes: messages for the user, e.g. that the line was split or truncated.
-    aligned_at: the attention that the alignment is computed from: site, head and decoding step (see Choice).
+    aligned_at: which attention weights the alignment is computed from: the site, the head, and whether the
+        weights of the next decoding step are used (see Choice).
     units: the alignment units of source and target, "word" or "character".
     unknown, unknown_target: the source words and the target words (or characters) that are not in the
         vocabulary. They are encoded as UNK, or as bytes by a subword tokenizer.
@@ -116,12 +117,12 @@ class Scored:
 
     @property
     def pieces(self) -> tuple[str, ...]:
-        """The text of each target token, "</s>" for EOS. These are the rows of the cross-attention."""
+        """The text of each target token, "</s>" for EOS. Cross-attention has a row for each of them."""
         return self._concatenated("pieces")
 
     @property
     def source_pieces(self) -> tuple[str, ...]:
-        """The text of each source token, "</s>" for EOS. These are the columns of the cross-attention."""
+        """The text of each source token, "</s>" for EOS. Cross-attention has a column for each of them."""
         return self._concatenated("source_pieces")
 
     @property
@@ -156,9 +157,10 @@ class Scored:
 
     @property
     def alignment(self) -> Alignment | None:
-        """The alignment of words (or characters, see `units`), computed from the attention `aligned_at`.
+        """The alignment of words (or characters, see `units`).
 
-        None if this attention was not recorded, for example because the model has no attention.
+        It is computed from the attention weights that `aligned_at` selects. None if they were not recorded,
+        for example because the model has no attention.
         """
         recorded = any(sites_matching(each.attention, self.aligned_at.site) for each in self.passages)
         return self.align() if recorded or not self.passages else None
@@ -166,10 +168,12 @@ class Scored:
     def align(
         self, site: str | None = None, head: int | None = None, shifted: bool | None = None
     ) -> Alignment:
-        """Compute the alignment from other attention than `aligned_at`.
+        """Compute the alignment from other attention weights than those that `aligned_at` selects.
 
-        site, head, shifted: as in Choice. An argument that is None has the value of `aligned_at`. But if
-            `site` is set, None means the default of Choice: all heads, not shifted.
+        site: the attention layers, a role or names. None: those of `aligned_at`.
+        head: the index of the head. None: all heads if `site` is set, otherwise the head of `aligned_at`.
+        shifted: whether to use the weights of the next decoding step. None: False if `site` is set, otherwise
+            the value of `aligned_at`.
         """
         choice = self.aligned_at.instead(site, head, shifted)
         return Alignment.joined(
@@ -204,7 +208,7 @@ class Scored:
 
     @property
     def _all_notes(self) -> tuple[str, ...]:
-        """The notes in `notes`, and further notes about words that are not in the vocabulary."""
+        """Messages for the user: those in `notes`, and one each for unknown source and target words."""
         sides = zip(("source", "target"), (self.unknown, self.unknown_target), self.bytewise, strict=True)
         unknown_notes = (_unknown_note(side, words, bytewise) for side, words, bytewise in sides if words)
         return (*self.notes, *unknown_notes)
@@ -327,7 +331,10 @@ class Translation(Scored):
 
 
 def _block_diagonal(blocks: list[Tensor]) -> Tensor:
-    """Return a block-diagonal matrix (T, S), or (H, T, S), with these blocks (t, s), or (H, t, s)."""
+    """Return a matrix with `blocks` on its diagonal and 0 elsewhere.
+
+    blocks: matrices ([H,] t, s). The result has the shape ([H,] sum of all t, sum of all s).
+    """
     rows, columns = (sum(block.shape[size] for block in blocks) for size in (-2, -1))
     matrix = torch.zeros(*blocks[0].shape[:-2], rows, columns)
     row = column = 0
@@ -350,7 +357,9 @@ def _drawn_matrix(alignment: Alignment) -> Tensor:
 
 
 def _unknown_note(side: str, unknown: tuple[str, ...], bytewise: bool) -> str:
-    """Return a note that lists the first NAMED words outside the vocabulary.
+    """Return a note for the user that lists words outside the vocabulary, NAMED at most.
+
+    Example: "not in the vocabulary (source): 'aardvark'".
 
     side: "source" or "target".
     unknown: the words (or characters) outside the vocabulary.

@@ -56,8 +56,9 @@ class Translator:
         "truncate" translates only its beginning. Translation.notes says if a line was split or truncated.
     look: the attention layers (sites) whose weights are recorded: a role such as "cross", or names with * as
         wildcard. None records nothing.
-    alignment: the attention that alignments are computed from: a role or names of sites as in `look`, whose
-        weights are averaged over sites and heads, or a Choice of site, head and decoding step.
+    alignment: which attention weights alignments are computed from. A role or names of sites, as in `look`:
+        the mean over these sites and all their heads. A Choice: also selects one head, or aligns each token
+        with the weights of the next decoding step.
     unit: what alignments link: "word", "character", or "auto" (characters for character tokenizers, otherwise
         words).
 
@@ -287,9 +288,10 @@ class Translator:
     ) -> Alignment | list[Alignment]:
         """Return the word alignment of one sentence pair (two str), or of several.
 
+        sources, targets: two str, or two lists of the same length. The result is one Alignment, or a list.
         look, unit: used instead of those of the translator.
 
-        Raise ArgumentError if no cross-attention was recorded.
+        Raise ArgumentError if the model has no cross-attention that `look` records.
         """
         if both_single("align()", sources, targets):
             (only,) = self.align([str(sources)], [str(targets)], look=look, unit=unit)
@@ -303,7 +305,9 @@ class Translator:
         return [alignment for alignment in alignments if alignment is not None]
 
     def _decoder(self, call: str, look: str | Default | None, unit: str | None = None) -> LineDecoder:
-        """Return the LineDecoder for a method call.
+        """Return the LineDecoder of one call of a public method, with the settings of this call.
+
+        call: the name of the method, for error messages.
 
         look: the argument of the method. DEFAULT: use the value of the translator. None: record nothing.
         unit: the argument of the method. None: use the value of the translator.
@@ -320,7 +324,12 @@ class Translator:
         )
 
     def _checked_look(self, call: str, look: str | Default | None) -> str | None:
-        """Return the value of `look` that a method call uses. Raise ArgumentError if it matches no site."""
+        """Return `look`, the argument of a method, or the value of the translator if it is DEFAULT.
+
+        Raise ArgumentError if it matches no attention layer (site).
+
+        call: the name of the method, for the error message.
+        """
         if look is DEFAULT:
             return self.look
         if look not in (None, CROSS, self.look):
@@ -328,15 +337,18 @@ class Translator:
         return look
 
     def prepare(self, line: str) -> str:
-        """Preprocess a line before translation. Subclasses can override this; by default, nothing changes."""
+        """Return the text to translate for a line, by default the line itself. Subclasses may override it."""
         return line
 
     def _translate_lines(
         self, lines: list[str], prefixes: list[str], first: int, how: Search, decoder: LineDecoder
     ) -> list[Translation]:
-        """Translate lines.
+        """Return the Translation of each line.
 
-        first: the number of lines that were translated before these lines, if they are part of a longer text.
+        prefixes: for each line, the text that its translation must begin with, "" for none.
+        first: the number of input lines before these lines. Error messages and Sample(...) use it to number
+            the lines.
+        how: the search method.
         """
         lines = [self.prepare(line) for line in lines]
         limits = [limit for limit in (how.rules.maximum, self.model.longest_target) if limit]
@@ -355,7 +367,13 @@ class Translator:
         ]
 
     def _split_line(self, line: str, tokens: list[int], units: Units) -> tuple[list[Part], str]:
-        """Return the parts of a line that are translated separately, usually one, and a note for the user."""
+        """Return the parts of a line that are translated separately, and a note for the user, or "".
+
+        Usually, there is one part. There are more if the line is too long for the model, and none if it has
+        no tokens.
+
+        tokens: the token ids of the line.
+        """
         room = self.longest - 1
         if not tokens:
             return [], "the tokenizer finds no tokens in this line" if line.strip() else ""

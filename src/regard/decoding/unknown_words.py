@@ -56,9 +56,10 @@ class UnknownWords:
     def add_words(self, line: int, name: str, words: Sequence[str], bytewise: bool = False) -> None:
         """Add the unknown words of a line.
 
-        line: its line number, from 1.
+        line: the line number, from 1.
         name: what the words are, for example "word" or "source word".
-        bytewise: whether the tokenizer encodes them as bytes.
+        words: the unknown words.
+        bytewise: whether the tokenizer encodes unknown characters as bytes.
         """
         if words:
             key = (name, bytewise)
@@ -72,7 +73,7 @@ class UnknownWords:
             self.lines[key] = self.lines.get(key, 0) + 1
 
     def report(self) -> Iterator[str]:
-        """Yield one line of text for each side (source or target) that has unknown words."""
+        """Yield a sentence with the unknown source words, and one with the unknown target words, if any."""
         for (name, bytewise), listed in self.named.items():
             count = self.count[name, bytewise]
             which = ", ".join(f"{_shown(word)} (line {line:,})" for line, word in listed)
@@ -88,7 +89,7 @@ class UnknownWords:
             yield f"{problem}: {which}{rest}"
 
     def say(self) -> None:
-        """Write the report to standard error."""
+        """Write the sentences of report() to standard error."""
         for line in self.report():
             say(line)
 

@@ -19,7 +19,8 @@ class Block(NamedTuple):
     """The attention weights between the words of a line and its translation, or of one part of a long line.
 
     weights: (target words, source words).
-    source, target: the index in the line of the first source word and of the first target word of the part.
+    source: the index in the source line of the first source word of the part.
+    target: the index in the target line of the first target word of the part.
     """
 
     weights: Tensor
@@ -97,7 +98,7 @@ class Alignment:
 
     @property
     def matrix(self) -> Tensor:
-        """The weights (target words, source words). Weights between words of different parts are 0."""
+        """The attention weights, (target words, source words). Between words of different parts, 0."""
         rows = max((block.target + block.weights.shape[0] for block in self.blocks), default=0)
         columns = max((block.source + block.weights.shape[1] for block in self.blocks), default=0)
         matrix = torch.zeros(rows, columns)
@@ -176,9 +177,10 @@ def averaged(attention: Mapping[str, Tensor], site: str = CROSS, head: int | Non
 
 @dataclass(frozen=True)
 class Choice:
-    """Which attention weights an alignment is computed from: site, head and decoding step.
+    """Which attention weights an alignment is computed from.
 
-    site: a role, or the name of an attention layer (site) with * as wildcard. Several sites are averaged.
+    site: a role, or the name of an attention layer (site) with * as wildcard. The weights of several sites
+        are averaged.
     head: the index of a head. Default: the mean over all heads.
     shifted: align a token with the weights of the next step, in which the token is the decoder input, instead
         of the step that generates the token. In a Transformer, the next step often attends to the source word

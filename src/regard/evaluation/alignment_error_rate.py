@@ -65,7 +65,7 @@ class Links:
         )
 
     def turned(self) -> Links:
-        """Return the links with source and target swapped."""
+        """Return the links with source and target swapped: the link (1, 2) becomes (2, 1)."""
         return Links(frozenset((b, a) for a, b in self.sure), frozenset((b, a) for a, b in self.possible))
 
 

@@ -99,7 +99,7 @@ class CiderD:
         self._vectors = [[self._vector(words) for words in several] for several in listed]
 
     def __len__(self) -> int:
-        """The number of images."""
+        """Return the number of images that have references."""
         return len(self._vectors)
 
     def score(self, captions: Iterable[str]) -> Score:
@@ -114,7 +114,10 @@ class CiderD:
         return Score("CIDEr-D", sum(scores) / len(scores), signature)
 
     def image_scores(self, captions: Iterable[str]) -> list[float]:
-        """Return the CIDEr-D of the caption of each image."""
+        """Return a list with the CIDEr-D of each caption, 0 to 10.
+
+        captions: one caption for each image.
+        """
         words = checked_captions("CiderD.score()", captions, len(self))
         return [
             self._image(self._vector(each), several)

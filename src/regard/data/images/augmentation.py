@@ -44,8 +44,8 @@ class Augmentation:
     def __call__(self, images: Tensor, indices: Sequence[int] | Tensor, epoch: int) -> Tensor:
         """Return cropped and flipped images, (B, 3, size, size), or (B, 3, H, W) if `size` is None.
 
-        images: (B, 3, H, W), any dtype; the result has the same.
-        indices: (B,), the index of each training example; it selects the random crop and flip.
+        images: (B, 3, H, W), any dtype. The result has the same dtype.
+        indices: (B,), for each image, its index in the training data. The random crop and flip depend on it.
         epoch: index of the epoch, from 0.
         """
         call = "Augmentation()"

@@ -58,7 +58,7 @@ class CaptionedImages:
     captions: the captions of each image.
     splits: the split of each image, such as "train"; None if the caption file has no splits.
     places: for each image, the caption file and the line or image number in it, for error messages.
-    source: the names of the caption files.
+    source: the names of the caption files as one text, for error messages: "a.tsv, b.tsv".
     uncaptioned: names of images that were left out because they have no caption: images that the caption
         file lists without captions, and image files in the folder that it does not list.
     missing: names of images that were left out because their files do not exist.
@@ -89,11 +89,11 @@ class CaptionedImages:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The captions of all images in one sequence, the training data of a tokenizer."""
+        """All captions of all images as one tuple, for example to train a tokenizer on them."""
         return tuple(caption for several in self.captions for caption in several)
 
     def select(self, rows: Sequence[int]) -> CaptionedImages:
-        """Return only some of the images. rows: their indices, from 0."""
+        """Return a CaptionedImages with only some of the images. rows: the indices of these, from 0."""
         chosen = [int(row) for row in rows]
         return replace(
             self,
@@ -105,7 +105,7 @@ class CaptionedImages:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the image names and captions. It does not depend on the content of the images."""
+        """A SHA-256 hash of the image names and captions, as hexadecimal text. Pixels are not hashed."""
         digest = hashlib.sha256()
         for name, captions in zip(self.names, self.captions, strict=True):
             for text in (name, *captions):
@@ -172,7 +172,10 @@ def read_captions(
 
 
 class _Collected:
-    """Collects the entries of caption files (an image and some of its captions), and groups them by image."""
+    """Groups the entries of caption files by image. An entry is an image with some of its captions.
+
+    add() adds one entry; result() returns the images with all their captions.
+    """
 
     def __init__(self, empty: str):
         self.on_empty, self.empty = empty, 0
@@ -252,10 +255,13 @@ def _of_split(images: CaptionedImages, splits: tuple[str, ...]) -> CaptionedImag
 
 
 def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) -> CaptionedImages:
-    """Find images whose files are missing, and image files without a caption; leave both out.
+    """Return `images` without those whose files do not exist.
 
-    images: the images of the caption files that are to be read.
-    named: the names of all images in the caption files.
+    The result lists these in `missing`. In `uncaptioned`, it also lists the image files that are in the same
+    folders as the images, but not in the caption files.
+
+    images: the images of the requested splits, with their captions.
+    named: the names of all images in the caption files, of all splits.
     missing: "error" raises DataError if an image file is missing, "skip" leaves the image out.
     """
     if not images.folder.is_dir():

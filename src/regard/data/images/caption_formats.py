@@ -1,6 +1,6 @@
 """File formats of captions. For each format, a function yields entries: an image and some of its captions.
 
-To add a format, write such a function and add a line to FORMATS.
+To add a format, write such a function and add it to FORMATS.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class CaptionEntry(NamedTuple):
     place: the caption file and the line or image number in it, for error messages.
     image: the name of the image file, relative to the folder of images.
     captions: the captions, as written.
-    unit: what a caption is a part of in this file format, for error messages: "column", "annotation",
-        "sentence" or "caption".
-    numbers: for each caption, the number of its unit, from 1: 3 if the caption is in column 3.
+    unit: the name for the position of a caption in this file format, used in error messages: "column",
+        "annotation", "sentence" or "caption".
+    numbers: for each caption, its number in such units, from 1. For a caption in column 3, it is 3.
     split: the split that the file assigns to the image; None if the file has no splits.
     complete: True if the entry has all captions of the image; False if more entries of the image may follow.
     """

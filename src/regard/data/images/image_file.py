@@ -74,11 +74,15 @@ def read_image(path: str | os.PathLike[str], size: int | None = None) -> Tensor:
 
 
 def decode_image(content: bytes, name: str = "image", size: int | None = None) -> Tensor:
-    """Decode the bytes of an image file to an RGB tensor of shape (3, H, W), dtype uint8; see read_image().
+    """Decode the bytes of an image file to an RGB tensor of shape (3, H, W), dtype uint8.
 
     content: the bytes of the file.
     name: the name of the image, for error messages.
-    size: if given, the largest square at the centre of the image is resized to size x size pixels.
+    size: if given, the largest square at the centre of the image is resized to size x size pixels. By
+        default, the image keeps its size.
+
+    File formats, limits and conversion to RGB are those of read_image(), and so are the errors: DataError for
+    bytes that are not an image or are damaged.
 
     >>> decode_image(b"P5 1 1 255\\n\\x80", size=2).tolist()
     [[[128, 128], [128, 128]], [[128, 128], [128, 128]], [[128, 128], [128, 128]]]

@@ -20,10 +20,10 @@ NUMBER = re.compile(r"(\d{1,18})$")
 
 
 def list_images(places: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Return the image files that a list of files, folders and patterns names, without duplicates.
+    """Return the paths of the image files in `places`, without duplicates.
 
-    places: each is a file; a folder, for its image files in the order of their names, without subfolders; or
-        a pattern with * and ?, for example "photos/*.jpg".
+    places: files, folders and patterns. A folder stands for the image files in it, in the order of their
+        names, without subfolders. A pattern contains * or ?, for example "photos/*.jpg".
 
     Raise DataError for a file or folder that does not exist, and for a folder or pattern without image files.
 

@@ -28,12 +28,12 @@ THREADS = 8
 class Pixels:
     """N square images of the same size, in memory or decoded each time they are needed.
 
-    pixels[rows] is a uint8 tensor (B, 3, size, size) with the images of B indices.
+    For B indices `rows`, pixels[rows] is a uint8 tensor (B, 3, size, size) with these images.
 
     size: width and height of an image in pixels.
     array: all images, uint8, (N, 3, size, size), or None if they are not in memory.
     read: a function that decodes the image with a given index; required if `array` is None.
-    count: N, if `array` is None.
+    count: the number of images N; required if `array` is None.
 
     >>> pixels = Pixels(4, torch.zeros(9, 3, 4, 4, dtype=torch.uint8))
     >>> len(pixels), pixels[[3, 3]].shape, pixels.in_memory
@@ -65,11 +65,11 @@ class Pixels:
 
     @property
     def in_memory(self) -> bool:
-        """Whether all images are in memory."""
+        """Whether all images are in memory. If not, each is decoded when it is needed."""
         return self._array is not None
 
     def select(self, rows: Sequence[int]) -> Pixels:
-        """Return only some of the images. rows: their indices, from 0."""
+        """Return a Pixels with only some of the images. rows: the indices of these images, from 0."""
         if self._array is not None:
             return Pixels(self.size, self._array[torch.as_tensor(rows, dtype=torch.long)])
         read, chosen = self._read, list(rows)
@@ -78,14 +78,17 @@ class Pixels:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the pixels; "" if the images are not in memory."""
+        """A hash of all pixels as hexadecimal text; "" if the images are not in memory."""
         if self._array is None:
             return ""
         return hashlib.blake2b(self._array.numpy().tobytes(), digest_size=16).hexdigest()
 
 
 def memory_limit() -> int:
-    """Return the maximum number of bytes to store: MEMORY, or a quarter of this machine's memory if less."""
+    """Return how many bytes of decoded images may be kept in memory.
+
+    This is MEMORY, or a quarter of the memory of this machine if that is less.
+    """
     try:
         return min(MEMORY, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
     except (AttributeError, ValueError, OSError):  # not a POSIX system

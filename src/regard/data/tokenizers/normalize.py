@@ -59,7 +59,7 @@ class Sample(NamedTuple):
     """A random sample of lines, on which a tokenizer is trained.
 
     lines: the lines, cleaned and not empty.
-    scale: number of all lines divided by the number in the sample.
+    scale: the number of all lines divided by the number of lines in the sample.
     """
 
     lines: list[str]

@@ -71,6 +71,8 @@ Each piece is a pair: its probability, and the position at which it starts."""
 def backpointers(text: str, lattice: Lattice, alpha: float) -> Backpointers:
     """For each position of a text, compute the probability of each piece (subword) that can end there.
 
+    Entry i of the result is a list of pairs (probability, start), one for each piece text[start:i].
+
     lattice: the pieces and their log-probabilities.
     alpha: the exponent of the probabilities. The smaller it is, the more random are the segmentations.
 
@@ -213,7 +215,7 @@ class ShortWord(NamedTuple):
     """A word with few segmentations. All of them are stored, to sample one of them quickly.
 
     tokens: the token ids of each segmentation.
-    bounds: the cumulative probabilities of the segmentations, without the last, which is 1.
+    bounds: the cumulative probabilities of the segmentations, without the last one, which is always 1.
     """
 
     bounds: list[float]
@@ -243,8 +245,8 @@ class MergedWord(NamedTuple):
     """A word that is segmented by BPE with dropout.
 
     word: the word.
-    scores, dropout: the score of each piece (subword), and the probability that a merge is skipped; see
-        sample_merges().
+    scores: the score of each piece (subword) that a merge can create.
+    dropout: the probability that a merge is skipped; see sample_merges().
     tokens_of: a function that converts pieces to token ids.
     """
 

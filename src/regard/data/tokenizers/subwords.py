@@ -125,7 +125,7 @@ class Subwords(Tokenizer):
 
     @abstractmethod
     def check(self, sample: float) -> None:
-        """Raise ArgumentError if `sample` is not valid for this kind of tokenizer."""
+        """Raise ArgumentError if `sample`, an argument of encode(), is invalid for this kind of tokenizer."""
 
     def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
         if not sample:
@@ -139,16 +139,16 @@ class Subwords(Tokenizer):
         return tokens
 
     def _cache(self, sample: float) -> dict[str, Segmenter]:
-        """Return the dict of recently used words, prepared for sampling their segmentations.
+        """Return the dict from recently used words to their Segmenter, which samples segmentations.
 
-        If `sample` differs from the last call, the cache is cleared.
+        If `sample` differs from the last call, the dict is emptied, because a Segmenter depends on it.
         """
         if self._strength != sample:
             self._strength, self._young, self._old, self._characters = sample, {}, {}, 0
         return self._young
 
     def _add_to_cache(self, word: str, sample: float) -> Segmenter:
-        """Add a word to the cache and return it prepared for sampling.
+        """Add a word to the cache and return its Segmenter, which samples segmentations of the word.
 
         When the dict of recent words is full, its words become the older words, and the previous older words
         are dropped. The cache changes the speed only, not the result.
@@ -192,7 +192,7 @@ class Subwords(Tokenizer):
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The token id of each piece (subword), without special tokens and bytes, which are not sampled."""
+        """A dict from each piece (subword) to its token id, without special tokens and byte tokens."""
         get = self._processor
         return {
             get.id_to_piece(token): token
@@ -202,11 +202,11 @@ class Subwords(Tokenizer):
 
     @cached_property
     def scores(self) -> dict[str, float]:
-        """The score of each piece (subword) in `numbers`, from the sentencepiece model."""
+        """A dict from each piece (subword) in `numbers` to its score in the sentencepiece model."""
         return {piece: self._processor.get_score(token) for piece, token in self.numbers.items()}
 
     def _tokens_of_piece(self, piece: str) -> list[int]:
-        """Return the token id of a piece; if it is not in the vocabulary, the token ids of its bytes."""
+        """Return a list with the token id of a piece, or with the ids of its bytes if it is not a token."""
         number = self.numbers.get(piece)
         if number is not None:
             return [number]
@@ -247,7 +247,7 @@ class Unigram(Subwords):
 
 
 class BPE(Subwords):
-    """A tokenizer with subwords by byte-pair encoding (Sennrich et al. 2016).
+    """A tokenizer with the subwords of byte-pair encoding (Sennrich et al. 2016).
 
     Training starts from single characters, and repeatedly merges the most frequent pair of subwords.
 
@@ -269,7 +269,9 @@ class BPE(Subwords):
 
 
 def _covering(counts: Counter[str]) -> list[str]:
-    """Return the characters that become tokens (see COVERED and OFTEN): first ▁, then the most frequent.
+    """Return the characters that become tokens: ▁, which represents a space, then the most frequent first.
+
+    COVERED, OFTEN and ALPHABET decide how many.
 
     counts: how often each character occurs.
     """
@@ -294,7 +296,7 @@ def _without(lines: list[str], rare: set[str]) -> list[str]:
 
 
 def _parts(lines: list[str]) -> list[str]:
-    """Split long lines, because sentencepiece ignores lines of more than 4192 bytes."""
+    """Split lines into parts of at most PART characters: sentencepiece ignores lines of over 4192 bytes."""
     return [line[at : at + PART] for line in lines for at in range(0, len(line), PART)]
 
 
@@ -331,7 +333,13 @@ def _trained(kind: str, lines: list[str], size: int, call: str) -> bytes:
 
 
 def _processor(model: bytes, place: str) -> Any:
-    """Load a sentencepiece model. Raise DataError if it is damaged or its special tokens have other ids."""
+    """Load a sentencepiece model.
+
+    Raise DataError if it is damaged, or if the ids of its special tokens are not PAD, UNK, BOS and EOS.
+
+    model: the content of the model file.
+    place: the name of the file, for error messages.
+    """
     hint = "the file is damaged, or not a sentencepiece model: restore it, or train the tokenizer again"
     processor = sentencepiece.SentencePieceProcessor()
     try:
@@ -361,5 +369,8 @@ def _kind(processor: Any) -> str:
 
 
 def _cores() -> int:
-    """Return the number of CPU cores that this process may use; sentencepiece would use all by default."""
+    """Return the number of CPU cores that this process may use.
+
+    By default, sentencepiece would start a thread for each core of the machine.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

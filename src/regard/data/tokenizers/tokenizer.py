@@ -27,7 +27,7 @@ class Tokenizer(ABC):
     kind: the name of the kind of tokenizer, for example "unigram".
     size: the vocabulary size, including the four special tokens.
     fingerprint: a hash of the vocabulary. Two tokenizers with the same fingerprint encode in the same way.
-    unit: "word" or "character": what word alignments link, and what pictures of attention show.
+    unit: "word" or "character": the parts of a text that alignments link and that pictures of attention show.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("word", ["to be or not to be"])
@@ -109,14 +109,14 @@ class Tokenizer(ABC):
     def units(self, tokens: Sequence[int]) -> list[int]:
         """Return, for each token, the index of its word or character (see `unit`) in the text.
 
-        The index is -1 for special tokens, which belong to none.
+        The index of PAD, BOS and EOS is -1.
         """
         return self.words(tokens)
 
     def unknown(self, line: str) -> tuple[str, ...]:
-        """Return the words or characters of a line that the vocabulary does not cover, in order.
+        """Return the words or characters of a line that are not in the vocabulary, in the order of the line.
 
-        For subwords, these are the words with a character that is encoded as bytes.
+        For a subword tokenizer, these are the words with a character that is encoded as bytes.
         """
         return ()
 
