@@ -99,6 +99,7 @@ def _forecast(task: RunTask, plan: Plan | None) -> int | None:
     Return None for a resumed run, or if the plan does not say how many epochs the run will take.
 
     plan: the result of RunTask.plan(); None for a resumed run.
+    """
     if plan is None or plan.epochs is None:
         return None
     return round(plan.epochs * task.len_epoch(0) / task.settings.training.accumulation_steps)

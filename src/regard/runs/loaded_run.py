@@ -42,7 +42,7 @@ class LoadedRun:
         return self
 
     def shown(self) -> dict[str, object]:
-        """Return what __repr__() shows after the folder, as a dict such as {"step": 500, "model": "lstm"}.
+        """Return what __repr__() shows after the folder, as a dict such as {"step": 500, "model": "luong"}.
 
         A subclass may add entries.
         """

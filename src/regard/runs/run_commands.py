@@ -93,8 +93,8 @@ class ValidationReport:
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dict for JSON.
 
-        "scores" has the scores, and "better" says for each metric whether "higher" or "lower" is better. "best"
-        is the metric that selects the best checkpoint. "data" and "run" say what was evaluated.
+        "scores" has the scores, and "better" says for each metric whether "higher" or "lower" is better.
+        "best" is the metric that selects the best checkpoint. "data" and "run" say what was evaluated.
         """
         return {
             "data": "the validation data of the run",

@@ -73,7 +73,7 @@ def evaluate_seeds(
 ) -> SeedsReport:
     """Evaluate each seed of a run folder with the same options; see RunTask.evaluate_run().
 
-    Seeds whose training has failed before the first checkpoint are left out.
+    Seeds without a run folder are left out: their training has not started yet.
     """
     for name in FILES:
         if options.get(name) is not None:
