@@ -10,7 +10,7 @@ from tests.reliability import test_generated_calls, test_interrupts, test_mutati
 from tests.training import test_resume
 
 COUNTS = {
-    "tests/reliability/test_generated_calls.py": test_generated_calls.COUNT,
+    "tests/reliability/test_generated_calls.py": test_generated_calls.COUNT * test_generated_calls.PARTS,
     "tests/training/test_resume.py": len(test_resume.PROCESSES) * test_resume.PARTS * test_resume.KILLS,
     "tests/reliability/test_write_failures.py": len(test_write_failures.COMMANDS)
     * test_write_failures.PER_COMMAND

@@ -157,10 +157,9 @@ def view(
 ) -> None:
     """Show the attention of a run for one text, in the terminal or in a file.
 
-    Translation: the attention of the translation to the words of the text. Language models: self-attention of
-    each token to the tokens before it. Classification: the words, shaded by their attention weights, and a
-    table of how much the probability changes if each word is hidden. Captioning: the image. Answering: hops.
-    Algorithms: the tape.
+    Translation: the attention to the words of the text. Language models: self-attention of each token to the
+    tokens before it. Classification: the words, shaded by their weights, and the effect of hiding each word.
+    Captioning: the image. Answering: the sentences of the story in every hop. Algorithms: the tape.
 
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.

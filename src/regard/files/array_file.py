@@ -50,9 +50,10 @@ def save_arrays(
 def load_arrays(path: str | Path, kind: str, writer: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Read the metadata and the arrays that save_arrays() wrote.
 
-    kind: the kind of file that was passed to save_arrays(). Raises DataError if the file has another kind, or
-        is damaged.
-    writer: name of the function that writes files of this kind, for the hint of the error.
+    Raise DataError if the file is damaged, or if it is not of the given kind.
+
+    kind: the `kind` that was passed to save_arrays().
+    writer: name of the function that writes files of this kind. The hint of the DataError names it.
     """
     try:
         content = read_limited(path, "seen", named=True)

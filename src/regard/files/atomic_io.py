@@ -65,11 +65,11 @@ class Written(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """The parts of a temporary file name.
+    """What the name of a temporary file says about it; the result of leftover().
 
-    name: the final file name.
-    kind: "part" if the temporary file has the new content, "earlier" if it has the old content, which is kept
-        while the file is replaced.
+    name: the name of the file that is being written or replaced.
+    kind: "part" if the temporary file has the new content of that file. "earlier" if it has the old content,
+        which is kept while the file is replaced.
     """
 
     name: str
@@ -77,7 +77,9 @@ class Leftover(NamedTuple):
 
 
 def write(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
-    """Write a new file, flush it to the disk, and return its size and hash.
+    """Write blocks of bytes to a new file, flush it to the disk, and return its size and hash.
+
+    Raise FileExistsError if there is a file at `path` already.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -171,7 +173,7 @@ def naming_file(path: str | Path) -> Iterator[None]:
 
 
 def write_all(handle: int, content: bytes) -> None:
-    """Write the content completely. One call of os.write() may write only a part of it."""
+    """Write all of `content` to an open file descriptor. One os.write() may write only a part of it."""
     left = memoryview(content)
     while left:
         left = left[os.write(handle, left) :]
@@ -188,9 +190,10 @@ def flush_folder(folder: Path) -> None:
 
 
 def beside(path: Path, kind: str) -> Path:
-    """Return a new temporary path in the folder of `path`.
+    """Return the path of a temporary file for the file at `path`, in the same folder. No file is created.
 
-    kind: "part" for the new content of the file, "earlier" for its old content; see Leftover.
+    kind: "part" if the temporary file is for the new content of the file, "earlier" if it is for the old
+        content. leftover() returns it.
     """
     name = path.name
     if len(os.fsencode(name)) > LONGEST_NAME:
@@ -218,12 +221,13 @@ def remove(path: Path) -> None:
 
 
 def failed(call: str, problem: str, error: OSError, size: int = 0, kept: str = "") -> DataError:
-    """Return a DataError for a failed write.
+    """Return a DataError for a failed write, with a message "call: problem: reason" and a hint.
 
-    call: what the message begins with, such as the path.
+    call: the beginning of the message, such as the path of the file.
     problem: what failed.
-    error: the error of the operating system. It determines the reason and the hint.
-    size: the number of bytes to write. If the disk is full, the hint says that they must be freed.
+    error: the error of the operating system. Its text is the reason, and its number selects the hint.
+    size: the number of bytes that should have been written. If the disk is full, the hint says to free as
+        many bytes; 0 to leave this out.
     kept: text that is appended to the hint.
 
     >>> print(failed("runs/x", "no checkpoint of step 7", OSError(28, "No space left on device"), 25_000_000))

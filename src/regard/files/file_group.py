@@ -16,7 +16,7 @@ __all__ = ["check_free", "written_together"]
 
 
 def check_free(paths: Sequence[Path], overwrite: bool) -> None:
-    """Raise DataError if one of the files already exists and `overwrite` is false."""
+    """Raise DataError if there is already a file or folder at one of `paths`, unless `overwrite` is true."""
     existing = [shown(path) for path in paths if os.path.lexists(path)]
     if existing and not overwrite:
         hint = "use --overwrite to replace it, or --output to choose another folder"
@@ -25,9 +25,10 @@ def check_free(paths: Sequence[Path], overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def written_together(paths: Sequence[Path]) -> Iterator[list[TextIO]]:
-    """Open one temporary file for each path. At the end of the `with` block, rename all of them to `paths`.
+    """Write several text files together: either all of them are written, or none.
 
-    After an error, the files at `paths` have not changed.
+    The `with` block gets one open temporary file for each path. At the end of the block, they are renamed to
+    `paths`. If the block raises an error, or a rename fails, the files at `paths` have their old content.
     """
     parts = [beside(path, "part") for path in paths]
     try:
@@ -51,7 +52,7 @@ def written_together(paths: Sequence[Path]) -> Iterator[list[TextIO]]:
 
 
 class _Part(io.FileIO):
-    """A temporary file. Its error messages name the final path, which the user knows."""
+    """A temporary file that will be renamed to `path`. Errors while writing name `path`, which users know."""
 
     def __init__(self, part: Path, path: Path):
         super().__init__(part, "w")

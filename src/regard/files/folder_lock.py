@@ -73,7 +73,7 @@ class FolderLock:
             os.close(before)
 
     def release(self) -> None:
-        """Release the lock. The lock file is kept, but emptied: it named the process that held the lock."""
+        """Release the lock. The lock file remains, but without the process id that _acquire() wrote to it."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, 0)
@@ -83,7 +83,10 @@ class FolderLock:
         self._file = self._folder = None
 
     def _acquire(self) -> int:
-        """Open and lock the lock file and write the process id into it. Return its file descriptor."""
+        """Open and lock the lock file and write the id of this process to it. Return its file descriptor.
+
+        Raise DataError if another process holds the lock.
+        """
         path = self.folder / NAME
         for _ in range(ATTEMPTS):
             try:
@@ -110,7 +113,10 @@ class FolderLock:
         raise DataError(message(str(path), "another process keeps replacing this lock file"))
 
     def _is_in_place(self, handle: int) -> bool:
-        """Return whether the open file is still the lock file of the folder."""
+        """Return whether the file with this descriptor is still the lock file in the run folder.
+
+        It is not if the lock file was deleted, or replaced by another file.
+        """
         try:
             return os.path.samestat(os.fstat(handle), os.lstat(self.folder / NAME))
         except FileNotFoundError:
@@ -126,7 +132,7 @@ class FolderLock:
         return FolderMoved(message(str(self.folder), problem, hint=hint), place)
 
     def _new_place(self) -> Path | None:
-        """Return the current path of a moved folder, or None if the system cannot report it."""
+        """Return the current path of the locked folder, or None if the system cannot report it."""
         try:
             if sys.platform == "darwin":
                 import fcntl
@@ -142,7 +148,7 @@ class FolderLock:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[FolderLock]:
-    """Lock a folder for the time of the `with` block. Raise DataError if another process holds the lock.
+    """Lock a run folder during the `with` block. Raise DataError if the folder is locked already.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place, locked(Path(place)):

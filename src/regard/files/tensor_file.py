@@ -53,7 +53,9 @@ class TensorInfo(NamedTuple):
 
 
 def check_tensors(call: str, tensors: Mapping[str, Tensor]) -> None:
-    """Raise ArgumentError if a tensor cannot be written to a tensor file.
+    """Raise ArgumentError if one of the tensors cannot be written to a tensor file.
+
+    The file stores only dense tensors of the dtypes in DTYPES, each with a str as its name.
 
     call: the name of the calling function, for the error message.
     """

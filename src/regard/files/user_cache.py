@@ -9,7 +9,7 @@ __all__ = ["cache_folder"]
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: the environment variable REGARD_CACHE, or regard/ in the user's cache."""
+    """Return the cache folder: $REGARD_CACHE, or else $XDG_CACHE_HOME/regard, or else ~/.cache/regard."""
     override = os.environ.get("REGARD_CACHE")
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(override) if override else default / "regard"

@@ -40,14 +40,15 @@ class CommandOption:
 
     @property
     def parameter(self) -> str:
-        """The key of the value in the `options` of RunTask.evaluate_run() and RunTask.view_run()."""
+        """The name of this option in the dict `options` that RunTask.evaluate_run() and view_run() get."""
         return self.name.split("/")[0].lstrip("-").replace("-", "_")
 
 
 def option_parameters(options: Sequence[CommandOption | str]) -> tuple[str, ...]:
-    """Return the key of each option (see CommandOption.parameter).
+    """Return the names of options in the dict that RunTask.evaluate_run() and RunTask.view_run() get.
 
-    An option that other commands have too is passed as a str, which is already its key.
+    options: each is a CommandOption, or a str for an option that other commands have too. The name is
+        CommandOption.parameter, or the str itself.
 
     >>> option_parameters([CommandOption("--test-file", "Text file.", "FILE"), "beam_size"])
     ('test_file', 'beam_size')

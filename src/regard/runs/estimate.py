@@ -28,15 +28,16 @@ LINES = 10_000
 class Estimate:
     """The settings, data, size, memory and duration of a planned run.
 
-    notes: messages about the data, then a sentence about the settings that the task chose.
+    settings: all settings of the run, including those that RunTask.plan() chose.
+    notes: messages about the data, then a sentence about the settings that RunTask.plan() chose.
     parameters: number of model parameters.
     sizes: the sizes that the model depends on, such as the vocabulary sizes, as text.
     epoch: number of batches per epoch.
-    steps: number of steps of the run. For a budget in minutes, this is an estimate, or None if the run is
-        resumed.
+    steps: number of training steps of the run. If the length of the run is set in minutes, this is an
+        estimate; it is None for such a run if it is resumed.
     memory: bytes that training on the largest batch needs, for weights, gradients, optimizer state and
         activations.
-    seconds: duration of the run; None if the run is resumed.
+    seconds: estimated duration of the run; None if the run is resumed.
     """
 
     settings: Any
@@ -58,9 +59,10 @@ def estimate(
     change: bool = False,
     machine: Machine | None = None,
 ) -> Estimate:
-    """Read the data, train small tokenizers, measure the speed and plan the run; nothing is written.
+    """Estimate the size, memory and duration of a run without training it. Nothing is written to `folder`.
 
-    It has the arguments of train_run(), and raises the same errors.
+    To do so, read the data, train tokenizers on a part of them, and measure the speed of training steps. The
+    arguments are those of train_run(), and the same errors are raised.
     """
     machine, folder = machine or Machine(), Path(folder)
     device = choose_device(machine.device)
@@ -92,14 +94,19 @@ def estimate(
 
 
 def _forecast(task: RunTask, plan: Plan | None) -> int | None:
-    """Return how many steps a run with a budget in minutes will take; None for a resumed run."""
+    """Return how many training steps a run will take whose length is set in minutes.
+
+    Return None for a resumed run, or if the plan does not say how many epochs the run will take.
+
+    plan: the result of RunTask.plan(); None for a resumed run.
+    """
     if plan is None or plan.epochs is None:
         return None
     return round(plan.epochs * task.len_epoch(0) / task.settings.training.accumulation_steps)
 
 
 def _activation_bytes(task: RunTask) -> int:
-    """Return how many bytes of activations the forward pass of the largest batch saves for backward."""
+    """Return how many bytes of activations autograd saves in the forward pass of the largest batch."""
     sizes: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class LoadedRun:
     notes: tuple[str, ...] = ()
 
     def from_run(self, run: StoredRun) -> Self:
-        """Set folder, settings, checkpoint and notes from a run, and return this object."""
+        """Copy folder, settings, checkpoint and notes of `run` to this object, and return this object."""
         self.folder, self.settings, self.checkpoint, self.notes = (
             run.folder,
             run.settings,
@@ -42,7 +42,10 @@ class LoadedRun:
         return self
 
     def shown(self) -> dict[str, object]:
-        """Return the names and values that __repr__() shows after the folder; a subclass may add more."""
+        """Return what __repr__() shows after the folder, as a dict such as {"step": 500, "model": "luong"}.
+
+        A subclass may add entries.
+        """
         return {"step": self.checkpoint.step, "model": self.settings.model.name}
 
     def __repr__(self) -> str:
@@ -51,6 +54,6 @@ class LoadedRun:
 
 
 def with_weights(model: Module, run: StoredRun, device: str) -> Module:
-    """Load the weights of a run into the model; return the model on the device, in eval mode."""
+    """Load the weights of a run into `model`, move it to the device, set it to eval mode, and return it."""
     model.load_state_dict(run.checkpoint.model_weights())
     return model.to(torch.device(choose_device(device))).eval()

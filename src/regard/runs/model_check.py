@@ -38,8 +38,9 @@ def outline(
     """Build the model of a run on the meta device: its tensors have names and shapes, but use no memory.
 
     sizes: the result of RunTask.sizes(), such as vocabulary sizes.
-    weights: the tensors of a checkpoint. DataError is raised before the model is built if an option is too
-        large for these weights, because building a billion layers would take long on any device.
+    weights: the tensors of a checkpoint of the run; None to check only against fixed limits. If a number in
+        `settings` is too large for these weights, DataError is raised before the model is built, because
+        building a billion layers takes long even on the meta device.
     """
     layers, most = MOST_LAYERS, MOST
     if weights is not None:
@@ -62,10 +63,10 @@ def outline(
 def check_weights(
     task: type[RunTask], checkpoint: Checkpoint, settings: ModelSettings, sizes: tuple[int, ...]
 ) -> None:
-    """Raise DataError if the weights of a checkpoint do not fit the model of its run.
+    """Raise DataError if the weights of a checkpoint do not fit the model that `settings` describe.
 
-    The weights of an estimator are accepted, because training adds an estimator to the model (see
-    sampled_loss.add_estimator()).
+    Names and shapes must agree. The checkpoint may also have the weights of an estimator, which training adds
+    to the model (see sampled_loss.add_estimator()).
     """
     weights, folder = checkpoint.shapes("weights"), checkpoint.path.parent
     expected = outline(task, settings, sizes, folder, weights).state_dict()

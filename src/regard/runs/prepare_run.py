@@ -80,7 +80,10 @@ def check_run(
     resume: bool,
     change: bool,
 ) -> ResolvedSettings:
-    """Check the folder, the settings and the data of a run. The arguments are those of train_run()."""
+    """Check the folder, the settings and the data of a run; raise if it cannot be started or resumed.
+
+    The arguments are those of train_run().
+    """
     exists = processes.share(_check_folder(task, folder, resume, settings) if processes.first else None)
     run = resolve_settings(task, settings, folder if exists else None, change=change)
     if exists and not change:
@@ -114,9 +117,9 @@ def _check_folder(task: type[RunTask], folder: Path, resume: bool, settings: Map
 
 
 def _averaged(folder: Path) -> str:
-    """Describe which checkpoints were averaged, if the run was written by `regard average`.
+    """Return what a run of `regard average` is the mean of, such as "the mean of steps 100, 200 of korean".
 
-    Return "" for other runs, or if the checkpoint cannot be read.
+    Return "" for a run that was trained, or if no checkpoint can be read.
     """
     try:
         states = ((each.state, str(each.path / STATE)) for each in Checkpoints(folder).all())
@@ -127,9 +130,10 @@ def _averaged(folder: Path) -> str:
 
 
 def _others(task: type[RunTask], folder: Path) -> list[str]:
-    """Return the names of the files in a folder that are not from a training run.
+    """Return the names of the files in a folder that `regard train` did not write.
 
-    A training run that was killed before its first step leaves files such as tokenizers; these are left out.
+    Files that it writes before the first training step, such as tokenizers, are left out: they remain if a
+    run is killed at this point. Hidden files are left out too.
     """
     ours = (*task.files, DATA, MANIFEST, "cache")
     names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
@@ -137,7 +141,10 @@ def _others(task: type[RunTask], folder: Path) -> list[str]:
 
 
 def prepare_corpus(task: type[RunTask], run: ResolvedSettings, folder: Path, processes: Processes) -> Any:
-    """Encode the data in the first process. The other processes wait, then load them from the cache."""
+    """Encode the data of a run and return the corpus, the result of RunTask.encode_data().
+
+    The first process encodes the data. The others wait for it, then load the encoded data from the cache.
+    """
     corpus, settings = None, run.settings
     if processes.first:
         for name in task.files if run.is_new else ():
@@ -160,10 +167,13 @@ def copy_files(task: type[RunTask], source: Path, target: Path) -> None:
 
 
 def set_threads(machine: Machine, folder: Path, device: str, processes: Processes) -> None:
-    """Set the number of CPU threads: as requested, or as in the resumed run, or the fastest number.
+    """Set the number of CPU threads that PyTorch uses for a run.
 
-    A resumed run keeps its number of threads, because another number would change the order of summation, and
-    so the rounding of the results.
+    - If machine.threads is set, it is used.
+    - Otherwise, a resumed run on the CPU keeps its number of threads: another number would change the order
+      of summation, and so the rounding of the results.
+    - A new run on the CPU gets the fastest number, which is measured. It is not measured if there are several
+      processes, or if the environment variable OMP_NUM_THREADS is set.
     """
     if machine.threads is not None:
         torch.set_num_threads(machine.threads)
@@ -204,6 +214,6 @@ def complete(
 
 
 def build_from(task: type[RunTask], settings: Any, corpus: Any) -> nn.Module:
-    """Build the model that the settings describe, initialised with their seed."""
+    """Build the model that the settings describe; settings.seed determines its initial weights."""
     torch.manual_seed(settings.seed)
     return task.build_model(settings.model, task.sizes(corpus))

@@ -28,7 +28,10 @@ BASELINE = ("training.estimator.baseline.name", "training.estimator.baseline.hid
 class ResolvedSettings:
     """The checked settings of a run, and its data.
 
-    incomplete: the settings of a new run, which RunTask.plan() will complete; None for a resumed run.
+    settings: all settings, with default values for those that are not set.
+    data: the result of RunTask.read_data().
+    incomplete: for a new run, only the settings that are set so far; RunTask.plan() chooses some of the
+        others. None for a resumed run.
     notes: messages for the log about the settings that were chosen to suit the data.
     """
 
@@ -48,7 +51,7 @@ def resolve_settings(
 ) -> ResolvedSettings:
     """Check the settings of a run and read its data.
 
-    settings: nested as in config.toml.
+    settings: the settings that the user gave, as nested dicts like the sections of config.toml.
     resumed: the folder of the run to resume; None for a new run.
     change: whether the settings and data may differ from those that the resumed run was started with.
     """
@@ -97,14 +100,20 @@ def _resolve_resumed(
 
 
 def _checked_config(task: type[RunTask], folder: Path) -> dict[str, Any]:
-    """Read config.toml of a run and return its settings as nested values; raise if they are not valid."""
+    """Read config.toml of a run and return its settings as nested dicts; raise if they are not valid."""
     config = config_of(folder)
     build(task.settings_type, config, str(folder / "config.toml"))
     return config
 
 
 def _check_text(value: Any, name: str = "") -> None:
-    """Raise ArgumentError if a text, such as a file name, is not UTF-8: config.toml cannot store it."""
+    """Raise ArgumentError if a setting is a str that UTF-8 cannot encode: config.toml cannot store it.
+
+    This happens for names of files that are not valid UTF-8.
+
+    value: the settings as nested dicts, or one of their values.
+    name: the name of the setting, such as "data.source", for the error message.
+    """
     if isinstance(value, Mapping):
         for key, inner in value.items():
             _check_text(inner, f"{name}.{key}" if name else str(key))
@@ -122,7 +131,7 @@ def _check_text(value: Any, name: str = "") -> None:
 def _check_data_files(task: type[RunTask], folder: Path, settings: Mapping[str, Any]) -> None:
     """Raise DataError if a data file of a resumed run does not exist.
 
-    The hint is the command that resumes the run if the files have moved.
+    The hint of the error is the command that resumes the run with other paths, if the files were moved.
     """
     data = settings["data"]
     for name in task.paths:
@@ -152,9 +161,13 @@ def _absolute(task: type[RunTask], settings: Mapping[str, Any]) -> dict[str, Any
 def _with_model_of(
     task: type[RunTask], other: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the settings with the model and vocabulary settings of the run of --init-from.
+    """Complete the settings of a new run with those that must equal the settings of the run of --init-from.
 
-    other: the settings of that run. Raise ArgumentError if `settings` has different values for them.
+    These are the section [model] and the settings of [data] that RunTask.fixed_data() names. Raise
+    ArgumentError if `settings` has another value for one of them.
+
+    other: the settings of the run of --init-from.
+    settings: the settings of the new run.
     """
     names = task.fixed_data()
     fixed = {"model": other.get("model", {}), "data": {name: other["data"].get(name) for name in names}}

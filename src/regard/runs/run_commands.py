@@ -41,7 +41,7 @@ class ChosenRun:
     """A run folder, with the checkpoint and the device that the user chose.
 
     folder: the run folder.
-    checkpoint: "best", "latest", or the number of a step.
+    checkpoint: "best", "latest", or the number of a training step, such as "500".
     device: "cpu", "cuda" (or "gpu"), "mps", or "auto" for the fastest available.
     """
 
@@ -53,7 +53,7 @@ class ChosenRun:
         """Load the trained model like regard.load(), and print which damaged checkpoints were skipped.
 
         task: the task class.
-        options: further arguments of the returned object, such as search.
+        options: the options of regard.load() for this task, such as search.
         """
         task.check_load_options(options)
         loaded = task.load(open_stored(task, self.folder, self.checkpoint), self.device, **options)
@@ -63,10 +63,10 @@ class ChosenRun:
 
 
 class Report(Protocol):
-    """The result of RunTask.evaluate_run(), which rich can print and JSON can store."""
+    """The scores of an evaluation, as RunTask.evaluate_run() returns them; print it with rich."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the numbers as a dict for JSON."""
+        """Return the scores of the evaluation as a dict that can be written as JSON."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]: ...
 
@@ -76,7 +76,7 @@ class ValidationReport:
     """The scores of a run on its validation data, as Task.evaluate() computes them.
 
     folder: the run folder.
-    step: the step of the checkpoint.
+    step: the training step of the evaluated checkpoint.
     scores: metric -> score.
     metrics: metric -> "higher" or "lower", whichever is better.
     best: the metric that selects the best checkpoint.
@@ -91,7 +91,11 @@ class ValidationReport:
     shown: Sequence[RenderableType] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scores, and whether higher or lower is better for each, as a dict for JSON."""
+        """Return the report as a dict for JSON.
+
+        "scores" has the scores, and "better" says for each metric whether "higher" or "lower" is better.
+        "best" is the metric that selects the best checkpoint. "data" and "run" say what was evaluated.
+        """
         return {
             "data": "the validation data of the run",
             "run": {"folder": self.folder, "step": self.step},
@@ -116,7 +120,7 @@ class ValidationReport:
 
 
 def evaluate_validation(task: type[RunTask], run: ChosenRun) -> ValidationReport:
-    """Evaluate a run on its validation data with Task.evaluate(), as in training."""
+    """Compute the scores of a trained run on its validation data, in the same way as during training."""
     stored = open_stored(task, run.folder, run.checkpoint)
     for note in stored.notes:
         say(note)
@@ -168,7 +172,7 @@ class ViewOptions:
     by_values: bool = False
 
     def prepared(self, seen: Seen) -> Seen:
-        """Return the attention to draw: for words or subwords, with or without special tokens."""
+        """Apply the options by_values, subwords and specials to recorded attention, and return the result."""
         if self.by_values and not any(site.values is not None for site in seen.sites):
             problem = "the norms of the value vectors were not recorded for this input"
             raise ArgumentError(message("--by-values", problem, hint="leave --by-values out"))
@@ -181,18 +185,19 @@ class ViewOptions:
 class RunView:
     """The attention of a run for one input, ready to be drawn: the result of RunTask.view_run().
 
-    seen: the recorded attention of all sites. A file (.html, .seen) contains all of it, a picture a part.
+    seen: the recorded attention of all sites (attention layers). write_page() writes all of it to a file,
+        picture() draws the part that its options select.
     """
 
     seen: Seen
     default_view: ClassVar[str] = "matrix"
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw the view that the options select, or the default view."""
+        """Draw the attention with the view options.view, or with default_view if options.view is None."""
         options = replace(options, view=options.view or self.default_view)
         drawn = options.prepared(self.seen)
         return picture(drawn, str(options.view), site=options.site, head=options.head, word=options.word)
 
     def write_page(self, path: Path) -> None:
-        """Write an HTML page with every view."""
+        """Write an HTML page that shows the recorded attention in every view."""
         explore(self.seen, path)

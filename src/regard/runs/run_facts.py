@@ -28,10 +28,10 @@ __all__ = ["Kept", "RunFacts", "facts_of"]
 class Kept:
     """Facts about one checkpoint in a run folder, which `regard show` prints.
 
-    step: the training step at which it was saved.
+    step: the training step at which the checkpoint was saved.
     size: size of its files in bytes.
-    marks: contains "best" for the best checkpoint, and "latest" for the latest.
-    damage: what is damaged, or "".
+    marks: contains "best" for the best checkpoint of the run, and "latest" for the latest one.
+    damage: what is damaged in the checkpoint; "" if it is intact.
     """
 
     step: int
@@ -48,8 +48,8 @@ class RunFacts:
     vocabulary: the sizes that the model depends on, such as the source and target vocabulary sizes.
     changed: settings that differ from the default.
     losses: training losses, as (step, loss).
-    evaluations: the scores of each evaluation.
-    notes: what could not be read, and why.
+    evaluations: the training step and the scores of each evaluation, such as {"step": 500, "loss": 3.1}.
+    notes: which files of the run folder could not be read, and why.
     damaged: whether the run cannot be loaded.
     best_metric: the score that selects the best checkpoint.
     lower: whether lower values of best_metric are better.
@@ -82,7 +82,10 @@ class RunFacts:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The evaluation with the best score; among equal scores, the evaluation with the lowest loss."""
+        """The element of `evaluations` with the best value of best_metric; None if there is none.
+
+        Among evaluations with the same value, the one with the lowest loss.
+        """
         scored = [each for each in self.evaluations if math.isfinite(each.get(self.best_metric, math.nan))]
         sign = -1 if self.lower else 1
         return max(
@@ -93,19 +96,22 @@ class RunFacts:
 
     @property
     def sizes(self) -> str:
-        """The vocabulary sizes as text."""
+        """The sizes in `vocabulary` with their names, as text such as "8,000 source, 8,000 target"."""
         named = zip(self.vocabulary or (), self.size_names, strict=False)
         return ", ".join(f"{size:,} {name}" for size, name in named)
 
     @property
     def status(self) -> str:
-        """The state of training: why it ended, or that it is not finished."""
+        """Why training has ended, such as "completed all steps"; "not finished" if it has not ended.
+
+        Before the first checkpoint, it is "started, no checkpoint yet".
+        """
         if self.progress is None:
             return "started, no checkpoint yet"
         return self.progress.ended or "not finished"
 
     def written(self) -> dict[str, Any]:
-        """Return the facts as a dict for JSON."""
+        """Return the facts about the run as a dict that can be written as JSON."""
         facts = asdict(self) | {"folder": str(self.folder), "best": self.best, "standing": self.status}
         for name in ("damaged", "lower", "size_names", "next_command", "counted", "usual_metric"):
             del facts[name]
@@ -114,7 +120,7 @@ class RunFacts:
 
 
 def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
-    """Read the facts about a run; raise DataError if the folder is not a run folder. Nothing is written."""
+    """Read the settings, log and checkpoints of a run. Raise DataError if `folder` is not a run folder."""
     config = config_of(folder)
     settings = build(task.settings_type, config, str(folder / "config.toml"))
     notes: list[str] = []
@@ -156,7 +162,10 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
 def _size(
     task: type[RunTask], folder: Path, settings: RunSettings, notes: list[str]
 ) -> tuple[int | None, tuple[int, ...] | None]:
-    """Return the number of parameters and the vocabulary sizes; None for both, and a note, on errors."""
+    """Return the number of model parameters, and the sizes that the model depends on (RunTask.sizes()).
+
+    If they cannot be determined, append the reason to `notes` and return (None, None).
+    """
     try:
         sizes = task.stored_sizes(folder, settings)
         model = outline(task, settings.model, sizes, folder)
@@ -167,9 +176,13 @@ def _size(
 
 
 def _state(folder: Path, kept: list[Kept], notes: list[str]) -> tuple[Progress | None, Averaged | None]:
-    """Read the newest checkpoint with intact weights.
+    """Read state.json of the newest checkpoint with intact weights.
 
-    Return its progress, and which checkpoints it is the average of (None if it is no average).
+    Return its progress, and which checkpoints it is the average of (None if it was trained). If there is no
+    such checkpoint, or state.json is damaged, both are None.
+
+    kept: the facts about all checkpoints.
+    notes: a message about a damaged state.json is appended to it.
     """
     intact = {each.step for each in kept if not each.damage}
     checkpoints = Checkpoints(folder).all()
@@ -192,7 +205,11 @@ def _fingerprints(folder: Path, notes: list[str]) -> dict[str, str]:
 
 
 def _records(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the records of log.jsonl. A note counts invalid lines, such as an incomplete last line."""
+    """Yield the JSON object of each line of log.jsonl. Invalid lines are skipped.
+
+    notes: messages are appended to it: how many lines were invalid (such as an incomplete last line), and
+        whether the file cannot be read or is too large.
+    """
     invalid, read = 0, 0
     try:
         with open(path, "rb", opener=open_regular) as file:
@@ -225,7 +242,10 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 def _logged(path: Path, notes: list[str]) -> tuple[list[tuple[int, float]], list[dict[str, Any]]]:
-    """Return the training losses and the evaluations in a log; other records are skipped."""
+    """Read log.jsonl and return RunFacts.losses and RunFacts.evaluations.
+
+    notes: messages about a file that is damaged or cannot be read are appended to it.
+    """
     losses, evaluations = [], []
     for each in _records(path, notes):
         loss = _number(each.get("loss"))
@@ -237,13 +257,13 @@ def _logged(path: Path, notes: list[str]) -> tuple[list[tuple[int, float]], list
 
 
 def _scores(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers in the record of an evaluation: its step and its scores."""
+    """Return the training step and the scores in the log.jsonl record of an evaluation."""
     scores = {name: _number(value) for name, value in record.items() if name not in ("kind", "time", "best")}
     return {name: value for name, value in scores.items() if value is not None}
 
 
 def _number(value: object) -> float | None:
-    """Convert a JSON value, or a string such as "NaN", to a float; return None for other values."""
+    """Return the number in a JSON value: a number, or text such as "NaN". None for other values."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -254,7 +274,7 @@ def _number(value: object) -> float | None:
 
 
 def _kept(folder: Path) -> Iterator[Kept]:
-    """Yield the facts about every checkpoint. All its files are read, to detect damage."""
+    """Yield the facts about each checkpoint of a run. Its files are read completely, to detect damage."""
     pointed = {name: _pointed(folder / name) for name in ("best", "latest")}
     for each in Checkpoints(folder).all():
         marks = tuple(name for name, target in pointed.items() if target == each.path.name)
@@ -295,7 +315,11 @@ def _shown_data(data: Section, always: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _changed(section: Section, skipped: tuple[str, ...] = (), above: str = "") -> dict[str, Any]:
-    """Return the settings that differ from their default: name in config.toml -> value."""
+    """Return the settings that differ from their default, as a dict such as {"training.ema": 0.999}.
+
+    skipped: names of settings to leave out.
+    above: the prefix of the names, such as "training.", for a section within the settings.
+    """
     changed: dict[str, Any] = {}
     for name, about in type(section).model_fields.items():
         value = getattr(section, name)

@@ -30,12 +30,15 @@ CONFIG, DATA = "config.toml", "data.json"
 
 
 def is_run(folder: Path) -> bool:
-    """Whether the folder has a config.toml. The file is not read; config_of() reads it."""
+    """Return whether the folder is a run folder: whether it has a config.toml. The file is not read."""
     return os.path.lexists(folder / CONFIG)
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """Read the settings of a run from config.toml, as nested values."""
+    """Read the settings of a run from config.toml: a dict from section name to the settings in it.
+
+    Raise DataError if there is no config.toml, or if it is not valid TOML.
+    """
     path = folder / CONFIG
     try:
         content = read_limited(path, "config")
@@ -53,7 +56,7 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 
 def made_folder(folder: Path) -> Path:
-    """Create the folder if it does not exist, and return it."""
+    """Create a run folder if it does not exist, and return its path; raise DataError if this fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -72,9 +75,12 @@ def write_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
 
 
 def check_settings(folder: Path, new: Mapping[str, Any], fixed: Sequence[str] | None = None) -> None:
-    """Raise ArgumentError, with a list of differences, if `new` differs from the settings of the run.
+    """Raise ArgumentError if the settings `new` differ from the settings in config.toml of a run to resume.
 
-    fixed: prefixes of the settings to compare, such as "model." or "training.learning_rate"; all by default.
+    The error message names each setting that differs.
+
+    fixed: prefixes of the settings to compare, such as "model." or "training.learning_rate"; None to compare
+        all settings.
     """
     changes = differences(config_of(folder), new)
     if fixed is not None:
@@ -87,7 +93,10 @@ def check_settings(folder: Path, new: Mapping[str, Any], fixed: Sequence[str] | 
 
 
 def fingerprints_of(folder: Path) -> dict[str, str] | None:
-    """Read the fingerprints (hashes) of the data that a run was started with; None without a data.json."""
+    """Read the fingerprints (hashes) of the data that a run was started with, from data.json.
+
+    They are a dict such as {"train": "5f3a...", "valid": "c07e..."}. Return None if there is no data.json.
+    """
     path, hint = folder / DATA, "restore the file from a copy, or resume with --change, which ignores it"
     try:
         fingerprints = parse_json(read_limited(path, "json"))
@@ -104,9 +113,11 @@ def fingerprints_of(folder: Path) -> dict[str, str] | None:
 
 
 def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
-    """Raise DataError if the data differ from those that the run was started with.
+    """Raise DataError if the data of a run to resume differ from those that it was started with.
 
-    fingerprints: the hashes of the data.
+    Do nothing if the run folder has no data.json.
+
+    fingerprints: the hashes of the present data, which are compared with those in data.json.
     """
     before = fingerprints_of(folder)
     if before is None:

@@ -63,7 +63,7 @@ def check_manifest(
     config: the settings in config.toml.
     checked: a function that returns settings with all defaults filled in. So a setting that a later version
         of Regard has added does not count as a difference.
-    fixed: prefixes of the settings to check; by default, all settings.
+    fixed: prefixes of the settings to check, such as "model."; None to check all settings.
     """
     path = folder / MANIFEST
     if not path.is_symlink() and not path.exists():
@@ -105,9 +105,10 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 
 
 def _hashed(path: Path, expected: int | None = None) -> Written:
-    """Return the size and hash of a file; without the hash if the size is not `expected`, in bytes.
+    """Return the size in bytes and the SHA-256 hash of a file.
 
-    A damaged file may be so large that hashing it takes hours.
+    expected: the size that the file should have; None if it is not known. For a file of another size, the
+        hash is "": a damaged file may be so large that hashing it takes hours.
     """
     try:
         with open(path, "rb", opener=open_regular) as file:
@@ -123,7 +124,10 @@ def _hashed(path: Path, expected: int | None = None) -> Written:
 
 
 def _read(path: Path, files: Sequence[str]) -> tuple[dict[str, Written], dict[str, Any]]:
-    """Read the hashes and the settings from a manifest."""
+    """Read a manifest. Return the size and hash of each of `files`, by file name, and the settings.
+
+    Raise DataError if the manifest is damaged or has another format version.
+    """
     try:
         manifest = parse_json(read_limited(path, "json"))
         digest = manifest.pop("sha256")

@@ -39,7 +39,7 @@ class ModelSettings(Section):
 
 
 def _numbers(options: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the names and values of all numeric model options, including those in nested tables."""
+    """Yield the name and the value of each numeric model option, including those in nested TOML tables."""
     for name, value in options.items():
         if isinstance(value, Mapping):
             yield from _numbers(value)
@@ -54,9 +54,9 @@ MOST_SEEDS = 1000
 
 
 def _listed_seeds(value: Any) -> Any:
-    """Return a list of seeds; a number n becomes the seeds 0 to n - 1.
+    """Convert the setting `seeds` to a list of seeds: a number n becomes the seeds 0 to n - 1.
 
-    Raise if there is no seed, if there are too many, or if two are equal.
+    Raise Clash if there is no seed, if there are more than MOST_SEEDS, or if two are equal.
 
     >>> _listed_seeds(3), _listed_seeds([7, 9])
     ([0, 1, 2], [7, 9])
@@ -72,10 +72,12 @@ def _listed_seeds(value: Any) -> Any:
 class RunSettings(Section):
     """All settings of a run; a task declares its own sections in a subclass.
 
-    task: the name of the task, or package.module:Class.
-    seeds: the seeds to train, each in a folder of its own; a list, or a number n for the seeds 0 to n - 1.
-    stack: whether the models of these seeds are trained together as one stacked model. "auto" does so on a
-        GPU only; on a CPU, computing one model after the other is faster.
+    task: the name of the task, such as "translation", or the task class as "package.module:Class".
+    seed: the random seed of a run of one seed.
+    seeds: the random seeds of a run of several seeds. Either a list, or a number n for the seeds 0 to n - 1.
+        For each of them, a model is trained in a folder of its own.
+    stack: whether the models of these seeds are trained together as one stacked model. "auto" means True on a
+        GPU and False on a CPU, where training one model after the other is faster.
     init_from: the folder of another run, whose weights this run starts from.
     """
 
@@ -91,14 +93,17 @@ class RunSettings(Section):
 
     @model_serializer(mode="wrap")
     def _without_seeds(self, handler: Any) -> dict[str, Any]:
-        """Return the settings to save, without `seeds` and `stack`, or without `seed` for several seeds."""
+        """Return the settings to save, without those that the run does not use.
+
+        A run of one seed does not use `seeds` and `stack`. A run of several seeds does not use `seed`.
+        """
         values: dict[str, Any] = handler(self)
         unused = ("seeds", "stack") if self.seeds is None else ("seed",)
         return {name: value for name, value in values.items() if name not in unused}
 
 
 def check_seeds(settings: RunSettings) -> None:
-    """Raise ArgumentError if a setting cannot be combined with several seeds."""
+    """Raise ArgumentError if the run has several seeds and a setting that cannot be combined with them."""
     if settings.seeds is None:
         return
     training, hint = settings.training, "train one seed at a time with --seed"

@@ -32,24 +32,24 @@ __all__ = ["Plan", "ReadData", "RunTask", "StoredRun"]
 
 
 class ReadData(Protocol):
-    """The data of a run, read and checked, before tokenizers are trained."""
+    """The data of a run, read and checked, but not yet encoded; the result of RunTask.read_data()."""
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
-        """Hashes of the data, to detect changes when a run is resumed."""
+        """Hashes of the data, such as {"train": "5f3a..."}, to detect changes when a run is resumed."""
 
     @property
     def notes(self) -> Sequence[Any]:
-        """Reports on the data for the log: text, or anything that rich can print."""
+        """Messages about the data for the log: text, or other objects that rich can print."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """The complete settings of a run, after the task has chosen those that the user has not set.
 
-    settings: nested as in config.toml.
-    text: a sentence that says what was chosen.
-    epochs: number of epochs that the run will take.
+    settings: nested dicts, like the sections of config.toml.
+    text: a sentence that says which settings were chosen; "" for none.
+    epochs: number of epochs that the run will take; None if it was not computed.
     seconds: duration of the run; None if the speed was not measured.
     """
 
@@ -148,7 +148,7 @@ class RunTask(Task):
 
     @classmethod
     def sizes(cls, corpus: Any) -> tuple[int, ...]:
-        """Return the sizes that the model depends on besides its options, such as vocabulary sizes."""
+        """Return the sizes of the data that the model depends on, such as the vocabulary sizes."""
         return ()
 
     @classmethod
@@ -158,7 +158,13 @@ class RunTask(Task):
 
     @classmethod
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> nn.Module:
-        """Build the model. The caller sets the random seed, or calls this in `with torch.device("meta")`."""
+        """Build the model of a run, with random weights.
+
+        The caller sets the random seed, or builds the model on the meta device to get only shapes.
+
+        model: the section [model] of the settings.
+        sizes: the result of sizes().
+        """
         raise TypeError(f"{cls.__name__} does not implement build_model()")
 
     @classmethod
@@ -168,7 +174,10 @@ class RunTask(Task):
 
     @classmethod
     def check_load_options(cls, options: Mapping[str, Any]) -> None:
-        """Raise if an option of regard.load() is unknown, before the run folder is read."""
+        """Raise if this task does not have one of the options that regard.load() was called with.
+
+        It is called before the run folder is read. By default, all options are accepted.
+        """
 
     @classmethod
     def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> Report:
@@ -194,17 +203,19 @@ class RunTask(Task):
 
     @classmethod
     def task_name(cls) -> str:
-        """Return the name of the task in config.toml; the name of the class if it has none."""
+        """Return the default of the setting `task`, such as "translation"; the class name if it has none."""
         name = cls.settings_type.model_fields["task"].default
         return name if isinstance(name, str) and name else cls.__name__
 
     @classmethod
     def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Convert the options of `regard train` for the data files, if this task has its own rules for them.
+        """Convert options of `regard train` that name data files to settings in [data].
 
-        options: the value of each option by its name, with _ instead of -; None if it is not used.
+        Override this if the task has its own rules for these options. By default, nothing is converted.
 
-        Returns the names of the options that were converted, and the settings of [data] that they set.
+        options: option name, with _ instead of -, -> value; the value is None if the option is not used.
+
+        Returns the names of the options that were converted, and the settings in [data] that result.
         """
         return (), {}
 
@@ -212,8 +223,9 @@ class RunTask(Task):
     def complete_settings(
         cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        """Return the settings of a new run with the defaults that validation needs.
+        """Fill in settings of a new run that depend on other settings, before they are checked.
 
+        settings: the settings that the user gave.
         other: the settings of the run of --init-from; None without --init-from.
         """
         return dict(settings)
@@ -224,7 +236,7 @@ class RunTask(Task):
 
     @classmethod
     def check_model(cls, settings: Any) -> None:
-        """Check the model options of a new run before the data are read, with a model of smallest_sizes."""
+        """Check the model options of a new run by building a small model, before the data are read."""
         cls.outlined(settings)
 
     @classmethod
@@ -241,47 +253,54 @@ class RunTask(Task):
 
     @classmethod
     def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-        """Raise if the new settings of a resumed run contradict those that it was started with.
+        """Raise if the new settings of a resumed run contradict those that the run was started with.
 
-        before: the settings that it was started with.
+        By default, nothing is checked.
+
+        before: the settings that the run was started with.
         settings: the new settings.
         """
 
     @classmethod
     def fit_settings(cls, settings: Mapping[str, Any], data: Any) -> tuple[dict[str, Any], str]:
-        """Fill in settings that suit the data. Return all settings, and a note for the log ("" for none)."""
+        """Choose settings of a new run that depend on its data, such as the kind of tokenizer.
+
+        Return all settings, and a sentence about the choice for the log ("" for none).
+
+        data: the result of read_data().
+        """
         return dict(settings), ""
 
     @classmethod
     def plan(
         cls, settings: Mapping[str, Any], corpus: Any, device: str, processes: Processes, timed: bool = False
     ) -> Plan:
-        """Choose the settings that are not set yet.
+        """Choose the settings of a new run that the user has not set, such as the model size.
 
         timed: always measure the speed of training steps, not only if it is needed to choose settings.
         """
         return Plan(dict(settings))
 
     def described(self) -> str:
-        """Return the sizes of the data for the log, such as "8,000 tokens"."""
+        """Return the sizes that the model depends on as text for the log, such as "8,000 tokens"."""
         return ""
 
     def corpus_notes(self) -> Sequence[str]:
-        """Return notes on the prepared data for the log."""
+        """Return messages about the encoded data for the log."""
         return ()
 
     def largest_batch(self) -> Any:
-        """Return the batch that needs the most memory, of all batches of the first epoch."""
+        """Return the batch of the first epoch that needs the most memory; by default, the first batch."""
         return next(iter(self.batches(0)))
 
     @classmethod
     def fixed_data(cls) -> tuple[str, ...]:
-        """Return the names of the settings in [data] that --init-from takes from the other run."""
+        """Return the names of the settings in [data] that a run with --init-from takes from the other run."""
         return tuple(name.removeprefix("data.") for name in cls.fixed if name.startswith("data."))
 
 
 def check_memory(model: nn.Module) -> None:
-    """Raise if the weights alone, in float32, are larger than the memory of this machine."""
+    """Raise ArgumentError if the weights of the model, in float32, do not fit the memory of this machine."""
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not a POSIX system

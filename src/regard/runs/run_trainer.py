@@ -33,9 +33,9 @@ class Outcome:
 
     progress: the counters of the run. For a run of several seeds, those of the first seed that did not fail.
     interrupted: the name of the signal that stopped training, or "".
-    warning: a message if the minutes were too few for this model and these data, or "".
-    failed: for a run of several seeds, the error message of each seed whose loss, gradient or weights became
-        NaN or infinite.
+    warning: a message if training.minutes was too short for this model and these data; otherwise "".
+    failed: for a run of several seeds, seed -> error message, for each seed whose loss, gradient or weights
+        became NaN or infinite.
     """
 
     folder: Path
@@ -99,7 +99,12 @@ def introduce(log: Log, run: PreparedRun, task: RunTask) -> None:
 
 
 def _start_from(model: nn.Module, other: Path, folder: Path) -> None:
-    """Load the weights of the run in the folder `other`, unless this run has checkpoints already."""
+    """Load the weights of another run (--init-from) into the model, unless this run has checkpoints already.
+
+    other: the folder of the other run. The weights are those of its best checkpoint, or of its latest
+        checkpoint if it has no best one.
+    folder: the folder of this run.
+    """
     if Checkpoints(folder).all():
         return
     checkpoints = Checkpoints(other)

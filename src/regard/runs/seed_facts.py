@@ -18,11 +18,11 @@ __all__ = ["SeedFacts", "seed_facts_of"]
 
 @dataclass(frozen=True)
 class SeedFacts:
-    """The facts about a run of several seeds.
+    """The facts about a run of several seeds, which `regard show` prints.
 
-    runs: the facts about the run of each seed.
-    failed: the problem of each seed that has failed.
-    notes: what could not be read, and why.
+    runs: seed -> the facts about its run.
+    failed: seed -> error message, for each seed whose training has failed.
+    notes: which files could not be read, and why.
     """
 
     folder: Path
@@ -33,7 +33,10 @@ class SeedFacts:
 
     @property
     def scores(self) -> dict[int, dict[str, float]]:
-        """The scores of the best checkpoint of each seed that has been evaluated and has not failed."""
+        """Seed -> scores of its best checkpoint, such as {0: {"loss": 3.1, "bleu": 12.5}}.
+
+        Seeds that have failed, or have not been evaluated yet, are left out.
+        """
         best = {seed: run.best for seed, run in self.runs.items() if seed not in self.failed}
         return {
             seed: {name: value for name, value in each.items() if name != "step"}
@@ -43,21 +46,24 @@ class SeedFacts:
 
     @property
     def summary(self) -> dict[str, tuple[float, float | None]]:
-        """For each score, the mean and the sample standard deviation over the seeds."""
+        """Name of a score -> its mean and its sample standard deviation over the seeds in `scores`.
+
+        The deviation is None if only one seed has this score.
+        """
         rows = list(self.scores.values())
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: mean_and_deviation([row[name] for row in rows if name in row]) for name in names}
 
     @property
     def status(self) -> str:
-        """How many seeds have ended, and how many have failed."""
+        """How many seeds have finished training and how many failed: "3 of 5 seeds ended, 1 failed"."""
         going = [run.progress for seed, run in self.runs.items() if seed not in self.failed]
         ended = sum(bool(each and each.ended) for each in going)
         failed = f", {len(self.failed)} failed" if self.failed else ""
         return f"{ended} of {len(self.seeds)} seeds ended{failed}"
 
     def written(self) -> dict[str, Any]:
-        """Return the facts as a dict for JSON."""
+        """Return the facts about all seeds as a dict that can be written as JSON."""
         return {
             "folder": str(self.folder),
             "seeds": self.seeds,
@@ -71,7 +77,7 @@ class SeedFacts:
 
 
 def seed_facts_of(task: type[RunTask], folder: Path) -> SeedFacts | None:
-    """Read the facts about a run of several seeds; None for a run of one seed. Nothing is written."""
+    """Read the settings, logs and checkpoints of a run of several seeds; None for a run of one seed."""
     seeds = seeds_of(folder)
     if seeds is None:
         return None

@@ -23,7 +23,10 @@ FAILED = "failed.json"
 
 
 def seed_folder(folder: Path, seed: int) -> Path:
-    """Return the run folder of one seed."""
+    """Return the path of the run folder of one seed, such as runs/x/seed-0.
+
+    folder: the run folder of all seeds, such as runs/x.
+    """
     return folder / f"seed-{seed}"
 
 
@@ -34,7 +37,7 @@ def seeds_of(folder: Path) -> list[int] | None:
 
 
 def folder_of_seed(folder: Path, seed: int) -> Path:
-    """Return the run folder of a seed; raise ArgumentError if the run was not trained with this seed."""
+    """Return the run folder of one seed of a run; raise ArgumentError if the run does not have this seed."""
     seeds = seeds_of(folder)
     if seeds is None:
         problem = f"this is a run of one seed, but seed={seed!r} was requested"
@@ -45,7 +48,10 @@ def folder_of_seed(folder: Path, seed: int) -> Path:
 
 
 def check_one_seed(folder: Path) -> None:
-    """Raise ArgumentError if the folder is a run of several seeds, because it has no weights of its own."""
+    """Raise ArgumentError if the folder is a run of several seeds.
+
+    Such a folder has no weights of its own: each seed has a run folder in it.
+    """
     seeds = seeds_of(folder)
     if seeds:
         first = seed_folder(folder, seeds[0])
@@ -55,7 +61,10 @@ def check_one_seed(folder: Path) -> None:
 
 
 def failures_of(folder: Path) -> dict[int, tuple[int, str]]:
-    """Return a dict: each seed that has failed -> (step, problem). It is empty if no seed has failed."""
+    """Read failed.json: seed -> (training step, problem), for each seed whose training has failed.
+
+    The dict is empty if no seed has failed.
+    """
     path = folder / FAILED
     try:
         content = parse_json(read_limited(path, "json"))
@@ -70,7 +79,10 @@ def failures_of(folder: Path) -> dict[int, tuple[int, str]]:
 
 
 def write_failures(folder: Path, failures: Mapping[int, tuple[int, str]]) -> None:
-    """Write failed.json, or delete it if no seed has failed."""
+    """Write failed.json, or delete it if no seed has failed.
+
+    failures: seed -> (training step, problem), for each seed whose training has failed.
+    """
     if failures:
         content = {str(seed): {"step": step, "problem": text} for seed, (step, text) in failures.items()}
         replace(folder / FAILED, json.dumps(content, indent=1).encode() + b"\n")

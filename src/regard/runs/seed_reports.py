@@ -26,10 +26,10 @@ because each seed would overwrite the file."""
 
 @dataclass(frozen=True, eq=False)
 class SeedsReport:
-    """The evaluation of a run of several seeds.
+    """The evaluation of a run of several seeds, with the mean and deviation of each score over the seeds.
 
     folder: the run folder.
-    reports: the report of each seed.
+    reports: seed -> the result of RunTask.evaluate_run() for this seed.
     """
 
     folder: Path
@@ -37,7 +37,10 @@ class SeedsReport:
 
     @property
     def scores(self) -> dict[int, dict[str, float]]:
-        """The scores of each seed, such as BLEU: the numbers of its report that are not integers."""
+        """Seed -> its scores, such as {0: {"bleu": 12.5}}.
+
+        The scores are the floats in Report.to_dict(). Its integers are not: they are counts.
+        """
         written = {seed: report.to_dict() for seed, report in self.reports.items()}
         return {
             seed: {name: value for name, value in each.items() if isinstance(value, float)}
@@ -45,7 +48,11 @@ class SeedsReport:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the mean and the sample standard deviation of each score, and the report of each seed."""
+        """Return the report as a dict for JSON.
+
+        "mean" and "deviation" have the mean and the sample standard deviation of each score over the seeds.
+        "seeds" has the report of each seed.
+        """
         rows = list(self.scores.values())
         names = dict.fromkeys(name for row in rows for name in row)
         both = {name: mean_and_deviation([row[name] for row in rows if name in row]) for name in names}
@@ -66,7 +73,7 @@ def evaluate_seeds(
 ) -> SeedsReport:
     """Evaluate each seed of a run folder with the same options; see RunTask.evaluate_run().
 
-    Seeds whose training has failed before the first checkpoint are left out.
+    Seeds without a run folder are left out: their training has not started yet.
     """
     for name in FILES:
         if options.get(name) is not None:

@@ -34,10 +34,10 @@ def train_seeds(
     console: Console | None = None,
     change: bool = False,
 ) -> Outcome:
-    """Train one model for each seed of a run, all together, as one stacked model if possible.
+    """Train one model for each seed of a run, together as one stacked model or one after the other.
 
-    change: if the run is resumed, also train the seeds again that have failed before, because their settings
-        may have changed.
+    change: whether settings of a resumed run may have changed. If True, seeds that have failed are trained
+        again.
     """
     write_data(folder, run.fingerprints)
     write_config_and_manifest(folder, run.settings.model_dump(), task.files)
@@ -106,7 +106,7 @@ def _trainer(
     folder: the run folder of all seeds.
     log: the log of all seeds, to which the log of this seed passes its losses.
     clock: the clock that all trainers share.
-    locks: releases the lock of the folder at the end.
+    locks: when this ExitStack is closed, the lock of the folder is released.
     """
     place = made_folder(seed_folder(folder, seed))
     lock = locks.enter_context(locked(place))

@@ -22,9 +22,10 @@ WEIGHTS = ("weights",)
 
 
 def checked_settings(task: type[RunTask], folder: Path, fixed: Sequence[str] | bool | None = True) -> Any:
-    """Return the settings of a run; raise DataError if the settings or files changed since training.
+    """Return the settings of a run; raise DataError if settings or files have changed since training.
 
-    fixed: prefixes of the settings to check. True: the settings that outputs depend on. None: all settings.
+    fixed: prefixes of the settings to check, such as "model."; None to check all settings; True to check the
+        settings that the outputs of the run depend on (RunTask.for_outputs).
     """
 
     def checked(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,7 +40,8 @@ def checked_settings(task: type[RunTask], folder: Path, fixed: Sequence[str] | b
 def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, tuple[str, ...]]:
     """Return a checkpoint of a run, and messages about damaged checkpoints that were skipped.
 
-    which: "best" (the latest checkpoint if there was no evaluation yet), "latest", or the number of a step.
+    which: "best", "latest", or the number of a training step, such as "500". If the run has not been
+        evaluated yet, "best" means "latest".
     """
     checkpoints = Checkpoints(folder)
     if which.isdigit():
@@ -60,7 +62,10 @@ def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, tupl
 
 
 def open_stored(task: type[RunTask], folder: Path, checkpoint: str = "best") -> StoredRun:
-    """Return a run to load, after checking its settings, its files and the shapes of its weights."""
+    """Find what is needed to load a run, and check its settings, its files and the shapes of its weights.
+
+    checkpoint: "best", "latest", or the number of a training step, such as "500".
+    """
     check_one_seed(folder)
     settings = checked_settings(task, folder)
     found, notes = find_checkpoint(folder, checkpoint)

@@ -58,7 +58,7 @@ class Fact:
 
 
 def version(package: str) -> str | None:
-    """The version of an installed package; None if it is not installed.
+    """Return the version of an installed Python package, as text; None if it is not installed.
 
     >>> version("no-such-package") is None
     True
@@ -143,7 +143,7 @@ def _exists(program: str) -> bool:
 
 
 def extras() -> Iterator[Fact]:
-    """Return, for each extra of Regard (optional dependencies), whether its packages are installed."""
+    """Return for each extra of Regard (optional dependencies) a Fact: whether its packages are installed."""
     optional = {name: each for name, each in requirements().items() if name}
     if not optional:
         yield Fact("extras", "unknown: regard is not installed", "lacking", "pip install .")
@@ -179,7 +179,7 @@ def storage() -> Iterator[Fact]:
 
 
 def terminal() -> Iterator[Fact]:
-    """Return facts about the terminal: its encoding, width and colours, which matter for pictures."""
+    """Return facts about the output: its encoding, width and colours, which pictures of attention need."""
     console = Console()
     encoding = getattr(sys.stdout, "encoding", None) or "unknown"
     if encoding.lower().replace("-", "").startswith("utf"):
@@ -198,7 +198,7 @@ def terminal() -> Iterator[Fact]:
 
 
 def environment() -> Iterator[Fact]:
-    """Return the environment variables that are set and match VARIABLES. Paths in them are left out."""
+    """Return the values of the environment variables that match VARIABLES. A path is shown as "(a path)"."""
     for name in sorted(os.environ):
         if any(re.fullmatch(pattern, name) for pattern in VARIABLES):
             value = os.environ[name]
@@ -219,7 +219,12 @@ SECTIONS = {
 
 @dataclass(frozen=True)
 class Requirement:
-    """A required package: its lowest version, and the operating system and the extra that require it.
+    """A Python package that Regard requires, or that one of its extras requires.
+
+    package: the name of the package.
+    least: the lowest version that is accepted.
+    system: the operating system on which the package is required; "" for all.
+    extra: the extra that requires the package; "" if it is always required.
 
     >>> read_requirement("triton>=3.6; platform_system == 'Linux' and extra == 'kernels'")
     Requirement(package='triton', least='3.6', system='Linux', extra='kernels')
@@ -231,7 +236,12 @@ class Requirement:
     extra: str = ""
 
     def newer_than(self, installed: str | None) -> bool:
-        """Whether the installed version is too old or, if `installed` is None, the package is missing."""
+        """Return whether the required version is newer than the installed version.
+
+        Return True also if the package is not installed.
+
+        installed: the installed version, such as "3.6.1"; None if the package is not installed.
+        """
         return installed is None or _numbers(installed) < _numbers(self.least)
 
 
@@ -240,7 +250,10 @@ def _numbers(written: str) -> tuple[int, ...]:
 
 
 def read_requirement(line: str) -> Requirement:
-    """Parse a requirement in package metadata. Only the conditions that Regard uses are understood."""
+    """Parse a requirement in package metadata, such as "triton>=3.6; extra == 'kernels'".
+
+    Of the conditions after the semicolon, only platform_system == and extra == are read.
+    """
     package = re.match(r"[\w.-]+", line)
     least = re.search(r">=\s*([\d.]+)", line.partition(";")[0])
     system, extra = (
@@ -252,7 +265,7 @@ def read_requirement(line: str) -> Requirement:
 
 
 def requirements() -> dict[str, list[Requirement]]:
-    """Return the requirements of each extra; those that are always required have the key "".
+    """Return a dict: name of an extra -> the packages that it requires. The key "" is for no extra.
 
     They are read from the package metadata, or from pyproject.toml if Regard is not installed.
     """
@@ -279,7 +292,7 @@ def _from_source(settings: Path) -> list[str]:
 
 
 def usable_cores() -> int:
-    """Number of cores that this process may use, which may be fewer than exist (container, taskset)."""
+    """Return how many CPU cores this process may use. Containers and taskset can limit this number."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
@@ -289,7 +302,7 @@ def usable_cores() -> int:
 
 
 def memory() -> tuple[int, int]:
-    """Memory that this process may use: (total, free) in bytes; (0, 0) if unknown."""
+    """Return the memory that this process may use, as (total, free) in bytes; 0 for a number not known."""
     listed = dict(re.findall(r"(\w+):\s+(\d+) kB", _read("/proc/meminfo")))
     if "MemTotal" not in listed:
         try:
@@ -311,7 +324,7 @@ def _read(path: str) -> str:
 
 
 def size(count: int) -> str:
-    """Format a number of bytes.
+    """Format a number of bytes in GiB.
 
     >>> size(3 << 29)
     '1.5 GiB'

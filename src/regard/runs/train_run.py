@@ -51,13 +51,15 @@ def train_run(
 
     task: the task class, such as TranslationTask.
     folder: the run folder.
-    settings: nested as in config.toml; the task chooses those that are missing. If "seeds" is set (a number
-        or a list), one model per seed is trained, in the run folders seed-0, seed-1 and so on.
-    resume: continue the run in this folder; if there is none, start it.
-    change: resume although settings or data have changed.
-    init_from: the folder of another run; the new run has its model and tokenizers, and starts from its
-        weights.
+    settings: nested dicts, like the sections of config.toml. The task chooses settings that are missing. If
+        "seeds" is set (a number or a list), one model per seed is trained, in the run folders seed-0, seed-1
+        and so on.
+    resume: continue the run in this folder; if there is none, start a new one.
+    change: resume the run even if its settings or data have changed.
+    init_from: the folder of another run. The new run uses the model and the tokenizers of that run, and
+        starts from its weights.
     machine: the device and the number of CPU threads.
+    console: the rich console that progress is printed to; None for standard output.
 
     Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop; Outcome.interrupted names the signal.
     """
@@ -87,7 +89,10 @@ def train_run(
 
 
 def _progress_lines(console: Console | None, processes: Processes) -> Callable[[str], None]:
-    """Return a function that prints messages while a run is prepared, in the first process only."""
+    """Return a function that prints a line of text in the first process, and does nothing in the others.
+
+    It reports what happens before training, such as "measuring the speed of this machine ...".
+    """
     shown = Console(highlight=False) if console is None else console
 
     def say(text: str) -> None:
@@ -99,7 +104,9 @@ def _progress_lines(console: Console | None, processes: Processes) -> Callable[[
 
 
 def build_task(task: type[RunTask], folder: str | Path, device: str = "cpu") -> RunTask:
-    """Build the task of a run folder with untrained weights, for regard.training.nonfinite_steps.replay().
+    """Build the task of a run with its data and an untrained model.
+
+    regard.training.nonfinite_steps.replay() needs such a task.
 
     device: the kind of device that the run was trained on, such as "cuda". On a GPU, batches are padded
         differently (for CUDA graphs).

@@ -88,8 +88,10 @@ class MovingAverage(Baseline):
         self._follow(self.average, reward, counted)
 
     def _follow(self, average: Tensor, values: Tensor, counted: Tensor | None) -> None:
-        """Update a moving average, in place, with the mean of the values over rows and processes.
+        """Update a moving average, in place, with the mean of the values over the rows of all processes.
 
+        average: the moving average, a scalar tensor.
+        values: (rows,).
         counted: (rows,), False for rows that are padding; None if all rows count.
         """
         counts = torch.ones_like(values) if counted is None else counted.to(values.dtype)
@@ -156,7 +158,9 @@ BASELINES: dict[str, type[Baseline]] = {
 
 
 def build_baseline(baseline: str | Mapping[str, Any] | Baseline) -> Baseline:
-    """Create a baseline from its name, or from a mapping with the name and its options.
+    """Create a baseline from its name, or from a dict with its name and options.
+
+    A Baseline is returned unchanged.
 
     >>> build_baseline({"name": "moving-average", "decay": 0.99}).decay
     0.99

@@ -54,9 +54,12 @@ Plan = tuple[int, int]
 
 
 class WallClock:
-    """A wall-clock budget: measures steps and evaluations, and estimates how many steps fit.
+    """The time budget of a run (training.minutes): estimates how many training steps fit into it.
 
-    The pace is the median duration of the recent steps, so that a slow start does not distort the estimate.
+    The estimate uses the median duration of the recent steps, so that a slow start does not distort it.
+
+    budget: the budget in seconds.
+    evaluation: seconds that one evaluation takes; None while this is unknown.
 
     In the example, 192 steps fit into 2 minutes, with an evaluation after every 24 steps.
 
@@ -75,23 +78,28 @@ class WallClock:
         self._parts = 0
 
     def add_step(self, seconds: float) -> None:
-        """Record the duration of a step."""
+        """Record how many seconds a training step took."""
         self._recent.append(seconds)
 
     def is_over(self, elapsed: float) -> bool:
-        """Whether the budget is used up."""
+        """Return whether the time budget of the run is used up after `elapsed` seconds."""
         return elapsed > self.budget
 
     def replan_due(self, elapsed: float) -> bool:
-        """Whether the elapsed time has passed another fraction in REPLAN since the last call."""
+        """Return whether it is time to estimate the number of steps again.
+
+        It is if another of the fractions in REPLAN of the budget has passed since the last call.
+
+        elapsed: seconds of the budget that are used.
+        """
         before, self._parts = self._parts, sum(part * self.budget <= elapsed for part in REPLAN)
         return self._parts > before
 
     def plan(self, elapsed: float, step: int) -> Plan:
-        """Estimate how many steps fit into the budget in total, and the steps between two evaluations.
+        """Estimate how many training steps the run can have in total, and how many between two evaluations.
 
         elapsed: seconds of the budget that are used.
-        step: number of steps that are done.
+        step: number of training steps that are done.
         """
         pace = median(self._recent) if self._recent else elapsed / max(step, 1)
         return plan_steps(self.budget, elapsed, step, pace, self.evaluation, self._every)
@@ -121,7 +129,9 @@ class WallClock:
 
 
 def total_steps(settings: Training, epoch: int) -> int | None:
-    """The number of steps of a run. None for a budget in minutes, because the pace is not known yet.
+    """Return the number of training steps of a run.
+
+    Return None if the length of the run is set in minutes: the number then depends on the speed.
 
     epoch: number of batches per epoch.
 
@@ -139,9 +149,11 @@ def total_steps(settings: Training, epoch: int) -> int | None:
 
 
 def pace_is_known(budget: float, seconds: float, step: int) -> bool:
-    """Whether enough steps were timed to estimate the pace: `step` steps took `seconds` of the budget.
+    """Return whether enough training steps were timed to estimate the seconds per step.
 
-    budget: in seconds.
+    budget: the time budget of the run, in seconds.
+    seconds: how much of the budget the steps took.
+    step: how many steps were timed.
 
     >>> pace_is_known(100, seconds=2, step=10)
     False
@@ -179,7 +191,7 @@ def plan_steps(
 
 
 def count(number: float, unit: str) -> str:
-    """A number with its unit, in the plural if the number is not 1.
+    """Format a number with its unit, in the plural if the number is not 1.
 
     >>> count(1, "minute"), count(2.5, "minute"), count(1200, "step")
     ('1 minute', '2.5 minutes', '1,200 steps')
@@ -205,7 +217,7 @@ def budget_warning(steps: int, epoch: float) -> str:
 
 
 def epochs_text(epochs: float) -> str:
-    """Return a number of epochs as text, with two digits or without decimals.
+    """Format a number of epochs: with two significant digits below 10, without decimals from 10 on.
 
     >>> epochs_text(0.284), epochs_text(1.0), epochs_text(460.2), epochs_text(1e-9)
     ('0.28 epochs', '1 epoch', '460 epochs', 'less than 0.001 epochs')
@@ -217,16 +229,21 @@ def epochs_text(epochs: float) -> str:
 
 
 def evaluation_interval(settings: Training, total: int | None) -> int | None:
-    """The number of steps between two evaluations; None while the length of the run is unknown."""
+    """Return the number of training steps between two evaluations.
+
+    total: the number of steps of the run. While it is unknown (None), so is the interval, unless
+        settings.evaluate_every sets it.
+    """
     if settings.evaluate_every is not None:
         return settings.evaluate_every
     return None if total is None else max(-(-total // EVALUATIONS), 1)
 
 
 def evaluation_due(settings: Training, progress: Progress) -> bool:
-    """Whether to evaluate after this step.
+    """Return whether to evaluate the model after the training step progress.step.
 
-    With a budget in minutes, the interval can change, so it is counted from the last evaluation.
+    If the length of the run is set in minutes, the interval between evaluations can change, so it is counted
+    from the last evaluation.
     """
     at = progress
     if at.evaluated == at.step:
@@ -238,12 +255,13 @@ def evaluation_due(settings: Training, progress: Progress) -> bool:
 
 
 def end_reason(settings: Training, progress: Progress, out_of_time: bool, best: str) -> str:
-    """Return the reason why a run ends after this step; "" if it continues.
+    """Return why a run ends after the step progress.step, such as "completed all steps"; "" if it continues.
 
-    A run ends if its steps or minutes are used up, or if the score has not improved for settings.patience
-    evaluations.
+    A run ends if its steps or minutes are used up, or if the score `best` has not improved for
+    settings.patience evaluations.
 
-    best: the name of that score, which selects the best checkpoint.
+    out_of_time: whether its minutes are used up.
+    best: the name of the score that selects the best checkpoint, such as "loss".
     """
     completed = progress.total is not None and progress.step >= progress.total
     if settings.minutes is not None and (completed or out_of_time):

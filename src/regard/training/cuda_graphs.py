@@ -32,7 +32,7 @@ WARM_UPS = 2
 class Uncaptured(Exception):
     """Raised if a training step cannot be captured in a CUDA graph.
 
-    The step can be executed without a graph, with the same results.
+    The caller can execute the step without a graph instead, with the same results.
     """
 
 
@@ -81,8 +81,10 @@ class _Graph:
 class Captured:
     """Compute the losses of batches with CUDA graphs, and add the gradients to the parameters.
 
-    objective: computes the Loss of a batch.
-    most: maximum number of graphs. Before another graph is captured, the least recently used one is dropped.
+    There is one graph for each shape of a batch.
+
+    objective: a function that computes the Loss of a batch.
+    most: maximum number of graphs. Before another graph is captured, the least recently used one is deleted.
 
     All graphs share one memory pool and one set of gradient buffers.
     """
@@ -99,9 +101,9 @@ class Captured:
     def run(self, batch: Any, seed: int, factor: float) -> Loss:
         """Return the loss of a batch, and add the gradient of factor * loss to the parameters.
 
-        seed: random seed of the batch.
+        Raise Uncaptured if the forward and backward pass of the batch cannot be captured.
 
-        Raises Uncaptured if the step cannot be captured.
+        seed: the random seed that is set before the forward pass.
         """
         graph = self._graph(batch, factor)
         for buffer, tensor in zip(graph.inputs, tensors_in(batch), strict=True):
@@ -118,7 +120,10 @@ class Captured:
         return Loss(graph.loss.total.clone(), shown, tuple(each.clone() for each in graph.loss.state))
 
     def _release_buffers(self) -> None:
-        """Copy gradients out of the shared buffers, because the next replay overwrites the buffers."""
+        """Copy the gradients of parameters that are still in the shared gradient buffers.
+
+        The next replay of a graph would overwrite them.
+        """
         for parameter, place in zip(self._parameters, self._places, strict=False):
             if parameter.grad is place:
                 parameter.grad = place.clone()
@@ -140,7 +145,10 @@ class Captured:
         return self._graphs[shape]
 
     def _give_up(self) -> None:
-        """Drop all graphs and buffers; gradients that are in the buffers are copied first."""
+        """Delete all graphs and gradient buffers, after a capture has failed.
+
+        Gradients that are still in the buffers are copied first.
+        """
         self._release_buffers()
         self._graphs.clear()
         self._pool, self._places = None, []
@@ -176,17 +184,20 @@ class Captured:
 
 
 def new_pool() -> Any:
-    """Return a memory pool, shared by graphs that run one after the other."""
+    """Return a new CUDA memory pool, which several graphs can share if only one is replayed at a time."""
     return torch.cuda.graph_pool_handle()
 
 
 def recorded(
     step: Callable[[], Result], device: torch.device, pool: Any
 ) -> tuple[Callable[[], None], Result]:
-    """Execute a step WARM_UPS times, then capture it in a graph.
+    """Call a function WARM_UPS times, then capture the kernels that it launches in a CUDA graph.
 
-    Returns a function that replays the graph, and the result of the step: tensors that each replay
-    overwrites.
+    Returns a function that replays the graph, and the result of the captured call. Each replay overwrites the
+    tensors in this result.
+
+    step: the function, such as the forward and backward pass of a batch.
+    pool: the result of new_pool().
     """
     side, main = torch.cuda.Stream(device), torch.cuda.current_stream(device)
     side.wait_stream(main)
@@ -203,9 +214,9 @@ def recorded(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Disable Python's garbage collection inside the `with` block.
+    """Disable Python's garbage collection inside the `with` block, in which a CUDA graph is captured.
 
-    Otherwise it could delete an old graph during a capture, and the capture would fail.
+    Otherwise it could delete an old graph during the capture, and the capture would fail.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -217,7 +228,7 @@ def uncollected() -> Iterator[None]:
 
 
 def release_generator(device: torch.device) -> None:
-    """Reset the random number generator, which a failed capture leaves in capture mode."""
+    """Reset the random number generator of a GPU, which a failed capture leaves in capture mode."""
     torch.cuda.synchronize(device)
     number = torch.cuda.current_device() if device.index is None else device.index
     fresh = torch.Generator(device)
@@ -241,7 +252,7 @@ def tensors_in(batch: Any) -> Iterator[Tensor]:
 
 
 def shape_of(batch: Any, device: torch.device) -> Any:
-    """Return a key for the batch: batches with equal keys can use the same graph.
+    """Return a dict key for a batch: batches with equal keys can use the same CUDA graph.
 
     The key contains the shape and dtype of each tensor, because a graph can be replayed with other tensors of
     the same shape. All other values are fixed in a graph, so the key contains the values themselves. They may
@@ -266,7 +277,7 @@ def shape_of(batch: Any, device: torch.device) -> Any:
 
 
 def copied(batch: Any) -> Any:
-    """Return a copy of the batch with cloned tensors."""
+    """Return a copy of a batch with cloned tensors: the graph reads its inputs from these tensors."""
     if isinstance(batch, Tensor):
         return batch.clone()
     if isinstance(batch, tuple):

@@ -45,14 +45,14 @@ class Processes:
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """Sum a tensor over all processes (all-reduce)."""
+        """Return the sum of a tensor over all processes (all-reduce). Every process must call this."""
         if self.world > 1:
             values = values.clone()
             distributed.all_reduce(values)
         return values
 
     def share(self, value: Any) -> Any:
-        """Broadcast a value of the first process to all processes. It is sent as JSON."""
+        """Return the `value` of the first process in every process (broadcast). It is sent as JSON."""
         if self.world == 1:
             return value
         content = bytearray(json.dumps(value).encode() if self.first else b"")
@@ -70,7 +70,7 @@ class Processes:
 
 @contextmanager
 def joined(device: str) -> Iterator[Processes]:
-    """Join the process group that torchrun started. Without torchrun, there is a single process.
+    """Join the process group of torchrun during the `with` block. Without torchrun, there is one process.
 
     device: "cpu" or "cuda". NCCL exchanges GPU tensors, gloo exchanges CPU tensors.
     """

@@ -17,7 +17,10 @@ __all__ = ["Averaged", "averaged_from", "mean_weights"]
 
 @dataclass(frozen=True)
 class Averaged:
-    """The run and the steps of the checkpoints that were averaged.
+    """Which checkpoints were averaged.
+
+    run: the name of the run that they are from.
+    steps: the training steps at which they were saved.
 
     >>> print(Averaged("korean", [100, 2000]))
     the mean of steps 100, 2,000 of korean
@@ -31,9 +34,9 @@ class Averaged:
 
 
 def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
-    """Return which checkpoints were averaged to get a run; None if the run was trained.
+    """Return which checkpoints the weights of a checkpoint are the mean of; None if they were trained.
 
-    state: the content of state.json of the run.
+    state: the content of state.json of the checkpoint.
     place: the path of state.json, for error messages.
     """
     about = state.get("averaged")
@@ -47,9 +50,9 @@ def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
 
 
 def mean_weights(checkpoints: Sequence[Checkpoint], name: str = "weights") -> dict[str, Tensor]:
-    """Return the mean of the tensors of several checkpoints.
+    """Return the mean of each tensor over several checkpoints: tensor name -> mean.
 
-    name: which tensor file of each checkpoint is averaged, such as "weights".
+    name: the tensor file of each checkpoint whose tensors are averaged, such as "weights".
 
     Sums are computed in float64; the result has the dtypes of the checkpoints. Tensors that are not floating
     point, such as counters, are copied from the last checkpoint. Only one checkpoint is in memory at a time.

@@ -34,7 +34,10 @@ WRONG = (ValueError, TypeError, KeyError, AttributeError, OverflowError, Recursi
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint in a run folder: the step it was saved at, its tensors and its state.
+    """A checkpoint in a run folder, with its tensor files and its state.json.
+
+    step: the training step at which it was saved.
+    path: the folder of the checkpoint.
 
     >>> Checkpoint(100, Path("runs/x/step-000100"))
     Checkpoint(100, runs/x/step-000100)
@@ -47,7 +50,9 @@ class Checkpoint:
         return f"Checkpoint({self.step}, {self.path})"
 
     def verify(self, tensors: Sequence[str] | None = None) -> None:
-        """Compare the files with the hashes in the manifest; raise DataError if one is damaged or missing.
+        """Compare the files of the checkpoint with the hashes in its manifest.
+
+        Raise DataError if a file is damaged or missing.
 
         tensors: names of the tensor files to verify, such as "weights". Default: all. state.json is always
             verified.
@@ -63,11 +68,13 @@ class Checkpoint:
                 raise self._damaged(f"{problem}, not {written.sha256[:12]}… as written")
 
     def verify_sizes(self, tensors: Sequence[str] | None = None) -> dict[str, Written]:
-        """Return the files of the manifest with their sizes and hashes; raise DataError if a size is wrong.
+        """Compare the sizes of the files with those in the manifest; the contents are not read.
 
-        A missing file is an error too. The contents are not read.
+        Return a dict: file name -> size and hash in the manifest. Raise DataError if a file is missing or has
+        another size.
 
-        tensors: as for verify().
+        tensors: names of the tensor files to compare, such as "weights". Default: all. state.json is always
+            compared.
         """
         files = self._manifest()
         if tensors is not None:
@@ -86,15 +93,18 @@ class Checkpoint:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state that was saved. Tuples have become lists, because it is stored as JSON."""
+        """The content of state.json: the `state` that was saved, but tuples have become lists."""
         return self._json(STATE)
 
     def has(self, name: str) -> bool:
-        """Whether the checkpoint has a tensor file of this name."""
+        """Return whether the checkpoint has a tensor file of this name, such as "weights"."""
         return name in self._named()
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """Read the tensors that were saved under this name, onto the CPU."""
+        """Read a tensor file of the checkpoint into CPU memory: tensor name -> tensor.
+
+        name: the name of the file, such as "weights".
+        """
         if not self.has(name):
             raise UnknownName(f"file of tensors in {self.path}:", name, self._named())
         return read_tensors(self.path / f"{name}{TENSORS}")
@@ -105,7 +115,12 @@ class Checkpoint:
         return {name: tensor for name, tensor in weights.items() if not name.startswith(f"{ESTIMATOR}.")}
 
     def shapes(self, name: str) -> dict[str, TensorInfo]:
-        """Return the dtype and the shape of each tensor in a tensor file. Only the file header is read."""
+        """Return the dtype and the shape of each tensor in a tensor file, by tensor name.
+
+        Only the header of the file is read.
+
+        name: the name of the file, such as "weights".
+        """
         if not self.has(name):
             raise UnknownName(f"file of tensors in {self.path}:", name, self._named())
         return read_header(self.path / f"{name}{TENSORS}")
@@ -150,13 +165,16 @@ def folder_name(step: int) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """Return the step in the name of a checkpoint folder; None for other names."""
+    """Return the step in the name of a checkpoint folder: 100 for "step-000100". None for other names."""
     match = re.fullmatch("step-([0-9]{6,18})", name)
     return int(match[1]) if match and name == folder_name(int(match[1])) else None
 
 
 def checked(step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> bytes:
-    """Return the state as JSON; raise ArgumentError if the step, the tensors or the state cannot be saved."""
+    """Check the arguments of Checkpoints.save(), and return the state as JSON.
+
+    Raise ArgumentError if the step, the tensors or the state cannot be saved.
+    """
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
         raise ArgumentError(message("save()", f"step is {step!r}", expected="an integer, 0 or more"))
     for name, group in tensors.items():
@@ -176,7 +194,11 @@ def checked(step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
 def write_checkpoint(
     folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: bytes
 ) -> None:
-    """Write the files of a checkpoint into a new folder, and flush them to the disk."""
+    """Write the files of a checkpoint into a new folder, and flush them to the disk.
+
+    tensors: the tensors of each tensor file, such as {"weights": {...}, "optimizer": {...}}.
+    state: the content of state.json.
+    """
     folder.mkdir()
     files = {
         f"{name}{TENSORS}": atomic_io.write(folder / f"{name}{TENSORS}", tensor_blocks(group))

@@ -108,24 +108,24 @@ class CheckpointSaver:
         self.checkpoints.save(progress.step, tensors, state)
 
     def mark_saved(self, progress: Progress) -> None:
-        """Remember, in every process of distributed training, that a checkpoint of this progress is saved."""
+        """Remember that a checkpoint of this progress is saved. Call it in every process of a run."""
         self._saved, self._tensors_step = progress.state(), progress.step
 
     def is_saved(self, progress: Progress) -> bool:
-        """Whether the last checkpoint was saved with this progress, so that it need not be saved again."""
+        """Return whether the last checkpoint has this progress, so that it need not be saved again."""
         return self._saved == progress.state()
 
     def has_tensors(self, step: int) -> bool:
-        """Whether the tensors of this step were saved since the run was started or resumed."""
+        """Whether the tensors of this training step were saved since the run was started or resumed."""
         return self._tensors_step == step
 
     def last(self) -> str:
-        """Return a text for error messages, such as "the last checkpoint is step 100"."""
+        """Say which checkpoint is the last, for error messages: "the last checkpoint is step 100"."""
         return (
             f"the last checkpoint is step {self._saved[0]}" if self._saved else "there is no checkpoint yet"
         )
 
     def nonfinite(self) -> str:
-        """Return the name of a weight that is NaN or infinite; "" if there is none."""
+        """Return the name of a parameter, or of its moving average, that is NaN or infinite; "" for none."""
         averages = {} if self.average is None else self.average.tensors()
         return first_nonfinite(dict(self.model.named_parameters())) or first_nonfinite(averages)

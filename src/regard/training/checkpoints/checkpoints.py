@@ -69,7 +69,8 @@ class Checkpoints:
     ) -> Checkpoint:
         """Write a checkpoint, write its name to the file `latest`, and delete old checkpoints.
 
-        tensors: the tensors of each file, {"weights": {...}, "optimizer": {...}}, on any device.
+        step: the training step.
+        tensors: the tensors of each file, such as {"weights": {...}, "optimizer": {...}}, on any device.
         state: any values that JSON can store.
 
         A checkpoint of the same step is replaced. If writing fails, DataError is raised, and the previous
@@ -129,9 +130,10 @@ class Checkpoints:
         return self._newest([], tensors)
 
     def _newest(self, problems: list[str], tensors: Sequence[str] | None) -> Checkpoint | None:
-        """Return the checkpoint that latest() returns. If there are problems, add one note about all of them.
+        """Do the work of latest(), and add one message about all problems to `notes`.
 
-        problems: problems that the caller has already detected, for the note.
+        problems: problems that the caller has already detected. The message includes them.
+        tensors: as for latest().
         """
         checkpoints = self.all()
         try:
@@ -155,7 +157,10 @@ class Checkpoints:
         return self._first_undamaged([*reversed(older), *reversed(newer)], problems, tensors)
 
     def latest_step(self) -> int | None:
-        """Return the step of the checkpoint that the file `latest` names, or None. No files are verified."""
+        """Return the step of the latest checkpoint, from the file `latest`; None if it is missing or damaged.
+
+        The checkpoint itself is not read.
+        """
         with contextlib.suppress(DataError):
             return self._pointed("latest")
         return None
@@ -209,7 +214,7 @@ class Checkpoints:
         return [checkpoints[step] for step in sorted(checkpoints)]
 
     def _entries(self) -> dict[Path, bool]:
-        """Return the sorted paths in the run folder, and whether each is a folder."""
+        """Return the paths of the files and folders in the run folder, sorted: path -> is it a folder?"""
         try:
             with os.scandir(self.folder) as entries:
                 paths = {Path(entry.path): entry.is_dir() for entry in entries}
@@ -223,7 +228,13 @@ class Checkpoints:
     def _first_undamaged(
         self, candidates: list[Checkpoint], problems: list[str], tensors: Sequence[str] | None
     ) -> Checkpoint:
-        """Return the first undamaged candidate. If there are problems, add one note about all of them."""
+        """Return the first undamaged one of several checkpoints; raise DataError if all are damaged.
+
+        If checkpoints were skipped or there are other problems, add one message about all of them to `notes`.
+
+        problems: problems that the caller has already detected.
+        tensors: as for latest().
+        """
         damaged = []
         for each in candidates:
             try:
@@ -255,7 +266,8 @@ class Checkpoints:
     def _tidy(self) -> None:
         """Delete temporary files and folders of interrupted saves.
 
-        A checkpoint that was renamed to be replaced, but whose replacement is missing, gets its name back.
+        To replace a checkpoint, saving first renames the old one. If saving was interrupted at this point,
+        the old checkpoint gets its name back.
         """
         for path in self._entries():
             left = atomic_io.leftover(path.name)
@@ -278,7 +290,10 @@ class Checkpoints:
         self._tidy()
 
     def _old(self, newest: int) -> list[Checkpoint]:
-        """Return the checkpoints to delete: all before the last `keep` undamaged ones, except the best."""
+        """Return the checkpoints to delete: those before the last `keep` undamaged ones, except the best.
+
+        newest: the step of the checkpoint that was just saved. Checkpoints of later steps do not count.
+        """
         try:
             best = self._pointed("best")
         except DataError as error:
