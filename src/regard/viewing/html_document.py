@@ -1,4 +1,4 @@
-"""Build a self-contained HTML document. Its Content-Security-Policy allows no other JavaScript or CSS."""
+"""Build a self-contained HTML document. Its Content-Security-Policy allows only its own scripts and styles."""
 
 from __future__ import annotations
 
@@ -89,7 +89,10 @@ def static(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return the hash by which a Content-Security-Policy allows this inline JavaScript or CSS."""
+    """Return the hash of inline JavaScript or CSS, as text "sha256-...".
+
+    A Content-Security-Policy that contains the hash allows this JavaScript or CSS and no other.
+    """
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 

@@ -147,7 +147,11 @@ class Site:
 
 
 def word_numbers(call: str, name: str, indices: Sequence[int], size: int) -> tuple[int, ...]:
-    """Return the word indices as a tuple; raise ArgumentError if there are not `size` of them."""
+    """Return the word index of each token as a tuple; raise ArgumentError if there are not `size` of them.
+
+    call: the public function that the user called, for the error message.
+    name: the name of the argument with the word indices, for the error message.
+    """
     numbers = tuple(map(int, indices))
     if len(numbers) != size:
         raise ArgumentError(
@@ -157,7 +161,10 @@ def word_numbers(call: str, name: str, indices: Sequence[int], size: int) -> tup
 
 
 def real(numbers: Sequence[int]) -> list[int]:
-    """Return the positions of all tokens except special tokens, whose word index is -1."""
+    """Return the positions of all tokens except special tokens such as "</s>".
+
+    numbers: the word index of each token; -1 for special tokens.
+    """
     return [place for place, number in enumerate(numbers) if number >= 0]
 
 

@@ -258,7 +258,7 @@ def _titles(lines: tuple[str, ...]) -> Iterator[Text]:
 
 
 def legend_line(shades: Shades, side: int, most: float) -> Text:
-    """Return a line with the colour scale from 0 to `most`, indented by `side` cells."""
+    """Return a line of text with the colour scale from 0 to `most`, indented by `side` characters."""
     line = Text(" " * side).append("0 ", "dim")
     if shades.colour:
         for step in range(12):

@@ -230,7 +230,10 @@ class Canvas:
         self.marks.append(Raster(x, y, width, height, pixels, smooth))
 
     def head(self, title: str, *lines: str) -> None:
-        """Add a title and grey lines of text above the existing marks, wrapped at their width."""
+        """Add a title, and grey texts below it, above the existing marks.
+
+        All texts are wrapped at the width of the existing marks, or at NARROWEST points if that is wider.
+        """
         left, top, right, _ = self.bounds
         width = max(right - left, NARROWEST)
         for line in reversed([part for each in lines for part in wrapped(each, 8.5, width)]):
@@ -241,14 +244,20 @@ class Canvas:
             top -= 16
 
     def foot(self, *lines: str) -> None:
-        """Add grey lines of text below the existing marks, wrapped at their width."""
+        """Add grey texts below the existing marks.
+
+        They are wrapped at the width of the existing marks, or at NARROWEST points if that is wider.
+        """
         left, _, right, bottom = self.bounds
         parts = [part for each in lines for part in wrapped(each, 8, max(right - left, NARROWEST))]
         for number, line in enumerate(parts):
             self.words(left, bottom + 11 + 12 * number, line, 8, color=QUIET)
 
     def scale(self, x: float, y: float, most: float, least: float = 0.0) -> None:
-        """Add a colour scale from `least` to `most`."""
+        """Add a legend: a bar with the colours of all weights, between the numbers `least` and `most`.
+
+        x, y: the left end of the legend, and its vertical middle.
+        """
         self.words(x, y, f"{least:.3g}", 8, color=QUIET)
         start = x + width_of(f"{least:.3g}", 8) + 4
         for step in range(24):

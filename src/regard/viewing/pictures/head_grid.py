@@ -152,7 +152,7 @@ class Scale(Drawing):
 
 
 def _across(columns: int) -> int:
-    """Return the width of a weight in terminal cells: 2 if the matrix is narrow, else 1."""
+    """Return how many characters wide each weight is drawn: 2 for a matrix of at most 8 columns, else 1."""
     return 2 if columns * 2 <= 16 else 1
 
 

@@ -135,7 +135,10 @@ class Picture(Shown):
 
 
 def _or_none(make: Callable[[], bytes]) -> bytes | None:
-    """Return make(), or None if matplotlib or Pillow is not installed; a notebook then shows the SVG."""
+    """Return the image that make() creates, or None if matplotlib or Pillow is not installed.
+
+    If it is None, a notebook shows the SVG picture instead.
+    """
     try:
         return make()
     except ArgumentError:
