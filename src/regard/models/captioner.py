@@ -269,7 +269,10 @@ class Captioner(Model):
         return attended.output[:, 0], None if weights is None else weights.reshape(rows, locations)
 
     def _selection(self) -> dict[str, Select]:
-        """Return the argument `select` of attend(); it depends on whether the model is in training mode."""
+        """Return the keyword argument `select` of attention() as {"select": ...}; empty for the default.
+
+        It differs between training mode and eval mode.
+        """
         assert self.select is not None
         if isinstance(self.select, Hard) and not self.training:
             return {"select": self._reading()}

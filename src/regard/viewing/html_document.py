@@ -1,4 +1,4 @@
-"""Build a self-contained HTML document. Its Content-Security-Policy allows only its own scripts and styles."""
+"""Build a self-contained HTML document: a browser that opens it runs no JavaScript or CSS from elsewhere."""
 
 from __future__ import annotations
 
