@@ -63,11 +63,16 @@ class PairFiles:
 
     @property
     def all(self) -> list[str]:
-        """The names of all files."""
+        """The names of all files of --source, --target, --tsv and --jsonl."""
         return [path for paths in (self.source, self.target, self.tsv, self.jsonl) for path in paths or ()]
 
     def check(self, command: str) -> None:
-        """Raise ArgumentError unless one kind of files is named: --source and --target, --tsv or --jsonl."""
+        """Raise ArgumentError unless exactly one kind of files is named on the command line.
+
+        The three kinds are --source together with --target, --tsv, and --jsonl.
+
+        command: the command, for the error message.
+        """
         ways = (self.source or self.target, self.tsv, self.jsonl)
         if sum(map(bool, ways)) != 1 or bool(self.source) != bool(self.target):
             problem = "more than one kind of files is named, or the source or the target is missing"

@@ -184,7 +184,7 @@ def heads() -> TourStep:
 
 
 def recording() -> TourStep:
-    """Record the attention of a model without changing it."""
+    """Record the attention weights and their entropy in a model whose code is not changed."""
     model = nn.ModuleDict(
         {"self": regard.MultiHead(16, 2, position="alibi"), "cross": regard.MultiHead(16, 2)}
     )
