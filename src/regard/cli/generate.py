@@ -329,7 +329,10 @@ class OutputForm:
     shown: bool = False
 
     def can_stream(self, search: Search, prompt: Sequence[str] | None) -> bool:
-        """Whether to print the text token by token: if it is the only text, and printed in a terminal."""
+        """Return whether to print the generated text token by token.
+
+        This requires one prompt from --prompt, one text without beam search, and a terminal as output.
+        """
         plain = self.output is None and not self.json and not self.draw and self.n_best == 1
         return plain and not isinstance(search, Beam) and len(prompt or ()) == 1 and sys.stdout.isatty()
 

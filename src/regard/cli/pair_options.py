@@ -96,7 +96,10 @@ class PairFiles:
         )
 
     def stream(self) -> PairStream:
-        """Return the pairs as a stream that is read once. One file may be "-", for standard input."""
+        """Return the sentence pairs of the files as a stream, which can be read only once.
+
+        One of the files may be "-", for standard input.
+        """
         if self.source and self.target:
             check_standard_input(*self.source, *self.target)
             if len(self.source) != len(self.target):

@@ -62,7 +62,10 @@ def attend_along(
 
 
 class _ProjectedAdditive(Score):
-    """Additive score function for queries and keys that are already projected."""
+    """Score function v . tanh(query + key), for queries and keys that are already projected.
+
+    vector: v.
+    """
 
     combine = "additive"
 

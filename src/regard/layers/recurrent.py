@@ -244,7 +244,11 @@ class Recurrent(nn.Module):
         return torch.stack(outputs).transpose(0, 1), hidden
 
     def run(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
-        """Run over x (B, T, input_size) from a state; return outputs (B, T, width) and the last state."""
+        """Run the layers over T steps; return the outputs (B, T, width) and the state after the last step.
+
+        x: (B, T, input_size), the inputs.
+        hidden: the state before the first step, for example the result of zeros().
+        """
         if in_transform() or (x.device.type != "cpu" and self.training and self.dropout):
             # Run one layer at a time: cuDNN's dropout between layers would not follow torch.manual_seed.
             after = []

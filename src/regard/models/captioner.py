@@ -188,7 +188,11 @@ class Captioner(Model):
         return logits_BTV, weights_BTL
 
     def _first_state(self, encoded: Encoded, inputs: Tensor) -> State:
-        """Return the state before the first token, with one row for each caption."""
+        """Return the decoder state before the first token, with one row for each caption.
+
+        encoded: B encoded images.
+        inputs: (R, T), the tokens of R captions; R is a multiple of B.
+        """
         images, captions = len(encoded), len(inputs)
         if captions % max(images, 1):
             problem = f"there are {captions} captions for {images} images"

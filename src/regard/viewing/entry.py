@@ -81,7 +81,7 @@ class Entry(Shown):
 
     @property
     def target_text(self) -> str:
-        """The target sentence as plain text."""
+        """The translation as plain text: its words joined by spaces, or `texts[1]` if `texts` is set."""
         return " ".join(self.target) if self.texts is None else self.texts[1]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:

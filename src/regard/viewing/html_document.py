@@ -1,4 +1,4 @@
-"""Build a self-contained HTML document: a browser that opens it runs no JavaScript or CSS from elsewhere."""
+"""Build a self-contained HTML document, in which only its own JavaScript and CSS have an effect."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def safe(text: str) -> str:
 
 @cache
 def static(name: str) -> str:
-    """Return the text of a file in this package: a CSS or JavaScript file."""
+    """Return the text of a CSS or JavaScript file of this package. name: the file name: "page.css"."""
     return resources.files("regard.viewing").joinpath(name).read_text(encoding="utf-8")
 
 

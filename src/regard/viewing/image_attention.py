@@ -155,7 +155,7 @@ class ImageAttention:
         return f"{text}; {least} is {largest[last]:.2f}"
 
     def noted(self, *notes: object) -> ImageAttention:
-        """Return a copy with more notes, which are printed below pictures."""
+        """Return a copy with `notes` added to its own notes; notes are printed below pictures."""
         return replace(self, notes=(*self.notes, *map(str, notes)))
 
     def to_dict(self) -> dict[str, Any]:

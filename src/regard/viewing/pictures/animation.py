@@ -207,7 +207,10 @@ class _Stage:
             )
 
     def _reserve(self, canvas: Canvas) -> None:
-        """Extend the bounds of the canvas, so that every frame has the same size."""
+        """Extend the bounds of a frame by the space that arcs need, so that all frames have the same size.
+
+        To do so, it draws an invisible white line below the target words.
+        """
         left = min(self.left[0][0], self.left[1][0])
         bottom = self.tops[1] + HEIGHT + self.arcs
         canvas.line(left, bottom, left, bottom, color="#ffffff", width=0.1)

@@ -266,19 +266,19 @@ class Canvas:
         self.words(start + 76, y, f"{most:.3g}", 8, color=QUIET)
 
     def put(self, other: Canvas, x: float, y: float) -> None:
-        """Add the marks of another canvas, with its origin at (x, y)."""
+        """Add copies of all marks of another canvas, moved so that its point (0, 0) is at (x, y)."""
         self.marks += [mark.moved(x, y) for mark in other.marks]
 
     @property
     def bounds(self) -> tuple[float, float, float, float]:
-        """The bounding box of the marks: left, top, right, bottom."""
+        """The smallest rectangle around all marks of the picture, in points: (left, top, right, bottom)."""
         boxes = [mark.bounds for mark in self.marks] or [(0.0, 0.0, 0.0, 0.0)]
         lefts, tops, rights, bottoms = zip(*boxes, strict=True)
         return min(lefts), min(tops), max(rights), max(bottoms)
 
     @property
     def size(self) -> tuple[float, float]:
-        """Width and height in points, including the margin."""
+        """Width and height of the picture in points, including the margin."""
         if self.paper.size is not None:
             return self.paper.size
         left, top, right, bottom = self.bounds
@@ -287,7 +287,10 @@ class Canvas:
 
     @property
     def placed(self) -> list[Mark]:
-        """The marks, moved so that the top left corner of the margin is at (0, 0)."""
+        """The marks of the picture, moved so that the top left corner of the picture is at (0, 0).
+
+        If `paper.size` is set, they are not moved.
+        """
         if self.paper.size is not None:
             return self.marks
         left, top, _, _ = self.bounds

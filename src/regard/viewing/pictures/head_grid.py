@@ -143,7 +143,7 @@ class Thumbnails(Drawing):
 
 @dataclass(frozen=True, eq=False)
 class Scale(Drawing):
-    """The colour scale for the terminal, from 0 to `most`, the largest weight."""
+    """A line in the terminal that explains the colours of weights, from 0 to `most`, the largest weight."""
 
     most: float
 

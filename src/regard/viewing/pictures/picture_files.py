@@ -98,7 +98,7 @@ class Picture(Shown):
         return pdf_of(self.frames[-1])
 
     def gif(self) -> bytes:
-        """Return all frames as the bytes of a GIF file."""
+        """Return the picture, or all frames of an animation, as the bytes of a GIF file."""
         from regard.viewing.pictures.matplotlib_writer import gif_of
 
         return gif_of(self.frames, self.seconds)
