@@ -150,7 +150,7 @@ class Recurrent(nn.Module):
         Returns the states (B, S, E), which are 0 on padding, and the last state of each sequence. E is width,
         or 2 width for bidirectional layers.
         """
-        if x.device.type != "cpu" or in_transform():  # pack_padded_sequence() synchronises
+        if x.device.type != "cpu" or in_transform():  # pack_padded_sequence() waits for the GPU
             return self.read_on(x, lengths)
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         states, last = self.layers(packed)
