@@ -1,4 +1,4 @@
-"""Command classes that import the module of a command when it is used: --help does not import torch."""
+"""Command classes that import the module of a command only when it is used, so --help imports no torch."""
 
 from __future__ import annotations
 

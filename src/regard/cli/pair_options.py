@@ -81,7 +81,7 @@ class PairFiles:
             raise ArgumentError(message(command, problem, expected=expected))
 
     def pairs(self, choose: list[str] | None) -> Pairs:
-        """Return the pairs as a Pairs object, which can be checked and split.
+        """Return the sentence pairs of the files as a Pairs object, which can be checked and split.
 
         choose: the values of --choose, such as "invalid=replace".
         """

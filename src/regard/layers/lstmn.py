@@ -304,7 +304,9 @@ def last_steps(past: Memory, count: int | None) -> Memory:
 
 
 def _with_dropped_steps(past: Memory, position: int) -> Memory:
-    """Insert zeros as keys and values of steps that `past` no longer has, so that key i is step i.
+    """Return a Memory with a key and a value for every step so far, so that key i belongs to step i.
+
+    For the oldest steps, which `past` no longer has, keys and values are 0.
 
     position: number of all steps so far.
     """

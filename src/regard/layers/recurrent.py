@@ -142,9 +142,9 @@ class Recurrent(nn.Module):
         return (zero, zero) if isinstance(self.layers, nn.LSTM) else (zero,)
 
     def encode(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-        """Encode padded sequences.
+        """Run the layers over whole sequences, from a state of zeros.
 
-        x: (B, S, input_size).
+        x: (B, S, input_size), the inputs, padded at the end.
         lengths: number of tokens of each sequence, (B,).
 
         Returns the states (B, S, E), which are 0 on padding, and the last state of each sequence. E is width,

@@ -189,7 +189,7 @@ def pooled_from_top(name: str, top: Any, rows: Sequence[str], columns: Sequence[
 
 
 def _side(size: int) -> int:
-    """Return the number of rows (or columns) in a block of a matrix with `size` rows (or columns)."""
+    """Return the height of a block of a matrix that has `size` rows; for columns, the width of a block."""
     return max(math.ceil(size / MAP), 1)
 
 

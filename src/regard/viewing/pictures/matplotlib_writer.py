@@ -101,7 +101,10 @@ def _sampled(images: Sequence[Any]) -> Any:
 
 
 def hints(frames: Sequence[Canvas]) -> tuple[str, ...]:
-    """Return hints about characters in the frames that no installed font has; empty if there are none."""
+    """Return a tuple with a hint about the characters that no installed font has; () if fonts have all.
+
+    frames: the canvases whose texts are checked.
+    """
     texts = {mark.text for canvas in frames for mark in canvas.marks if isinstance(mark, Words)}
     hint = hint_for("".join(written(text).missing for text in texts))
     return (hint,) if hint else ()

@@ -179,7 +179,10 @@ def _bare(word: str) -> str:
 
 
 def _unknown(word: str, words: Sequence[str], side: str, others: Sequence[str]) -> UnknownName:
-    """Return the error for a word that is not in `words`. If it is in `others`, a hint says so."""
+    """Return the error for a word that is not in `words`. If it is in `others`, a hint says so.
+
+    side: "source" or "target", the sentence that `words` is; `others` is the other one.
+    """
     hint = ""
     if side and _index_of(word, list(map(_bare, map(_plain, others))), "") is not None:
         other = "target" if side == "source" else "source"
