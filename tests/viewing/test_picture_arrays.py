@@ -208,6 +208,9 @@ def test_hops_and_tape():
     ("draw", "fact"),
     [
         (lambda: steps([1.0], [[1.0]], [[1.0]]), "(T, D)"),
+        (lambda: steps([[1.0]], [[[1.0]]], [[1.0]]), "key[sentence, head]"),
+        (lambda: steps(numpy.ones((0, 4)), [[1.0]], [[1.0]]), "query is empty, shape (0, 4)"),
+        (lambda: steps(numpy.ones((0, 4)), [[1.0]], [[1.0]]), "at least one row and one column"),
         (lambda: steps([[1.0]], [[1.0, 2.0]], [[1.0]]), "scores=..."),
         (lambda: steps([[1.0]], [[1.0]], [[1.0]], "additive"), "known: cosine, dot, scaled_dot"),
         (lambda: steps([[1.0]], [[1.0]], [[1.0]], scores=[[1.0, 2.0]]), "(1, 1)"),

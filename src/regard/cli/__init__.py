@@ -65,7 +65,7 @@ class _Commands(CommandGroup):
 
 
 class _Interrupted(Exception):
-    """The user pressed Ctrl-C while a command was running."""
+    """Exception: the user pressed Ctrl-C while a command was running."""
 
 
 app = typer.Typer(

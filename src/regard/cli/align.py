@@ -238,7 +238,7 @@ def align(
 
 @dataclass(frozen=True)
 class AlignOptions:
-    """The options of `regard align` for the links. Each field is the value of the option of the same name."""
+    """How `regard align` computes links. Each field is the value of the option of the same name."""
 
     site: str | None = None
     head: int | None = None
@@ -270,10 +270,10 @@ class AlignOptions:
             raise ArgumentError(message("--choose", problem, hint="remove --backward"))
 
     def weighted(self, ours: Scored, theirs: Scored | None) -> list[tuple[int, int, float]]:
-        """Return the links of a pair as (source word, target word, weight).
+        """Return the links of a sentence pair as (source word, target word, weight), such as (0, 2, 0.75).
 
-        ours: the pair, scored by the run.
-        theirs: the pair, scored by the --backward run; None without it.
+        ours: the sentence pair with the attention weights of the run.
+        theirs: the same pair with the attention weights of the --backward run; None without --backward.
         """
         if theirs is None:
             return ours.align().weighted(self.threshold)
@@ -283,9 +283,9 @@ class AlignOptions:
 
 @dataclass
 class Alignments:
-    """The links and the lengths of all sentence pairs.
+    """The word alignments of all sentence pairs, and the number of words of each sentence.
 
-    links: the links of each pair, as (source word, target word).
+    links: the links of each pair, as (source word, target word), such as (0, 2).
     words: for each pair, the number of source words and of target words (or characters).
     """
 
@@ -293,10 +293,10 @@ class Alignments:
     words: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, links: list[tuple[int, int, float]], pair: Scored) -> None:
-        """Add the links of a sentence pair, and the numbers of its words.
+        """Append the links of a sentence pair to `links`, and its numbers of words to `words`.
 
-        links: the links, as (source word, target word).
-        pair: the pair, scored by the run.
+        links: the links, as (source word, target word, weight). The weights are not stored.
+        pair: the sentence pair.
         """
         self.links.append(tuple((source, target) for source, target, _ in links))
         self.words.append((len(pair.source_units), len(pair.target_units)))

@@ -146,7 +146,10 @@ def _remove_interrupted(place: Path) -> None:
 
 
 def _regular_files(run: Path) -> list[Path]:
-    """Return the regular files of a run that are copied. Other files, e.g. symbolic links, are reported."""
+    """Return the files of a run folder that are copied to the new run folder.
+
+    Only regular files are copied. For any other, e.g. a symbolic link, a message is printed.
+    """
     copied = []
     for path in sorted(run.iterdir()):
         mode = path.lstat().st_mode
@@ -165,7 +168,11 @@ def _copy(path: Path, to: Path) -> None:
 
 
 def last_intact(run: Path, count: int) -> list[Checkpoint]:
-    """Return the last `count` intact checkpoints, by step. Damaged checkpoints are reported and skipped."""
+    """Return the last `count` checkpoints of a run that are not damaged, ordered by training step.
+
+    For each damaged checkpoint that is skipped, a message is printed. If fewer than `count` checkpoints are
+    left, DataError is raised.
+    """
     intact: list[Checkpoint] = []
     for each in reversed(Checkpoints(run).all()):
         if len(intact) == count:
@@ -183,7 +190,9 @@ def last_intact(run: Path, count: int) -> list[Checkpoint]:
 
 
 def checkpoints_at(run: Path, steps: str) -> list[Checkpoint]:
-    """Return the checkpoints of these steps, ordered by step; raise an error if one is missing or damaged.
+    """Return the checkpoints of the named training steps, in ascending order.
+
+    Raise an error if one of them is missing or damaged.
 
     steps: the value of --steps, such as "8000,9000,10000".
     """

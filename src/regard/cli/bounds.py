@@ -60,7 +60,7 @@ def finite(value: float | None) -> float | None:
 
 
 def none_if_default(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
-    """Option callback: return None if the option is not on the command line.
+    """Option callback: return None if the option is not on the command line, otherwise its value.
 
     In this way, the help shows a default value, but the command can tell whether the user has set the option.
     """

@@ -141,9 +141,12 @@ def _open_classifier(run: Path, checkpoint: str, device: str, threads: int | Non
 
 
 def _seconds(text: Sequence[str] | None, second: Sequence[str] | None, pairs: bool) -> list[str] | None:
-    """Return the texts of --second; None without --second.
+    """Return the texts of all --second options; None if there are none.
 
-    Raise ArgumentError if the number of --second is not that of --text, or if the run classifies no pairs.
+    Raise ArgumentError unless there is one --second for each --text, and the run classifies pairs.
+
+    text, second: the texts of all --text and of all --second options.
+    pairs: whether the run classifies pairs.
     """
     if not second:
         return None
@@ -197,7 +200,13 @@ class Inputs:
                     yield self._pair(text, f"{place_name(place)}, line {part.read}")
 
     def _count_tab(self, place: str | bytes, line: int) -> None:
-        """Count a line with a tab; raise DataError if it is the first line of a file named .tsv."""
+        """Count a line with a tab, in a run that classifies single texts.
+
+        Raise DataError if it is line 1 of a .tsv file, because then the file has several columns.
+
+        place: the file that contains the line.
+        line: the line number, from 1.
+        """
         where = f"{place_name(place)}, line {line}"
         if line == 1 and isinstance(place, str) and _has_suffix(place, FORMATS["tsv"].suffixes):
             hint = "write the column with the texts to a file of its own"
@@ -206,7 +215,10 @@ class Inputs:
         self.tabs += 1
 
     def _json(self, line: str, place: str) -> str | tuple[str, str]:
-        """Return the text, or the two texts, of a line that is a JSON object."""
+        """Return the text in a line that is a JSON object; a pair of texts if the run classifies pairs.
+
+        place: file and line number, for error messages.
+        """
         values = fields_of_json(line, self.fields, place) if line.strip() else [""] * len(self.fields)
         texts = [text_of_json(value, place) for value in values]
         return (texts[0], texts[1]) if self.pairs else texts[0]

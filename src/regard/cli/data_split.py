@@ -99,7 +99,11 @@ def split(
 
 
 def _paths(out: Path, names: str) -> list[Path]:
-    """Return the output files: source and target of the training set, then of the test set."""
+    """Return the four output files: source and target of the training set, then of the test set.
+
+    out: the output folder.
+    names: the value of --names; with "en,de", the files are train.en, train.de, test.en and test.de.
+    """
     ends = two_names("--names", names)
     for end in ends:
         if not re.fullmatch(r"[\w.+-]+", end):

@@ -140,7 +140,10 @@ def demo(
 
 
 def _report_earlier(folder: Path, errors: Console) -> None:
-    """If the folder has an earlier demo, print whether it is finished or continues, and how to start anew."""
+    """If the folder has an earlier demo, print what happens with it, and how to train a new one.
+
+    A finished demo is not trained again, only its results are shown; an interrupted demo continues.
+    """
     from regard.runs.run_folder import is_run
     from regard.training.checkpoints.checkpoints import Checkpoints
 

@@ -79,7 +79,10 @@ def _table(section: str, facts: list[Fact]) -> Table:
 
 
 def checks() -> Iterator[Fact]:
-    """Compute attention for a small input on each device; encode and decode sentences with a tokenizer."""
+    """Run small computations, and yield a Fact for each: whether it works, and if not, its error.
+
+    They compute attention on each device, and encode and decode sentences with a tokenizer.
+    """
     for device in devices():
         yield _checked(f"attention on {device}", functools.partial(_check_attention, device))
     yield _checked("tokenizer", _check_tokenizer)
@@ -96,7 +99,8 @@ def _checked(name: str, check: Callable[[], str]) -> Fact:
 def _check_attention(device: str) -> str:
     """Compare the outputs and gradients of the default backend with those of the reference backend.
 
-    Return the names of the backends as text; raise if the results differ by more than TOLERANCE.
+    Return a text that names the default backend of two score functions; raise ArithmeticError if its results
+    differ from the reference by more than TOLERANCE.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -202,7 +202,13 @@ def generate(
 def _search(
     beam_size: int | None, length_penalty: str | None, n_best: int, sample: bool, sampling: dict[str, Any]
 ) -> Search:
-    """Return the search: sampling with --sample, beam search with an option of beam search, or greedy."""
+    """Return the search algorithm that the options of the command line select.
+
+    With --sample it is sampling. Otherwise it is beam search if --beam-size, --length-penalty or --n-best is
+    set, and greedy search if none of them is.
+
+    sampling: the values of --temperature, --top-k, --top-p and --seed, which require --sample.
+    """
     unused = [name for name, value in sampling.items() if value is not None and not sample]
     if unused:
         option = f"--{unused[0].replace('_', '-')}"
@@ -257,7 +263,10 @@ class Prompts:
                 yield text
 
     def _check(self, text: str, name: str) -> None:
-        """Check that the model can read a prompt. name: its file and line, or --prompt."""
+        """Raise ArgumentError if the model cannot read a prompt; if skip_invalid is set, print a message.
+
+        name: where the prompt is from, for the message: file and line, or "--prompt".
+        """
         try:
             self.language.generator.encode_prompt(text, name)
         except ArgumentError as error:
@@ -280,7 +289,10 @@ class Prompts:
 
 
 def _show(language: LanguageRun, prompts: Prompts, **options: Any) -> GeneratedText:
-    """Generate one text and print it token by token."""
+    """Continue the only prompt in `prompts`, and print the text token by token while it is generated.
+
+    options: arguments of LanguageRun.generate().
+    """
     (text,) = prompts
     begun = clean(text)
 
@@ -317,12 +329,18 @@ class OutputForm:
     shown: bool = False
 
     def can_stream(self, search: Search, prompt: Sequence[str] | None) -> bool:
-        """Whether to print the text token by token: if it is the only text, and printed in a terminal."""
+        """Return whether to print the generated text token by token.
+
+        This requires one prompt from --prompt, one text without beam search, and a terminal as output.
+        """
         plain = self.output is None and not self.json and not self.draw and self.n_best == 1
         return plain and not isinstance(search, Beam) and len(prompt or ()) == 1 and sys.stdout.isatty()
 
     def format(self, result: GeneratedText, number: int) -> Iterator[str]:
-        """Yield the lines of output for a prompt: n_best lines if n_best > 1, otherwise one."""
+        """Yield the lines of output for a prompt: n_best lines if n_best > 1, otherwise one.
+
+        number: the number of the prompt, which n-best lines begin with.
+        """
         if self.shown:
             return
         if self.json:

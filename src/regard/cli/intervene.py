@@ -248,7 +248,9 @@ def _tokens(option: str, side: str, word: int, words: Sequence[int]) -> list[int
 
 
 def _place(option: str, text: str) -> dict[str, Any]:
-    """Parse the name of an attention layer (site), with or without a head: decoder.1.cross:0.
+    """Parse the name of an attention layer (site), with or without a head.
+
+    For "decoder.1.cross:0", the result is {"at": "decoder.1.cross", "head": 0}. Without a head, it is None.
 
     option: the option that the text is from, for error messages.
     """

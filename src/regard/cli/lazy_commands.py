@@ -1,4 +1,4 @@
-"""Command classes that import the module of a command when it is used: --help does not import torch."""
+"""Command classes that import the module of a command only when it is used, so --help imports no torch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class CommandGroup(TyperGroup):
         return [_plain(each) for each in super().get_params(ctx)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the first argument names, with the arguments after it."""
+        """Find the command whose name is args[0]; return what the base class returns for it.
+
+        Raise UnknownName if there is no such command.
+        """
         name = args[0]
         if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name) is not None:
             return super().resolve_command(ctx, args)
@@ -72,7 +75,7 @@ class LazyCommand(TyperCommand):
 
     @property
     def loaded(self) -> Any:
-        """The command of the module, which is imported on first use."""
+        """The complete command, with its options, from its own module, which is imported on first use."""
         return _load(str(self.name))
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:

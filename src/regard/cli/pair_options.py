@@ -63,11 +63,16 @@ class PairFiles:
 
     @property
     def all(self) -> list[str]:
-        """The names of all files."""
+        """The names of all files of --source, --target, --tsv and --jsonl."""
         return [path for paths in (self.source, self.target, self.tsv, self.jsonl) for path in paths or ()]
 
     def check(self, command: str) -> None:
-        """Raise ArgumentError unless one kind of files is named: --source and --target, --tsv or --jsonl."""
+        """Raise ArgumentError unless exactly one kind of files is named on the command line.
+
+        The three kinds are --source together with --target, --tsv, and --jsonl.
+
+        command: the command, for the error message.
+        """
         ways = (self.source or self.target, self.tsv, self.jsonl)
         if sum(map(bool, ways)) != 1 or bool(self.source) != bool(self.target):
             problem = "more than one kind of files is named, or the source or the target is missing"
@@ -76,7 +81,7 @@ class PairFiles:
             raise ArgumentError(message(command, problem, expected=expected))
 
     def pairs(self, choose: list[str] | None) -> Pairs:
-        """Return the pairs as a Pairs object, which can be checked and split.
+        """Return the sentence pairs of the files as a Pairs object, which can be checked and split.
 
         choose: the values of --choose, such as "invalid=replace".
         """
@@ -91,7 +96,10 @@ class PairFiles:
         )
 
     def stream(self) -> PairStream:
-        """Return the pairs as a stream that is read once. One file may be "-", for standard input."""
+        """Return the sentence pairs of the files as a stream, which can be read only once.
+
+        One of the files may be "-", for standard input.
+        """
         if self.source and self.target:
             check_standard_input(*self.source, *self.target)
             if len(self.source) != len(self.target):

@@ -229,9 +229,12 @@ def open_run(run: Path, checkpoint: str, device: str, threads: int | None, **opt
 
 
 def open_task(task: str, run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:
-    """Load a run of this task, and report checkpoints that were skipped because they are damaged.
+    """Load the trained model of a run, and report checkpoints that were skipped because they are damaged.
 
-    Raises ArgumentError if the run is of another task; its hint is the command that suits the run.
+    Raises ArgumentError if the run is of another task than `task`; its hint is a command for such a run.
+
+    task: the task that the command is for, such as "translation".
+    options: further arguments of regard.tasks.task_table.load().
     """
     import torch
 
@@ -247,7 +250,7 @@ def open_task(task: str, run: Path, checkpoint: str, device: str, threads: int |
 
 
 def check_task(task: str, run: Path) -> None:
-    """Raise ArgumentError if the run is of another task; its hint is the command that suits the run."""
+    """Raise ArgumentError if the run is of another task than `task`; its hint is a command for such a run."""
     from regard.tasks.task_table import find_task
 
     kind = task_in_regard(run, task)

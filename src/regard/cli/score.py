@@ -176,7 +176,7 @@ def _score_pairs(
 
 
 def to_json(pair: Scored) -> str:
-    """Return the score and the token scores of a pair as a line of JSON, for --tokens."""
+    """Return the score of a sentence pair, its tokens and their scores as a JSON object, for --tokens."""
     record = {"score": pair.score, "tokens": pair.pieces, "token_scores": pair.token_scores}
     return json_format.dumps(record | ({"notes": pair.notes} if pair.notes else {}), ensure_ascii=False)
 

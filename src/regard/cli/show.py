@@ -158,7 +158,7 @@ def _about(facts: RunFacts) -> Iterator[tuple[str, str]]:
 
 
 def _progress(facts: RunFacts) -> str:
-    """Return the progress of training in one line."""
+    """Return the progress of training as text: training steps, epochs, tokens, time and status."""
     at = facts.progress
     if at is None:
         return facts.status
@@ -176,7 +176,10 @@ def _value(value: object) -> str:
 
 
 def _next(facts: RunFacts) -> str:
-    """Return what to do next, usually a command; "" if the command is `regard show`, which is running now."""
+    """Return what the user can do next with a run, usually a command such as "regard evaluate runs/x".
+
+    If the next command would be `regard show`, which is already running, the result is "".
+    """
     folder = shown(facts.folder)
     if facts.damaged:
         return "restore the damaged files from a copy, or train again"
@@ -273,9 +276,10 @@ def _briefly(count: int) -> str:
 
 
 def compared(facts: Sequence[RunFacts | SeedFacts]) -> Table:
-    """Return a table with one row for each run. It names the score that selects the best checkpoint.
+    """Return a table that compares runs, with one row for each run.
 
-    For a run with several seeds, the mean and the standard deviation of each score are shown.
+    The scores are those of the best checkpoint; the table says by which score it was chosen. For a run with
+    several seeds, the mean and the standard deviation of each score are shown.
     """
     seeds = {each.folder: each for each in facts if isinstance(each, SeedFacts)}
     firsts = [next(iter(each.runs.values()), None) if isinstance(each, SeedFacts) else each for each in facts]

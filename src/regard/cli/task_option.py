@@ -60,7 +60,11 @@ def next_command(task: type[RunTask], run: str, command: str | None = None) -> s
 
 
 def resume_command(task: type[RunTask], run: str) -> str:
-    """Return the command that resumes a run."""
+    """Return the command that resumes the training of a run, such as "regard train --output runs/x --resume".
+
+    task: the class of the task. If it is not part of Regard, the command has the option --task.
+    run: the run folder.
+    """
     return f"regard train --output {run} --resume{_own_option(task)}"
 
 

@@ -99,7 +99,7 @@ def _parameter(option: CommandOption | str) -> inspect.Parameter:
 
 
 def options_of(task: type[RunTask], attribute: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the options that a task has.
+    """Return a dict from the options of one task to their values, such as {"test_file": None}.
 
     Options that only a task of the user declares cannot be set on the command line; they have their defaults.
 

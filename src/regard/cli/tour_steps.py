@@ -41,7 +41,7 @@ class TourStep:
 
 
 def soft_dictionary() -> TourStep:
-    """Look up 어디에서 (where) in a dictionary of three entries, with query vectors of increasing norm."""
+    """Tour step: look up 어디에서 (where) in a dictionary of three entries; the norm of the query grows."""
     entries = {"주어": "최웅준", "동사": "밥을 먹었다", "어디에서": "집에서"}
     where, sharpness = 2, [0, 1, 2, 4, 8]
     key = value = torch.eye(3)
@@ -66,7 +66,7 @@ def soft_dictionary() -> TourStep:
 
 
 def scores() -> TourStep:
-    """Align a sentence with its translation, with every score function."""
+    """Tour step: draw the attention between a sentence and its translation for every score function."""
     english, korean = ["I", "am", "a", "cat"], ["나", "는", "고양이", "로소이다"]
     # Features of each word: speaker, topic, animal, being.
     query = 3 * torch.tensor([[1, 0.3, 0, 0], [0, 0.3, 0, 1], [0, 0, 0.7, 0.2], [0, 0, 1, 0]])
@@ -90,7 +90,7 @@ def scores() -> TourStep:
 
 
 def masks() -> TourStep:
-    """Show every mask. All words have the same vector, so the drawing shows the mask only."""
+    """Tour step: show every mask. All words have the same vector, so the drawing shows the mask only."""
     words = ["나는", "밥을", "먹고", "집에", "갔다"]
     x = torch.zeros(1, 5, 4)
     masks_by_call = {
@@ -113,7 +113,7 @@ def masks() -> TourStep:
 
 
 def selections() -> TourStep:
-    """Compute weights from the same five scores with every selection: Soft, Sparse, Gate, Hard and others."""
+    """Tour step: compute weights from the same five scores with every selection (Soft, Sparse and others)."""
     words = ["고양이", "개", "새", "물", "돌"]
     query, key = torch.ones(1, 1), torch.tensor([[2.0], [1.6], [0.9], [-0.5], [-2.0]])
     selects: dict[str, regard.Select] = {
@@ -139,7 +139,7 @@ def selections() -> TourStep:
 
 
 def positions() -> TourStep:
-    """Show the effect of each position scheme on a sequence of one repeated word."""
+    """Tour step: show the effect of each position scheme on a sequence of one repeated word."""
     words, width, heads = ["똑"] * 6, 16, 2
     x = torch.ones(1, heads, len(words), width // heads)
     pictures = []
@@ -165,7 +165,7 @@ def positions() -> TourStep:
 
 
 def heads() -> TourStep:
-    """Attend to one sentence with two heads."""
+    """Tour step: attend to one sentence with two heads, and draw the weights of each head."""
     words = ["최웅준은", "집에서", "집중이", "안되서", "카페에", "공부하러", "갔다"]
     # Features of each word: who, where to, why, what.
     facts = torch.tensor(
@@ -184,7 +184,7 @@ def heads() -> TourStep:
 
 
 def recording() -> TourStep:
-    """Record the attention of a model without changing it."""
+    """Tour step: record the attention weights and their entropy in a model whose code is not changed."""
     model = nn.ModuleDict(
         {"self": regard.MultiHead(16, 2, position="alibi"), "cross": regard.MultiHead(16, 2)}
     )
@@ -210,7 +210,7 @@ def recording() -> TourStep:
 
 
 def explaining() -> TourStep:
-    """Show which backend a call uses, and why the other backends are not used."""
+    """Tour step: show which backend a call of attention() uses, and why the others are not used."""
     x = torch.zeros(1, 4, 16)
     mask = regard.causal() & regard.padding(torch.tensor([3]))
     explanations = {

@@ -150,7 +150,10 @@ def _task_and_settings(arguments: Mapping[str, Any]) -> tuple[type[RunTask], dic
 
 
 def _run_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of train_run() and estimate() that are not settings."""
+    """Return the keyword arguments resume, change and machine of train_run() and estimate().
+
+    arguments: the values of all options of `regard train`.
+    """
     from regard.runs.prepare_run import Machine
 
     machine = Machine(arguments["device"], arguments["threads"])
@@ -232,9 +235,10 @@ def _stopped_early(folder: Path) -> Iterator[None]:
 
 
 def _advice(settings: Mapping[str, Any]) -> str:
-    """Return advice for a run that was too short: train longer, or do not set the model size if it is set.
+    """Return advice for a run that was too short: "train for more minutes".
 
-    If the user does not set the model size, a size is chosen that suits the length of the run.
+    If the user has set the model size, the advice continues with, for example, "or do not set model.width":
+    without this setting, a size is chosen that suits the length of the run.
     """
     model = settings.get("model", {})
     size = next((f"model.{name}" for name in ("width", "size", "layers") if model.get(name) is not None), "")

@@ -237,7 +237,12 @@ def write_translations(
 
 
 def pharaoh_line(translation: Translation, probabilities: bool = False) -> str:
-    """Return the alignment in Pharaoh format; raise ArgumentError if the model has no cross-attention."""
+    """Return the word alignment of a translation in Pharaoh format, such as "0-0 1-2".
+
+    Raise ArgumentError if the model has no cross-attention.
+
+    probabilities: whether to write the weight of each link.
+    """
     if translation.alignment is None:
         problem = "the model has no attention to its source, so there are no alignments"
         hint = "use a model with attention: bahdanau, luong, lstmn or transformer"

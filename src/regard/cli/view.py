@@ -279,7 +279,7 @@ def _check_without_model(context: typer.Context, path: Path, sentence: str | Non
 
 
 def _write(viewed: RunView, path: Path) -> None:
-    """Write all attention as an HTML page or as a .seen file."""
+    """Write all recorded attention to a file: a .seen file if the path ends in .seen, else an HTML page."""
     if path.suffix.lower() == KEPT:
         viewed.seen.save(path)
         say(f"Wrote {shown(path)}; to view it: regard view {shown(path)}")

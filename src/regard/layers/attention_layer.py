@@ -76,7 +76,7 @@ class AttentionLayer(nn.Module):
 
 
 def _squeeze_queries(attended: Attended) -> Attended:
-    """Remove the query dimension T = 1 from all tensors of the result."""
+    """Return the result of an attention() call with one query, without the query dimension (T = 1)."""
     top = attended.top and Top(attended.top.weights.squeeze(-2), attended.top.keys.squeeze(-2))
     rows = {
         name: getattr(attended, name) for name in ("lse", "alignment", "entropy", "chosen", "log_probability")

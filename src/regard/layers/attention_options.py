@@ -66,9 +66,11 @@ class AttentionOptions:
     def checked(cls, call: str, options: Mapping[str, Any], known: Iterable[str] = ()) -> AttentionOptions:
         """Create the options of a model from the keyword arguments of its class.
 
-        The score location is not allowed: it ignores the keys, so the key projections would not be trained.
+        The score function "location" raises ArgumentError: it ignores the keys, so the key projections of
+        the model would not be trained.
 
         call: the call that an error message names, such as "Transformer()".
+        options: the keyword arguments, such as {"score": "cosine", "select": "entmax"}.
         known: the other arguments of the class, which an error message lists.
         """
         names = [field.name for field in fields(cls)]
@@ -129,7 +131,13 @@ def build_model_position(
 
 
 def check_position(call: str, position: Position | None, score: Score) -> None:
-    """Raise ArgumentError if the position scheme cannot be used with the score function."""
+    """Raise ArgumentError if the position scheme cannot be used with the score function.
+
+    Rotary and Relative need a score function that computes inner products of queries and keys; for Rotary, it
+    must not be General. The other position schemes can be used with every score function.
+
+    call: the call that the error message names, such as "Transformer()".
+    """
     inner = score.combine == "inner" and not isinstance(score, Location)
     rotates = inner and not isinstance(score, General)
     if (isinstance(position, Rotary) and not rotates) or (isinstance(position, Relative) and not inner):
@@ -146,10 +154,10 @@ def check_position(call: str, position: Position | None, score: Score) -> None:
 
 
 def select_argument(select: Select, training: bool) -> dict[str, Select]:
-    """Return the argument `select` for an attention() call of a model, as a dict; empty for softmax.
+    """Return the keyword argument `select` of the attention() calls of a model, as {"select": ...}.
 
-    In eval mode (training=False), the selection is deterministic. So a forward pass over the result of a
-    search computes the same scores as the search.
+    The dict is empty for softmax, the default of attention(). In eval mode (training=False), the selection is
+    deterministic, so that a forward pass over the result of a search computes the same scores as the search.
 
     >>> from regard.select import Hard
     >>> select_argument(Hard(), training=False), select_argument(Soft(), training=True)
@@ -161,11 +169,13 @@ def select_argument(select: Select, training: bool) -> dict[str, Select]:
 
 
 def model_arguments(kind: type, sizes: int) -> dict[str, Any]:
-    """Return the arguments of a model's class and their default values (None if there is no default).
+    """Return a dict from the names of the arguments of a model's class to their default values.
 
+    The value is None if the argument has no default. If the class has a parameter `**attention`, the dict has
+    the fields of AttentionOptions in its place: score and select.
+
+    kind: the class of the model.
     sizes: number of leading arguments to leave out, such as vocabulary sizes.
-
-    If the class has keyword arguments `**attention`, the result has the fields of AttentionOptions instead.
     """
     arguments: dict[str, Any] = {}
     for name, parameter in list(signature(kind).parameters.items())[sizes:]:
@@ -213,9 +223,10 @@ def _create(call: str, kind: type[Built], sizes: Mapping[str, Any], options: Map
 
 
 def _expected(option: str, annotation: str, value: object) -> str:
-    """Return "" if the value of an option is valid, otherwise a description of valid values.
+    """Return "" if the value of an option is valid; otherwise what is valid, such as "an integer, 1 or more".
 
-    annotation: the type annotation of the option.
+    option: the name of the option.
+    annotation: the type annotation of the option, as text.
     """
     if annotation.startswith("str"):
         return "" if isinstance(value, str) else "a name"

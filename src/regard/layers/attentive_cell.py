@@ -62,7 +62,10 @@ def attend_along(
 
 
 class _ProjectedAdditive(Score):
-    """Additive score function for queries and keys that are already projected."""
+    """Score function v . tanh(query + key), for queries and keys that are already projected.
+
+    vector: v.
+    """
 
     combine = "additive"
 
@@ -74,7 +77,10 @@ class _ProjectedAdditive(Score):
 
 
 def _with_tensors(memory: Memory, key: Tensor, value: Tensor, vector: Tensor) -> Memory:
-    """Return the memory with its key, value and additive vector replaced."""
+    """Return a copy of the memory with other keys, other values, and another vector v in its score function.
+
+    The score function is v . tanh(query + key), for queries and keys that are already projected.
+    """
     return replace(memory, key=key, value=value, score=_ProjectedAdditive(vector), key_size=key.shape[-1])
 
 
@@ -160,9 +166,12 @@ class _Along(torch.autograd.Function):
 def _read_backward(
     memory: Memory, site: str, queries: Tensor, key: Tensor, value: Tensor, vector: Tensor, dcontexts: Tensor
 ) -> tuple[Tensor, ...]:
-    """Compute the gradients of key, value and vector with one attention call over all queries.
+    """Compute the gradients of the keys, the values and the vector v of the score function.
+
+    One attention() call over the queries of all steps computes them.
 
     queries: the queries of all steps.
+    vector: v of the score function v . tanh(query + key).
     dcontexts: the gradients of the contexts of all steps.
     """
     with torch.enable_grad():

@@ -48,7 +48,7 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to x (..., width)."""
+        """Apply the feed-forward layer to each position of x (..., width); return a tensor of this shape."""
         hidden = ACTIVATIONS[self.activation](self.inner(x))
         if self.gate is not None:
             hidden = hidden * self.gate(x)

@@ -130,8 +130,8 @@ class LSTMNLayer(nn.Module):
     def _can_fuse(self) -> bool:
         """Return whether forward() can use lstmn_steps(), which is faster than one attention() call per step.
 
-        It cannot if record() or intervene() is active for the site of this layer, in torch.func transforms
-        and in torch.compile.
+        The result is False in three cases: record() or intervene() is active for the site of this layer;
+        the layer runs inside a torch.func transform; it is compiled by torch.compile.
         """
         return not (scopes_at(self.site, self.role) or in_transform() or torch.compiler.is_compiling())
 
@@ -304,7 +304,9 @@ def last_steps(past: Memory, count: int | None) -> Memory:
 
 
 def _with_dropped_steps(past: Memory, position: int) -> Memory:
-    """Insert zeros as keys and values of steps that `past` no longer has, so that key i is step i.
+    """Return a Memory with a key and a value for every step so far, so that key i belongs to step i.
+
+    For the oldest steps, which `past` no longer has, keys and values are 0.
 
     position: number of all steps so far.
     """

@@ -292,7 +292,7 @@ def cell_backward(
 
 
 def _longer(tape_BSD: Tensor, steps: int) -> Tensor:
-    """Return a copy of a tape with uninitialised room for `steps` more steps."""
+    """Return a copy of a tape (B, S, D) with uninitialised memory for more steps, (B, S + steps, D)."""
     batch, before, size = tape_BSD.shape
     longer = tape_BSD.new_empty(batch, before + steps, size)
     longer[:, :before] = tape_BSD

@@ -142,15 +142,15 @@ class Recurrent(nn.Module):
         return (zero, zero) if isinstance(self.layers, nn.LSTM) else (zero,)
 
     def encode(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-        """Encode padded sequences.
+        """Run the layers over whole sequences, from a state of zeros.
 
-        x: (B, S, input_size).
+        x: (B, S, input_size), the inputs, padded at the end.
         lengths: number of tokens of each sequence, (B,).
 
         Returns the states (B, S, E), which are 0 on padding, and the last state of each sequence. E is width,
         or 2 width for bidirectional layers.
         """
-        if x.device.type != "cpu" or in_transform():  # pack_padded_sequence() synchronises
+        if x.device.type != "cpu" or in_transform():  # pack_padded_sequence() waits for the GPU
             return self.read_on(x, lengths)
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         states, last = self.layers(packed)
@@ -158,8 +158,9 @@ class Recurrent(nn.Module):
         return states_BSE, self._batch_first(last)
 
     def read_on(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-        """Do the same as encode() without pack_padded_sequence(), which would synchronise a GPU.
+        """Compute the same as encode(), but without pack_padded_sequence().
 
+        That function needs the lengths on the CPU, so the CPU would wait for the GPU.
         The layers also run over the padding; the states there are then set to 0. For the backward direction,
         each sequence is reversed, but its padding stays at the end.
         """
@@ -187,6 +188,7 @@ class Recurrent(nn.Module):
 
         inputs: the input of each direction.
         inside_BS1: True for positions that are not padding.
+        weights: the weights and biases of each direction.
 
         Returns for each direction the outputs, and the state after the padding. For GRUs in training, this
         state is empty, because read_on() takes from it only the cell state c of an LSTM.
@@ -216,7 +218,10 @@ class Recurrent(nn.Module):
         return self._whole(x, self._zero(x), weights)
 
     def _whole(self, x: Tensor, hidden: Hidden, weights: Sequence[Tensor]) -> tuple[Tensor, Hidden]:
-        """Run one layer in one direction over a whole sequence, from the state `hidden`."""
+        """Run one layer in one direction over whole sequences, from the state `hidden`.
+
+        Returns the outputs of all steps, and the state after the last step.
+        """
         if in_transform():
             return self._step_by_step(x, hidden, weights)
         x, hidden, precise = _to_float32(x, hidden)
@@ -239,7 +244,11 @@ class Recurrent(nn.Module):
         return torch.stack(outputs).transpose(0, 1), hidden
 
     def run(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
-        """Run over x (B, T, input_size) from a state; return outputs (B, T, width) and the last state."""
+        """Run the layers over T steps; return the outputs (B, T, width) and the state after the last step.
+
+        x: (B, T, input_size), the inputs.
+        hidden: the state before the first step, for example the result of zeros().
+        """
         if in_transform() or (x.device.type != "cpu" and self.training and self.dropout):
             # Run one layer at a time: cuDNN's dropout between layers would not follow torch.manual_seed.
             after = []
@@ -288,10 +297,11 @@ class Recurrent(nn.Module):
 
 
 def _to_float32(x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden, AbstractContextManager[object]]:
-    """Under CUDA autocast, convert the tensors to float32, and return a context that disables autocast.
+    """Return x, the state, and a context manager for the computation, so that CUDA autocast has no effect.
 
-    With autocast, cuDNN would use float16, in which small gradients underflow. Without autocast, the tensors
-    are returned unchanged, with an empty context.
+    Under CUDA autocast, the tensors are converted to float32, and the context manager disables autocast.
+    Otherwise cuDNN would use float16, in which small gradients underflow. Without autocast, the tensors are
+    returned unchanged, with a context manager that does nothing.
     """
     if x.device.type != "cuda" or not autocast_on("cuda"):
         return x, hidden, nullcontext()

@@ -127,8 +127,10 @@ def build_model(name: str, source_size: int, target_size: int, **options: Any) -
 
 
 def direct_options(name: str) -> dict[str, Any]:
-    """Return the arguments of a model's class except the vocabulary sizes, and their default values.
+    """Return a dict from the arguments of a model's class, except the vocabulary sizes, to their defaults.
 
     The value is None if the argument has no default.
+
+    name: a name in MODELS.
     """
     return model_arguments(MODELS[name], 2)

@@ -136,10 +136,11 @@ class Bahdanau(Model):
         return torch.stack(states, 1), torch.stack(contexts, 1)
 
     def _can_fuse(self, embedded_RTM: Tensor, state: State, encoded: Encoded) -> bool:
-        """Return whether attend_along(), which is faster than one call per step, can run the decoder here.
+        """Return whether attend_along() can run the decoder; it is faster than one attention() call per step.
 
         It requires an additive score function and softmax, as in Bahdanau et al., training on whole targets,
-        a device other than the CPU, and no open scope of record() or intervene().
+        a device other than the CPU, no torch.func transform or torch.compile, and that neither record() nor
+        intervene() is active.
         """
         if type(self.score) is not Additive or self.score.heads or self.select != Soft() or in_transform():
             return False

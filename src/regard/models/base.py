@@ -105,15 +105,23 @@ class Model(nn.Module):
     small_steps: bool = False
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
-        """Encode padded sources (B, S); lengths: (B,)."""
+        """Encode a batch of sources.
+
+        source: (B, S), token ids, padded at the end.
+        lengths: (B,), number of tokens of each source.
+        """
         raise TypeError(f"{type(self).__name__} does not implement encode()")
 
     def start(self, encoded: Encoded) -> State:
-        """Return the state before the first token, one row for each source."""
+        """Return the decoder state before the first target token, with one row for each source."""
         raise TypeError(f"{type(self).__name__} does not implement start()")
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        """Read the next n tokens of each row, (rows, n); return the next state and logits (rows, n, V)."""
+        """Let the decoder read the next n tokens; return the state after them and the logits (rows, n, V).
+
+        state: the decoder state before these tokens, with `rows` rows: one or several for each source.
+        tokens: (rows, n), the token ids.
+        """
         raise TypeError(f"{type(self).__name__} does not implement step()")
 
     def forward(self, batch: Batch) -> Tensor:
@@ -148,9 +156,9 @@ def attend(query: Tensor, memory: Memory, **options: Any) -> Attended:
 
 
 def at_least_one(tokens: Tensor) -> Tensor:
-    """Return tokens (rows, n) unchanged.
+    """Return tokens (rows, n) unchanged, but raise ArgumentError if n is 0.
 
-    Raise ArgumentError if n is 0, because recurrent models need a token.
+    Recurrent models need at least one token to compute a state.
     """
     if not tokens.shape[1]:
         problem = "tokens is empty: the batch has no targets"

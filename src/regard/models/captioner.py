@@ -188,7 +188,11 @@ class Captioner(Model):
         return logits_BTV, weights_BTL
 
     def _first_state(self, encoded: Encoded, inputs: Tensor) -> State:
-        """Return the state before the first token, with one row for each caption."""
+        """Return the decoder state before the first token, with one row for each caption.
+
+        encoded: B encoded images.
+        inputs: (R, T), the tokens of R captions; R is a multiple of B.
+        """
         images, captions = len(encoded), len(inputs)
         if captions % max(images, 1):
             problem = f"there are {captions} captions for {images} images"
@@ -269,7 +273,10 @@ class Captioner(Model):
         return attended.output[:, 0], None if weights is None else weights.reshape(rows, locations)
 
     def _selection(self) -> dict[str, Select]:
-        """Return the argument `select` of attend(); it depends on whether the model is in training mode."""
+        """Return the keyword argument `select` of attention() as {"select": ...}; empty for the default.
+
+        It differs between training mode and eval mode.
+        """
         assert self.select is not None
         if isinstance(self.select, Hard) and not self.training:
             return {"select": self._reading()}

@@ -80,7 +80,7 @@ class Classifier(nn.Module):
         """Encode each text as one vector. Return (B, features).
 
         tokens: (B, S), padded texts that end with EOS.
-        lengths: (B,), including EOS.
+        lengths: (B,), number of tokens of each text, including EOS.
         """
         raise TypeError(f"{type(self).__name__} does not implement encode()")
 

@@ -1,4 +1,4 @@
-"""The table of text classifiers, and build_classifier().
+"""The text classifiers by name, and build_classifier(), which builds one from plain options.
 
 To add a classifier: write its file, and add one line to CLASSIFIERS.
 """

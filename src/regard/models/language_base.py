@@ -42,7 +42,7 @@ class LanguageModel(Model):
         return State()
 
     def forward(self, batch: Batch | TextBatch) -> Tensor:
-        """Return the logits (B, T, V) for the token after each input token. Start from the initial state."""
+        """Read a batch from the initial state; return the logits (B, T, V) of the token after each token."""
         encoded = self.source_free(len(batch))
         return self.step(self.start(encoded), batch.inputs, encoded)[1]
 

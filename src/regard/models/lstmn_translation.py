@@ -145,8 +145,8 @@ class LSTMNTranslationModel(Model):
         """Deep fusion: attend to the source at all T steps, and after this compute the decoder for all steps.
 
         This order is possible because the attention to the source does not depend on the states of the
-        decoder. Returns the states h_t and the summaries g~_t, (R, T, M), the state of the decoder, and the
-        last g~.
+        decoder. For R target sequences and states of size M, it returns the states h_t (R, T, M), the
+        summaries g~_t of the source (R, T, M), the state of the decoder after step T, and the last g~.
         """
         assert self.gate is not None
         reads = []
@@ -164,7 +164,8 @@ class LSTMNTranslationModel(Model):
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]:
         """Shallow fusion: at each of T steps, attend to the source and compute one step of the decoder.
 
-        Returns the states h_t and the contexts g~_t, (R, T, M), the state of the decoder, and the last h_t.
+        For R target sequences and states of size M, it returns the states h_t (R, T, M), the summaries g~_t
+        of the source (R, T, M), the state of the decoder after step T, and the last h_t.
         """
         states, reads = [], []
         for at, x_RI in enumerate(x_RTI.unbind(1), position):

@@ -76,7 +76,12 @@ class StatefulLanguageModel(LanguageModel):
         return State(state.position + tokens.shape[1], hidden), logits_RTV
 
     def run_layers(self, embedded_RTI: Tensor, state: State) -> tuple[Tensor, Hidden]:
-        """Return the outputs (R, T, M) of the last layer, and the hidden states after the last token."""
+        """Run the layers over T tokens of R texts, from the hidden states in `state`.
+
+        embedded_RTI: (R, T, I), the embeddings of the tokens.
+
+        Returns the outputs (R, T, M) of the last layer, and the hidden states after the last token.
+        """
         states_RTM, hidden = self.layers.run(embedded_RTI, state.hidden)
         return states_RTM, hidden
 

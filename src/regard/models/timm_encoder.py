@@ -87,7 +87,10 @@ def _create(call: str, name: str) -> Any:
 
 
 def _load(model: torch.nn.Module, path: Path) -> None:
-    """Load weights from a safetensors file; raise DataError if one is missing or has another shape."""
+    """Load the weights of a model from a safetensors file.
+
+    Raise DataError if a weight of the model is not in the file, or has another shape there.
+    """
     weights = read_tensors(path)
     expected = {name: weight.shape for name, weight in model.state_dict().items()}
     wrong = [name for name, shape in expected.items() if name not in weights or weights[name].shape != shape]

@@ -281,7 +281,7 @@ def _check_options(size: str | Size, norm: str, tie: str, source_size: int, targ
 
 
 def find_size(name: str) -> Size:
-    """Return the Size with this name, such as "base"."""
+    """Return the Size of a Transformer by its name: "tiny", "small", "base" or "big"."""
     if name not in SIZES:
         raise UnknownName("size of Transformer", name, SIZES)
     return SIZES[name]

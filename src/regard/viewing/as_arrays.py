@@ -77,8 +77,9 @@ def checked_weights(
 def check_words(call: str, name: str, words: Sequence[object], weights: NDArray[Any], axis: int) -> None:
     """Raise ArgumentError unless there is one word for each row (axis 0) or column (axis 1) of the weights.
 
-    call: the name of the public function, for error messages.
-    name: the name that the argument `words` has in this function, for error messages.
+    call: the public function that the user called, for example "matrix()", for error messages.
+    name: what the public function calls its argument with the words, for example "rows".
+    weights: (T, S), or (S,) for one row of weights.
     """
     letters, size = "TS"[-weights.ndim :], weights.shape[axis]
     if not isinstance(words, str) and len(words) == size:

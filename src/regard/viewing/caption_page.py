@@ -70,7 +70,11 @@ def caption_page(captions: Iterable[ImageAttention], title: str = TITLE, about: 
 def save_caption_page(
     path: str | Path, captions: Iterable[ImageAttention], title: str = TITLE, about: str = ""
 ) -> None:
-    """Write caption_page() to a .html file, atomically. For the other arguments, see caption_page()."""
+    """Write the HTML page that caption_page() returns to a file, atomically.
+
+    path: the file to write, ending in .html.
+    captions, title, about: see caption_page().
+    """
     path = Path(path)
     check_ending(path, ".html", "a caption page is an HTML file")
     write_whole(path, caption_page(captions, title, about).encode())
@@ -97,7 +101,7 @@ def caption_fragment(seen: ImageAttention) -> str:
 
 
 def _article(seen: ImageAttention, number: int, count: int) -> Iterator[str]:
-    """Yield the HTML of one caption of a page.
+    """Yield the HTML of an <article> with one image, its caption and the attention of each word.
 
     seen: the image with the caption and the attention of each word.
     number: index of the caption on the page, from 0.
@@ -128,7 +132,12 @@ def _article(seen: ImageAttention, number: int, count: int) -> Iterator[str]:
 
 
 def _word(seen: ImageAttention, word: int) -> str:
-    """Return a word as HTML, with its attention weights in base64, one byte for each cell of the image."""
+    """Return a word of the caption as a <span> whose attributes hold its attention weights.
+
+    The attribute data-map has one byte for each cell of the image, in base64: 255 is the largest weight.
+
+    word: index of the word, from 0.
+    """
     levels = (255 * seen.levels(word)).round().astype(numpy.uint8)
     chance = seen.probability(word)
     probability = "" if chance is None else f' data-probability="{chance:.3g}"'

@@ -81,7 +81,7 @@ class Entry(Shown):
 
     @property
     def target_text(self) -> str:
-        """The target sentence as plain text."""
+        """The translation as plain text: its words joined by spaces, or `texts[1]` if `texts` is set."""
         return " ".join(self.target) if self.texts is None else self.texts[1]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -112,6 +112,8 @@ class Entry(Shown):
     def drawn(self, rows: int, columns: int) -> str:
         """Return a note that says how many words the matrix shows, or "" if it shows all words.
 
+        Example: "shown: the first 40 of 52 target words".
+
         rows, columns: the numbers of target words and of source words in the matrix.
         """
         counts = ((rows, len(self.target), "target"), (columns, len(self.source), "source"))
@@ -121,7 +123,10 @@ class Entry(Shown):
 
 
 def _labelled(lines: list[tuple[str, str]]) -> Table:
-    """Return a table with two columns: labels in a faint style, and their texts, which are wrapped."""
+    """Return a table for the terminal with two columns: labels in a faint style, and wrapped texts.
+
+    lines: a pair (label, text) for each row of the table.
+    """
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", min_width=9, no_wrap=True)
     table.add_column(overflow="fold")

@@ -1,4 +1,4 @@
-"""Build a self-contained HTML document. Its Content-Security-Policy allows no other JavaScript or CSS."""
+"""Build a self-contained HTML document, in which only its own JavaScript and CSS have an effect."""
 
 from __future__ import annotations
 
@@ -84,12 +84,15 @@ def safe(text: str) -> str:
 
 @cache
 def static(name: str) -> str:
-    """Return the text of a file in this package: a CSS or JavaScript file."""
+    """Return the text of a CSS or JavaScript file of this package. name: the file name: "page.css"."""
     return resources.files("regard.viewing").joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:
-    """Return the hash by which a Content-Security-Policy allows this inline JavaScript or CSS."""
+    """Return the hash of inline JavaScript or CSS, as text "sha256-...".
+
+    A Content-Security-Policy that contains the hash allows this JavaScript or CSS and no other.
+    """
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 

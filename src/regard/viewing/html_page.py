@@ -97,17 +97,21 @@ def fragment(entry: Entry) -> str:
 def save_page(
     path: str | Path, entries: Iterable[Entry], title: str = "Translations", about: str = ""
 ) -> None:
-    """Write a page of translations to a .html file, atomically. For the other arguments, see page()."""
+    """Write the HTML page that page() returns to a file, atomically.
+
+    path: the file to write, ending in .html.
+    entries, title, about: see page().
+    """
     path = Path(path)
     check_ending(path, ".html", "use the ending of an HTML file")
     write_whole(path, page(entries, title, about).encode())
 
 
 def _article(entry: Entry, number: int | None, unfolded: bool) -> Iterator[str]:
-    """Yield the HTML of one translation.
+    """Yield the HTML of an <article> with one translation and its table of attention weights.
 
-    number: its number on a page of several translations, or None.
-    unfolded: whether its table is expanded.
+    number: its number on a page of several translations; None for a single translation.
+    unfolded: whether the table is expanded when the page opens.
     """
     yield "<article>" if number is None else f'<article id="t{number}">'
     if number is not None:
@@ -124,7 +128,10 @@ def _article(entry: Entry, number: int | None, unfolded: bool) -> Iterator[str]:
 
 
 def shown(entry: Entry) -> tuple[int, int]:
-    """Return how many rows and how many columns of the weights the table shows: at most LONGEST each."""
+    """Return how many rows and columns the HTML table of weights has: (0, 0) for an Entry without weights.
+
+    If the weights have more than LONGEST rows or columns, the table has LONGEST.
+    """
     rows, columns = (0, 0) if entry.weights is None else entry.weights.shape
     return min(rows, LONGEST), min(columns, LONGEST)
 

@@ -118,7 +118,10 @@ class ImageAttention:
         return bool(weights_hw.max() <= ratio * weights_hw.mean() * (1 + 1e-9)) and weights_hw.size > 1
 
     def uniform_note(self) -> tuple[str, ...]:
-        """Return (UNIFORM,), a note for pictures, if the weights of some word are nearly uniform; else ()."""
+        """Return a tuple with the note UNIFORM if the weights of any word are nearly uniform; otherwise ().
+
+        The note is printed below pictures.
+        """
         return (UNIFORM,) if any(map(self.is_uniform, range(len(self.words)))) else ()
 
     def probability(self, word: int) -> float | None:
@@ -131,7 +134,10 @@ class ImageAttention:
         return weights_hw / (weights_hw.max() or 1.0)
 
     def summary(self) -> str:
-        """Return a sentence about the words with the largest and with the smallest maximum weight."""
+        """Return a text that names the most focused and the least focused word of the caption.
+
+        The most focused word is the one whose largest weight is highest. For an example, see ImageAttention.
+        """
         largest = self.weights.max((1, 2))
         first, last = int(largest.argmax()), int(largest.argmin())
         rows, columns = self.weights.shape[1:]
@@ -149,7 +155,7 @@ class ImageAttention:
         return f"{text}; {least} is {largest[last]:.2f}"
 
     def noted(self, *notes: object) -> ImageAttention:
-        """Return a copy with more notes, which are printed below pictures."""
+        """Return a copy with `notes` added to its own notes; notes are printed below pictures."""
         return replace(self, notes=(*self.notes, *map(str, notes)))
 
     def to_dict(self) -> dict[str, Any]:
@@ -168,7 +174,7 @@ class ImageAttention:
     def picture(self) -> Any:
         """Return a Picture: the image, and a copy of it for each word, bright where the word attends.
 
-        If the Picture is saved as .gif, the file contains the animation of animation() instead.
+        If the Picture is saved as a .gif file, the file contains the animation that animation() returns.
         """
         return importlib.import_module("regard.viewing.pictures.caption_panels").caption_panels(self)
 
@@ -183,7 +189,7 @@ class ImageAttention:
     def save(self, path: str | Path) -> tuple[str, ...]:
         """Write a .png, .svg, .pdf, .gif (animation) or .html file, atomically.
 
-        Returns hints about characters that no installed font has.
+        Returns a tuple of texts: hints about characters that no installed font has; () if there are none.
         """
         if Path(path).suffix.lower() == ".html":
             importlib.import_module("regard.viewing.caption_page").save_caption_page(path, [self])

@@ -67,7 +67,7 @@ class CellGrid:
 
     @property
     def count(self) -> int:
-        """The number of cells."""
+        """The number of cells into which the image is divided: rows x columns."""
         return self.rows * self.columns
 
     def position(self, cell: int) -> tuple[int, int]:
@@ -96,7 +96,7 @@ class CellGrid:
         return int(i * self.columns + j)
 
     def cells(self) -> NDArray[numpy.int64]:
-        """Return the cell number of every pixel, (height, width)."""
+        """Return an integer array (height, width) with the number of the cell that each pixel is in."""
         rows = _cell(numpy.arange(self.height), self.rows, self.height)
         columns = _cell(numpy.arange(self.width), self.columns, self.width)
         return rows[:, None] * self.columns + columns[None, :]
@@ -174,7 +174,7 @@ def upsampled(weights: NDArray[numpy.floating], height: int, width: int) -> NDAr
 
 
 def _interpolated(weights: NDArray[numpy.float64], size: int) -> NDArray[numpy.float64]:
-    """Interpolate each column of weights (h, w) to `size` rows."""
+    """Interpolate weights (h, w) along the first axis; return an array (size, w)."""
     count = len(weights)
     # The centres of the pixels on a scale on which the centre of cell i is at i.
     places = numpy.clip((numpy.arange(size) + 0.5) * count / size - 0.5, 0, count - 1)

@@ -94,7 +94,10 @@ def noted(drawn: Picture, *notes: str) -> Picture:
 
 
 def _sites_drawn(seen: Seen) -> Iterator[str]:
-    """Yield a note that says which sites are drawn by default and which are not; nothing if all are drawn."""
+    """Yield one note if some recorded sites (attention layers) are not drawn by default; otherwise nothing.
+
+    The note names the sites that are drawn and those that are not, and says that site=... chooses others.
+    """
     drawn = [each.name for each in matching(seen)]
     others = [each.name for each in seen.sites if each.name not in drawn]
     if others:
@@ -102,7 +105,7 @@ def _sites_drawn(seen: Seen) -> Iterator[str]:
 
 
 def _uniformity(seen: Seen, view: str, site: str | None, head: int | None) -> Iterator[str]:
-    """Yield a note if the weights are nearly uniform.
+    """Yield one note if the weights that the view draws are nearly uniform; otherwise nothing.
 
     The colour scale ends at the largest weight, so it makes small differences look important.
     """
@@ -153,7 +156,11 @@ def _heads(seen: Seen, site: str | None, head: int | None, word: Word | None, ti
 
 
 def _self(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    """Draw the self-attention of encoder and decoder, a matrix for each."""
+    """Draw the self-attention of the encoder and of the decoder as two matrices side by side.
+
+    If `site` is set, there is one matrix: the mean of the sites that match it. For the other arguments, see
+    picture(); `word` must be None.
+    """
     _no_word("self", word)
     groups = [matching(seen, site)] if site else [_own(seen, part) for part in ("encoder", "decoder")]
     if not any(groups):
@@ -207,7 +214,11 @@ def _long(seen: Seen, site: str | None, head: int | None, word: Word | None, tit
 
 
 def _reading(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    """Draw self-attention to earlier words: that of the decoder or, if there is none, of the encoder."""
+    """Draw the view "reading": one line of text for each word, with the earlier words that it attends to.
+
+    If `site` is None, the self-attention of the decoder is drawn or, if there is none, of the encoder. For
+    the other arguments, see picture(); `word` must be None.
+    """
     _no_word("reading", word)
     sites = matching(seen, site) if site else _own(seen, "decoder") or _own(seen, "encoder")
     if not sites:
@@ -265,7 +276,7 @@ def _no_self_attention(seen: Seen) -> ArgumentError:
 
 
 def _own(seen: Seen, part: str) -> list[Site]:
-    """Return the self-attention sites of the encoder or the decoder."""
+    """Return the recorded self-attention layers (sites) of `part`, which is "encoder" or "decoder"."""
     return [each for each in seen.sites if each.kind == part and each.role.kind == "self"]
 
 
@@ -274,6 +285,8 @@ def _past(choice: Chosen, count: int) -> NDArray[numpy.float64] | None:
 
     choice: decoder self-attention weights with the words of their rows and columns.
     count: T, the number of target words.
+
+    If the columns end before the last target word, they are padded with zeros.
 
     Returns None if the rows or columns are not the target words.
     """

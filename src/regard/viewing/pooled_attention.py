@@ -189,7 +189,7 @@ def pooled_from_top(name: str, top: Any, rows: Sequence[str], columns: Sequence[
 
 
 def _side(size: int) -> int:
-    """Return the number of rows (or columns) in a block of a matrix with `size` rows (or columns)."""
+    """Return the height of a block of a matrix that has `size` rows; for columns, the width of a block."""
     return max(math.ceil(size / MAP), 1)
 
 
@@ -198,7 +198,10 @@ def _blocks(size: int) -> int:
 
 
 def _areas(rows: int, columns: int) -> NDArray[numpy.float64]:
-    """Return the number of weights in each block. Blocks at the edges may be smaller than the others."""
+    """Return how many weights each block of a matrix of `rows` x `columns` weights has, as an array (t, s).
+
+    The last blocks of a row or column may be smaller than the others.
+    """
     down, across = (
         numpy.diff(numpy.minimum(numpy.arange(_blocks(size) + 1) * _side(size), size))
         for size in (rows, columns)
@@ -218,9 +221,11 @@ def _strips(weights: Any) -> Iterator[NDArray[Any]]:
 
 
 def largest(strip: NDArray[Any], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the key indices and the weights of the `top` largest weights of each row, largest first.
+    """Return the `top` largest weights of each row: an array of their key indices, and one of the weights.
 
-    If a weight is 0, its key index is -1.
+    In each row the largest weight is first. If a weight is 0, its key index is -1.
+
+    strip: (..., n, S), n rows of weights for S keys.
     """
     some = numpy.argpartition(strip, -top, axis=-1)[..., -top:] if top else strip[..., :0].astype(int)
     weights = numpy.take_along_axis(strip, some, -1)

@@ -90,7 +90,10 @@ class Site:
         return parts.get(self.role.rows, self.role.rows)
 
     def words(self) -> Site:
-        """Return a copy in which the subwords are joined to words; see `Seen.words`."""
+        """Return a copy whose rows and columns are words instead of subwords.
+
+        For how the weights of subwords are combined, see Seen.words().
+        """
         row_words, column_words = self._numbers
         rows, columns = grouped(row_words), grouped(column_words)
         sums = joined(joined(self.weights, columns, axis=2), rows, axis=1)
@@ -106,7 +109,10 @@ class Site:
         )
 
     def without_specials(self, renormalise: bool) -> Site:
-        """Return a copy without special tokens; see `Seen.without_specials`."""
+        """Return a copy without the rows and columns of special tokens, such as "</s>".
+
+        renormalise: whether each row keeps its sum; see Seen.without_specials().
+        """
         row_words, column_words = self._numbers
         rows, columns = real(row_words), real(column_words)
         before = self.weights[:, rows]
@@ -138,7 +144,7 @@ class Site:
 
     @property
     def _numbers(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The word indices of the rows, and of the columns. If they are unknown, each token is a word."""
+        """The word index of each row, and that of each column. If they are unknown, each token is a word."""
         rows, columns = tuple(range(len(self.rows))), tuple(range(len(self.columns)))
         return self.row_words or rows, self.column_words or columns
 
@@ -147,7 +153,11 @@ class Site:
 
 
 def word_numbers(call: str, name: str, indices: Sequence[int], size: int) -> tuple[int, ...]:
-    """Return the word indices as a tuple; raise ArgumentError if there are not `size` of them."""
+    """Return the word index of each token as a tuple; raise ArgumentError if there are not `size` of them.
+
+    call: the public function that the user called, for the error message.
+    name: the name of the argument with the word indices, for the error message.
+    """
     numbers = tuple(map(int, indices))
     if len(numbers) != size:
         raise ArgumentError(
@@ -157,7 +167,10 @@ def word_numbers(call: str, name: str, indices: Sequence[int], size: int) -> tup
 
 
 def real(numbers: Sequence[int]) -> list[int]:
-    """Return the positions of all tokens except special tokens, whose word index is -1."""
+    """Return the positions of all tokens except special tokens such as "</s>".
+
+    numbers: the word index of each token; -1 for special tokens.
+    """
     return [place for place, number in enumerate(numbers) if number >= 0]
 
 

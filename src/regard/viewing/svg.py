@@ -91,7 +91,10 @@ def _colours(style: Style) -> tuple[ColorTriplet, ColorTriplet | None]:
 
 
 def _end(line: list[Segment]) -> int:
-    """Return the width of a line in cells, without trailing blanks."""
+    """Return the width of a line in terminal cells, without the spaces at its end.
+
+    Spaces with a background colour count, because they are visible.
+    """
     end = cell = 0
     for segment in line:
         shaded = segment.style is not None and segment.style.bgcolor is not None

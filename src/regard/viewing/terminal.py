@@ -57,7 +57,7 @@ class Drawing(Shown):
             yield line
 
     def lines(self, shades: Shades, width: int) -> Iterator[Text]:
-        """Yield the lines of the drawing.
+        """Yield the drawing line by line, as texts that rich can print.
 
         shades: draws cells and bars with the colours of the console.
         width: the width of the console in terminal cells.
@@ -225,7 +225,7 @@ def bars(
 
 @dataclass(frozen=True, eq=False)
 class Beside(Shown):
-    """Several drawings side by side in the terminal, the result of `beside`."""
+    """Several drawings side by side in the terminal; beside() returns it."""
 
     drawings: tuple[RenderableType, ...]
 
@@ -258,7 +258,7 @@ def _titles(lines: tuple[str, ...]) -> Iterator[Text]:
 
 
 def legend_line(shades: Shades, side: int, most: float) -> Text:
-    """Return a line with the colour scale from 0 to `most`, indented by `side` cells."""
+    """Return a line of text with the colour scale from 0 to `most`, indented by `side` characters."""
     line = Text(" " * side).append("0 ", "dim")
     if shades.colour:
         for step in range(12):
@@ -269,7 +269,7 @@ def legend_line(shades: Shades, side: int, most: float) -> Text:
 
 
 def _centred(text: str, width: int) -> str:
-    """Return the text centred in `width` cells; a wide character takes two cells."""
+    """Return the text centred in `width` terminal cells; a wide character takes two cells."""
     return set_cell_size(" " * ((width - cell_len(text)) // 2) + text, width)
 
 

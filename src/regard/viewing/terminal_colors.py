@@ -16,7 +16,7 @@ _RAMP = ((20, 23, 31), (33, 60, 96), (38, 122, 142), (122, 196, 152), (253, 246,
 
 
 class Shades:
-    """Draws cells and bars for one console.
+    """Chooses how weights are shown in a console: as background colours or as characters.
 
     If the console has fewer than 256 colours, weights are shown by block characters (░▒▓█), or by .:*# if
     its encoding has no block characters.
@@ -29,7 +29,7 @@ class Shades:
         self.nothing = "." if options.ascii_only else "·"
 
     def cell(self, level: float, width: int, number: str = "") -> tuple[str, Style]:
-        """Return text and style of a matrix cell.
+        """Return the text and the style (colours) of one cell of a matrix of weights.
 
         level: the weight as a fraction of the largest weight, from 0 to 1, or NaN.
         width: the width of the cell in terminal cells (widths of one narrow character).

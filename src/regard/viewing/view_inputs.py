@@ -20,7 +20,7 @@ class HasSeen(Protocol):
     """An object with a method seen(), such as a Translation."""
 
     def seen(self) -> Seen:
-        """Return the recorded attention as arrays and subwords."""
+        """Return a Seen: the recorded attention weights as arrays, with subwords as labels."""
 
 
 Drawable = Seen | HasSeen | Mapping[str, Sequence[Any]]
@@ -56,7 +56,10 @@ def drawable(source: object, call: str) -> Seen:
 
 
 def _recorded(record: Mapping[str, Sequence[Any]], call: str) -> Seen:
-    """Convert a Record to a Seen. Queries and keys are labelled with their positions."""
+    """Convert a Record (the result of record()) to a Seen, with a Site for each recorded attention layer.
+
+    Queries and keys are labelled with their positions: "0", "1", "2", ...
+    """
     sites = []
     roles = getattr(record, "roles", {})
     for name, calls in record.items():

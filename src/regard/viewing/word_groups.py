@@ -63,6 +63,7 @@ def joined(
 ) -> NDArray[numpy.float32]:
     """Sum weights over the subwords of each word, along one axis.
 
+    weights: an array with one entry for each subword along `axis`; the result has one for each word.
     groups: the positions of the subwords of each word, from grouped().
     """
     if not groups:

@@ -102,7 +102,7 @@ class Packed:
 
 
 def pack(seen: Seen) -> Packed:
-    """Return the data that the explorer page needs to draw a Seen."""
+    """Return the data of an explorer page for a Seen (the recorded attention of one sentence)."""
     packed = Packed()
     sites = (*_means(seen), *seen.sites, *_rollouts(seen))
     short = [site for site in sites if site.weights[0].size <= LONG]
@@ -160,7 +160,9 @@ def _planes(site: Site) -> NDArray[numpy.float32]:
 
 
 def _short(planes: NDArray[Any], kept: int | None, bits: int) -> tuple[dict[str, Any], bytes]:
-    """Pack the matrices of a site. Return the description of the number format, for JSON, and the bytes.
+    """Convert the matrices of one site (attention layer) to the form in which the page stores them.
+
+    Returns a pair: a dict that describes the number format, for JSON, and the numbers as bytes.
 
     planes: (P, T, S), the matrices: heads, or means over heads.
     kept: how many of the largest weights of each row to store; None stores all weights.
@@ -178,10 +180,12 @@ def _short(planes: NDArray[Any], kept: int | None, bits: int) -> tuple[dict[str,
 
 
 def _long(site: Pooled) -> tuple[dict[str, Any], bytes]:
-    """Pack a site of a long sequence, of which the whole matrix is not stored.
+    """Convert one site (attention layer) of a long sequence to the form in which the page stores it.
 
-    The stored numbers are the largest weights of each row with their keys, and the maximum and the mean of
-    each block of the matrix. Return the description of the number format, for JSON, and the bytes.
+    The matrix is not stored in full. The stored numbers are the largest weights of each row with their
+    keys, and the maximum and the mean of each block of the matrix.
+
+    Returns a pair: a dict that describes the number format, for JSON, and the numbers as bytes.
     """
     wide = _wide(len(site.columns))
     most, most_mean = _most(site.maxima), _most(site.means)
@@ -207,7 +211,8 @@ def _long(site: Pooled) -> tuple[dict[str, Any], bytes]:
 def _wide(columns: int) -> bool:
     """Return whether the index of a key needs four bytes instead of two.
 
-    The largest integer of the type is reserved: it means "no key".
+    columns: the number of keys. The largest integer of the type is not available as an index: it means
+        "no key".
     """
     return columns > 2**16 - 1
 
@@ -239,7 +244,10 @@ def _means(seen: Seen) -> list[Site]:
 
 
 def _rollouts(seen: Seen) -> list[Site]:
-    """Return the attention rollout of the encoder, if its self-attention was recorded."""
+    """Return a list with the attention rollout of the encoder as its only Site.
+
+    The list is empty if no encoder self-attention was recorded.
+    """
     layers = [site for site in seen.sites if site.kind == "encoder" and site.role.kind == "self"]
     square = len({site.weights.shape[1:] for site in layers}) == 1
     return [seen.rollout()] if square and layers[0].rows == layers[0].columns else []

@@ -103,9 +103,10 @@ class _Stage:
         self.tops = (0.0, HEIGHT + BETWEEN)
 
     def encoded(self, place: int, caption: str, reading: Weights) -> Canvas:
-        """Return the frame of one source word.
+        """Return the frame that shows how the encoder reads one source word.
 
         place: the index of the word.
+        caption: the text above the words.
         reading: (S,), its self-attention weights. If None, the frame shows the words up to this word instead.
         """
         canvas = Canvas(self.title or "Animation of a translation", caption)
@@ -127,8 +128,9 @@ class _Stage:
         cross: Weights = None,
         all_cross: Weights = None,
     ) -> Canvas:
-        """Return a frame of the decoder.
+        """Return a frame that shows how the decoder generates one target word.
 
+        caption: the text above the words.
         step: index of the target word that is being generated.
         past: (T,), the self-attention weights of this word, or None.
         cross: (S,), the cross-attention weights of this word, or None.
@@ -183,9 +185,11 @@ class _Stage:
                 )
 
     def _arcs(self, canvas: Canvas, side: int, row: int, weights: NDArray[numpy.floating]) -> None:
-        """Draw an arc from each key to the query of index `row`, to show self-attention.
+        """Draw the self-attention of one word: an arc from each other word of its sentence to this word.
 
-        side: 0 draws above the source sentence, 1 below the target sentence.
+        side: 0 draws arcs above the source sentence, 1 below the target sentence.
+        row: the index of the word in its sentence.
+        weights: the weight of each word of the sentence; smaller weights than FAINTEST get no arc.
         """
         edge, direction = (self.tops[0], -1.0) if side == 0 else (self.tops[1] + HEIGHT, 1.0)
         whole = abs(self.left[side][-1] - self.left[side][0]) or 1.0
@@ -203,7 +207,10 @@ class _Stage:
             )
 
     def _reserve(self, canvas: Canvas) -> None:
-        """Extend the bounds of the canvas, so that every frame has the same size."""
+        """Extend the bounds of a frame by the space that arcs need, so that all frames have the same size.
+
+        To do so, it draws an invisible white line below the target words.
+        """
         left = min(self.left[0][0], self.left[1][0])
         bottom = self.tops[1] + HEIGHT + self.arcs
         canvas.line(left, bottom, left, bottom, color="#ffffff", width=0.1)

@@ -72,7 +72,8 @@ def steps(
     title: the title of the picture.
     about: a line below the title.
 
-    Only the first 12 words and the first 8 components of each vector are drawn.
+    Only the first 12 queries, the first 12 keys and the first 8 components of each vector are drawn; the
+    computation uses all.
 
     >>> from regard.viewing import steps
     >>> print(steps([[1.0, 0.0]], [[2.0, 0.0], [0.0, 2.0]], [[5.0], [7.0]], "dot", rows=["it"], columns="ab"))
@@ -156,12 +157,15 @@ def _matrix(name: str, data: Any) -> NDArray[numpy.float64]:
         array = numpy.asarray(data.detach().cpu().double() if hasattr(data, "detach") else data, float)
     except (TypeError, ValueError) as error:
         raise ArgumentError(message("steps()", f"{name} is not an array of numbers: {error}")) from None
-    if array.ndim != 2 or not array.size:
+    if array.ndim != 2:
         letters = {"query": "(T, D)", "key": "(S, D)", "value": "(S, E)", "scores": "(T, S)"}[name]
-        hint = "select one head of one sentence: query[sentence, head]"
+        hint = f"select one head of one sentence: {name}[sentence, head]"
         raise ArgumentError(
             message("steps()", f"{name} has shape {array.shape}", expected=letters, hint=hint)
         )
+    if not array.size:
+        problem = f"{name} is empty, shape {array.shape}"
+        raise ArgumentError(message("steps()", problem, expected="at least one row and one column"))
     return array
 
 
@@ -252,7 +256,10 @@ def _printed(step: Step) -> list[Text]:
 
 
 def _left_out(arrays: dict[str, NDArray[numpy.float64]], scores: NDArray[numpy.float64]) -> str:
-    """Return a note that says how many words and components are drawn, or "" if all are drawn."""
+    """Return a note that says how much is drawn, or "" if everything is drawn.
+
+    Example: "drawn: the first 12 of 20 queries; the computation uses all".
+    """
     sizes = (("queries", scores.shape[0], ROWS), ("keys", scores.shape[1], ROWS))
     wide = (
         ("components of each key", arrays["key"].shape[1], COLUMNS),

@@ -230,7 +230,10 @@ class Canvas:
         self.marks.append(Raster(x, y, width, height, pixels, smooth))
 
     def head(self, title: str, *lines: str) -> None:
-        """Add a title and grey lines of text above the existing marks, wrapped at their width."""
+        """Add a title, and grey texts below it, above the existing marks.
+
+        All texts are wrapped at the width of the existing marks, or at NARROWEST points if that is wider.
+        """
         left, top, right, _ = self.bounds
         width = max(right - left, NARROWEST)
         for line in reversed([part for each in lines for part in wrapped(each, 8.5, width)]):
@@ -241,14 +244,20 @@ class Canvas:
             top -= 16
 
     def foot(self, *lines: str) -> None:
-        """Add grey lines of text below the existing marks, wrapped at their width."""
+        """Add grey texts below the existing marks.
+
+        They are wrapped at the width of the existing marks, or at NARROWEST points if that is wider.
+        """
         left, _, right, bottom = self.bounds
         parts = [part for each in lines for part in wrapped(each, 8, max(right - left, NARROWEST))]
         for number, line in enumerate(parts):
             self.words(left, bottom + 11 + 12 * number, line, 8, color=QUIET)
 
     def scale(self, x: float, y: float, most: float, least: float = 0.0) -> None:
-        """Add a colour scale from `least` to `most`."""
+        """Add a legend: a bar with the colours of all weights, between the numbers `least` and `most`.
+
+        x, y: the left end of the legend, and its vertical middle.
+        """
         self.words(x, y, f"{least:.3g}", 8, color=QUIET)
         start = x + width_of(f"{least:.3g}", 8) + 4
         for step in range(24):
@@ -257,19 +266,19 @@ class Canvas:
         self.words(start + 76, y, f"{most:.3g}", 8, color=QUIET)
 
     def put(self, other: Canvas, x: float, y: float) -> None:
-        """Add the marks of another canvas, with its origin at (x, y)."""
+        """Add copies of all marks of another canvas, moved so that its point (0, 0) is at (x, y)."""
         self.marks += [mark.moved(x, y) for mark in other.marks]
 
     @property
     def bounds(self) -> tuple[float, float, float, float]:
-        """The bounding box of the marks: left, top, right, bottom."""
+        """The smallest rectangle around all marks of the picture, in points: (left, top, right, bottom)."""
         boxes = [mark.bounds for mark in self.marks] or [(0.0, 0.0, 0.0, 0.0)]
         lefts, tops, rights, bottoms = zip(*boxes, strict=True)
         return min(lefts), min(tops), max(rights), max(bottoms)
 
     @property
     def size(self) -> tuple[float, float]:
-        """Width and height in points, including the margin."""
+        """Width and height of the picture in points, including the margin."""
         if self.paper.size is not None:
             return self.paper.size
         left, top, right, bottom = self.bounds
@@ -278,7 +287,10 @@ class Canvas:
 
     @property
     def placed(self) -> list[Mark]:
-        """The marks, moved so that the top left corner of the margin is at (0, 0)."""
+        """The marks of the picture, moved so that the top left corner of the picture is at (0, 0).
+
+        If `paper.size` is set, they are not moved.
+        """
         if self.paper.size is not None:
             return self.marks
         left, top, _, _ = self.bounds

@@ -64,7 +64,9 @@ def caption_animation(seen: ImageAttention, seconds: float = 0.8) -> Picture:
 
 
 def _placed(words: list[str], width: float) -> list[tuple[float, int, str]]:
-    """Wrap the words of a caption; return for each word x, the index of its line, and the word.
+    """Wrap the words of a caption to lines.
+
+    Returns (x, line, word) for each word: its left end in points, the index of its line, and its text.
 
     width: maximum width of a line, in points.
     """
@@ -79,8 +81,8 @@ def _placed(words: list[str], width: float) -> list[tuple[float, int, str]]:
 
 
 def _reserve(canvas: Canvas, width: float, height: float) -> None:
-    """Extend the bounds of a canvas to (width, height), so that all frames have the same size.
+    """Extend the bounds of a frame to (width, height), so that all frames of the animation have one size.
 
-    An invisible line at this point extends them. The notes are placed below.
+    To do so, it draws an invisible white line at this point. Notes that are added later are below it.
     """
     canvas.line(width, height, width, height, color="#ffffff", width=0.1)

@@ -98,7 +98,10 @@ class Written(NamedTuple):
 
 
 def needs(name: str) -> ArgumentError:
-    """Return the error for a missing package, matplotlib or Pillow."""
+    """Return the error for a package that is not installed, with the command that installs it.
+
+    name: "matplotlib" or "Pillow".
+    """
     hint = f"{install_command('view')}, or save as .svg, which needs no package"
     return ArgumentError(
         message("save()", f"PNG, PDF and GIF files need {name}, which is not installed", hint=hint)
@@ -159,9 +162,10 @@ def hint_for(missing: Iterable[str]) -> str:
 
 
 def _named(character: str) -> str:
-    """Return how a hint names a character.
+    """Return the name of a character for a hint.
 
-    A letter is named by its writing system (Hangul), any other character by its code point and Unicode name.
+    For a letter this is its writing system, for example "Thai"; for any other character it is the code
+    point and the Unicode name, for example "U+2603 snowman".
     """
     if unicodedata.category(character)[0] in "LM":
         return _script(character).capitalize()
@@ -179,7 +183,7 @@ def _may_lack(character: str) -> bool:
 def _without_silent(text: str, font: str) -> str:
     """Remove the invisible characters (see _SILENT) that the font does not have.
 
-    They would be drawn as boxes.
+    Otherwise they would be drawn as empty boxes.
     """
     return "".join(each for each in text if each not in _SILENT or each in _characters(font))
 
@@ -213,7 +217,7 @@ def _own() -> str:
 
 @cache
 def installed() -> tuple[str, ...]:
-    """Return the paths of the installed fonts, in the order in which a character is searched in them."""
+    """Return the paths of the installed fonts. The first of them that has a character is used to draw it."""
     from matplotlib.font_manager import findSystemFonts
 
     def rank(path: str) -> tuple[int, int, str]:

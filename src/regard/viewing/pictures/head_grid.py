@@ -143,7 +143,7 @@ class Thumbnails(Drawing):
 
 @dataclass(frozen=True, eq=False)
 class Scale(Drawing):
-    """The colour scale for the terminal, from 0 to `most`, the largest weight."""
+    """A line in the terminal that explains the colours of weights, from 0 to `most`, the largest weight."""
 
     most: float
 
@@ -152,7 +152,7 @@ class Scale(Drawing):
 
 
 def _across(columns: int) -> int:
-    """Return the width of a weight in terminal cells: 2 if the matrix is narrow, else 1."""
+    """Return how many characters wide each weight is drawn: 2 for a matrix of at most 8 columns, else 1."""
     return 2 if columns * 2 <= 16 else 1
 
 

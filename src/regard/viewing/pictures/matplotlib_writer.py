@@ -89,7 +89,10 @@ def gif_of(frames: Sequence[Canvas], seconds: float) -> bytes:
 
 
 def _sampled(images: Sequence[Any]) -> Any:
-    """Return one image with every n-th pixel of all frames, whose palette serves all of them."""
+    """Return an image with every n-th pixel of all frames of an animation.
+
+    The palette of an animation with photos is computed from this image, so that it suits all frames.
+    """
     from PIL import Image
 
     pixels = [numpy.asarray(image).reshape(-1, 3) for image in images]
@@ -98,7 +101,10 @@ def _sampled(images: Sequence[Any]) -> Any:
 
 
 def hints(frames: Sequence[Canvas]) -> tuple[str, ...]:
-    """Return hints about characters in the frames that no installed font has; empty if there are none."""
+    """Return a tuple with a hint about the characters that no installed font has; () if fonts have all.
+
+    frames: the canvases whose texts are checked.
+    """
     texts = {mark.text for canvas in frames for mark in canvas.marks if isinstance(mark, Words)}
     hint = hint_for("".join(written(text).missing for text in texts))
     return (hint,) if hint else ()
@@ -107,7 +113,7 @@ def hints(frames: Sequence[Canvas]) -> tuple[str, ...]:
 def _drawn(canvas: Canvas, dpi: float) -> tuple[Any, Any]:
     """Draw a canvas with matplotlib. Return the figure and its Agg canvas.
 
-    Hints about missing characters are added below the picture.
+    Hints about characters that no installed font has are added below the picture.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -121,7 +121,7 @@ def _above(canvas: Canvas, words: Sequence[str], width: float, level: bool) -> N
 
 
 def _cell(count: int) -> float:
-    """Return the height in points of a cell of a matrix with `count` rows (or the width, for columns)."""
+    """Return the size of a cell in points: its height for `count` rows, or its width for `count` columns."""
     return 18.0 if count <= LONG else max(float(int(EDGE / count)), EDGE / count)
 
 

@@ -84,7 +84,7 @@ def hops(
 def tape(read: Any, write: Any = None, title: str = "", about: str = "") -> Picture:
     """Draw the read and write weights of a Neural Turing Machine over time (Graves et al. 2014, figure 6).
 
-    read: (T, N), the weights of the read head at each of T steps, for N memory slots.
+    read: (T, N), the weights of the read head at each of T time steps, for N memory slots.
     write: (T, N), the weights of the write head. Default: they are not drawn.
     title: a title.
     about: a line below the title.

@@ -98,7 +98,7 @@ class Picture(Shown):
         return pdf_of(self.frames[-1])
 
     def gif(self) -> bytes:
-        """Return all frames as the bytes of a GIF file."""
+        """Return the picture, or all frames of an animation, as the bytes of a GIF file."""
         from regard.viewing.pictures.matplotlib_writer import gif_of
 
         return gif_of(self.frames, self.seconds)
@@ -135,7 +135,10 @@ class Picture(Shown):
 
 
 def _or_none(make: Callable[[], bytes]) -> bytes | None:
-    """Return make(), or None if matplotlib or Pillow is not installed; a notebook then shows the SVG."""
+    """Return the image that make() creates, or None if matplotlib or Pillow is not installed.
+
+    If it is None, a notebook shows the SVG picture instead.
+    """
     try:
         return make()
     except ArgumentError:

@@ -127,7 +127,9 @@ def rows_of(word: Word, site: Site, words: Sequence[str], call: str) -> list[int
     """Return the indices of the rows of a site that belong to a word. A word has a row for each subword.
 
     word: the text of a word or subword, or the index of a row.
-    words: the text of all words of the rows, in order.
+    site: the attention layer; its rows are subwords.
+    words: the words that these subwords form, in order.
+    call: the name of the public function, for error messages.
     """
     if not isinstance(word, str):
         return [place_of(word, site.rows, call)]
@@ -177,7 +179,10 @@ def _bare(word: str) -> str:
 
 
 def _unknown(word: str, words: Sequence[str], side: str, others: Sequence[str]) -> UnknownName:
-    """Return the error for a word that is not in `words`. If it is in `others`, a hint says so."""
+    """Return the error for a word that is not in `words`. If it is in `others`, a hint says so.
+
+    side: "source" or "target", the sentence that `words` is; `others` is the other one.
+    """
     hint = ""
     if side and _index_of(word, list(map(_bare, map(_plain, others))), "") is not None:
         other = "target" if side == "source" else "source"
@@ -196,7 +201,7 @@ def _of_head(site: Site, head: int | None) -> NDArray[numpy.float32]:
 
 
 def _about(sites: Sequence[Site], head: int | None) -> str:
-    """Return a short text that names the sites and heads whose weights are drawn."""
+    """Return a text that names sites (attention layers) and heads: "decoder.cross, mean of 8 heads"."""
     heads = sites[0].heads
     which = f"head {head}" if head is not None else f"mean of {heads} heads" if heads > 1 else ""
     name = (

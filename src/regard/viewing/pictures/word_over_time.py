@@ -1,4 +1,4 @@
-"""over_time(): draw the weight of one key at each step (each query), as bars."""
+"""over_time(): draw the attention weight of one key for each query, from the first to the last, as bars."""
 
 from __future__ import annotations
 
@@ -101,7 +101,11 @@ def _all(levels: NDArray[numpy.float64], steps: Sequence[str], keys: Sequence[st
 
 
 def _under(canvas: Canvas, steps: Sequence[str], y: float) -> None:
-    """Write the word of each query below its bar. The words are slanted if they do not fit side by side."""
+    """Write the word of each query below its bar. The words are slanted if they do not fit side by side.
+
+    steps: the words of the queries.
+    y: the vertical position of the words, in points.
+    """
     level = max((width_of(each, SIZE) for each in steps), default=0.0) <= STEP - 3
     for number, each in enumerate(steps):
         middle = number * STEP + STEP / 2
