@@ -36,7 +36,7 @@ STATE, WEIGHTS = "state.json", "weights.safetensors"
 
 
 class NonFinite(RegardError):
-    """Raised if a loss, a gradient or a weight is NaN or infinite in training. The last checkpoint is kept."""
+    """Raised if a loss, a gradient or a weight of a training step is NaN or infinite."""
 
 
 @dataclass(frozen=True)
