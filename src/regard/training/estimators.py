@@ -68,7 +68,7 @@ class _Drawn(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums of log-probabilities and entropies of sampled keys, one per row (decoder sequence), (rows,)."""
+    """Log-probability of sampled keys and entropy of the weights, summed per decoder sequence, (rows,)."""
 
     log_probability: Tensor
     entropy: Tensor

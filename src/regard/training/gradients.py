@@ -175,7 +175,7 @@ class Gradients:
         return self._objective.no_sync() if waits else nullcontext()
 
     def precision(self) -> AbstractContextManager[Any]:
-        """Return a context manager for the forward pass. If `half` is set, it is bfloat16 autocast."""
+        """Return a context manager for the forward pass. With `half`, it is bfloat16 autocast."""
         return torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext()
 
 

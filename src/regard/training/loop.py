@@ -205,7 +205,7 @@ class Trainer:
             self._event("capture", self._uncaptured)
         if self.device.type == "cpu":
             self._event("threads", f"training on the CPU with {count(torch.get_num_threads(), 'thread')}")
-        self._budget.replan_due(self._seconds())  # skip fractions of the budget that passed before the resume
+        self._budget.replan_due(self._seconds())  # do not replan for what passed before the resume
         self._out_of_time = self.processes.share(int(self._budget.is_over(self._seconds())))
         if at.step:
             self._settle_minutes()
@@ -352,7 +352,7 @@ class Trainer:
         requested: a flag that becomes true when a stop is requested.
         """
         at, evaluation = self.progress, None
-        ended, at.ended = at.ended, ""  # the run does not end before this evaluation
+        ended, at.ended = at.ended, ""  # a checkpoint before its last evaluation is not that of an ended run
         self._save_if_changed()
         at.ended, began = ended, self.clock()
         if self.processes.first:

@@ -183,7 +183,7 @@ def changes(state: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _valid(value: object, kind: str) -> bool:
-    """Return whether a value from JSON has the type `kind`, e.g. "int | None". Too large numbers fail."""
+    """Return whether a value from JSON has the type `kind`, e.g. "int | None", and is not too large."""
     if value is None:
         return "None" in kind
     if kind.startswith("int"):

@@ -142,7 +142,7 @@ def features_size(*tables: nn.Embedding) -> int:
 
 @torch.no_grad()
 def embedding_features(*texts: tuple[nn.Embedding, Tensor]) -> Tensor:
-    """Return the input of a learned baseline: the mean embedding and the log-length of each text, (rows, F).
+    """Return the input of a learned baseline, (rows, F): the mean embedding and log(length) of each text.
 
     They depend on the data only, not on the sampled keys, so the baseline does not bias the gradient.
 

@@ -16,7 +16,7 @@ def _constant(step: int, warmup_steps: int, total: int) -> float:
 
 
 def _cosine(step: int, warmup_steps: int, total: int) -> float:
-    """Return the learning rate as a fraction of its peak: a cosine from 1 after the warm-up to 0."""
+    """Return the learning rate as a fraction of its peak: a cosine from 1 (warm-up) to 0 (step `total`)."""
     done = (step - warmup_steps) / max(total - warmup_steps, 1)
     return 0.5 * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0)))
 

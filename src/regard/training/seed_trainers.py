@@ -82,8 +82,8 @@ class SeedTrainers:
 
         Returns a dict from each seed to the step of its checkpoint; None if it has no checkpoint yet.
 
-        failures: maps each seed that failed in an earlier process to the step of the failure. From that step
-            on, the seed is left out.
+        failures: maps each seed that failed in an earlier process to the step of the failure. A seed that
+            failed at the step where the others are resumed, or before, is left out.
 
         The other seeds are resumed at the newest step for which all of them have a checkpoint. Their newest
         checkpoints can differ, because a process can be killed after it has saved only some of the seeds.

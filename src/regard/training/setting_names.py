@@ -165,7 +165,7 @@ def current_names(settings: Mapping[str, Any], place: str = "the settings") -> d
 
 
 def _as_table(value: Any, inner: str = "") -> Any:
-    """Return {"name": value} if the value is a str, so that further options can be added to the dict.
+    """Return {"name": value} if the value is a str, so that options can be added; else return the value.
 
     inner: the name of an option, e.g. "baseline". If the value is a dict with this option, the value of the
         option is converted in the same way.

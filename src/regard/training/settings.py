@@ -150,14 +150,14 @@ class Training(Section):
     batch_tokens: batch size in tokens per process, padding included.
     batch_size: batch size in sentences per process, instead of batch_tokens.
     accumulation_steps: number of batches per step.
-    optimizer: "adamw", or "sgd" with `momentum`, which needs a learning_rate.
+    optimizer: "adamw" or "sgd". For "sgd", learning_rate must be set, and `momentum` may be set.
     learning_rate: the peak of the schedule, reached after warmup_steps. With the schedule "epoch-decay", the
         learning rate is constant for `decay_after` epochs, and divided by `decay_factor` at the start of each
         later epoch.
     beta2: second beta of AdamW.
     max_grad_norm: gradients with a larger norm are scaled down to this norm (0 or inf disables clipping).
     ema: decay of the moving average of the weights (0 disables it).
-    estimator: for models with hard attention: "reinforce", or a table with its options, EstimatorSettings.
+    estimator: for models with hard attention: "reinforce", or its options (see EstimatorSettings).
     precision: "tf32" is float32 with TF32 matrix products; "auto" is bfloat16 on GPUs that support it.
     capture: use one CUDA graph per batch length; "auto" does so for recurrent models on GPUs.
     keep: number of checkpoints to keep.
@@ -393,7 +393,8 @@ def check_names(kind: type[BaseModel], content: Mapping[str, Any], place: str) -
     Values are not checked, and settings may be missing.
 
     kind: a pydantic class, such as Training.
-    place: where the keys come from, e.g. the path of a config.toml, for error messages.
+    content: the nested settings.
+    place: where the settings come from, e.g. the path of a config.toml, for error messages.
     """
     try:
         kind.model_validate(content)

@@ -52,7 +52,7 @@ class StackedGraphs:
         batches: one batch for each of the n models, all of the same shapes.
         factor: (n,), one number for each model.
 
-        Raises Uncaptured if the step cannot be captured.
+        Raises Uncaptured if no CUDA graph can be captured for batches of these shapes.
         """
         graph = self._graph(batches)
         values = [each for batch in batches for each in tensors_in(batch)]

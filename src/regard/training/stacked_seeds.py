@@ -354,8 +354,9 @@ def _places(module: nn.Module) -> dict[str, str]:
     """Return a dict from each path of a parameter or buffer to its name.
 
     The name is the one in named_parameters() or named_buffers(). A path is the name of the module and of the
-    attribute, such as "decoder.weight". Tied parameters have several paths, but only one name. If a module has several names itself, only the first path is used:
-    functional_call() restores wrong tensors if it replaces the same attribute of one module twice.
+    attribute, such as "decoder.weight". Tied parameters have several paths, but only one name. If a
+    module has several names itself, only its first path is used: functional_call() restores wrong tensors if
+    it replaces the same attribute of one module twice.
     """
     names: dict[int, str] = {id(tensor): name for name, tensor in module.named_parameters()}
     names |= {id(tensor): name for name, tensor in module.named_buffers()}

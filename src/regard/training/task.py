@@ -122,7 +122,7 @@ class Task(ABC):
 
     @abstractmethod
     def restored(self, tensors: dict[str, Tensor]) -> Any:
-        """Rebuild a batch from the result of tensors()."""
+        """Rebuild a batch from the result of tensors(), to compute its loss again with replay()."""
 
     def prepare(self, batch: Any, device: Any) -> Any:
         """Move a batch to the device, in the form that loss() expects."""
@@ -151,8 +151,8 @@ class Task(ABC):
     def state_tensors(self) -> dict[str, Tensor]:
         """Return the tensors besides the weights that the next batch depends on, such as a recurrent state.
 
-        Each checkpoint saves it, unless it is empty. Only the state of the first process is saved, so a task
-        with state must raise an error in distributed training.
+        Each checkpoint saves them, by name, if there are any. Only those of the first process are saved, so a
+        task that has such tensors must raise an error in distributed training.
         """
         return {}
 

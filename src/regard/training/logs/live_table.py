@@ -142,7 +142,7 @@ class Shown:
                 yield Segment(text, style, control)
                 continue
             text = _CONTROL.sub("\ufffd", text)
-            if options.ascii_only:  # the encoding of the console is not UTF-8, so replace what it cannot encode
+            if options.ascii_only:  # the console cannot encode all characters
                 text = text.encode(options.encoding, "replace").decode(options.encoding)
             yield Segment(text, style)
 
@@ -310,7 +310,7 @@ def perplexity(loss: float) -> float:
 
 
 def in_words(name: str, value: float) -> str:
-    """Format the value of a score or loss, with the digits that FORMATS has for its name.
+    """Format the value of a score or loss. Its name decides the number of digits (see FORMATS).
 
     >>> in_words("bleu", 31.24), in_words("loss", 2.1), in_words("loss", 1e7)
     ('31.2', '2.100', '1.0e+07')

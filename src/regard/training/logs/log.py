@@ -168,7 +168,10 @@ class Log:
         self._mark = self.clock()
 
     def scores_at(self, step: int) -> Mapping[str, float] | None:
-        """Return the scores of the evaluation at a training step; None if the live table has no such row."""
+        """Return the scores of the evaluation at a training step.
+
+        Returns None if there was no evaluation at this step, or if it is neither recent nor the best one.
+        """
         return next((each.scores for each in self._display.evaluations if each.step == step), None)
 
     def position(self) -> int:
@@ -302,7 +305,7 @@ class Log:
 
 
 def memory() -> dict[str, int]:
-    """Return the memory use of this process in bytes, as in log.jsonl.
+    """Return the memory use of this process in bytes, e.g. {"memory": 851443712}.
 
     "memory" is the resident memory; it is left out if unknown. "cuda_memory" is the peak of the memory that
     torch allocated on the GPU; it is left out if CUDA is not used.

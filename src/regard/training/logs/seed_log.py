@@ -167,7 +167,7 @@ def mean_text(name: str, both: tuple[float, float | None]) -> str:
     """Return the mean and the standard deviation of a score over seeds as text.
 
     name: the name of the score, which decides the number of digits.
-    both: the mean and the deviation; None for a single seed.
+    both: the mean, and the deviation, which is None for a single seed.
 
     >>> mean_text("accuracy", (0.8, 0.012))
     '0.800 ± 0.012'
