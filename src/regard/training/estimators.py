@@ -6,11 +6,11 @@
 y is the target. A selection s consists of the keys that the attention selects, one key for each query. L_s is
 a lower bound of the log-likelihood log p(y).
 
-REINFORCE (Williams 1992) replaces the sum over all selections s by samples. hard_selections() collects
-log p(s) of a forward pass; Reinforce turns it and the rewards log p(y | s) into the term of the loss whose
-gradient is the second part of dL_s. The first part is the gradient of the usual loss. sampled_loss.py adds
-the two parts for the loss of a task. The straight-through estimator (Bengio et al. 2013) needs no such terms:
-it is the selection StraightThrough.
+d is the gradient. REINFORCE (Williams 1992) replaces the sum over all s by samples. hard_selections()
+collects log p(s) of a forward pass; Reinforce turns it and the rewards log p(y | s) into the term of the loss
+whose gradient is the second part of dL_s. The first part is the gradient of the usual loss. sampled_loss.py
+adds the two parts for the loss of a task. The straight-through estimator (Bengio et al. 2013) needs no such
+terms: it is the selection StraightThrough.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Drawn(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums of log-probabilities and entropies of sampled keys, one per row (decoder sequence), (rows,)."""
+    """Log-probability of sampled keys and entropy of the weights, summed per decoder sequence, (rows,)."""
 
     log_probability: Tensor
     entropy: Tensor
@@ -93,7 +93,7 @@ class _PartlyExpected(Select):
 
 @dataclass(eq=False)
 class HardSelections(Scope):
-    """The result of hard_selections(): the log-probabilities and entropies of all keys that were sampled.
+    """The result of hard_selections(): log-probabilities of all sampled keys, and entropies of the weights.
 
     A row is a sequence of the decoder: with K beams for each of B encoded sources there are B K rows.
 
@@ -108,7 +108,7 @@ class HardSelections(Scope):
         self._soft: Tensor | None = None
 
     def __len__(self) -> int:
-        """The number of attention calls that sampled keys."""
+        """Return the number of attention calls so far that sampled keys."""
         return len(self._drawn)
 
     def applied(self, call: Call) -> Call:
@@ -134,7 +134,8 @@ class HardSelections(Scope):
     def sums(self, lengths: Lengths = None) -> Sums:
         """Return the log-probability of the sampled keys and the entropy, summed over steps, heads and sites.
 
-        Both are (rows,), one value for each decoder sequence (row), and have gradients.
+        A step is the position of a query. Both sums have one value for each decoder sequence (row), (rows,),
+        and have gradients.
 
         lengths: number of steps of each row; later steps are padding and do not count. Default: all steps
             count. It is a tensor, (rows,), or (B,) if all rows of an encoded source have the same length. If
@@ -172,8 +173,8 @@ def hard_selections(
     """Collect the log-probabilities of the keys that attention calls inside a `with` statement sample.
 
     at: pattern for the names of sites, with * and ? as wildcards.
-    expected: probability that, at all steps of an example, the attention output is the mean of the values,
-        weighted by the softmax, instead of the value of the sampled key (0.5 in Xu et al. 2015, section 4.1).
+    expected: probability that an example uses softmax weights for all its queries. The attention output is
+        then a weighted mean of the values, not the value of a sampled key (0.5 in Xu et al. 2015, sec. 4.1).
         With 0, the outputs are the same as without hard_selections().
     examples: number of different examples in the batch. With several samples per example, the batch has
         consecutive rows for each: of R rows, row r belongs to example r // (R / examples).
@@ -191,7 +192,7 @@ def hard_selections(
 
 
 def _row_sums(drawn: _Drawn, lengths_X: Tensor | None, rows: int) -> tuple[Tensor, Tensor]:
-    """Return the log-probabilities and the entropies of one call, summed over each row; both (rows,)."""
+    """Return the log-probabilities and entropies of an attention call, each summed per sequence, (rows,)."""
     sums = []
     batch, steps = len(drawn.entropy_BHT), drawn.entropy_BHT.shape[2] // drawn.beams
     own = batch * drawn.beams
@@ -212,7 +213,7 @@ def _row_sums(drawn: _Drawn, lengths_X: Tensor | None, rows: int) -> tuple[Tenso
 
 
 def _lengths_at(site: str, role: Role, number: int, lengths: Lengths) -> Tensor | None:
-    """Return the lengths for one call of a site. number: the number of earlier calls of this site."""
+    """Return the entry of `lengths` for call `number` (from 0) of a site. See HardSelections.sums()."""
     if not isinstance(lengths, Mapping):
         return lengths
     keys = (key for key in lengths if key == role.rows or fnmatch.fnmatchcase(site, key))
@@ -226,7 +227,7 @@ def _lengths_at(site: str, role: Role, number: int, lengths: Lengths) -> Tensor 
 
 
 def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the log-probability of each target, (B,), which Reinforce uses as the reward.
+    """Return the log-probability of each target sequence, (B,), the usual reward for Reinforce.
 
     logits: (B, T, V).
     labels: (B, T), the target tokens. Labels that are PAD do not count.
@@ -245,11 +246,10 @@ def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
 class Estimate(NamedTuple):
     """The result of Reinforce: terms of the loss, summed over examples, and values for the log.
 
-    loss: minus log p(s), the log-probability of the sampled keys, times (reward - baseline), minus the
-        entropy bonus (see Reinforce).
-    baseline_loss: trains a learned baseline; 0 for other baselines.
-    shown: detached values, averaged over the samples of an example and summed over examples: "reward",
-        "baseline", "entropy", and "bound" (see likelihood_bound()).
+    loss: the term that trains the attention to select keys with a high reward (formula: see Reinforce).
+    baseline_loss: the term that trains a learned baseline; 0 for other baselines.
+    shown: detached values for the log: "reward", "baseline" and "entropy", averaged over the samples of an
+        example and summed over examples, and "bound", the result of likelihood_bound() for the rewards.
     """
 
     loss: Tensor
@@ -260,7 +260,7 @@ class Estimate(NamedTuple):
 class Reinforce(nn.Module):
     """The REINFORCE estimator (Williams 1992) with a baseline and an entropy bonus (Xu et al. 2015, eq. 12).
 
-    loss = -1/K sum_k [scale (r_k - b) log p(s_k) + entropy H(s_k)], summed over examples, r and b constant
+    loss = -1/K sum_k [scale (r_k - b) log p(s_k) + entropy H(s_k)], summed over examples; no gradient of r, b
 
     s_k: the keys selected in sample k of K. H: entropy of the attention. b: the baseline, which does not
     depend on the samples. r_k: the reward, usually log p(y | s_k), the log-likelihood of the target y.
@@ -268,9 +268,9 @@ class Reinforce(nn.Module):
     is 1, where L_s = sum_s p(s) log p(y | s) is a lower bound of log p(y) (eq. 10).
 
     baseline: "moving-average", "learned", "none", a mapping with the name and its options, or a Baseline.
-    scale: weight of the term (lambda_r).
-    entropy: weight of the entropy (lambda_e). The gradient of the entropy of a step does not include the
-        effect of earlier samples on this entropy.
+    scale: weight of the term with the reward (lambda_r).
+    entropy: weight of the entropy (lambda_e). The keys that were sampled at earlier decoding steps change the
+        entropy of a later step, but the gradient ignores this effect.
     samples: K, the number of samples per example; row r of the model's batch is a sample of example r // K.
     expected: probability that an example uses softmax weights instead of sampled keys in the forward pass
         inside collect() (see hard_selections()).
@@ -321,7 +321,7 @@ class Reinforce(nn.Module):
         return f"scale={self.scale}, entropy={self.entropy}, samples={self.samples}, expected={self.expected}"
 
     def collect(self, examples: int) -> AbstractContextManager[HardSelections]:
-        """Return hard_selections() with `expected`, for a `with` statement around one forward pass.
+        """Return hard_selections() with the option `expected`; run one forward pass inside its `with` block.
 
         examples: number of different examples in the batch, which has `samples` consecutive rows for each.
         """
@@ -373,7 +373,7 @@ def likelihood_bound(log_likelihoods: Tensor, samples: int) -> Tensor:
 
     bound = sum_n log 1/K sum_k p(y_n | s_nk),  E[bound] <= sum_n log p(y_n)
 
-    s_nk: the keys that the attention selects in sample k of example n. With K = 1, the mean of the bound is
+    s_nk: the keys that the attention selects in sample k of example n. With K = 1, the expected value is
     sum_n E[log p(y_n | s_n)]. With larger K, it is closer to sum_n log p(y_n) (Burda et al. 2016, eq. 8).
 
     log_likelihoods: log p(y_n | s_nk), (N K,), the K samples of an example next to each other.
@@ -414,10 +414,10 @@ def build_estimator(estimator: str | Mapping[str, Any], processes: Processes | N
 
 
 def check_selections(model: nn.Module, estimator: Reinforce | None) -> None:
-    """Raise ArgumentError if the selections of a model and the estimator do not fit together.
+    """Raise ArgumentError if the attention of a model cannot be trained with this estimator (None: without).
 
-    Hard needs an estimator. Best has no gradient at all. For other selections, an estimator would
-    have no effect, so it is an error too. The selection of a module is its attribute `select`.
+    The attribute `select` of a module is its selection. Hard without an estimator is an error. So is Best,
+    which has no gradient. An estimator for a model without Hard would have no effect: an error too.
 
     >>> from regard.models import build_model
     >>> check_selections(build_model("bahdanau", 9, 9, width=4), None)

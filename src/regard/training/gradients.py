@@ -1,4 +1,4 @@
-"""Gradients: accumulate the gradients of the batches of one step, in one or several processes."""
+"""Gradients: sum the gradients of all batches of a training step, in one or several processes."""
 
 from __future__ import annotations
 
@@ -27,19 +27,23 @@ class Objective(nn.Module):
         self.model, self._loss = task.model, task.loss
 
     def forward(self, batch: Any) -> Loss:
-        """Compute the loss of one batch."""
+        """Return the loss of a batch that task.prepare() returned."""
         return self._loss(batch)
 
 
 class Gradients:
-    """Accumulate the gradients of a step in the parameters of a task's model.
+    """Compute the gradients of a training step, and add them to `.grad` of the parameters of a task's model.
 
-    seed: random seed of the run.
+    seed: random seed of the run. The seed of each batch is derived from it.
+    device: the device that batches are moved to.
+    processes: the processes of distributed training. Default: this process only.
     half: use autocast with bfloat16.
     coarse: compute float32 matrix products in TF32, on GPUs that support it.
-    compiled: use torch.compile. The model is compiled for each batch shape, at most task.shapes shapes.
-    captured: use one CUDA graph per batch shape.
-    say: called once with a message if a CUDA graph cannot be captured. Later steps use no CUDA graphs.
+    compiled: use torch.compile. The model is compiled once for each batch shape. More than task.shapes shapes
+        are an error.
+    captured: capture one CUDA graph per batch shape, and replay it for further batches of this shape.
+    say: a function that is called once with a message if a CUDA graph cannot be captured. From then on, no
+        CUDA graphs are used.
     """
 
     def __init__(
@@ -62,7 +66,8 @@ class Gradients:
         if self.processes.world > 1:
             objective = DistributedDataParallel(objective)
         if compiled:
-            # Without this, torch.compile would silently not compile batches of further shapes, which is slow.
+            # Without fail_on_recompile_limit_hit, torch.compile would run batches of shapes beyond the limit
+            # uncompiled, which is slow, without an error.
             torch._dynamo.config.fail_on_recompile_limit_hit = True
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, task.shapes)
             objective = torch.compile(objective, dynamic=False)
@@ -73,12 +78,15 @@ class Gradients:
         self._captured = Captured(self._precise, task.model, device, task.shapes) if captured else None
 
     def add(self, step: int, batches: Sequence[Any], tokens: int) -> dict[str, Tensor]:
-        """Compute the gradients of one step, divided by `tokens`, and add them to `.grad` of the parameters.
+        """Compute the gradients of one training step, and add them to `.grad` of the parameters.
 
-        tokens: number of target tokens of the step in all processes.
+        step: number of the step, from which the random seeds of its batches are derived.
+        batches: the batches of this process.
+        tokens: number of target tokens of the step in all processes. The gradients of the summed loss are
+            divided by it.
 
-        Returns the losses by name, summed over batches and processes. The minimised loss is the last one, and
-        its name is "".
+        Returns a dict from the names of the losses, such as "loss", to their sums over batches and processes.
+        The minimised loss comes last, and its name is "".
         """
         sums: dict[str, Tensor] = {}
         for loss in self.each(step, batches, tokens):
@@ -90,7 +98,10 @@ class Gradients:
         return dict(zip(sums, summed.unbind(), strict=True))
 
     def each(self, step: int, batches: Sequence[Any], tokens: int) -> Iterator[Loss]:
-        """Yield the detached loss of each batch, after its gradients were added to the parameters."""
+        """Add the gradients of each batch to the parameters, and then yield the detached loss of this batch.
+
+        step, batches, tokens: the arguments of add().
+        """
         for place, batch in enumerate(batches):
             ready, seed = self.prepared(step, place, batch)
             loss = self.of_one(ready, seed, tokens, last=place == len(batches) - 1)
@@ -98,20 +109,22 @@ class Gradients:
             yield Loss(loss.total, loss.shown)
 
     def prepared(self, step: int, place: int, batch: Any) -> tuple[Any, int]:
-        """Set the random seed of one batch of a step; return the prepared batch and the seed.
+        """Seed the random number generators for a batch; return the result of task.prepare() and the seed.
 
-        place: the index of the batch in the step.
+        step: number of the training step.
+        place: index of the batch within the step, from 0.
         """
         seed = step_seed(self.seed, step, place, self.processes.rank)
         torch.manual_seed(seed)
         return self.task.prepare(batch, self.device), seed
 
     def of_one(self, ready: Any, seed: int, tokens: int, last: bool = True) -> Loss:
-        """Add the gradients of a prepared batch to the parameters, and return its detached loss.
+        """Add the gradients of one batch to the parameters, and return its detached loss.
 
-        The caller has already set the random seed; a CUDA graph sets it again.
-
-        last: whether this batch is the last one of the step.
+        ready, seed: the result of prepared(), which has already set this random seed. If a CUDA graph is
+            used, the seed is set once more.
+        tokens: number of target tokens of the step in all processes; the gradients are divided by it.
+        last: whether this batch is the last one of the step. Processes exchange their gradients then.
         """
         replayed = self._replayed(ready, seed, tokens)
         if replayed is not None:
@@ -123,9 +136,9 @@ class Gradients:
         return Loss(loss.total.detach(), loss.shown, loss.state)
 
     def _replayed(self, ready: Any, seed: int, tokens: int) -> Loss | None:
-        """Compute the gradients of a batch with a CUDA graph and return its loss.
+        """Compute the gradients of a batch with a CUDA graph, and return its loss.
 
-        Returns None if CUDA graphs are disabled or the step cannot be captured.
+        Returns None, without gradients, if CUDA graphs are disabled or no graph can be captured.
         """
         if self._captured is None:
             return None
@@ -153,21 +166,22 @@ class Gradients:
             raise RegardError(message("training.compile", problem, hint=hint)) from None
 
     def _together(self, last: bool) -> AbstractContextManager[Any]:
-        """Return a context for the backward pass of a batch.
+        """Return a context manager in which the backward pass exchanges gradients only if `last` is true.
 
-        Processes exchange gradients only in the backward pass of the last batch of a step.
+        last: whether this is the last batch of the step. The gradients of the earlier batches are then
+            exchanged with it, so one exchange per step is enough.
         """
         waits = self.processes.world > 1 and not last
         return self._objective.no_sync() if waits else nullcontext()
 
     def precision(self) -> AbstractContextManager[Any]:
-        """Return the autocast context of the forward pass."""
+        """Return a context manager for the forward pass. With `half`, it is bfloat16 autocast."""
         return torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext()
 
 
 @contextmanager
 def coarse_products(enabled: bool) -> Iterator[None]:
-    """If enabled, compute float32 matrix products inside the `with` block in TF32."""
+    """If enabled, allow TF32 for float32 matrix products inside the `with` block: faster but less precise."""
     before = torch.get_float32_matmul_precision()
     if enabled:
         torch.set_float32_matmul_precision("high")
@@ -178,9 +192,9 @@ def coarse_products(enabled: bool) -> Iterator[None]:
 
 
 def in_half(precision: str, device: torch.device) -> bool:
-    """Whether training uses bfloat16.
+    """Return whether training on this device uses bfloat16 (autocast) instead of float32.
 
-    precision: the setting training.precision. "auto" means bfloat16 on GPUs that support it.
+    precision: the setting training.precision. "auto" means bfloat16 on GPUs that support it, else float32.
 
     >>> in_half("auto", torch.device("cpu")), in_half("bfloat16", torch.device("cpu"))
     (False, True)

@@ -26,7 +26,9 @@ NOTICE = "stopping: saving a checkpoint (press Ctrl-C again to stop without savi
 
 
 class Interruption:
-    """A flag that is true after a stop was requested.
+    """A flag, false until a signal such as Ctrl-C requests a stop of the training. See interruptible().
+
+    Both bool(flag) and flag() return its value.
 
     cause: what requested the stop ("Ctrl-C", "SIGTERM" or "SIGHUP"); "" if no stop was requested.
 
@@ -46,11 +48,12 @@ class Interruption:
 
 @contextmanager
 def interruptible(notice: str = NOTICE) -> Iterator[Interruption]:
-    """Handle Ctrl-C, SIGTERM and SIGHUP inside the `with` block.
+    """Handle Ctrl-C, SIGTERM and SIGHUP inside the `with` block, and yield the flag that they set.
 
-    The first signal prints `notice` and requests a stop: training stops after the current step. The second
+    The first signal prints `notice` and sets the flag: the trainer stops after the current step. The second
     signal raises KeyboardInterrupt (Ctrl-C) or SystemExit (SIGTERM and SIGHUP) at once. If SIGHUP is already
-    ignored, as under nohup, it stays ignored.
+    ignored, as under nohup, it stays ignored. Outside the main thread, no signals are handled, because Python
+    delivers them to the main thread only.
     """
     interruption = Interruption()
 
@@ -80,7 +83,7 @@ def interruptible(notice: str = NOTICE) -> Iterator[Interruption]:
 def unsaved_steps(step: int, saved: int | None) -> str:
     """Return a message for a run that ends at `step` without saving a checkpoint.
 
-    saved: the step of the last checkpoint.
+    saved: the step of the last checkpoint; None if the run has no checkpoint.
 
     >>> print(unsaved_steps(52, saved=40))
     stopped without saving a checkpoint: the steps since step 40 are not saved

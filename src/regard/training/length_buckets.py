@@ -1,4 +1,7 @@
-"""Length buckets: pad batches to a few shapes, to compile a model or capture CUDA graphs for few shapes."""
+"""Length buckets: pad all batches to a few shapes.
+
+A model is compiled, or captured in a CUDA graph, once for each shape, so there must be few.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ __all__ = ["Shapes"]
 
 @dataclass(frozen=True)
 class Shapes:
-    """The shapes that batches are padded to.
+    """The shapes (number of rows, length) that batches are padded to. A row is a sentence pair.
 
     tokens: batch size in tokens, including padding; None if the batch size is in sentences.
     longest: maximum length of a sentence in tokens, including EOS.
-    sentences: number of sentences (rows) of each batch, if tokens is None.
+    sentences: number of sentence pairs (rows) of each batch, if tokens is None.
 
     Batches(..., rounded=shapes.lengths) yields batches with these shapes, one shape for each length.
 
@@ -33,7 +36,7 @@ class Shapes:
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths that batches are padded to: 8, 16, 24, 32, 48, 64, 96, ... until `longest` fits."""
+        """The lengths that batches are padded to: 8, 16, 24, 32, 48, 64, 96, ... up to `longest` or more."""
         lengths = [8]
         while lengths[-1] < self.longest:
             last = lengths[-1]
@@ -43,15 +46,16 @@ class Shapes:
 
     @property
     def most(self) -> int:
-        """Maximum number of shapes. It is larger than the number of lengths.
+        """Upper limit for the number of different batch shapes: 4 for each of the `lengths`.
 
-        Subword sampling can make a batch longer than planned. The batch then keeps its number of rows, so a
-        length can occur with several numbers of rows.
+        One shape for each length is not enough. Subword sampling, which splits words at random, can make a
+        batch longer than planned. The batch keeps its number of rows, so a length can occur with several
+        numbers of rows.
         """
         return 4 * len(self.lengths)
 
     def _counts(self, length: int) -> Iterator[int]:
-        """Yield the possible numbers of rows of a batch of this length, in ascending order."""
+        """Yield the possible numbers of rows of a batch that is padded to this length, in ascending order."""
         if self.tokens is None:
             yield self.sentences
             return
@@ -60,9 +64,10 @@ class Shapes:
         yield from (-(-self.tokens // each) for each in reversed(self.lengths) if each <= length)
 
     def filled(self, batch: Batch) -> Batch:
-        """Pad a batch to the next larger length of `lengths`, and add empty rows up to the next row count.
+        """Return a batch with padding up to the next of the `lengths`, and empty rows up to a fixed number.
 
-        So the padded batches have few different shapes.
+        For each length, only a few numbers of rows are allowed; the next larger one is used. An empty row has
+        the source EOS and no target tokens.
         """
         need = max(batch.source.shape[1], batch.target.shape[1] - 1)
         length = next((each for each in self.lengths if each >= need), need)

@@ -1,4 +1,4 @@
-"""Trainer: the training loop. It depends on a task, settings and a run folder, not on models or data."""
+"""Trainer: the training loop for any Task. Nothing in it depends on a specific model or on its data."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ SAVE_SECONDS = 600.0
 
 
 class StepRequest(NamedTuple):
-    """A step whose gradients the caller of Trainer.steps() has to compute: step number, batches and tokens.
+    """A training step whose gradients the caller of Trainer.steps() has to compute.
 
-    The tokens are the number of target tokens of the step, in all processes.
+    step: number of the step, from 1.
+    batches: the batches of this process.
+    tokens: number of target tokens of the step, in all processes.
     """
 
     step: int
@@ -49,19 +51,25 @@ class StepRequest(NamedTuple):
 
 
 class Trainer:
-    """Train a task and save checkpoints to a run folder, from the start or from the last checkpoint.
+    """Train the model of a task, and save checkpoints to a run folder.
 
+    Training starts anew, or continues from a checkpoint after resume().
+
+    task: the model, the batches, the loss and the evaluation.
     settings: the learning rate, the number of steps and so on.
+    folder: the run folder.
+    seed: random seed of the random numbers in training steps, such as dropout.
     device: the model is moved to this device.
-    processes: the processes of distributed training.
-    log: reports the progress; by default, nothing is reported.
+    processes: the processes of distributed training. Default: this process only.
+    log: prints and records losses, scores and events. Default: nothing is printed or recorded.
     clock: a function that returns the time in seconds.
     lock: the lock of the run folder. It is checked after each step and before each save, to detect that the
         folder was moved or deleted.
 
     A run that was killed at any moment resumes from its last checkpoint, and its weights are the same, bit
-    for bit, as without the interruption: the order of the data depends only on (seed, epoch), the random
-    numbers in a step on (seed, step), the learning rate on the step.
+    for bit, as without the interruption. This holds because the order of the data depends only on the seed
+    and the epoch, the random numbers in a step only on the seed and the step, and the learning rate only on
+    the step.
     """
 
     def __init__(
@@ -122,13 +130,14 @@ class Trainer:
     def resume(self, checkpoint: Checkpoint | None = None) -> Checkpoint | None:
         """Load the newest undamaged checkpoint and return it; None if the run has no checkpoint.
 
-        checkpoint: load this checkpoint instead.
+        checkpoint: load this checkpoint instead of the newest one.
 
-        Damaged checkpoints that were skipped are logged.
+        Damaged checkpoints that were skipped are logged. If the number of threads, processes or batches, the
+        device or the torch version has changed since the checkpoint was saved, this is logged too.
         """
         checkpoint = checkpoint or self.checkpoints.latest()
         if checkpoint is None:
-            self.log.rewind(0)  # remove the log of a process that was killed before its first checkpoint
+            self.log.rewind(0)  # an earlier process may have logged steps, but was killed before it saved any
             return None
         state = checkpoint.state
         fresh, self.progress = self.progress, self._saver.load(checkpoint, state)
@@ -143,11 +152,11 @@ class Trainer:
         return checkpoint
 
     def run(self, interruption: Interruption | None = None) -> Progress:
-        """Train until the end of the run or until interrupted, and save a checkpoint.
+        """Train until the run ends or a stop is requested, save a checkpoint, and return the progress.
 
         interruption: the flag from interruptible(). The first signal (Ctrl-C, SIGTERM or SIGHUP) requests a
-            stop. The second one raises KeyboardInterrupt or SystemExit, and the log says which steps are
-            lost.
+            stop. The second one raises KeyboardInterrupt or SystemExit: no checkpoint is saved, and the log
+            says which steps are lost.
         """
         # Not "interruption or Interruption()": an interruption is false until a stop is requested.
         requested = Interruption() if interruption is None else interruption
@@ -163,21 +172,29 @@ class Trainer:
             raise
 
     def add_gradients(self, request: StepRequest) -> dict[str, Tensor]:
-        """Add the gradients of a step to the parameters; return the losses, as Gradients.add() does."""
+        """Add the gradients of a training step to the parameters; return its summed losses by name.
+
+        See Gradients.add().
+        """
         return self.gradients.add(*request)
 
     def take_step(self) -> None:
-        """Take one step, without an evaluation or a checkpoint, to measure its time."""
+        """Train for one step, without an evaluation or a checkpoint. StepTimer measures its duration."""
         step = self._step(Interruption())
         with suppress(StopIteration):
             step.send(self.add_gradients(next(step)))
 
     def steps(self, requested: Interruption) -> Generator[StepRequest, Mapping[str, Tensor] | None, Progress]:
-        """Train as run() does, but yield each step before its gradients are computed.
+        """Train as run() does, but let the caller compute the gradients of each training step.
 
-        The caller adds the gradients to the parameters and sends the losses, as add_gradients() returns them.
-        If it sends None instead, the step is not taken, and training stops as after an interruption. Several
-        trainers can thus take each step together: see seed_trainers.
+        The generator yields a StepRequest. The caller adds the gradients of this step to the parameters, and
+        sends the losses to the generator, as add_gradients() returns them. If it sends None instead, the step
+        is cancelled, and training stops as after Ctrl-C. SeedTrainers uses this to compute the gradients of
+        several models at once.
+
+        requested: a flag that becomes true when a stop is requested.
+
+        The generator returns the progress at the end.
         """
         at = self.progress
         self._began = self.clock() - at.seconds
@@ -188,7 +205,7 @@ class Trainer:
             self._event("capture", self._uncaptured)
         if self.device.type == "cpu":
             self._event("threads", f"training on the CPU with {count(torch.get_num_threads(), 'thread')}")
-        self._budget.replan_due(self._seconds())  # skip fractions of the budget that passed before the resume
+        self._budget.replan_due(self._seconds())  # do not replan for what passed before the resume
         self._out_of_time = self.processes.share(int(self._budget.is_over(self._seconds())))
         if at.step:
             self._settle_minutes()
@@ -212,7 +229,7 @@ class Trainer:
         return at
 
     def log_unsaved(self) -> None:
-        """Log which steps are lost when the run ends without saving a checkpoint."""
+        """Log which steps are lost, because the run ends now without saving a checkpoint."""
         self.log.flush()
         self._event("stopped", unsaved_steps(self.progress.step, self.checkpoints.latest_step()))
 
@@ -224,16 +241,20 @@ class Trainer:
         return self.clock() - self._began
 
     def _settle_minutes(self) -> None:
-        """Convert a budget in minutes to a number of steps, as soon as the duration of steps is known."""
+        """Convert the length of the run in minutes to a number of steps, once enough steps were timed."""
         if self.progress.total is None and self.settings.minutes is not None and not self._stop:
             self._announce(self._budget.settle(self.progress, self._seconds(), self.processes))
 
     def _replan(self) -> None:
-        """Correct the number of steps if their duration has changed, so that the run ends in time."""
+        """Correct the number of steps of the run if their duration has changed, so that it ends in time."""
         self._announce(self._budget.correct(self.progress, self._seconds(), self.processes))
 
     def _announce(self, text: str) -> None:
-        """Log a text about the number of steps, and save a checkpoint with this number, unless text is ""."""
+        """Log that the number of steps of the run has changed, and save a checkpoint with the new number.
+
+        text: what has changed, such as "the speed has changed: 900 steps instead of 1,000". If it is "",
+            nothing is logged or saved.
+        """
         total = self.log.total = self.progress.total
         if text and total is not None:
             few = budget_warning(total, self.task.len_epoch(0) / self.settings.accumulation_steps)
@@ -245,7 +266,7 @@ class Trainer:
         return bool(self._save_wanted) or (every is not None and self.progress.step % every == 0)
 
     def _batches(self) -> Iterator[Any]:
-        """Yield the batches of one epoch after another, without end, starting at the current progress."""
+        """Yield the batches of the current epoch, from progress.batch on, then those of all later epochs."""
         while True:
             for batch in self.task.batches(self.progress.epoch, self.progress.batch):
                 self.progress.batch += 1
@@ -253,7 +274,10 @@ class Trainer:
             self.progress.epoch, self.progress.batch = self.progress.epoch + 1, 0
 
     def _step(self, requested: Interruption) -> Generator[StepRequest, Mapping[str, Tensor] | None, None]:
-        """Take one step: add the gradients of its batches in all processes, then update the weights."""
+        """Take one training step: get the gradients from the caller of steps(), then update the weights.
+
+        Yields one StepRequest and expects the losses, as steps() does.
+        """
         at, settings, began = self.progress, self.settings, self.clock()
         before = at.step, at.epoch, at.batch
         batches = [next(self._stream) for _ in range(settings.accumulation_steps)]
@@ -303,7 +327,10 @@ class Trainer:
                 raise moved
 
     def _refuse(self, batches: list[Any], tokens: int, value: float) -> NoReturn:
-        """Save the batches of a step whose loss or gradient norm is NaN or infinite; raise NonFinite."""
+        """Stop at a step whose loss or gradient norm is NaN or infinite: save its batches, raise NonFinite.
+
+        value: the loss or the gradient norm, whichever is NaN or infinite.
+        """
         tensors = [self.task.tensors(batch) for batch in batches]
         coarse = self.settings.precision == "tf32"
         state = {"step": self.progress.step, "seed": self.seed, "tokens": tokens}
@@ -312,18 +339,20 @@ class Trainer:
         self._raise(step_error(*kept, value=value, last=self._saver.last()))
 
     def _raise(self, error: NonFinite) -> NoReturn:
-        """Log the error as an event at the current step, and raise it."""
+        """Log the first line of the error with the current step, and raise the error."""
         self._event("nonfinite", str(error).splitlines()[0], step=self.progress.step)
         raise error
 
     def _evaluate(self, requested: Interruption) -> None:
         """Save a checkpoint, evaluate the model in the first process, and save the scores.
 
-        Because the checkpoint is saved first, an error in the evaluation loses no steps. A resumed run
-        repeats an evaluation that was interrupted.
+        Because the checkpoint is saved first, an error in the evaluation loses no steps. If a stop is
+        requested during the evaluation, there are no scores, and the resumed run repeats the evaluation.
+
+        requested: a flag that becomes true when a stop is requested.
         """
         at, evaluation = self.progress, None
-        ended, at.ended = at.ended, ""  # the run does not end before this evaluation
+        ended, at.ended = at.ended, ""  # a checkpoint before its last evaluation is not that of an ended run
         self._save_if_changed()
         at.ended, began = ended, self.clock()
         if self.processes.first:
@@ -351,7 +380,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint in the first process. The other processes wait until it is written.
 
-        Raises NonFinite, in every process, if a weight is NaN or infinite.
+        If a weight is NaN or infinite in any process, every process raises NonFinite, and nothing is written.
         """
         at = self.progress
         at.seconds = self._seconds()
@@ -367,17 +396,17 @@ class Trainer:
         self.processes.wait()
 
     def _check_weights(self) -> None:
-        """Raise NonFinite, in every process, if a weight is NaN or infinite."""
+        """Raise NonFinite in every process if a weight is NaN or infinite in any process."""
         name = self._saver.nonfinite()
         if int(self.processes.sum(torch.tensor([int(bool(name))]))):
             self._raise(weight_error(self.progress.step, name, self.settings, self._saver.last()))
 
     def _follow_folder(self) -> FolderMoved | None:
-        """Check whether the run folder was deleted or moved.
+        """Check whether the run folder was deleted or moved since training started.
 
-        If it was deleted, raise the error. If it was moved, use its new path from now on and return the
-        error; the caller saves a checkpoint there before it raises the error, so that no step is lost. Return
-        None if the folder is still in its place.
+        If it was deleted, raise FolderMoved. If it was moved, use its new path from now on and return the
+        error; the caller first saves a checkpoint there, so that no step is lost, and then raises the error.
+        Return None if the folder is where it was.
         """
         try:
             if self.lock is not None:

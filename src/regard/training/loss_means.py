@@ -1,4 +1,4 @@
-"""Means of losses over several steps, weighted by target tokens."""
+"""Means of losses over several training steps. Each step is weighted by its number of target tokens."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ __all__ = ["Means"]
 
 
 class Means:
-    """Means of losses over several steps, weighted by target tokens, and the speed of these steps.
+    """Means of losses over several training steps, weighted by target tokens, and the speed of these steps.
 
-    state() does not contain the speed, so after a resume, only the steps of the new process are measured.
+    state() saves the means, but not the speed: after a run is resumed, speed() counts only the new steps.
 
-    In the example, 30 tokens have the loss 2, and 10 tokens have the loss 6. Each step takes one second.
+    In the example, the first step has 30 target tokens and the loss 2, the second 10 target tokens and the
+    loss 6. Each step takes one second.
 
     >>> means = Means()
     >>> means.add(30, 1.0, 2.0, None, {})
@@ -31,11 +32,13 @@ class Means:
     def add(
         self, tokens: int, seconds: float, loss: float, norm: float | None, parts: Mapping[str, float]
     ) -> None:
-        """Add a step. If it has no target tokens, only its duration is added.
+        """Add the values of one training step. If it has no target tokens, only its duration is added.
 
-        loss: mean loss of the step.
-        norm: gradient norm.
-        parts: other losses by name.
+        tokens: number of target tokens of the step.
+        seconds: duration of the step.
+        loss: mean loss per target token.
+        norm: gradient norm; None if it was not computed.
+        parts: other losses by name, such as "guided", also per target token.
         """
         self.seconds += seconds
         if not tokens:
@@ -52,19 +55,19 @@ class Means:
             self._parts[name] = total + value * tokens, weight + tokens
 
     def own(self) -> dict[str, float]:
-        """The means of "loss" and of "norm" (gradient norm). A value that was never added is left out."""
+        """Return the means of "loss" and of "norm" (gradient norm), without a value that was never added."""
         return {name: total / weight for name, (total, weight) in self._own.items()}
 
     def parts(self) -> dict[str, float]:
-        """The means of the other losses, by name."""
+        """Return the means of the losses that add() got as `parts`, by name, e.g. {"guided": 0.5}."""
         return {name: total / weight for name, (total, weight) in self._parts.items()}
 
     def speed(self) -> float | None:
-        """Target tokens per second; None before any time has passed."""
+        """Return the number of target tokens per second; None if no step was added in this process."""
         return self.timed / self.seconds if self.seconds > 0 else None
 
     def joined(self, other: Means) -> Means:
-        """Return the means over the steps of this and of another Means object."""
+        """Return a new Means object with the steps of both this and the other one."""
         both = Means()
         both.tokens, both.timed = self.tokens + other.tokens, self.timed + other.timed
         both.seconds = self.seconds + other.seconds
@@ -76,12 +79,12 @@ class Means:
         return both
 
     def state(self) -> dict[str, Any]:
-        """The sums, without the speed, as values that JSON can store; restored() reads them."""
+        """Return the sums behind the means, as a dict that JSON can store. restored() reads it."""
         return {"tokens": self.tokens, "own": dict(self._own), "parts": dict(self._parts)}
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Means:
-        """Return a Means object from the result of state()."""
+        """Create a Means object from the result of state(), with the same means and no speed yet."""
         means = cls()
         means.tokens = int(state["tokens"])
         means._own, means._parts = (

@@ -34,7 +34,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
         from regard.kernels.cross_entropy import SmoothedCrossEntropy
 
         return SmoothedCrossEntropy.apply(logits.flatten(0, 1), labels.flatten(), smoothing, PAD)
-    # Both losses use the same log-softmax.
+    # Computed once: both losses need the log-softmax.
     scores = torch.log_softmax(logits.flatten(0, 1), -1, dtype=torch.float32)
     flat = labels.flatten()
     plain = functional.nll_loss(scores, flat, ignore_index=PAD, reduction="sum")
@@ -50,7 +50,7 @@ def sequence_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> t
     They are the losses of cross_entropy(), but not summed over sequences. The plain loss is detached.
 
     logits: (B, T, V).
-    labels: (B, T).
+    labels: (B, T), token ids. Labels that are PAD do not count.
 
     >>> smoothed, plain = sequence_losses(torch.zeros(2, 2, 4), torch.tensor([[2, PAD], [2, 3]]))
     >>> (plain / plain[0]).tolist()
@@ -68,7 +68,7 @@ def sequence_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> t
 
 
 def guided_alignment(weights: Tensor, wanted: Tensor) -> Tensor:
-    """Compute the guided-alignment loss of Chen et al. (2016): the cross-entropy between a* and attention a.
+    """Compute the guided-alignment loss of Chen et al. (2016): a cross-entropy, summed over the batch.
 
     loss = -sum_t sum_s a*_ts log a_ts, for target tokens t and source tokens s
 

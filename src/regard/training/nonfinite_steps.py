@@ -1,4 +1,4 @@
-"""Steps whose loss is NaN or infinite: save the batches of such a step. replay() computes the step again."""
+"""Training steps whose loss is NaN or infinite: save the batches of such a step, and replay it later."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ STATE, WEIGHTS = "state.json", "weights.safetensors"
 
 
 class NonFinite(RegardError):
-    """Raised if a loss, a gradient or a weight is NaN or infinite. The last checkpoint is kept."""
+    """Raised if a loss, a gradient or a weight of a training step is NaN or infinite."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """The result of replay().
+    """The result of replay(): the losses and the gradient norm of a training step that was computed again.
 
-    losses: the summed loss of each batch. "batch-0-1" is batch 1 of process 0.
+    step: number of the step.
+    losses: the summed loss of each batch by name; "batch-0-1" is batch 1 of process 0, both counted from 0.
     norm: the norm of the gradient of all batches, before clipping.
 
     >>> Replayed(7, {"batch-0-0": 5.0, "batch-0-1": math.inf}, math.nan).value
@@ -56,7 +57,10 @@ class Replayed:
 
     @property
     def value(self) -> float:
-        """The value that stopped the run: the loss, or the gradient norm if the loss is finite."""
+        """The loss of the step, summed over all batches, or the gradient norm if this loss is finite.
+
+        It is the NaN or infinite value that stopped the run.
+        """
         total = sum(self.losses.values())
         return self.norm if math.isfinite(total) else total
 
@@ -65,7 +69,7 @@ class Replayed:
 def first_nonfinite(tensors: Mapping[str, Tensor]) -> str:
     """Return the name of the first tensor with a NaN or an infinite value; "" if every value is finite.
 
-    If all values are finite, the GPU is synchronised only once.
+    If all values are finite, the CPU waits for the GPU only once, not once per tensor.
 
     >>> first_nonfinite({"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0, math.inf])})
     'b'
@@ -88,19 +92,22 @@ def keep_batches(
     weights: Mapping[str, Tensor],
     state: Mapping[str, Any],
 ) -> Path:
-    """Save what replay() needs to a folder in the run folder: the batches, and the weights before the step.
+    """Save what replay() needs to compute a training step again, in a new folder inside the run folder.
 
-    rank: index of this process.
+    folder: the run folder. The new folder is nonfinite-000120 for step 120.
+    rank: index of this process. Each process saves its own batches; process 0 also saves weights and state.
+    batches: the batches of the step, each as named tensors.
+    weights: the weights before the step.
     state: further values to save: "step", "seed", "tokens", "half" (whether bfloat16 is used) and "coarse"
         (whether TF32 is used).
 
-    Returns the path of the folder.
+    Returns the path of the new folder.
     """
     place = folder / f"nonfinite-{state['step']:06d}"
     make_folder(place)
     files = {f"batch-{rank}-{number}.safetensors": batch for number, batch in enumerate(batches)}
     for name, tensors in (files | ({WEIGHTS: weights} if rank == 0 else {})).items():
-        (place / name).unlink(missing_ok=True)  # an earlier run may have written this file
+        (place / name).unlink(missing_ok=True)  # left by an earlier process that failed at the same step
         atomic_io.write(place / name, tensor_blocks(tensors))
     if rank == 0:
         atomic_io.replace(place / STATE, json.dumps(dict(state)).encode() + b"\n")
@@ -117,10 +124,11 @@ def step_error(
     value: float,
     last: str,
 ) -> NonFinite:
-    """Save the batches of a step with keep_batches(), and return the error to raise.
+    """Save the batches of a training step, and return the error that its loss or gradient is not finite.
 
+    folder, rank, batches, weights, state: the arguments of keep_batches().
     value: the loss or the gradient norm, whichever is NaN or infinite.
-    last: a text about the last checkpoint, for the message.
+    last: a text for the message, such as "the last checkpoint is step 100".
     """
     try:
         place = keep_batches(folder, rank, batches, weights, state)
@@ -133,10 +141,12 @@ def step_error(
 
 
 def weight_error(step: int, name: str, settings: Training, last: str) -> NonFinite:
-    """Return the error for a weight that is NaN or infinite.
+    """Return the error to raise if a weight is NaN or infinite after a training step.
 
-    name: the name of the weight; "" if the weight is NaN only in another process.
-    last: a text about the last checkpoint, for the message.
+    step: number of the step.
+    name: the name of the weight; "" if this process has only finite weights, but another process does not.
+    settings: the training settings; the hint names the learning rate and max_grad_norm.
+    last: a text for the message, such as "the last checkpoint is step 100".
     """
     problem = f"{name or 'a weight in another process'} is NaN or infinite; this step is not saved; {last}"
     rate, norm = settings.learning_rate, settings.max_grad_norm
@@ -146,9 +156,9 @@ def weight_error(step: int, name: str, settings: Training, last: str) -> NonFini
 
 
 def replay(folder: str | Path, task: Task, device: str | torch.device = "cpu") -> Replayed:
-    """Repeat a step whose loss was not finite, with the same weights, batches and random numbers.
+    """Compute a training step again whose loss was NaN or infinite: same weights, batches and random numbers.
 
-    folder: the folder nonfinite-... in the run folder.
+    folder: the folder that keep_batches() wrote, such as nonfinite-000120 in the run folder.
     task: a task with the settings of the run. Its model is set to the weights before the step. After the
         replay, its parameters have the gradients of the step.
 
@@ -184,7 +194,7 @@ def replay(folder: str | Path, task: Task, device: str | torch.device = "cpu") -
 
 
 def _by_process(place: Path) -> dict[int, list[Path]]:
-    """Return the batch files of each process, in the order of the batches."""
+    """Return the files with batches in a folder of keep_batches(): rank of the process -> paths in order."""
     batches: dict[int, dict[int, Path]] = {}
     for path in place.glob("batch-*-*.safetensors"):
         name = re.fullmatch(r"batch-(\d{1,9})-(\d{1,9})", path.stem, re.ASCII)

@@ -1,4 +1,4 @@
-"""The optimizer and the exponential moving average of the weights. Both are saved as named tensors."""
+"""The optimizer and the exponential moving average of the weights. Checkpoints save both as named tensors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def build_optimizer(
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer state as named tensors, e.g. "target.weight/exp_avg" for target.weight."""
+    """Return the optimizer state as a dict from "parameter/name of the state" to the tensor.
+
+    Example: "target.weight/exp_avg" is the mean of the gradients that AdamW keeps for target.weight.
+    """
     return {
         f"{name}/{kind}": value
         for name, parameter in model.named_parameters()
@@ -65,8 +68,9 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 def load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], place: str
 ) -> None:
-    """Load the result of optimizer_tensors() into an optimizer.
+    """Load an optimizer state into an optimizer of this model; raise DataError if the two do not match.
 
+    tensors: the result of optimizer_tensors().
     place: the path of the checkpoint, for error messages.
     """
     named = dict(model.named_parameters())
@@ -82,7 +86,7 @@ def load_optimizer(
         if value.shape != shape or not value.is_floating_point():
             problem = f"{key} has shape {tuple(value.shape)} and dtype {value.dtype}"
             raise DataError(message(place, problem, expected=f"a float tensor of shape {tuple(shape)}"))
-        # The fused optimizer expects all of its state on the device of the parameter.
+        # The fused optimizer requires all of its state on the device of the parameter.
         optimizer.state[parameter][kind] = value.to(parameter.device)
     expected = _states(optimizer)
     wrong = {name for name, states in kinds.items() if states != expected}
@@ -94,16 +98,17 @@ def load_optimizer(
 
 
 def _states(optimizer: torch.optim.Optimizer) -> set[str]:
-    """Return the names of the tensors that an optimizer keeps for each parameter."""
+    """Return the names of the tensors an optimizer keeps for each parameter, e.g. {"momentum_buffer"}."""
     if isinstance(optimizer, torch.optim.SGD):
         return {"momentum_buffer"} if optimizer.defaults["momentum"] else set()
     return STATES
 
 
 class Average:
-    """The exponential moving average a of the weights w: a <- a + (1 - decay) (w - a).
+    """The exponential moving average a of the weights w of a model: a <- a + (1 - decay) (w - a).
 
-    In the first steps the decay is lower, (1 + step) / (10 + step), so that the initial weights count less.
+    In the first training steps, (1 + step) / (10 + step) is used as long as it is lower than decay, so that
+    the initial weights count less.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> average = Average(model, decay=0.5)
@@ -123,13 +128,13 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Update the averages with the weights after a step."""
+        """Update the averages with the current weights, after training step number `step`."""
         now = [parameter.detach() for parameter in self._named.values()]
         torch._foreach_lerp_(self._averages, now, 1 - min(self.decay, (1 + step) / (10 + step)))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Replace the weights of the model by the averages inside the `with` block."""
+        """Let the model have the averages as its weights inside the `with` block, e.g. for an evaluation."""
         self._swap()
         try:
             yield
@@ -144,10 +149,10 @@ class Average:
             average.copy_(weights)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the averages, by the names of the parameters."""
+        """Return the averages as a dict from the name of each parameter to its average."""
         return dict(zip(self._named, self._averages, strict=True))
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the averages to the values of an earlier call of tensors()."""
+        """Set the averages to `tensors`, the result of tensors() that a checkpoint saved."""
         for name, average in zip(self._named, self._averages, strict=True):
             average.copy_(tensors[name])

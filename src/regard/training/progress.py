@@ -1,4 +1,4 @@
-"""Progress: the counters of a run, such as its step and its best score, which checkpoints save."""
+"""Progress: the counters of a training run, such as its step and its best score. Checkpoints save them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Progress:
     evaluated: step of the last evaluation.
     best, best_loss, best_step: best score so far, with the loss and the step of that evaluation.
     stale: number of evaluations since the best one.
-    seconds: training time so far.
+    seconds: duration of the run so far, without the time between a stop and a resume.
     tokens: number of target tokens so far.
-    ended: why the run has ended; "" while it has not.
+    ended: why the run has ended, such as "completed all steps"; "" while it has not.
 
     >>> Progress.read(Progress(step=3).written()).step
     3
@@ -55,18 +55,22 @@ class Progress:
     ended: str = ""
 
     def written(self) -> dict[str, Any]:
-        """The values that are saved in state.json."""
+        """Return the counters by name, as checkpoints save them in state.json. read() reads them."""
         return asdict(self)
 
     def state(self) -> tuple[Any, ...]:
-        """Return the step and the values that can change without a new step.
+        """Return the counters that tell whether a new checkpoint is needed: (step, evaluated, total, ended).
 
-        If they are the same as in the last checkpoint, no new checkpoint is needed.
+        If they are the same as at the last checkpoint, none is needed. All but `step` can also change between
+        two steps.
         """
         return self.step, self.evaluated, self.total, self.ended
 
     def update_best(self, value: float, lower_is_better: bool, loss: float | None = None) -> bool:
-        """Record the score of an evaluation; return whether it is the best so far.
+        """Record the score of an evaluation at the current step; return whether it is the best so far.
+
+        value: the score that selects the best checkpoint, such as BLEU.
+        loss: the loss of the same evaluation.
 
         If the score equals the best score, the lower loss decides. Example: BLEU stays 0 until a sequence of
         four words is right, while the loss already decreases.
@@ -87,19 +91,22 @@ class Progress:
         return better
 
     def continue_from(self, fresh: Progress) -> None:
-        """Prepare a run that has ended to continue, after its settings were changed to a longer training.
+        """Adapt the progress of a resumed run to its settings, which may now ask for a longer training.
 
-        fresh: the progress that a new run with the changed settings would start with.
+        The run no longer counts as ended. The number of steps is taken from `fresh`, unless the settings have
+        the same time budget (minutes) as before.
+
+        fresh: the progress that a new run with the current settings would start with.
         """
         self.ended = ""
         if fresh.minutes is None or fresh.minutes != self.minutes:
             self.total, self.minutes, self.every = fresh.total, fresh.minutes, None
 
     def rescale_epoch(self, before: int, now: int) -> None:
-        """Continue at the same fraction of the epoch, if its number of batches has changed.
+        """Continue at the same fraction of the epoch, if an epoch has more or fewer batches than before.
 
-        before: the number of batches when the checkpoint was saved.
-        now: the current number.
+        before: the number of batches of an epoch when the checkpoint was saved.
+        now: the current number of batches of an epoch.
         """
         if before != now:
             self.batch = min(self.batch * now // max(before, 1), now)
@@ -108,7 +115,7 @@ class Progress:
     def read(cls, state: Mapping[str, Any], place: str = "state.json") -> Progress:
         """Read the progress from the content of state.json. Keys that are not fields of Progress are ignored.
 
-        place: the file, for error messages.
+        place: the path of state.json, for error messages.
         """
         values = {each.name: state[each.name] for each in fields(cls) if each.name in state}
         for each in fields(cls):
@@ -118,7 +125,10 @@ class Progress:
 
 
 def check_surroundings(state: Mapping[str, Any], place: str) -> None:
-    """Raise DataError if a value of state.json is damaged that is not in Progress, e.g. the thread count.
+    """Raise DataError if state.json has a damaged value, such as a negative number of threads.
+
+    Checked are the values that Progress.read() does not read: "threads", "processes", "batches", and the
+    "position" of the log.
 
     state: the content of state.json.
     place: the path of state.json, for error messages.
@@ -134,11 +144,15 @@ def check_surroundings(state: Mapping[str, Any], place: str) -> None:
 
 
 def surroundings(processes: int, device: str, batches: int) -> dict[str, Any]:
-    """Return the conditions of a run, such as the number of threads, as values for state.json.
+    """Return the conditions of a run that affect its random numbers or rounding errors, for state.json.
+
+    They are "threads", "processes", "device", "torch" (the version) and "batches".
 
     If one of them changes when a run is resumed, the weights are no longer bit for bit those of an
     uninterrupted run.
 
+    processes: number of processes.
+    device: type of the device, such as "cuda".
     batches: number of batches of the current epoch.
     """
     return {
@@ -169,7 +183,7 @@ def changes(state: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _valid(value: object, kind: str) -> bool:
-    """Whether a value from JSON has this type, and is below LARGEST if it is a number."""
+    """Return whether a value from JSON has the type `kind`, e.g. "int | None", and is not too large."""
     if value is None:
         return "None" in kind
     if kind.startswith("int"):
@@ -185,8 +199,10 @@ def _damaged(place: str, name: str, value: object, expected: str) -> DataError:
 
 
 def step_seed(seed: int, step: int, place: int, rank: int) -> int:
-    """Return the random seed for one batch of one step in one process.
+    """Return the random seed for one batch of one training step in one process.
 
+    seed: random seed of the run.
+    step: number of the step.
     place: index of the batch within the step.
     rank: index of the process.
 

@@ -5,8 +5,8 @@
 y is the target, s_k are the keys that the attention selects in sample k of K, and `estimate` is the result of
 Reinforce.
 
-A task calls add_estimator() in its constructor and sampled_loss() in loss(). It needs the settings
-training.estimator; see estimators.py for the equations.
+A task calls add_estimator() in its constructor and sampled_loss() in loss(). The options of the estimator are
+the settings training.estimator. See estimators.py for the equations.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ SAMPLED = "the loss collects the keys that the attention samples (training.estim
 
 
 class RowLosses(NamedTuple):
-    """The losses of the sequences (rows) of a batch, both (rows,).
+    """The loss and the log-likelihood of each sequence (row) of a batch, both (rows,).
 
     total: the loss to minimise, not detached, such as the label-smoothed cross-entropy.
-    log_likelihood: the log-likelihood of the target, given the keys that the attention sampled; for the log.
+    log_likelihood: the log-likelihood of the target, given the keys that the attention sampled. It is only
+        logged.
     """
 
     total: Tensor
@@ -105,7 +106,9 @@ def sampled_loss(
     features: Tensor | None = None,
     counted: Tensor | None = None,
 ) -> Loss:
-    """Run the forward pass of a batch, and return its loss with the terms of the estimator.
+    """Run the forward pass of a batch inside estimator.collect(), and return the loss for REINFORCE.
+
+    It is the mean loss over the samples plus the two terms of the loss that the estimator returns.
 
     The reward of a row is its negative loss, so the gradient is an unbiased estimate of the gradient of the
     expected loss (Williams 1992). In Xu et al. (2015, eq. 12), the loss is the negative log-likelihood.
@@ -116,7 +119,8 @@ def sampled_loss(
     lengths, features, counted: see Reinforce.forward().
 
     The returned Loss has these values for the log: "loss" (the negative log-likelihood -log p(y | s)),
-    "entropy" (the entropy of the attention), "baseline", and "bound" (see likelihood_bound()).
+    "entropy" (the entropy of the attention), "baseline" (the value that is subtracted from the reward), and
+    "bound" (see likelihood_bound()).
     """
     with estimator.collect(examples) as drawn:
         total_R, likelihood_R = row_losses()
@@ -132,15 +136,15 @@ def sampled_loss(
 
 
 def features_size(*tables: nn.Embedding) -> int:
-    """Return the size F of the features (rows, F) that embedding_features() returns for these tables."""
+    """Return F, the number of features per row that embedding_features() returns for these tables."""
     return sum(table.embedding_dim + 1 for table in tables)
 
 
 @torch.no_grad()
 def embedding_features(*texts: tuple[nn.Embedding, Tensor]) -> Tensor:
-    """Return the input of a learned baseline: the mean embedding and the log-length of each text, (rows, F).
+    """Return the input of a learned baseline, (rows, F): the mean embedding and log(length) of each text.
 
-    They depend on the data only, not on the keys that the attention samples.
+    They depend on the data only, not on the sampled keys, so the baseline does not bias the gradient.
 
     texts: pairs (embedding table, tokens). The tokens have shape (rows, S) and are padded.
 

@@ -16,15 +16,15 @@ def _constant(step: int, warmup_steps: int, total: int) -> float:
 
 
 def _cosine(step: int, warmup_steps: int, total: int) -> float:
-    """Return the fraction of the peak learning rate: cosine from 1 after the warm-up to 0 at the end."""
+    """Return the learning rate as a fraction of its peak: a cosine from 1 (warm-up) to 0 (step `total`)."""
     done = (step - warmup_steps) / max(total - warmup_steps, 1)
     return 0.5 * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0)))
 
 
 def _inverse_root(step: int, warmup_steps: int, total: int) -> float:
-    """Return the fraction of the peak learning rate: proportional to 1 / sqrt(step), 1 after the warm-up.
+    """Return the learning rate as a fraction of its peak: sqrt(warmup_steps / step) after the warm-up.
 
-    See Vaswani et al. 2017, eq. 3.
+    See Vaswani et al. (2017), eq. 3.
     """
     return math.sqrt(max(warmup_steps, 1) / max(step, warmup_steps, 1))
 
@@ -39,10 +39,12 @@ a fraction of its peak."""
 
 
 def learning_rate(step: int, *, rate: float, schedule: str, warmup_steps: int, total: int | None) -> float:
-    """Return the learning rate of a step: linear growth to `rate` in the warm-up, then the schedule.
+    """Return the learning rate of a training step: linear growth to `rate` in the warm-up, then the schedule.
 
     step: number of the step; the first is 1.
-    warmup_steps: length of the warm-up. It is limited to half of `total`.
+    rate: the peak of the learning rate.
+    schedule: name in SCHEDULES: "constant", "cosine" or "inverse-root".
+    warmup_steps: number of steps of the warm-up, at most half of `total`; a larger number is reduced.
     total: number of steps of the run. While it is unknown (None), the cosine schedule is constant.
 
     >>> [learning_rate(step, rate=1.0, schedule="cosine", warmup_steps=2, total=6) for step in (1, 2, 4, 6)]
@@ -65,7 +67,7 @@ def decay_by_epoch(epoch: int, *, rate: float, after: int, factor: float) -> flo
     rate / factor^max(epoch - after, 0)          (Zaremba et al. 2015, section 4.1)
 
     epoch: number of the epoch; the first is 1.
-    after: 0 or more.
+    after: number of epochs with the learning rate `rate`, 0 or more.
     factor: 1 or more.
 
     Values in the paper: rate=1, after=6, factor=1.2 (medium model); rate=1, after=14, factor=1.15 (large
@@ -82,7 +84,7 @@ def decay_by_epoch(epoch: int, *, rate: float, after: int, factor: float) -> flo
 
 
 def scheduled_rate(settings: Training, *, step: int, epoch: int, total: int | None) -> float:
-    """Return the learning rate of a step, computed with the schedule settings.schedule.
+    """Return the learning rate of a training step for the schedule and the other options in the settings.
 
     step, epoch: the number of the step and of its epoch, both counted from 1.
     total: number of steps of the run; None while it is unknown.

@@ -1,4 +1,4 @@
-"""SeedTrainers: train one model per random seed, step by step together, each in a run folder of its own."""
+"""SeedTrainers: train one model per random seed in one process. Each model has a run folder of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["SeedTrainers", "SharedClock"]
 
 
 class SharedClock:
-    """A clock for several trainers. Its time changes only in tick(), which is called once per step.
+    """A clock for several trainers. Its time changes only in tick(), which is called once per training step.
 
     So all trainers see the same time. Checkpoints that are written every ten minutes are written after the
     same step for all trainers, so that all can be resumed at the same step.
@@ -36,21 +36,23 @@ class SharedClock:
         return self._now
 
     def tick(self) -> None:
-        """Set the clock to the current time."""
+        """Set the time that the clock shows to the current time, time.monotonic()."""
         self._now = time.monotonic()
 
 
 class SeedTrainers:
-    """Train one model per random seed. Each step computes the gradients of all models as one stacked model.
+    """Train one model per random seed. In each step, the gradients of all models are computed together.
 
     A "seed" below means the model that is trained with this seed.
 
-    trainers: maps each seed to its trainer. All trainers have the same SharedClock as their clock.
+    trainers: maps each seed to its trainer. All trainers use `clock` as their clock.
+    clock: the clock that all trainers share.
     log: prints and writes means over the seeds.
     failed: maps each seed whose loss, gradient or weights became NaN or infinite to the step and the error.
         The training of the other seeds continues.
     on_failure: called with the seed, the step and the error when a seed fails.
-    unstacked: the reason why the gradients of each seed are computed separately; "" to stack the models.
+    unstacked: the reason why the gradients of each seed are computed separately. If it is "", the models are
+        stacked: one forward and backward pass computes the gradients of all models.
 
     Seeds that are resumed at an earlier step than the others are first trained alone, until they reach
     the step of the others.
@@ -76,12 +78,12 @@ class SeedTrainers:
         self.log.event("stacking", text)
 
     def resume(self, failures: Mapping[int, int]) -> dict[int, int | None]:
-        """Load a checkpoint of the model of each seed, all of the same step if possible.
+        """Load a checkpoint for the model of each seed, all of the same step if possible.
 
-        Returns the step of each seed; None if it has no checkpoint yet.
+        Returns a dict from each seed to the step of its checkpoint; None if it has no checkpoint yet.
 
-        failures: maps each seed that failed in an earlier process to the step of the failure. From that step
-            on, the seed is left out.
+        failures: maps each seed that failed in an earlier process to the step of the failure. A seed that
+            failed at the step where the others are resumed, or before, is left out.
 
         The other seeds are resumed at the newest step for which all of them have a checkpoint. Their newest
         checkpoints can differ, because a process can be killed after it has saved only some of the seeds.
@@ -108,19 +110,21 @@ class SeedTrainers:
         return resumed
 
     def run(self, requested: Interruption) -> dict[int, Progress]:
-        """Train the models of all seeds to the end or until interrupted, and save checkpoints.
+        """Train the models of all seeds until the end or until a stop is requested, and save checkpoints.
 
-        Returns the progress of each seed.
+        requested: a flag that becomes true when a stop is requested.
+
+        Returns a dict from each seed to its progress.
         """
         self._running = {seed: trainer.steps(requested) for seed, trainer in self.trainers.items()}
         try:
             self.clock.tick()
             for trainer in self.trainers.values():
                 if not trainer.checkpoints.all():
-                    trainer.save()  # so that all seeds have a checkpoint of the same step from now on
+                    trainer.save()  # at step 0, so that all seeds always have a checkpoint of a common step
             for seed in self.trainers:
                 self._advance(seed, None)
-            self.log.end_step(0)  # log evaluations that a killed process had not finished
+            self.log.end_step(0)  # log the evaluations that a killed process had not finished
             while self._pending:
                 self._take_step()
         except (KeyboardInterrupt, SystemExit):
@@ -132,7 +136,7 @@ class SeedTrainers:
         return {seed: trainer.progress for seed, trainer in self.trainers.items()}
 
     def _take_step(self) -> None:
-        """Take the next step of the models with the lowest step number. Models that are ahead wait."""
+        """Take one training step with the models that have done the fewest steps. The other models wait."""
         step = min(request.step for request in self._pending.values())
         requests = {seed: each for seed, each in self._pending.items() if each.step == step}
         losses = self.gradients.add(requests)
@@ -145,11 +149,12 @@ class SeedTrainers:
                 self._advance(seed, None)
 
     def _advance(self, seed: int, losses: Mapping[str, Any] | None) -> None:
-        """Send the losses of a step to the trainer of a seed, which continues until it needs gradients again.
+        """Let the trainer of a seed continue until it needs the gradients of its next step.
+
+        losses: the losses of the step whose gradients were just computed. None starts a trainer, and stops
+            one that was already started.
 
         A trainer that has ended or failed is not called again.
-
-        losses: None starts the trainer, or stops it if it has started.
         """
         self._pending.pop(seed, None)
         try:
@@ -159,12 +164,12 @@ class SeedTrainers:
         except NonFinite as error:
             self.failed[seed] = self.trainers[seed].progress.step, error
             self.on_failure(seed, self.trainers[seed].progress.step, error)
-        except RegardError as error:  # e.g. its folder was moved; raised after the others have saved
+        except RegardError as error:  # e.g. its folder was moved; run() raises it after the others have saved
             self._stopped, self._error = True, self._error or error
 
 
 def _checkpoint_at(trainer: Trainer, step: int) -> Checkpoint | None:
-    """Return the checkpoint of this step, or None if it does not exist or is damaged."""
+    """Return the checkpoint that this trainer saved at training step `step`; None if missing or damaged."""
     for checkpoint in trainer.checkpoints.all():
         if checkpoint.step == step:
             try:

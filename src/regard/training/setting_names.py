@@ -134,9 +134,10 @@ ANSWERS = {name: answer for answer, names in PEER_NAMES.items() for name in name
 
 
 def current_names(settings: Mapping[str, Any], place: str = "the settings") -> dict[str, Any]:
-    """Return nested settings with old names replaced by the current names.
+    """Return nested settings, with names of earlier versions of Regard replaced by the current names.
 
-    If the estimator or the baseline is a str, it becomes a table: {"name": str}.
+    The settings training.estimator and training.estimator.baseline may be a name such as "reinforce". It is
+    replaced by a dict: {"name": "reinforce"}.
 
     place: where the settings come from, for the error message if a setting has both its old and new name.
 
@@ -164,9 +165,10 @@ def current_names(settings: Mapping[str, Any], place: str = "the settings") -> d
 
 
 def _as_table(value: Any, inner: str = "") -> Any:
-    """Return {"name": value} if the value is a str, so that further options can be added to the dict.
+    """Return {"name": value} if the value is a str, so that options can be added; else return the value.
 
-    inner: the name of an option in the dict, e.g. "baseline", whose value is converted in the same way.
+    inner: the name of an option, e.g. "baseline". If the value is a dict with this option, the value of the
+        option is converted in the same way.
     """
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping) or inner not in table:
@@ -177,13 +179,13 @@ def _as_table(value: Any, inner: str = "") -> Any:
 def unknown_setting(kind: type[BaseModel], keys: list[str], value: Any, place: str) -> UnknownName:
     """Return the error for a setting that does not exist. It suggests a name that exists, if possible.
 
-    kind: the class of all settings.
+    kind: the pydantic class of the whole configuration.
     keys: the sections and the name of the setting, e.g. ["training", "lr"].
     value: the value of the unknown setting.
     place: where the setting comes from, e.g. the path of a config.toml.
     """
     end = "" if place == "the settings" else f" in {place}"
-    path = [*keys, *value] if isinstance(value, Mapping) and len(value) == 1 else keys  # such as optimizer.lr
+    path = [*keys, *value] if isinstance(value, Mapping) and len(value) == 1 else keys  # e.g. optimizer.lr
     if answer := _answer(path[-1]):
         name = ".".join(map(str, path))
         return UnknownName(f"setting{end}:" if end else "setting", name, (), answer=answer)
@@ -197,9 +199,13 @@ def unknown_setting(kind: type[BaseModel], keys: list[str], value: Any, place: s
 
 
 def misplaced(kind: type[BaseModel], section: str, names: Iterable[str]) -> UnknownName | None:
-    """Return an error if one of these names is a setting of another section or of another toolkit, else None.
+    """Return the error for the first of these names that is a setting of another section or another toolkit.
 
-    section: the section of `kind` in which the names were used. It accepts any name, e.g. "model".
+    Returns None if there is no such name.
+
+    kind: the pydantic class of the whole configuration.
+    section: the section in which the names were used, e.g. "model". It accepts any name, so a setting that
+        belongs to another section would otherwise not be noticed.
     """
     for name in names:
         full, elsewhere = f"{section}.{name}", _elsewhere(kind, name)
@@ -210,9 +216,11 @@ def misplaced(kind: type[BaseModel], section: str, names: Iterable[str]) -> Unkn
 
 
 def section_of(kind: type[BaseModel], keys: Iterable[str]) -> type[BaseModel]:
-    """Return the class of the section of the settings at a path of keys, such as ["training"].
+    """Return the pydantic class of a section of the settings.
 
-    A key that is unknown or not a section ends the path: the section before it is returned.
+    kind: the class of the whole configuration.
+    keys: the path of the section, such as ["training", "estimator"]. A key that is unknown or not a section
+        ends the path: the section before it is returned.
     """
     for key in keys:
         field = kind.model_fields.get(key)
@@ -225,7 +233,10 @@ def section_of(kind: type[BaseModel], keys: Iterable[str]) -> type[BaseModel]:
 
 
 def _answer(name: object) -> str:
-    """Return a sentence with Regard's name of a setting for its name in another toolkit; "" if unknown."""
+    """Return Regard's setting for a name of another toolkit, e.g. "the beam size is evaluation.beam_size".
+
+    Returns "" if the name is unknown.
+    """
     return ANSWERS.get(str(name).lower().replace("-", "_"), "")
 
 
@@ -235,12 +246,12 @@ def _elsewhere(kind: type[BaseModel], name: str) -> str:
 
 
 def _renamed(name: str) -> str:
-    """Return the full current name of a setting for its old name without a section; "" if there is none."""
+    """Return the current name for an old name, e.g. "training.learning_rate" for "rate"; "" if unknown."""
     return next((new for old, new in OLD_NAMES.items() if old.split(".")[1] == name), "")
 
 
 def _names(kind: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """Yield each setting that is in a section as a pair (prefix, name), e.g. ("training.", "steps")."""
+    """Yield all settings in the sections of `kind` as pairs (section, name), e.g. ("training.", "steps")."""
     for key, field in kind.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from ((f"{key}.", name) for name in field.annotation.model_fields)

@@ -1,4 +1,4 @@
-"""Settings: the configuration of a run; read from TOML, validated, merged and compared."""
+"""Settings: read the configuration of a run from TOML, and validate, merge and compare configurations."""
 
 from __future__ import annotations
 
@@ -51,7 +51,11 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Clash(ValueError):
-    """Raised if settings of one section contradict each other: the problem, and what was expected."""
+    """Raised if two settings of a section contradict each other.
+
+    problem: which settings, such as "batch_tokens and batch_size are both set".
+    expected: what would be correct, such as "one of batch_tokens, batch_size".
+    """
 
     def __init__(self, problem: str, expected: str):
         super().__init__(problem)
@@ -146,14 +150,14 @@ class Training(Section):
     batch_tokens: batch size in tokens per process, padding included.
     batch_size: batch size in sentences per process, instead of batch_tokens.
     accumulation_steps: number of batches per step.
-    optimizer: "adamw", or "sgd" with `momentum`, which needs a learning_rate.
+    optimizer: "adamw" or "sgd". For "sgd", learning_rate must be set, and `momentum` may be set.
     learning_rate: the peak of the schedule, reached after warmup_steps. With the schedule "epoch-decay", the
         learning rate is constant for `decay_after` epochs, and divided by `decay_factor` at the start of each
         later epoch.
     beta2: second beta of AdamW.
     max_grad_norm: gradients with a larger norm are scaled down to this norm (0 or inf disables clipping).
     ema: decay of the moving average of the weights (0 disables it).
-    estimator: for models with hard attention: "reinforce", or a table with its options, EstimatorSettings.
+    estimator: for models with hard attention: "reinforce", or its options (see EstimatorSettings).
     precision: "tf32" is float32 with TF32 matrix products; "auto" is bfloat16 on GPUs that support it.
     capture: use one CUDA graph per batch length; "auto" does so for recurrent models on GPUs.
     keep: number of checkpoints to keep.
@@ -196,7 +200,7 @@ class Training(Section):
     @model_validator(mode="before")
     @classmethod
     def _one_batch_size(cls, values: Any) -> Any:
-        """Set batch_tokens to None if batch_size is set. Raise an error if both are set."""
+        """Return the settings with batch_tokens=None if batch_size is set; raise Clash if both are set."""
         if not isinstance(values, Mapping):
             return values
         if values.get("batch_size") is None:
@@ -221,7 +225,10 @@ class Training(Section):
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file; raise DataError with the line of a syntax error."""
+    """Read settings from a TOML file, with old names of settings replaced by the current ones.
+
+    Raises DataError if the file cannot be read. For a syntax error, the message says in which line it is.
+    """
     try:
         content = read_limited(path, "config", named=True)
     except FileNotFoundError:
@@ -232,13 +239,14 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_toml(content: bytes, path: str | Path) -> dict[str, Any]:
-    """Parse settings in TOML, and replace old names of settings by current ones.
+    """Parse settings in TOML, and replace old names of settings by the current ones.
 
+    content: the content of the file.
     path: the path of the file, for error messages.
     """
     try:
         text = content.decode("utf-8")
-        if LONG_KEY.search(text):  # tomllib takes quadratic time for such keys
+        if LONG_KEY.search(text):  # for keys of many parts, a.b.c..., the time of tomllib is quadratic
             raise ValueError("a key has more than 64 parts")
         settings = tomllib.loads(text)
     except UnicodeDecodeError as error:
@@ -275,7 +283,9 @@ def to_toml(content: Mapping[str, Any]) -> str:
 
 
 def override(assignments: Iterable[str]) -> dict[str, Any]:
-    """Parse `--set a.b=c` assignments into nested settings. A value that is not valid TOML is a string.
+    """Parse the values of the option --set, such as "training.steps=9", and return them as nested settings.
+
+    A value is parsed as TOML. If it is not valid TOML, it is a string.
 
     >>> override(["training.learning_rate=0.001", "model.name=luong", "data.joint=true"])
     {'training': {'learning_rate': 0.001}, 'model': {'name': 'luong'}, 'data': {'joint': True}}
@@ -321,10 +331,11 @@ def merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, An
 
 
 def without_alternatives(before: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings `before` without those that contradict a setting in `new`.
+    """Return the settings `before` without those that a setting in `new` replaces under another name.
 
     If `new` sets the length of the training (steps, epochs or minutes), all three are removed from `before`.
-    The same holds for the batch size (batch_tokens or batch_size), and for seed and seeds.
+    The same holds for the batch size (batch_tokens or batch_size). If `new` sets seed, seeds is removed, and
+    the other way round.
 
     >>> without_alternatives({"training": {"steps": 9, "ema": 0.1}}, {"training": {"minutes": 2.0}})
     {'training': {'ema': 0.1}}
@@ -345,10 +356,12 @@ def without_alternatives(before: Mapping[str, Any], new: Mapping[str, Any]) -> d
 
 
 def build(kind: type[Model], content: Mapping[str, Any], place: str) -> Model:
-    """Validate nested settings and return an instance of `kind`. Errors name the key and suggest a known one.
+    """Validate nested settings, and return them as an instance of the class `kind`.
 
-    kind: the class of the settings.
-    content: the nested settings.
+    An error names the setting that is wrong. For an unknown name, it suggests a known one.
+
+    kind: a pydantic class, such as Training.
+    content: the nested settings, which may have old names.
     place: where the settings come from, e.g. the path of a config.toml, for error messages.
     """
     try:
@@ -375,9 +388,13 @@ def build(kind: type[Model], content: Mapping[str, Any], place: str) -> Model:
 
 
 def check_names(kind: type[BaseModel], content: Mapping[str, Any], place: str) -> None:
-    """Raise UnknownName if a key is not a field of `kind`. Values and missing keys are not checked.
+    """Raise UnknownName if nested settings have a name that `kind` does not have.
 
-    place: where the keys come from, e.g. the path of a config.toml, for error messages.
+    Values are not checked, and settings may be missing.
+
+    kind: a pydantic class, such as Training.
+    content: the nested settings.
+    place: where the settings come from, e.g. the path of a config.toml, for error messages.
     """
     try:
         kind.model_validate(content)
@@ -389,7 +406,7 @@ def check_names(kind: type[BaseModel], content: Mapping[str, Any], place: str) -
 
 
 def _listed(value: Any) -> str:
-    """Return the value, written as a TOML list, for the hint of an error message."""
+    """Return a value as a TOML array, e.g. '["a.ko"]' for "a.ko" and '[1,2]' for "1,2"; for a hint."""
     parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
     whole = all(isinstance(part, str) and part.isdecimal() for part in parts)
     return f"[{','.join(map(str, parts) if whole else map(json.dumps, parts))}]"
@@ -401,7 +418,9 @@ def _short(value: Any) -> str:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any], above: str = "") -> list[str]:
-    """Compare nested settings; return one line per difference.
+    """Compare nested settings, and return a text such as "training.steps: 1 -> 3" for each difference.
+
+    above: the name of the section that the settings belong to, with a dot, such as "training."; "" for all.
 
     >>> differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2, "d": "x"})
     ['a.b: 1 -> 3', "d: not set -> 'x'"]

@@ -1,4 +1,4 @@
-"""Slowdown: detect that training has become much slower than it was at the start."""
+"""Slowdown: detect that training steps have become much slower than at the start of the run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FRACTION = 1 / 3
 
 
 class Slowdown:
-    """Compare the speed of recent steps with the speed at the start, and report a slowdown once.
+    """Compare the speed of recent training steps with the speed at the start, and report a slowdown once.
 
     The speeds are medians over WINDOW steps, so that a single slow step is not reported. In the example,
-    training slows down at index 20. At index 25, six of the last ten steps are slow, so their median is slow.
+    steps are slow from index 20 on. At index 25, six of the last ten steps are slow, so their median is slow.
 
     >>> slowdown = Slowdown()
     >>> speeds = [1000.0] * 20 + [100.0] * 10
@@ -36,7 +36,7 @@ class Slowdown:
         self._reported = False
 
     def add_step(self, tokens: float, seconds: float) -> tuple[float, float] | None:
-        """Add the target tokens and the duration of a step.
+        """Add the number of target tokens and the duration of a training step; report a slowdown.
 
         When a slowdown is detected, returns the speed at the start and the recent speed, in target tokens per
         second. Returns None otherwise, and always after the first report.
@@ -59,10 +59,10 @@ class Slowdown:
 def slowdown_warning(first: float, recent: float, threads: int, counted: str = "target tokens") -> str:
     """Return a warning that training has slowed down.
 
-    first: speed at the start.
-    recent: speed now.
-    threads: number of CPU threads of this process.
-    counted: what the speeds count per second, e.g. "target tokens".
+    first: speed at the start, in `counted` per second.
+    recent: speed now, in `counted` per second.
+    threads: number of CPU threads of this process. If it is more than 1, the warning suggests --threads 1.
+    counted: the unit of the speeds, e.g. "target tokens".
 
     >>> print(slowdown_warning(5540.0, 77.0, threads=1))
     training has slowed down: 77 target tokens/s, 5,540 at the start; other programs may be using this machine

@@ -1,4 +1,4 @@
-"""Gradients of one step for several models that differ in the seed, computed together by torch.func.vmap."""
+"""Compute the gradients of several models that differ only in the random seed, with torch.func.vmap."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["StackedGradients"]
 
 
 class StackedGradients:
-    """Compute the gradients of one step for several trainers, which differ only in the seed.
+    """Compute the gradients of a training step for several trainers, which differ only in the random seed.
 
     The models are stacked: one call of torch.func.vmap computes the gradients of all seeds. add() adds them
     to `.grad` of the parameters of each model.
 
     trainers: maps each seed to its trainer.
-    say: called once, with the reason, if torch.func.vmap cannot run these models. From then on, the gradients
-        of each model are computed separately.
+    say: a function that is called once, with the reason, if torch.func.vmap cannot run these models. From
+        then on, the gradients of each model are computed separately.
     problem: the reason why the models must not be stacked; "" to stack them.
 
     Each seed has its own batch. Task.padded() pads the batches to the same shape. If the batch of a seed has
@@ -49,10 +49,12 @@ class StackedGradients:
         self._unused: frozenset[str] = frozenset()
 
     def add(self, requests: Mapping[int, StepRequest]) -> dict[int, dict[str, Tensor]]:
-        """Add the gradients of one step to the parameters. Return, for each seed, its losses by name.
+        """Add the gradients of one training step of each seed to the parameters of its model.
 
-        requests: for each seed, the batches of the step that its trainer takes. The losses are the same as
-            those that Gradients.add() returns for one model.
+        requests: for each seed, the step that its trainer takes, with the batches.
+
+        Returns, for each seed, the losses that Gradients.add() would return: their sums over the batches by
+        name, and last the minimised loss, whose name is "".
         """
         sums: dict[int, dict[str, Tensor]] = {seed: {} for seed in requests}
         for place in range(max(len(request.batches) for request in requests.values())):
@@ -62,9 +64,10 @@ class StackedGradients:
         return sums
 
     def _batch(self, requests: Mapping[int, StepRequest], place: int) -> dict[int, Loss]:
-        """Add the gradients of one batch of each seed. Return the loss of each seed.
+        """Add the gradients of one batch of each seed to the parameters. Return the loss of each seed.
 
-        place: the index of the batch in the step.
+        requests: for each seed, the training step that its trainer takes.
+        place: the index of the batch within the step.
         """
         ready, drawn = {}, {}
         for seed, request in requests.items():
@@ -86,7 +89,7 @@ class StackedGradients:
         return losses
 
     def _give_up(self, error: Exception) -> None:
-        """Compute the gradients of each seed separately from now on, and log the reason."""
+        """Compute the gradients of each seed separately from now on, and log the error as the reason."""
         text = str(getattr(getattr(error, "message", None), "problem", "") or error).strip()
         self.problem = text.splitlines()[0] if text else type(error).__name__
         self._stacked = self._graphs = None
@@ -95,13 +98,15 @@ class StackedGradients:
     def _stacked_losses(
         self, requests: Mapping[int, StepRequest], ready: Mapping[int, Any], drawn: Mapping[int, int]
     ) -> dict[int, Loss]:
-        """Add the gradients of the seeds whose models can be stacked, and return their losses.
+        """Add the gradients of one batch of each seed whose model can be stacked with another one.
 
         Models can be stacked if their batches have equal shapes after padding.
 
-        requests: for each seed, the step that its trainer takes.
-        ready: for each seed, the prepared batch.
-        drawn: for each seed, the random seed of this batch.
+        requests: for each seed, the training step that its trainer takes.
+        ready: for each seed, the batch, as Gradients.prepared() returns it.
+        drawn: for each seed of a model, the random seed that is used for this batch.
+
+        Returns the loss of each seed whose model was stacked; the other seeds are left out.
         """
         stacked = self._stack(list(requests), ready)
         padded, sizes = self._padded(ready)
@@ -138,10 +143,12 @@ class StackedGradients:
     def _replayed(
         self, loss: LossOf, batches: list[Any], factor: Tensor
     ) -> tuple[dict[str, Tensor], Loss] | None:
-        """Compute the gradients of all seeds with a CUDA graph.
+        """Compute the gradients of one batch of each seed with a CUDA graph.
 
-        Returns None if CUDA graphs are disabled, if the loss uses random numbers, or if the step cannot be
-        captured.
+        loss, batches, factor: the arguments of StackedSeeds.gradients().
+
+        Returns the gradients by parameter name, and the losses, both stacked over the seeds. Returns None if
+        CUDA graphs are disabled, if the loss uses random numbers, or if no graph can be captured.
         """
         trainer = self.trainers[self._seeds[0]]
         if not (trainer.gradients.captures and trainer.task.deterministic and self._stacked is not None):
@@ -156,10 +163,10 @@ class StackedGradients:
             return None
 
     def _distribute(self, seeds: Sequence[int], named: Mapping[str, Tensor]) -> None:
-        """Add the stacked gradients to `.grad` of the parameters of each model.
+        """Add the gradients of stacked models to `.grad` of the parameters of each model.
 
         seeds: the seeds of the stacked models, in order.
-        named: parameter name -> stacked gradients, one row for each seed.
+        named: dict from the name of a parameter to its gradients, (number of seeds, ...).
         """
         for number, seed in enumerate(seeds):
             for name, parameter in self.trainers[seed].model.named_parameters():
@@ -168,7 +175,10 @@ class StackedGradients:
                     parameter.grad = own if parameter.grad is None else parameter.grad.add_(own)
 
     def _stack(self, seeds: list[int], ready: Mapping[int, Any]) -> StackedSeeds:
-        """Return the stacked model of these seeds. It is built again only if the seeds have changed."""
+        """Return the models of these seeds as one stacked model, built again only if the seeds have changed.
+
+        ready: for each seed, a batch, to find out which parameters the loss uses.
+        """
         if self._stacked is None or self._seeds != seeds:
             self._unused = self._unused_parameters(seeds[0], ready[seeds[0]])
             self._stacked = StackedSeeds([self.trainers[seed].model for seed in seeds])
@@ -177,10 +187,10 @@ class StackedGradients:
         return self._stacked
 
     def _unused_parameters(self, seed: int, batch: Any) -> frozenset[str]:
-        """Return the names of parameters that the loss does not use.
+        """Return the names of the parameters that the loss of this batch does not depend on.
 
-        In the run of a single seed, their gradient is None, so AdamW does not decay them. vmap returns zeros
-        instead, and AdamW would decay them.
+        Without vmap, their gradient is None, so AdamW does not apply weight decay to them. vmap returns zeros
+        instead, so AdamW would. Therefore their gradients are left out.
         """
         trainer = self.trainers[seed]
         named = {name: each for name, each in trainer.model.named_parameters() if each.requires_grad}
@@ -190,11 +200,11 @@ class StackedGradients:
         return frozenset(name for name, each in zip(named, gradients, strict=True) if each is None)
 
     def _padded(self, ready: Mapping[int, Any]) -> tuple[dict[int, Any], dict[int, dict[int, int]]]:
-        """Pad the batches of all seeds to the same sizes.
+        """Pad the batches of all seeds to the same sizes, such as the number of rows and the length.
 
-        Returns the padded batch of each seed, and for each seed a dict from a size after padding to the size
-        before padding. StackedSeeds.gradients() needs the dict to generate the same random numbers as without
-        padding.
+        Returns two dicts. The first has the padded batch of each seed. The second has, for each seed, a dict
+        from the size of a dimension after padding to its size before, e.g. {24: 21}. StackedSeeds.gradients()
+        needs it to generate the same random numbers as without padding.
         """
         before = {seed: self.trainers[seed].task.padded_sizes(batch) for seed, batch in ready.items()}
         if len(set(before.values())) == 1 or not all(before.values()):
@@ -218,9 +228,10 @@ class StackedGradients:
 
 
 def _sizes(model: nn.Module) -> set[int]:
-    """Return the sizes that dimensions of a model's tensors can have: batches must not be padded to these.
+    """Return the sizes that a dimension of a model's tensors may have: the sizes to which no batch is padded.
 
-    They are the sizes of all parameters, and all int attributes, such as the number of heads.
+    A padded dimension is recognised by its size, so no other dimension may have this size. The result has the
+    sizes of all parameters, and all int attributes of modules, such as the number of heads.
     """
     sizes = {size for each in model.parameters() for size in each.shape}
     return sizes | {each for module in model.modules() for each in vars(module).values() if type(each) is int}

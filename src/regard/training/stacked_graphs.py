@@ -1,4 +1,4 @@
-"""CUDA graphs of stacked models: the gradients of several seeds, captured once per batch shape."""
+"""CUDA graphs that compute the gradients of several stacked models, captured once per batch shape."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ __all__ = ["StackedGraphs"]
 
 
 class _Graph(NamedTuple):
-    """A captured step: how to replay it, the tensors of its batches, and its results."""
+    """A CUDA graph that computes the gradients of one batch for each of the stacked models.
+
+    replay: runs the graph.
+    inputs: the tensors that the graph reads; the batches are copied to them before replay().
+    gradients, loss: the tensors that hold the results after replay().
+    """
 
     replay: Callable[[], None]
     inputs: list[Tensor]
@@ -29,9 +34,9 @@ class _Graph(NamedTuple):
 class StackedGraphs:
     """Compute StackedSeeds.gradients() of all models with CUDA graphs, one for each shape of the batches.
 
-    The loss must not use random numbers.
-
-    stacked: the stacked models. Their parameters may change between calls, but not move in memory.
+    stacked: the stacked models. The values of their parameters may change between calls, but not their
+        addresses in memory, because a CUDA graph reads from fixed addresses.
+    loss: a function of (model, batch) that returns a Loss. It must not use random numbers.
     most: maximum number of graphs. Before another graph is captured, the least recently used one is dropped.
     """
 
@@ -44,9 +49,10 @@ class StackedGraphs:
     def gradients(self, batches: Sequence[Any], factor: Tensor) -> tuple[dict[str, Tensor], Loss]:
         """Return the gradients of factor * loss by parameter name, each (n, ...), and the losses, each (n,).
 
-        batches: one batch for each model, all of the same shapes.
+        batches: one batch for each of the n models, all of the same shapes.
+        factor: (n,), one number for each model.
 
-        Raises Uncaptured if the step cannot be captured.
+        Raises Uncaptured if no CUDA graph can be captured for batches of these shapes.
         """
         graph = self._graph(batches)
         values = [each for batch in batches for each in tensors_in(batch)]

@@ -71,8 +71,8 @@ class StackedSeeds:
             for name, stacked in parameters.items()
         }
         self._places = _places(self._template)
-        # Built for one model, because weight decay depends on the number of dimensions of each parameter,
-        # and stacking adds a dimension. Then each parameter is replaced by the stacked one.
+        # The optimizer is built for one model, because weight decay depends on the number of dimensions of
+        # each parameter, and stacking adds a dimension. Then each parameter is replaced by the stacked one.
         self.optimizer = build_optimizer(self.models[0], beta2=beta2, weight_decay=weight_decay)
         by_parameter = {parameter: name for name, parameter in self._template.named_parameters()}
         for group in self.optimizer.param_groups:
@@ -84,11 +84,14 @@ class StackedSeeds:
     def add_gradients(
         self, loss: LossOf, batches: Sequence[Any], *, seeds: Sequence[int], factor: float | Tensor = 1.0
     ) -> Loss:
-        """Add the gradients of factor * loss to the stacked parameters, and return the losses, each (n,).
+        """Add the gradients of factor * loss to the stacked parameters; return the losses of the n models.
+
+        Each tensor of the returned Loss has one value for each model, (n,).
 
         loss: a function of (model, batch) that returns a Loss, such as the loss of a task.
         batches: one batch for all models, or one batch for each model, with tensors of the same shapes.
-        seeds: the random seed of each model, as for torch.manual_seed() if the model were trained alone.
+        seeds: for each model, the random seed of this call. The random numbers are those that the model would
+            get alone after torch.manual_seed(seed).
         factor: one number for all models, or a tensor (n,) with one number for each model.
         """
         gradients, losses = self.gradients(loss, batches, seeds=seeds, factor=factor)
@@ -111,7 +114,7 @@ class StackedSeeds:
 
         loss, batches, seeds, factor: as for add_gradients(), for r models. If seeds is None, the loss must
             not use random numbers.
-        rows: the indices of these r models. Default: all models.
+        rows: the indices of these r models in `models`. Default: all models.
         sizes: for each batch, a dict from a size after padding to the size before padding. A tensor of random
             numbers with a dimension of a padded size is generated with the size before padding, so that its
             numbers are the same as for the batch without padding. The padding gets other random numbers.
@@ -167,7 +170,7 @@ class StackedSeeds:
             raise ArgumentError(message("StackedSeeds.add_gradients()", problem, hint=hint))
 
     def clip(self, limit: float = math.inf) -> Tensor:
-        """Scale the gradient of each model to a norm of at most `limit`.
+        """Clip the gradients: scale the gradient of each of the n models to a norm of at most `limit`.
 
         Returns the norms before scaling, (n,), as torch.nn.utils.clip_grad_norm_ does for one model.
         """
@@ -180,7 +183,7 @@ class StackedSeeds:
         return norms
 
     def step(self, rate: float) -> None:
-        """Take a step of AdamW with this learning rate, and reset the gradients."""
+        """Update the parameters of all models with AdamW (learning rate `rate`), and reset the gradients."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
@@ -188,10 +191,10 @@ class StackedSeeds:
 
     @torch.no_grad()
     def share(self) -> None:
-        """Make each parameter of the models a view of the stacked parameter.
+        """Make each parameter of each model a view of its part of the stacked parameter.
 
-        After this, an update of a model also changes the stacked parameter, and the other way round, so that
-        each model can have an optimizer of its own.
+        After this, an update of a model also changes the stacked parameter, and the other way round. So each
+        model can have an optimizer of its own, without copies after each step.
         """
         for number, model in enumerate(self.models):
             for name, parameter in _Objective(model).named_parameters():
@@ -199,14 +202,17 @@ class StackedSeeds:
 
     @torch.no_grad()
     def unstacked(self) -> list[nn.Module]:
-        """Copy the stacked parameters back to the models, and return the models."""
+        """Copy the stacked parameters to the n single models that were stacked, and return these models."""
         for number, model in enumerate(self.models):
             for name, parameter in _Objective(model).named_parameters():
                 parameter.copy_(self.parameters[name][number])
         return self.models
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the stacked parameters and optimizer state by name. load() restores them exactly."""
+        """Return the stacked parameters and the optimizer state as a dict from names to tensors, for load().
+
+        The state of the parameter "target.weight" has names such as "target.weight/exp_avg".
+        """
         named = {name.removeprefix("model."): each for name, each in self.parameters.items()}
         states = {
             f"{name}/{kind}": value
@@ -217,9 +223,9 @@ class StackedSeeds:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor], place: str = "StackedSeeds.load()") -> None:
-        """Load the result of tensors().
+        """Set the parameters and the optimizer state to `tensors`, the result of tensors() for equal models.
 
-        place: the path of the file, for error messages.
+        place: the path of the file that they were read from, for error messages.
         """
         named = {name.removeprefix("model."): each for name, each in self.parameters.items()}
         if missing := [name for name in named if name not in tensors]:
@@ -236,7 +242,11 @@ class StackedSeeds:
 
 
 class _Objective(nn.Module):
-    """A module whose forward() computes the loss of its model, because functional_call() calls a module."""
+    """A module whose forward() returns the loss of its model.
+
+    torch.func.functional_call() replaces the parameters of a module while it calls the module. So to compute
+    a loss with other parameters, the loss must be the result of a module.
+    """
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -247,10 +257,13 @@ class _Objective(nn.Module):
 
 
 class _OwnRandom(TorchFunctionMode):
-    """Generate the random numbers of each seed with its own generator, in the same order as if trained alone.
+    """Inside this context, each model in vmap gets the random numbers that it would get if trained alone.
 
-    Inside vmap, a random function is called once for all seeds. This mode replaces the call by one call for
-    each seed outside of vmap, with the generator state of that seed, and stacks the results.
+    vmap calls a random function once for all models. This mode replaces the call by one call for each model
+    outside of vmap, with the generator state of that model, and stacks the results.
+
+    seeds: the random seed of each model.
+    sizes: for each model, a dict from a size after padding to the size before (see StackedSeeds.gradients()).
     """
 
     def __init__(
@@ -283,12 +296,12 @@ class _OwnRandom(TorchFunctionMode):
         return x * self._drawn(x, lambda like: functional.dropout(like.fill_(1.0), p))
 
     def _drawn(self, like: Tensor, draw: Callable[[Tensor], Tensor]) -> Tensor:
-        """Call draw(tensor) for each seed, with a tensor of the shape of `like`.
+        """Generate random numbers of the shape of `like` for each model, each with its own generator state.
 
-        draw: a function that fills a tensor with random numbers.
+        draw: a function that gets an empty tensor, and returns random numbers of its shape and dtype.
 
-        Return the results as one tensor that vmap has batched. As in torch, the numbers are generated in the
-        memory order of `like`, which may be transposed.
+        Returns a tensor with the numbers of all models, which vmap treats as batched over the models. As in
+        torch, the numbers are generated in the memory order of `like`, which may be transposed.
         """
         (level,) = (
             each.level()
@@ -325,7 +338,7 @@ class _OwnRandom(TorchFunctionMode):
 
 
 def _with_tensors(batch: Any, tensors: Iterator[Tensor]) -> Any:
-    """Return a copy of the batch in which the tensors, in the order of tensors_in(), are replaced."""
+    """Return a copy of the batch with other tensors, given in the order in which tensors_in() yields them."""
     if isinstance(batch, Tensor):
         return next(tensors)
     if isinstance(batch, tuple):
@@ -338,11 +351,12 @@ def _with_tensors(batch: Any, tensors: Iterator[Tensor]) -> Any:
 
 
 def _places(module: nn.Module) -> dict[str, str]:
-    """Map each path of a parameter or buffer to its name in named_parameters() or named_buffers().
+    """Return a dict from each path of a parameter or buffer to its name.
 
-    A path is the name of the module and of the attribute, such as "decoder.weight". Tied parameters have
-    several paths. A module that is used twice has one path: functional_call() restores wrong tensors if it
-    replaces the same attribute twice.
+    The name is the one in named_parameters() or named_buffers(). A path is the name of the module and of the
+    attribute, such as "decoder.weight". Tied parameters have several paths, but only one name. If a
+    module has several names itself, only its first path is used: functional_call() restores wrong tensors if
+    it replaces the same attribute of one module twice.
     """
     names: dict[int, str] = {id(tensor): name for name, tensor in module.named_parameters()}
     names |= {id(tensor): name for name, tensor in module.named_buffers()}

@@ -30,7 +30,9 @@ time so far, so that a small difference does not count."""
 
 
 class StepTimer:
-    """Measure the speed of training steps. The steps train the model of the task, but save no checkpoint.
+    """Measure the speed of training steps. They change the weights of task.model, but save no checkpoint.
+
+    The first steps are not timed. The constructor runs them.
 
     folder: where the batches of a step are written if its loss is NaN or infinite. Nothing else is written.
     """
@@ -47,7 +49,7 @@ class StepTimer:
         return self._trainer.progress.tokens - before
 
     def tokens_per_second(self) -> float:
-        """Return the median speed of several steps, in target tokens per second."""
+        """Run several training steps, and return their median speed in target tokens per second."""
         began, speeds = time.perf_counter(), list[float]()
         while len(speeds) < LEAST or (len(speeds) < MOST and time.perf_counter() - began < SECONDS):
             before = time.perf_counter()
@@ -57,7 +59,7 @@ class StepTimer:
 
 
 def fastest_threads(most: int) -> int:
-    """Find the fastest number of threads up to `most`, set it in torch, and return it.
+    """Find the number of CPU threads, up to `most`, with which torch is fastest; set it, and return it.
 
     More threads are not always faster: they wait for each other at the end of every operation, so if other
     programs use the cores, two threads can be much slower than one. Small operations are timed with 1, 2, 4,
@@ -78,9 +80,12 @@ def fastest_threads(most: int) -> int:
 
 
 def operation_seconds() -> float:
-    """Return the mean duration of operations like those of a training step, measured for TURN_SECONDS."""
+    """Return the mean seconds of a small matrix product with tanh, measured for TURN_SECONDS seconds.
+
+    Training steps consist of such operations.
+    """
     x, weight = torch.ones(64, 256), torch.full((256, 512), 1e-3)
-    torch.tanh(x @ weight)  # starts the threads
+    torch.tanh(x @ weight)  # the first call is not timed, because it starts the threads of torch
     began, count = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - began) < TURN_SECONDS:
         torch.tanh(x @ weight)

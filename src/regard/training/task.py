@@ -1,4 +1,4 @@
-"""Task: the interface between the trainer and what it trains."""
+"""Task: the interface between the Trainer and what it trains (a model with its data, loss and evaluation)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Direction = Literal["higher", "lower"]
 
 
 class Stopped(Exception):
-    """Raised by Task.evaluate() if a stop was requested during the evaluation."""
+    """Raised by Task.evaluate() if a stop, such as Ctrl-C, was requested during the evaluation."""
 
 
 class Loss(NamedTuple):
-    """The loss of a batch, summed over its target tokens (what Task.count() counts).
+    """The loss of a batch, summed over its target tokens or whatever else Task.count() counts.
 
     total: the value to minimise, not detached.
     shown: detached values for the log, by name. "loss" is required; it is the loss without label smoothing,
@@ -40,8 +40,9 @@ class Loss(NamedTuple):
 
 
 class Capture(NamedTuple):
-    """Whether training steps are captured in CUDA graphs.
+    """The decision whether training steps are captured in CUDA graphs.
 
+    chosen: whether they are captured.
     problem: a message if the settings request CUDA graphs, but they cannot be used; "" otherwise.
     """
 
@@ -51,16 +52,20 @@ class Capture(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of an evaluation: scores by name, and what to print, such as sample translations."""
+    """The result of Task.evaluate().
+
+    scores: the scores by name, such as "loss" and "bleu".
+    shown: text or pictures to print, such as sample translations.
+    """
 
     scores: Mapping[str, float]
     shown: Sequence[RenderableType] = field(default=(), repr=False)
 
 
 class Task(ABC):
-    """Base class of tasks: what is trained. A task has a model, batches, a loss and an evaluation.
+    """Base class of tasks. A task has all that the Trainer needs: a model, batches, a loss and an evaluation.
 
-    The Trainer uses only this interface. To train something else, write a subclass.
+    To train a model on other data or with another loss, write a subclass.
     """
 
     model: nn.Module
@@ -93,27 +98,31 @@ class Task(ABC):
 
     @abstractmethod
     def len_epoch(self, epoch: int) -> int:
-        """Number of batches in an epoch, the same for every process."""
+        """Return the number of batches that batches() yields in an epoch, the same for every process."""
 
     @abstractmethod
     def count(self, batch: Any) -> int:
-        """The number that the loss of a batch is divided by, such as its target tokens."""
+        """Return the number that the summed loss of a batch is divided by, e.g. its target tokens."""
 
     @abstractmethod
     def loss(self, batch: Any) -> Loss:
-        """Compute the loss of a batch; calls the model once."""
+        """Compute the loss of a batch that prepare() returned. This calls the model once."""
 
     @abstractmethod
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
-        """Evaluate the current model; raise Stopped soon after `stopping()` becomes true."""
+        """Evaluate the current model, e.g. on the validation set, and return the scores.
+
+        stopping: a function that returns whether a stop was requested. Call it from time to time, and raise
+            Stopped if it returns True.
+        """
 
     def tensors(self, batch: Any) -> dict[str, Tensor]:
-        """A batch as named tensors, to be saved if its loss is not finite."""
+        """Return a batch as named tensors. They are saved if the loss of the batch is NaN or infinite."""
         return batch.named_tensors() if isinstance(batch, BatchRows) else dict(vars(batch))
 
     @abstractmethod
     def restored(self, tensors: dict[str, Tensor]) -> Any:
-        """Rebuild a batch from the result of tensors()."""
+        """Rebuild a batch from the result of tensors(), to compute its loss again with replay()."""
 
     def prepare(self, batch: Any, device: Any) -> Any:
         """Move a batch to the device, in the form that loss() expects."""
@@ -128,11 +137,11 @@ class Task(ABC):
         return ()
 
     def padded(self, ready: Any, sizes: tuple[int, ...]) -> Any:
-        """Pad a prepared batch to these sizes (see padded_sizes()); the loss must stay the same."""
+        """Return a prepared batch, padded to these sizes (see padded_sizes()), with the same loss."""
         return ready
 
     def keep_state(self, batch: Any, state: tuple[Tensor, ...]) -> None:
-        """Keep the `state` of the Loss of a batch for the next batch; called after each batch.
+        """Keep Loss.state of a batch, such as a recurrent state, for the next batch. Called after each batch.
 
         loss() itself must not keep tensors: in a CUDA graph, the next batch overwrites them.
         """
@@ -140,17 +149,17 @@ class Task(ABC):
             raise TypeError(f"loss() returned a state, but {type(self).__name__} has no keep_state()")
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return the state besides the weights that the next batch depends on, such as a recurrent state.
+        """Return the tensors besides the weights that the next batch depends on, such as a recurrent state.
 
-        Each checkpoint saves it, unless it is empty. Only the state of the first process is saved, so a task
-        with state must raise an error in distributed training.
+        Each checkpoint saves them, by name, if there are any. Only those of the first process are saved, so a
+        task that has such tensors must raise an error in distributed training.
         """
         return {}
 
     def load_state_tensors(self, tensors: dict[str, Tensor], place: str) -> None:
-        """Restore the result of state_tensors() from a checkpoint.
+        """Restore the state of the task, such as a recurrent state, when a run is resumed.
 
-        tensors: the result of state_tensors(); {} if the checkpoint has none.
+        tensors: the result of state_tensors() that the checkpoint saved; {} if it has none.
         place: the path of the checkpoint, for error messages.
         """
         if tensors:

@@ -24,11 +24,11 @@ BLOCK = 1 << 16
 class Journal:
     """A log file with one record (JSON object) per line.
 
-    A resumed run truncates the file to the records before its checkpoint.
+    When a run is resumed from a checkpoint, the records after this checkpoint are removed with rewind().
 
     path: the file to append to; None writes nothing.
-    complain: called once with a message if writing fails. Records that were not written are written
-        together with the next record.
+    complain: a function that is called with a message when writing fails for the first time. Records that
+        were not written are written together with the next record.
 
     The file is opened again for each record and then closed. This costs little, because records are rare.
 
@@ -52,7 +52,7 @@ class Journal:
         self._size = path.stat(follow_symlinks=False).st_size if path is not None and path.is_file() else 0
 
     def write(self, record: Mapping[str, object]) -> None:
-        """Append a record; if it cannot be written, it is kept for the next call."""
+        """Append a record to the file. If it cannot be written, the next call tries again."""
         if self.path is None:
             return
         self._held.append(json.dumps(strict(record), allow_nan=False).encode("ascii") + b"\n")
@@ -63,7 +63,7 @@ class Journal:
             self._fail(error)
 
     def position(self) -> int:
-        """Flush the file to the disk; return its size in bytes."""
+        """Flush the log file to the disk; return its size in bytes, the argument of a later rewind()."""
         if self.path is None:
             return 0
         try:
@@ -76,9 +76,9 @@ class Journal:
         return self._size
 
     def rewind(self, position: int) -> None:
-        """Truncate the file to `position` bytes, and remove an incomplete last line.
+        """Truncate the log file to `position` bytes, and remove an incomplete last line.
 
-        If the file was shorter than `position`, call complain().
+        If the file is shorter than `position`, records are missing: complain() is called with a message.
         """
         self._held.clear()
         if self.path is None:
@@ -130,7 +130,7 @@ class Journal:
 
 
 def _cut_to_lines(file: BinaryIO) -> int:
-    """Remove an incomplete last line, which a killed process may leave; return the size of the file."""
+    """Remove the last line if it has no newline, as a killed process may leave it; return the file size."""
     size = end = file.seek(0, os.SEEK_END)
     while end:
         start = max(end - BLOCK, 0)
@@ -146,7 +146,10 @@ def _cut_to_lines(file: BinaryIO) -> int:
 
 
 def strict(value: object) -> object:
-    """Convert a value to standard JSON. NaN and infinity become the strings "NaN" and "Infinity".
+    """Convert a value to types that standard JSON can store: dict, list, str, int, float, bool and None.
+
+    NaN and infinity become the strings "NaN" and "Infinity", because JSON has no such numbers. Unpaired
+    surrogates in text become U+FFFD. Other objects become text.
 
     >>> strict({"loss": float("inf"), "folder": Path("runs"), "text": "\\ud800"})
     {'loss': 'Infinity', 'folder': 'runs', 'text': '\ufffd'}
@@ -163,6 +166,6 @@ def strict(value: object) -> object:
         return {str(strict(str(name))): strict(each) for name, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [strict(each) for each in value]
-    if hasattr(value, "tolist"):  # numpy and torch scalars and arrays
+    if hasattr(value, "tolist"):  # scalars and arrays of NumPy and torch have tolist()
         return strict(value.tolist())
     return strict(str(value))

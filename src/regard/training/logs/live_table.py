@@ -33,17 +33,19 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud
 
 @dataclass(frozen=True)
 class Standing:
-    """The state of a training run: means over recent steps, the speed, and the remaining time.
+    """The state of a training run to print: means over recent steps, the speed, and the remaining time.
 
+    step: number of steps so far.
     total: number of steps of the run; None if it is not known yet.
+    loss: mean loss.
     rate: learning rate.
-    norm: gradient norm.
+    norm: mean gradient norm.
     parts: other losses by name, e.g. "guided" for the guided-alignment loss.
     counted: the unit over which the loss is averaged, e.g. "target tokens".
     has_perplexity: whether to show the perplexity, exp(loss).
     speed: in `counted` per second.
-    left: remaining seconds.
-    memory: as text, e.g. "812 MiB".
+    left: seconds until the run ends; None if unknown.
+    memory: the memory use as text, e.g. "812 MiB".
 
     >>> standing = Standing(1200, 10_000, 2.314, 3e-4, speed=14_200.0, left=751.0, memory="812 MiB")
     >>> print(standing.line().replace("  learning", "\\nlearning"))
@@ -68,7 +70,7 @@ class Standing:
         return f"{self.step:,}/{self.total:,}" if self.total is not None else f"{self.step:,}"
 
     def cells(self) -> dict[str, str]:
-        """Return the values of the live table as text, by column name."""
+        """Return the cells of the live table: column name -> value as text, e.g. {"loss": "2.314"}."""
         cells = {"loss": in_words("loss", self.loss)}
         if self.has_perplexity:
             cells["perplexity"] = in_words("perplexity", perplexity(self.loss))
@@ -85,7 +87,7 @@ class Standing:
         return cells
 
     def line(self) -> str:
-        """Return all values in one line, for output that is not a terminal."""
+        """Return the values, except the gradient norm, as one line, for output without a live table."""
         speed = f"{self.counted}/s"
         after = {speed: f"{{}} {speed}", "left": "{} left", "memory": "{}"}
         cells = {name: text for name, text in self.cells().items() if name != "norm"}
@@ -95,8 +97,9 @@ class Standing:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The result of an evaluation.
+    """The scores of the model at a training step.
 
+    step: number of the training step.
     scores: the scores by name, such as "bleu".
     best: whether the evaluation is the best so far.
 
@@ -109,9 +112,9 @@ class Evaluated:
     best: bool = False
 
     def line(self, best_by: str = "") -> str:
-        """Return the evaluation in one line of text.
+        """Return the scores as one line of text.
 
-        best_by: name of the score that selects the best checkpoint.
+        best_by: name of the score that selects the best checkpoint, e.g. "bleu"; "" if it is not known.
         """
         scores = [f"{metric_title(name)} {in_words(name, value)}" for name, value in self.scores.items()]
         best = [f"{best_title(best_by)} so far"] * self.best
@@ -119,7 +122,9 @@ class Evaluated:
 
 
 class Shown:
-    """Text or a picture to print as it is: markup and control characters in it have no effect.
+    """Text or a picture to print with rich. Markup in it is not interpreted.
+
+    Terminal control characters are replaced by U+FFFD, so that text from a file cannot change the terminal.
 
     >>> import io
     >>> page = io.StringIO()
@@ -137,13 +142,13 @@ class Shown:
                 yield Segment(text, style, control)
                 continue
             text = _CONTROL.sub("\ufffd", text)
-            if options.ascii_only:  # the encoding is not UTF-8
+            if options.ascii_only:  # the console cannot encode all characters
                 text = text.encode(options.encoding, "replace").decode(options.encoding)
             yield Segment(text, style)
 
 
 class Display:
-    """The output of a run on a console: a live table between start() and stop(), and lines above it.
+    """The console output of a training run: a live table from start() to stop(), and lines above it.
 
     If the console cannot be written (a closed terminal, a broken pipe, a full disk), output stops and
     training continues.
@@ -190,7 +195,7 @@ class Display:
             raise
 
     def stop(self) -> None:
-        """Stop updating the table, and restore the state of the terminal."""
+        """Stop updating the live table, and restore the state of the terminal."""
         if self._live is not None:
             live, self._live = self._live, None
             with self._guarded():
@@ -214,14 +219,14 @@ class Display:
         self.evaluations = [each for each in best if each not in rows[-ROWS:]] + rows[-ROWS:]
 
     def refresh(self) -> None:
-        """Update the live table on the screen."""
+        """Draw the live table again with its current values, if it is shown."""
         if self._live is not None and not self._gone:
             with self._guarded():
                 self._live.refresh()
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """If the console cannot be written inside the `with` block, stop all output without an error."""
+        """If the `with` block cannot write to the console, print nothing from now on, without an error."""
         try:
             yield
         except OSError:
@@ -277,9 +282,9 @@ class Display:
 
 
 def best_title(name: str) -> str:
-    """Return a label for the best evaluation.
+    """Return the label of the best evaluation in the live table.
 
-    name: the score that selects the best evaluation.
+    name: the score that selects the best checkpoint; "" if it is not known.
 
     >>> best_title("exact"), best_title("loss"), best_title("")
     ('best exact match', 'lowest loss', 'best')
@@ -305,7 +310,11 @@ def perplexity(loss: float) -> float:
 
 
 def in_words(name: str, value: float) -> str:
-    """Format a number with the number of digits that is usual for the score of this name (see FORMATS)."""
+    """Format the value of a score or loss. Its name decides the number of digits (see FORMATS).
+
+    >>> in_words("bleu", 31.24), in_words("loss", 2.1), in_words("loss", 1e7)
+    ('31.2', '2.100', '1.0e+07')
+    """
     return f"{value:.1e}" if 1e6 <= abs(value) < math.inf else f"{value:{FORMATS.get(name, '.4g')}}"
 
 

@@ -30,10 +30,11 @@ class Log:
     """The log of a training run: a live table or plain lines, JSON lines in a file, and TensorBoard curves.
 
     path: the file log.jsonl, to which records are appended; None writes no file.
-    total: number of steps; None if it is not known yet. It can be set later.
-    console: default: standard output. If it is a terminal, it shows a live table inside the `with` block.
+    total: number of steps of the run; None if it is not known yet. It can be set later.
+    console: where to print; default: standard output. If it is a terminal, it shows a live table inside the
+        `with` block of the log. If not, lines are printed.
     board: folder for TensorBoard files; None writes none.
-    every: seconds between two lines, if the console is not a terminal.
+    every: seconds between two printed lines.
     record: number of steps between two training records in log.jsonl. The losses of a record are means over
         the target tokens since the previous record.
     clock: a function that returns the time in seconds.
@@ -81,7 +82,7 @@ class Log:
         return self
 
     def flush(self) -> None:
-        """Show the losses of the steps since the last printed line or table update, if there are any."""
+        """Print the mean losses of steps that were not printed yet, or update the live table with them."""
         if self._recent.tokens:
             self._show(self.clock())
 
@@ -105,13 +106,14 @@ class Log:
         norm: float | None = None,
         parts: Mapping[str, float] = NOTHING,
     ) -> None:
-        """Log an optimizer step; call this after every step. If nothing is written, it takes microseconds.
+        """Log a training step; call this after every step. Most calls write nothing and take microseconds.
 
+        step: number of the step.
         loss: mean over the target tokens of the step.
         tokens: number of target tokens, in all processes.
         rate: learning rate.
-        norm: gradient norm.
-        parts: other losses by name.
+        norm: gradient norm; None if it was not computed.
+        parts: other losses by name, such as "guided".
         """
         now = self.clock()
         seconds = now - self._mark
@@ -132,11 +134,12 @@ class Log:
         shown: Sequence[RenderableType] = (),
         **fields: object,
     ) -> None:
-        """Log an evaluation.
+        """Log the scores of an evaluation: on the console, in log.jsonl and in TensorBoard files.
 
+        step: number of the training step.
         scores: the scores by name, such as "bleu".
-        best: whether it is the best so far.
-        shown: text or pictures that are printed above the live table.
+        best: whether the evaluation is the best so far.
+        shown: text or pictures to print, such as sample translations.
         fields: further values of the record in log.jsonl.
         """
         row = Evaluated(step, {name: float(value) for name, value in scores.items()}, best)
@@ -150,39 +153,47 @@ class Log:
         )
         if self._board is not None:
             self._board.add(step, {f"evaluation/{name}": value for name, value in row.scores.items()})
-        self._mark = self.clock()  # the time of evaluations does not count for the speed
+        self._mark = self.clock()  # the speed is that of training steps, without evaluations
 
     def event(self, kind: str, text: str, *, shown: RenderableType | None = None, **fields: object) -> None:
-        """Log an event: print the text, and write it to log.jsonl together with the kind and the fields.
+        """Log an event, such as the start of the run: print a text, and write a record to log.jsonl.
 
         kind: the kind of the event, e.g. "started".
+        text: the message.
         shown: what to print instead of the text, e.g. a table.
+        fields: further values of the record in log.jsonl.
         """
         self._display.say(text if shown is None else shown)
         self._journal.write({"kind": kind, "text": text, "time": time.time(), **fields})
         self._mark = self.clock()
 
     def scores_at(self, step: int) -> Mapping[str, float] | None:
-        """Return the scores of the evaluation at a step; None if there was none."""
+        """Return the scores of the evaluation at a training step.
+
+        Returns None if there was no evaluation at this step, or if it is neither recent nor the best one.
+        """
         return next((each.scores for each in self._display.evaluations if each.step == step), None)
 
     def position(self) -> int:
-        """Flush log.jsonl to the disk and return its size in bytes, which is saved in checkpoints."""
+        """Flush log.jsonl to the disk and return its size in bytes. Checkpoints save it for rewind()."""
         if self._board is not None:
             self._board.flush()
         return self._journal.position()
 
     def move(self, folder: Path) -> None:
-        """Continue log.jsonl in another folder, after the run folder was moved."""
+        """Append further records to log.jsonl in `folder`, because the run folder was moved there."""
         if self._journal.path is not None:
             self._journal.path = folder / self._journal.path.name
 
     def rewind(self, position: int) -> None:
-        """Truncate log.jsonl to its size at a checkpoint. A resumed run logs the later steps again."""
+        """Truncate log.jsonl to `position`, its size in bytes at the checkpoint from which a run is resumed.
+
+        The resumed run takes the later steps again, and logs them again.
+        """
         self._journal.rewind(position)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the log, such as sums of losses, as JSON values.
+        """Return the sums of losses since the last record, and recent evaluations, as values for JSON.
 
         A resumed run loads it with restore(), and then writes the same records as without the interruption.
         """
@@ -192,9 +203,10 @@ class Log:
         return state
 
     def restore(self, state: Any, place: str = "state.json") -> None:
-        """Load the result of state().
+        """Set the sums of losses and the evaluations of the log to those of a checkpoint.
 
-        place: the file that it was read from, for error messages.
+        state: the result of state().
+        place: the path of the file that it was read from, for error messages.
         """
         try:
             recorded = Means.restored(state["since_record"])
@@ -216,7 +228,7 @@ class Log:
         self._display.say(text, style="yellow")
 
     def _write(self, step: int) -> None:
-        """Write a record of the steps since the last record, and add a point to each TensorBoard curve."""
+        """Write mean losses since the last record to log.jsonl, and as points of the TensorBoard curves."""
         means, self._recorded = self._recorded, Means()
         own, parts = means.own(), means.parts()
         curves = {**parts, **own, "rate": self._rate}
@@ -232,7 +244,7 @@ class Log:
             self._board.add(step, {f"training/{name}": value for name, value in curves.items()})
 
     def _show(self, now: float) -> None:
-        """Update the live table, or print a line.
+        """Update the live table, or print a line if there is none, with mean losses and the speed.
 
         The table shows means over the last `every` to 2 * `every` seconds. A line shows means over the steps
         since the previous line.
@@ -259,7 +271,10 @@ class Log:
         self._display.best_by = name
 
     def _standing(self, means: Means, now: float) -> Standing:
-        """Return the state of the run, with means of losses and the remaining time.
+        """Return the state of the run to print, with mean losses, the speed and the remaining time.
+
+        means: the means over the steps to print.
+        now: the time of the clock.
 
         The remaining time is time_left() for a run with a time budget. Otherwise it is estimated from the
         time since the first step, including evaluations.
@@ -290,7 +305,11 @@ class Log:
 
 
 def memory() -> dict[str, int]:
-    """Return the resident memory of this process in bytes, and the peak GPU memory if CUDA is used."""
+    """Return the memory use of this process in bytes, e.g. {"memory": 851443712}.
+
+    "memory" is the resident memory; it is left out if unknown. "cuda_memory" is the peak of the memory that
+    torch allocated on the GPU; it is left out if CUDA is not used.
+    """
     sizes = {}
     if (held := resident()) is not None:
         sizes["memory"] = held
@@ -300,7 +319,10 @@ def memory() -> dict[str, int]:
 
 
 def resident() -> int | None:
-    """Return the resident memory of this process in bytes; on some systems, its peak."""
+    """Return the resident memory of this process in bytes; None if unknown.
+
+    Systems without /proc, such as macOS, report only its peak.
+    """
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""SeedLog: the log of a run with one model per random seed, with means and deviations of the scores."""
+"""SeedLog: the log of a run with one model per random seed. It has the mean and deviation of each score."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SeedLog(Log):
     def of_seed(self, seed: int, path: Path, record: int, board: Path | None) -> Log:
         """Return a log for the model of one seed, which passes its losses and scores to this log.
 
-        seed: the seed.
+        seed: the random seed.
         path: the file log.jsonl of this seed.
         record: number of steps between two training records in this file.
         board: folder for TensorBoard files; None writes none.
@@ -51,7 +51,10 @@ class SeedLog(Log):
         return log
 
     def end_step(self, step: int) -> None:
-        """Log the mean loss of the seeds that took this step, and the mean scores of new evaluations."""
+        """Log means over the seeds: of the loss of this training step, and of the scores of new evaluations.
+
+        Call this after all seeds have taken the step. Seeds that did not take it do not count.
+        """
         if self._steps:
             rows = list(self._steps.values())
             mean, deviation = mean_and_deviation([each["loss"] for each in rows])
@@ -85,12 +88,15 @@ class SeedLog(Log):
         )
 
     def failed(self, seed: int, step: int, error: Exception) -> None:
-        """Log that the training of a seed has failed and is not continued."""
+        """Log that the training of the model with this seed failed at a step. It is not continued."""
         text = f"seed {seed} has failed, training of the other seeds continues: {str(error).splitlines()[0]}"
         self.event("failed", text, seed=seed, step=step)
 
     def rewind_to_step(self, step: int) -> None:
-        """Remove the records of evaluations and failures after a step, which a resumed run logs again."""
+        """Truncate log.jsonl before the first evaluation or failure of a seed after training step `step`.
+
+        A run that is resumed at this step logs them again.
+        """
         position = 0
         if self.path is not None and self.path.is_file():
             with open(self.path, "rb", opener=open_regular) as file:
@@ -107,7 +113,11 @@ class SeedLog(Log):
 
 
 class _OfSeed(Log):
-    """The log of the model of one seed, which passes its losses and scores to the SeedLog."""
+    """The log of one seed in a run with several seeds. It also passes losses and scores to the SeedLog.
+
+    group: the log with the means over the seeds.
+    path, record, board: see SeedLog.of_seed().
+    """
 
     def __init__(self, group: SeedLog, seed: int, path: Path, record: int, board: Path | None):
         super().__init__(path, console=Console(quiet=True), record=record, board=board)
@@ -140,9 +150,9 @@ class _OfSeed(Log):
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean and the sample standard deviation (divided by n - 1).
+    """Return the mean and the sample standard deviation (with n - 1) of n values.
 
-    The deviation of a single value is None.
+    For a single value, the deviation is None.
 
     >>> mean_and_deviation([1.0, 2.0, 6.0]), mean_and_deviation([1.0])
     ((3.0, 2.6457513110645907), (1.0, None))
@@ -154,7 +164,10 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def mean_text(name: str, both: tuple[float, float | None]) -> str:
-    """Return the mean and the deviation of a score as text.
+    """Return the mean and the standard deviation of a score over seeds as text.
+
+    name: the name of the score, which decides the number of digits.
+    both: the mean, and the deviation, which is None for a single seed.
 
     >>> mean_text("accuracy", (0.8, 0.012))
     '0.800 ± 0.012'
@@ -166,7 +179,9 @@ def mean_text(name: str, both: tuple[float, float | None]) -> str:
 def scores_table(
     scores: Mapping[int, Mapping[str, float]], others: Mapping[int, Mapping[str, str]] | None = None
 ) -> Table:
-    """Return a table with a row for each seed, and a last row with the mean and the deviation.
+    """Return a table of scores with a row for each seed. If there are several, a last row has the means.
+
+    A mean is shown with its deviation, e.g. "0.800 ± 0.012".
 
     scores: for each seed, the scores by name.
     others: for each seed, the cells of further columns as text, by column name.

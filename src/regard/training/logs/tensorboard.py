@@ -13,10 +13,11 @@ __all__ = ["Board"]
 
 
 class Board:
-    """Write curves to a folder that TensorBoard reads.
+    """Write the curves of a training run, such as the loss over the steps, to files for TensorBoard.
 
-    folder: created with the first points.
-    complain: called with a message if writing fails. Training then continues without TensorBoard.
+    folder: the folder for the files. It is created with the first points.
+    complain: a function that is called with a message if writing fails. After that, nothing more is written,
+        and training continues.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "board"
@@ -39,21 +40,25 @@ class Board:
         self.folder, self.complain = folder, complain
 
     def add(self, step: int, points: Mapping[str, float]) -> None:
-        """Add a point to each curve in `points`, which maps the name of a curve to its value at this step."""
+        """Add a point to several curves.
+
+        step: number of the training step.
+        points: name of each curve -> its value at this step, e.g. {"training/loss": 2.5}.
+        """
         self._try(lambda: self._add(step, points))
 
     def flush(self) -> None:
-        """Write all points to the disk."""
+        """Write all points that were added to curves to the disk."""
         self._try(lambda: self._writer and self._writer.flush())
 
     def close(self) -> None:
-        """Write all points to the disk, and close the files."""
+        """Write all points that were added to curves to the disk, and close the files."""
         self._try(lambda: self._writer and self._writer.close())
         self._writer = None
 
     def _add(self, step: int, points: Mapping[str, float]) -> None:
         if self._writer is None and self._open is not None:
-            # purge_step hides the points that a killed run wrote after its last checkpoint.
+            # A resumed run takes steps again after its checkpoint. purge_step hides their earlier points.
             make_folder(self.folder)
             self._writer = self._open(str(self.folder), purge_step=step)
         for name, value in points.items():
