@@ -140,6 +140,7 @@ def _needed(path: tuple[str, ...]) -> list[str]:
         "intervene": ["absent", "a sentence"],
         "score": ["absent", "--source", "a", "--target", "b"],
         "train": ["--source", "a", "--target", "b", "--output", "new"],
+        "solve": ["absent"],
         "generate": ["absent", "--prompt", "a", "--sample"],
         "translate": ["absent", "--sample"],
         "view": ["absent", "a sentence"],

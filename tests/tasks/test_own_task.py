@@ -138,6 +138,7 @@ def test_perplexity_and_unit_of_every_task():
         "language": ("tokens", True),
         "classification": ("texts", False),
         "algorithms": ("answered bits", False),
+        "answering": ("questions", False),
         "captioning": ("target tokens", True),
     }
     assert not RunTask.has_perplexity and "token" not in RunTask.counted
