@@ -33,7 +33,7 @@ class _Vectors(NamedTuple):
 
     weights: for each n, a dict: n-gram -> tf-idf weight.
     norms: for each n, the Euclidean norm of the vector.
-    length: number of words of the caption.
+    length: number of words of the caption or reference.
     """
 
     weights: tuple[dict[Ngram, float], ...]

@@ -71,15 +71,15 @@ class Erasure(ABC, Generic[T]):
 
     @abstractmethod
     def batches(self, trials: Sequence[T]) -> Iterator[list[int]]:
-        """Yield batches of indices of trials that are computed together."""
+        """Yield one list for each batch: the indices of the trials that are computed in one forward pass."""
 
     @abstractmethod
     def scores(self, trials: Sequence[T]) -> tuple[Edit, Callable[[], NDArray[numpy.float64]]]:
-        """Prepare a batch of trials.
+        """Prepare a batch of B trials (forward passes without some words); return two functions (edit, run).
 
-        Return two functions. The first function is the `edit` argument of scope(): it masks keys in the
-        attention calls of the batch. The second function runs the model and returns the log-probability of
-        the output of each trial, (B,).
+        edit: masks the hidden words in attention calls. The caller passes it as the `edit` argument of
+            scope().
+        run: runs the model and returns the log-probability of the output of each trial, (B,).
         """
 
 
@@ -167,9 +167,9 @@ def in_nats(*means: float) -> tuple[str, ...]:
 
 
 class HideKeys:
-    """A function that masks keys in attention calls; it is the `edit` argument of scope().
+    """Masks keys in attention calls. Passed as the `edit` argument of scope(), which calls it for each call.
 
-    hidden_BTS: for each text, query and key, True if the key is masked.
+    hidden_BTS: True where a key is masked, for each text of the batch, query and key.
     """
 
     def __init__(self, hidden_BTS: Tensor):
@@ -208,7 +208,10 @@ class Trial:
 
     @property
     def length(self) -> int:
-        """The number of target tokens up to the end of the word; the model does not need later tokens."""
+        """The number of target tokens from the first token of the sentence to the last of the target word.
+
+        Later tokens are left out of the forward pass: the model does not use them to predict the word.
+        """
         return max(self.rows) + 1
 
 
@@ -283,7 +286,10 @@ def _token_scores(model: Model, batch: Batch) -> Tensor:
 
 
 def _word_rows(trials: Sequence[Trial], like_BT: Tensor) -> Tensor:
-    """Return a bool tensor (B, T), True at the tokens of the target word of each trial."""
+    """Return a bool tensor (B, T), True at the tokens of the target word of each trial.
+
+    like_BT: a tensor whose shape and device the result gets.
+    """
     rows_BT = torch.zeros(like_BT.shape, dtype=torch.bool)
     for row, trial in enumerate(trials):
         rows_BT[row, list(trial.rows)] = True
@@ -322,7 +328,10 @@ def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def _batches(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> Iterator[list[int]]:
-    """Yield batches of trial indices, longest trials first. Trials of similar length share a batch."""
+    """Yield one list for each batch: the indices of its trials. Trials of similar length share a batch.
+
+    A batch has as many trials as fit into the limits CELLS and LOGITS.
+    """
 
     def size(index: int) -> tuple[int, int]:
         return trials[index].length, len(pairs[trials[index].pair].source)
@@ -380,5 +389,5 @@ def _embedding_leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
 
 
 def ended(tokens: Sequence[int]) -> tuple[int, ...]:
-    """Return the tokens with EOS appended."""
+    """Return a sequence of token ids with EOS appended."""
     return (*tokens, EOS)

@@ -241,7 +241,10 @@ class TextClassifier:
             yield Classification(self.labels[best[row]], chances, read, tuple(notes))
 
     def _with_attention(self, text: ReadText, attention: BySite[NDArray[Any]]) -> ReadText:
-        """Return the text with the weights of each site, ([H,] T, S), cut to the tokens of the text."""
+        """Return a copy of `text` with the recorded attention weights, without the weights of padding.
+
+        attention: maps the name of each attention layer (site) to its weights ([H,] T, S), with padding.
+        """
         size, pools = len(text.tokens) + self.model.begins, sites_matching(attention, POOLING.kind)
         unpadded = {
             # The pooling has one query; at the other sites, every token is a query. The weights are copied,
