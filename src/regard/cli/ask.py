@@ -69,7 +69,10 @@ Json = Annotated[
         "weights of every hop.",
     ),
 ]
-Draw = Annotated[bool, typer.Option("--draw", help="Draw the attention weights of every hop on the sentences of the story.")]
+Draw = Annotated[
+    bool,
+    typer.Option("--draw", help="Draw the attention weights of every hop on the sentences of the story."),
+]
 Hide = Annotated[
     bool,
     typer.Option(

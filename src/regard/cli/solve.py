@@ -208,8 +208,8 @@ def _format(result: Any, as_json: bool, draw: bool) -> str:
     as_json: return a JSON object.
     draw: return a drawing of the heads on the tape.
 
-    By default, the text is the number of wrong bits, the cross-entropy in bits, and the answered vectors, with
-    tabs between them.
+    By default, the text is the number of wrong bits, the cross-entropy in bits, and the answered vectors,
+    with tabs between them.
     """
     if as_json:
         return json.dumps(result.to_dict(), ensure_ascii=False)

@@ -77,7 +77,10 @@ class RegionErasure:
     skipped: int = 0
 
     def mean(self, name: str) -> float:
-        """Return the mean over all words of a field of WordRegion, for example "hidden"; NaN without words."""
+        """Return the mean over all words of a field of WordRegion; NaN if there are no words.
+
+        name: the name of the field, for example "hidden".
+        """
         return float(numpy.mean([getattr(each, name) for each in self.words])) if self.words else math.nan
 
     @property
