@@ -112,7 +112,7 @@ FORMATS: dict[str, Callable[[Path, str, int], Iterator[StoryQuestion]]] = {
     "babi": babi,
     "jsonl": json_lines,
 }
-"""All file formats of stories by name."""
+"""Name of a file format of stories -> the function that reads it."""
 
 FIELDS = ("story", "question", "answer", "facts", "task")
 

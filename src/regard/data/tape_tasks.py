@@ -19,7 +19,7 @@ __all__ = ["TAPE_TASKS", "DynamicNGrams", "Sizes", "TapeTask", "build_tape_task"
 TAPE_TASKS: dict[str, type[TapeTask]] = {
     each.name: each for each in (Copy, RepeatCopy, AssociativeRecall, DynamicNGrams, PrioritySort, Overwrite)
 }
-"""All tasks by name."""
+"""Name of an algorithmic task -> its class."""
 
 
 def build_tape_task(name: str, **options: Any) -> TapeTask:

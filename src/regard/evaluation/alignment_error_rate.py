@@ -57,7 +57,10 @@ class Links:
         return self.written()
 
     def written(self, base: int = 0) -> str:
-        """Return the links as a line in Pharaoh format, sorted. base: the index of the first word, 0 or 1."""
+        """Return the links, sorted, as a line in Pharaoh format, for example "0-0 1-2 1p3".
+
+        base: the index of the first word in the line, 0 or 1.
+        """
         _check_base("written()", base)
         return " ".join(
             f"{source + base}{'-' if (source, target) in self.sure else 'p'}{target + base}"
@@ -113,10 +116,10 @@ class AlignmentScore:
 
 
 def parse_links(line: str, base: int = 0, place: str = "parse_links()") -> Links:
-    """Parse a line in Pharaoh format.
+    """Parse a line in Pharaoh format, such as "0-0 1-2 1p3": the word alignment of one sentence pair.
 
-    base: the index that the line uses for the first word, 0 or 1.
-    place: the file and line, for error messages.
+    base: the index of the first word in the line, 0 or 1.
+    place: the file and the line number, for error messages.
 
     >>> sorted(parse_links("1-1 2-3", base=1).sure)
     [(0, 0), (1, 2)]
@@ -139,9 +142,10 @@ def parse_links(line: str, base: int = 0, place: str = "parse_links()") -> Links
 
 
 def read_links(path: str | os.PathLike[str], base: int = 0) -> list[Links]:
-    """Read a file in Pharaoh format, plain or gzip, with one line per sentence pair; a line may be empty.
+    """Read the word alignments of a file in Pharaoh format, one line per sentence pair; a line may be empty.
 
-    base: the index that the file uses for the first word, 0 or 1.
+    path: the file, plain or gzip.
+    base: the index of the first word in the file, 0 or 1.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

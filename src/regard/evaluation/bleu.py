@@ -1,4 +1,7 @@
-"""Corpus BLEU, chrF and TER, computed by sacrebleu, with their signatures."""
+"""Corpus BLEU, chrF and TER, computed by sacrebleu. Each score has a signature: the settings of its metric.
+
+Only scores with the same signature can be compared.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class ReadText:
     pieces: the text of each token, "</s>" for EOS.
     word_numbers: for each token, the index of its word (or character, see `unit`); -1 for EOS.
     attention: maps the name of each recorded attention layer (site) to its weights ([H,] T, S). The site
-        "pool" is the pooling, with T = 1.
+        "pool" is the attention pooling, which combines the states of all tokens into one vector, with T = 1.
     unit: "word" or "character".
     unknown: the words or characters that the vocabulary does not cover.
     bytewise: whether the tokenizer encodes the unknown words or characters as bytes, instead of UNK.
@@ -78,13 +78,13 @@ class ReadText:
 
     @cached_property
     def places(self) -> tuple[tuple[int, ...], ...]:
-        """For each word, the indices of its tokens."""
+        """For each word of the text, the indices of its tokens in `tokens`."""
         groups = grouped(self.word_numbers)
         return tuple(tuple(group) for group in groups if self.word_numbers[group[0]] >= 0)
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """The words of the text, or its characters with ␣ for a space."""
+        """The words of the text. If `unit` is "character", its characters, with ␣ for a space."""
         cleaned = clean(self.text)
         units = cleaned.split() if self.unit == "word" else list(cleaned.replace(" ", SHOWN_SPACE))
         if len(units) == len(self.places):

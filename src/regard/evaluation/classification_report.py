@@ -66,7 +66,7 @@ class ClassScore:
 class ClassificationReport:
     """The comparison of predicted classes with true classes; print() shows it as tables.
 
-    labels: the C classes.
+    labels: the names of the C classes.
     confusion: (C, C), the number of texts for each true class (row) and predicted class (column).
 
     >>> report = classification_report(["a", "a", "a", "b"], ["a", "a", "b", "b"])

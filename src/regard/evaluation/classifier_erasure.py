@@ -1,6 +1,7 @@
 """Erasure for classifiers: does the prediction depend on the words that the pooling attends to?
 
-As in erasure.py, there are two ways to remove a word:
+The pooling is the attention that combines the encoder states of all words into one vector. As in erasure.py,
+there are two ways to remove a word:
 
 hidden   its keys are masked in the pooling; information about the word remains in the encoder states of
          other words

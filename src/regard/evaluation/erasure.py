@@ -84,9 +84,10 @@ class Erasure(ABC, Generic[T]):
 
 
 class Trials(Generic[T]):
-    """A list of distinct trials, in which a trial is any hashable object that describes a forward pass.
+    """Collects trials without duplicates. A trial is any hashable object that describes a forward pass.
 
-    Equal trials, which occur for short texts, are stored and computed only once.
+    For short texts, several random samples may remove the same words. Such equal trials are stored and
+    computed only once.
 
     >>> trials = Trials[str]()
     >>> trials.add("a"), trials.add("b"), trials.add("a"), trials.all
@@ -108,7 +109,8 @@ class Trials(Generic[T]):
 def trial_scores(task: Erasure[T], trials: Sequence[T]) -> NDArray[numpy.float64]:
     """Return the log-probability of the output of each trial, an array of shape (trials,).
 
-    A trial is one forward pass without some input words.
+    task: computes batches of trials.
+    trials: the trials. A trial is one forward pass without some input words.
     """
     log_probabilities = numpy.zeros(len(trials))
     for indices in task.batches(trials):
@@ -218,7 +220,10 @@ class Trial:
 def word_scores(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> NDArray[numpy.float64]:
     """Return the log-probability of the target word of each trial, an array of shape (trials,).
 
-    A trial is one forward pass for a target word, in which some source tokens are removed.
+    model: a translation model.
+    pairs: the sentence pairs.
+    trials: the trials. A trial is one forward pass for a target word of a pair, in which some source tokens
+        are removed.
     """
     with in_eval_mode(model), torch.no_grad():
         return trial_scores(_TargetWords(model, pairs), trials)
@@ -280,7 +285,7 @@ def saliencies(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> 
 
 
 def _token_scores(model: Model, batch: Batch) -> Tensor:
-    """Return the log-probability of each target token, (B, T)."""
+    """Return the log-probability that the model gives to each target token of a batch, (B, T)."""
     logits_BTV = model.forward(batch).float()
     return logits_BTV.gather(-1, batch.labels[..., None])[..., 0] - logits_BTV.logsumexp(-1)
 
@@ -299,7 +304,8 @@ def _word_rows(trials: Sequence[Trial], like_BT: Tensor) -> Tensor:
 def _collated(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> tuple[Batch, Tensor]:
     """Return a batch with a row for each trial, and a bool tensor (B, T, S), True where a key is hidden.
 
-    Each target ends with the last token of the target word, because later tokens are not needed.
+    The target sentence of a row ends with the last token of the target word, because the model does not use
+    later tokens to predict the word.
     """
     sources, targets = [], []
     for trial in trials:

@@ -52,7 +52,7 @@ class Result(Protocol):
 
 
 class Translates(Protocol):
-    """The attributes and methods of Translator that faithfulness() and agreement() use."""
+    """The interface of a translator that faithfulness() and agreement() use; Translator has it."""
 
     model: Model
 
@@ -385,9 +385,9 @@ def _measure(
 
 
 def _places(words: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Return a dict: index of a word -> indices of its tokens.
+    """Return a dict from the index of each word to the indices of its tokens.
 
-    words: for each token, the index of its word; -1 for tokens that belong to no word.
+    words: for each token, the index of its word; -1 for a token that belongs to no word, such as EOS.
     """
     positions: dict[int, list[int]] = {}
     for place, word in enumerate(words):

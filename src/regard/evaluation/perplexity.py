@@ -46,7 +46,7 @@ class TextLoss:
 
     @property
     def perplexity(self) -> float:
-        """Perplexity per token: exp(total / tokens)."""
+        """Perplexity per token of the tokenizer, EOS included: exp(total / tokens)."""
         return _exp(self.total / self.tokens)
 
     @property

@@ -136,7 +136,10 @@ class StoryAnswer:
         return noted(drawn, *(["* a supporting fact"] if true else []), *self.all_notes)
 
     def seen(self, title: str = "") -> Seen:
-        """Return the attention of all hops as arrays with the sentences, to draw, explore or save."""
+        """Return the attention weights of all hops, with the sentences as keys, to draw, explore or save.
+
+        title: the title of drawings.
+        """
         sites = []
         columns = self.memories
         numbers = tuple(range(len(columns)))
@@ -148,7 +151,7 @@ class StoryAnswer:
         return Seen(tuple(sites), columns, (self.question,), numbers, (0,), heading, self.all_notes)
 
     def save(self, path: str | Path, title: str = "An answer") -> None:
-        """Write an HTML page with the story, the question, the answer and a picture of every hop.
+        """Write an HTML page with the story, the question, the answer and the attention weights of every hop.
 
         The page is a single file and loads nothing from the network.
 

@@ -142,7 +142,7 @@ class StoryAnswerer:
                 float(numpy.exp(scores[index])),
             )
             for index in sentences
-            if len(sentences) > 1  # a story without sentences cannot be read
+            if len(sentences) > 1  # the only sentence of a story cannot be masked
         )
         return SentenceEffects(result.answer, result.probability, rows)
 

@@ -24,7 +24,10 @@ FAILED = 0.05
 
 @dataclass(frozen=True)
 class TaskErrors:
-    """The number of questions of a task, and how many of them were answered wrongly."""
+    """The number of questions of a task, and how many of them were answered wrongly.
+
+    task: the name of the task, for example "qa1".
+    """
 
     task: str
     questions: int
@@ -62,7 +65,7 @@ class StoryReport:
 
     @property
     def failed(self) -> int:
-        """The number of tasks with an error rate above 5 %."""
+        """The number of tasks with an error rate above 5 %, which papers on bAbI call failed."""
         return sum(each.error > FAILED for each in self.tasks)
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,7 +110,7 @@ def story_report(tasks: Sequence[str], correct: Sequence[bool]) -> StoryReport:
 
 
 def task_order(task: str) -> list[tuple[int, int, str]]:
-    """Return a key that sorts names of tasks with the numbers in them as numbers.
+    """Return a sort key for the name of a task, so that numbers in names are compared as numbers.
 
     >>> sorted(["qa10", "qa2", "qa1"], key=task_order)
     ['qa1', 'qa2', 'qa10']

@@ -167,7 +167,11 @@ class TextClassifier:
         return texts
 
     def _results(self, lines: list[tuple[str, ...]], look: str | None) -> list[Classification]:
-        """Classify lines of one or two texts each; lines of similar length share a batch."""
+        """Classify lines, and return the results in the order of the lines. Similar lengths share a batch.
+
+        lines: each line is a tuple of one or two texts.
+        look: the names of the attention layers (sites) to record; None records nothing.
+        """
         encoded = self._read(lines)
         results: dict[int, Classification] = {}
         for row, (texts, notes) in enumerate(encoded):
@@ -217,7 +221,11 @@ class TextClassifier:
     def _classified(
         self, lines: list[tuple[tuple[ReadText, ...], list[str]]], look: str | None
     ) -> Iterator[Classification]:
-        """Classify one batch of lines, and record the attention of the sites that match `look`."""
+        """Classify one batch of lines, and record the attention layers (sites) that match `look`.
+
+        lines: for each line, its one or two texts, and notes for the user.
+        look: names of sites, with * as wildcard; None records nothing.
+        """
         sides = list(zip(*([text.tokens[:-1] for text in texts] for texts, _ in lines), strict=True))
         batch = LabelledBatch.collate(*sides)
         recording = nullcontext(Record()) if look is None else scope(Look(weights=True), at=look)

@@ -213,7 +213,7 @@ class Tape(NamedTuple):
         slots = memory_BHNM[:, : layout.reads]
         read_BHTM = read(reads[:, :, None], slots, site=READ_SITE, **site).output
         if scopes_at(WRITE_SITE, MEMORY_ROLE):
-            # Recorded and edited as a read with the same weights.
+            # record() and intervene() see a write as a read with the same weights, whose output is not used.
             look = Look(weights=True, gradient=True)
             slots = memory_BHNM[:, layout.reads :]
             seen = read(writes[:, :, None], slots, look=look, site=WRITE_SITE, **site)

@@ -90,7 +90,7 @@ def _merged(dims: Sequence[int | None], tensors: Sequence[Any], size: int) -> li
 
 
 class _Steps(torch.autograd.Function):
-    """Autograd function of machine_steps(). Its outputs are the fields of MachineSteps, then those of Saved."""
+    """Autograd function of machine_steps(). It outputs the fields of MachineSteps, then those of Saved."""
 
     @staticmethod
     def forward(layout: HeadLayout, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -214,7 +214,10 @@ def _lstm_cell(opened: Tensor, before: Tensor, gates: Tensor, cell: Tensor, hidd
 
 
 def _activate(layout: HeadLayout, active: Activations, t: int, limits: tuple[Tensor, Tensor]) -> None:
-    """Apply the activation functions to the head parameters of step t, in place."""
+    """Apply the activation functions to the head parameters of step t, in place.
+
+    limits: the result of sharpness_limits().
+    """
     active.add[t].tanh_()
     active.opened[t].sigmoid_()
     offset, most = limits

@@ -1,4 +1,4 @@
-"""The table of memory networks, and build_memory_network().
+"""All memory networks by name, and build_memory_network(), which builds one of them.
 
 To add a network: write its file, and add one line to MEMORY_NETWORKS.
 """

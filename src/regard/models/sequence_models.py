@@ -114,7 +114,7 @@ SEQUENCE_MODELS: dict[str, type[nn.Module]] = {
     "lstm": LSTMSequenceModel,
     "gru": GRUSequenceModel,
 }
-"""The models by name."""
+"""Name of a model of algorithmic tasks -> its class."""
 
 
 def build_sequence_model(name: str, input_size: int, target_size: int, **options: Any) -> nn.Module:

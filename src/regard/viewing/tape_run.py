@@ -1,4 +1,4 @@
-"""TapeRun: the steps of a neural Turing machine on one sequence, as arrays that can be drawn."""
+"""TapeRun: the inputs, outputs, heads and tape of a neural Turing machine at each step of one sequence."""
 
 from __future__ import annotations
 
@@ -133,9 +133,13 @@ class TapeRun:
         return module.slot_history(self, self.most_changed_slot() if slot is None else slot)
 
     def save(self, path: str | Path) -> tuple[str, ...]:
-        """Write a .png, .svg, .pdf, .gif (animation) or .html file, atomically.
+        """Write a picture, an animation (.gif) or an HTML page.
 
-        Returns hints about characters that no installed font has.
+        The file is replaced only when the new one is complete.
+
+        path: the file; it ends in .png, .svg, .pdf, .gif or .html.
+
+        Returns hints for the user about characters that no installed font has.
         """
         suffix = Path(path).suffix.lower()
         if suffix == ".html":

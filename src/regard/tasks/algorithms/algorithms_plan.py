@@ -26,11 +26,11 @@ STEPS = {
     "priority-sort": 30_000,
     "overwrite": 20_000,
 }
-"""The default number of steps of a run, by task."""
+"""The default number of training steps of a run: name of the task -> number."""
 
 BETA2 = {"associative-recall": 0.999, "overwrite": 0.999}
-"""The default of training.beta2 for tasks that look something up. They converge in fewer steps with it. For
-the other tasks, it makes training less stable."""
+"""The default of training.beta2 for tasks in which a query is looked up: with it, they converge in fewer
+steps. For the other tasks, it makes training less stable."""
 
 
 def plan_algorithms(

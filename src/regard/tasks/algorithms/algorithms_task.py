@@ -1,4 +1,8 @@
-"""The algorithms task: generated sequences, the cross-entropy of the answers, and bits per sequence."""
+"""The algorithms task: train a model on generated sequences, and evaluate it by bits per sequence.
+
+The loss is the cross-entropy of the right answers. Summed over a sequence, in bits, it is called bits per
+sequence.
+"""
 
 from __future__ import annotations
 
@@ -230,7 +234,7 @@ class AlgorithmsTask(RunTask):
         return Evaluation({name: scores[name] for name in self.metrics}, self._shown())
 
     def _fits(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether the tape of the model has enough slots for sequences of these sizes."""
+        """Return whether the tape has enough slots for sequences of these sizes; True without a tape."""
         model = self.model
         return not isinstance(model, NeuralTuringMachine) or model.slots >= self.corpus.task.slots(sizes)
 

@@ -1,4 +1,7 @@
-"""`regard evaluate` for algorithms: bits per sequence at the training lengths and at longer ones."""
+"""`regard evaluate` for algorithms: the scores of a model at the training lengths and at longer lengths.
+
+The main score is the cross-entropy of the right answer in bits, summed over a sequence (bits per sequence).
+"""
 
 from __future__ import annotations
 

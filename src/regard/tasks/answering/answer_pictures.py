@@ -15,7 +15,7 @@ from regard.evaluation.story_answer import StoryAnswer, save_answers
 __all__ = ["AnswerPictures", "is_picture"]
 
 PICTURES = (".png", ".svg", ".pdf")
-"""The file types of a picture."""
+"""The endings of file names of pictures."""
 
 MOST_ENTRIES = 300
 """Maximum number of questions on a page."""

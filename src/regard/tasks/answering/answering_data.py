@@ -62,7 +62,9 @@ class StorySplit:
 
 
 def read_story_split(data: AnsweringData) -> StorySplit:
-    """Read and check the files named in the settings; hold out stories if no validation file is set.
+    """Read and check the files of stories that the settings name.
+
+    If no validation file is set, stories of the training files are held out as validation set.
 
     Raises DataError, with file and line, if a line is malformed.
     """
@@ -194,7 +196,10 @@ def _check_answers(train: Stories, words: StoryWords) -> None:
 
 
 def load_words(folder: Path) -> StoryWords:
-    """Load the vocabulary of a run folder; raise DataError if the file is missing or damaged."""
+    """Load the vocabulary of a run folder: the answers and the other words.
+
+    Raises DataError if its file is missing or damaged.
+    """
     path = folder / WORDS
     try:
         content = parse_json(read_limited(path, "json"))

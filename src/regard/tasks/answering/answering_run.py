@@ -1,4 +1,4 @@
-"""Load the memory network of a run folder."""
+"""Load the memory network of a run folder, to answer questions with it."""
 
 from __future__ import annotations
 

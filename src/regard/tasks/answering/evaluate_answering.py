@@ -1,4 +1,4 @@
-"""`regard evaluate` for answering: the error rate of each task, and faithfulness of the hops."""
+"""`regard evaluate` for answering: the error rate of each task, and the faithfulness of the attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of the command line for files of stories: --train-file and --jsonl."""
+"""Command-line options of `regard train` for files of stories: --jsonl and --valid-jsonl."""
 
 from __future__ import annotations
 
