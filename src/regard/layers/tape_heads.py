@@ -69,7 +69,7 @@ class HeadLayout:
     max_shift: r, the largest number of slots that a head moves in one step.
 
     >>> HeadLayout(reads=1, writes=1, width=20).size
-    90
+    92
     """
 
     reads: int = 1
