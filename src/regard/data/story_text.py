@@ -3,7 +3,7 @@
     read_stories("qa1_single-supporting-fact_train.txt.gz")     the format of bAbI (Weston et al. 2015)
     read_stories("own.jsonl")     {"story": ["Mary sat."], "question": "...", "answer": "...", "facts": [1]}
 
-Files are UTF-8, plain or gzip. Stories are held in memory.
+Files are UTF-8, plain or gzip. All stories are kept in memory.
 """
 
 from __future__ import annotations

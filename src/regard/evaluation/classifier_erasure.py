@@ -113,7 +113,7 @@ class ClassifierErasure:
         return sum(wins) / len(wins) if wins else math.nan
 
     def summary(self) -> str:
-        """Return one sentence about the mean effect of masking words in the pooling, for a caption.
+        """Return one sentence about the mean effect of masking words, to print below a picture.
 
         For example: "hiding the most attended word lowers the log-probability of the predicted label by 3.0
         nats on average; a random word by 0.50".

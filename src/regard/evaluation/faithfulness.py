@@ -146,7 +146,7 @@ class Faithfulness:
         return float(numpy.mean([each.hidden > each.hidden_random for each in self.words or [_NONE]]))
 
     def summary(self) -> str:
-        """Return one sentence about the mean effect of hiding source words, for a caption.
+        """Return one sentence about the mean effect of hiding source words, to print below a picture.
 
         For example: "hiding the most attended source word lowers the log-probability by 3.0 nats on average;
         a random word by 0.50".

@@ -20,7 +20,7 @@ def evaluate_alignments(
     words: Sequence[tuple[int, int]],
     place: str,
 ) -> AlignmentScore:
-    """Compute the alignment error rate of proposed links. The gold alignments are checked by check_links().
+    """Check gold alignments with check_links(), and compute the alignment error rate of proposed links.
 
     links: the proposed links of each sentence pair.
     gold: the gold alignment of each pair.

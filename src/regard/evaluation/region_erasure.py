@@ -119,7 +119,7 @@ class RegionErasure:
         return float(low), float(high)
 
     def summary(self) -> str:
-        """Return one sentence about the mean effect of hiding cells of the image, for a caption.
+        """Return one sentence about the mean effect of hiding cells of the image, to print below a picture.
 
         For example: "hiding the most attended region lowers the log-probability by 0.81 nats on average; a
         random region by 0.02".

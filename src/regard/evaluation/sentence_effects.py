@@ -58,7 +58,7 @@ class SentenceEffects:
     sentences: tuple[SentenceEffect, ...]
 
     def summary(self) -> str:
-        """Return text for a caption: the sentence without which the answer is least probable."""
+        """Return text to print below a picture: the sentence without which the answer is least probable."""
         if not self.sentences:
             return ""
         lowest = min(self.sentences, key=lambda each: each.probability)
@@ -108,7 +108,7 @@ class SentenceEffects:
         return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
     def _largest(self) -> list[SentenceEffect]:
-        """Return the at most ROWS sentences with the largest effects on the answer, in story order."""
+        """Return the sentences with the largest effects on the answer, ROWS or fewer, in story order."""
         order = sorted(self.sentences, key=lambda each: -abs(self.probability - each.probability))[:ROWS]
         return sorted(order, key=lambda each: each.index)
 

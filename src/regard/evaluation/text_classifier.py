@@ -120,9 +120,10 @@ class TextClassifier:
     def stream(
         self, lines: Iterable[Line], at_once: int = AT_ONCE, *, look: str | None = POOL
     ) -> Iterator[Classification]:
-        """Yield the result of each line. Lines may be an iterator, e.g. over a file larger than memory.
+        """Classify lines one after the other, and yield the result of each line.
 
-        lines: an iterable of lines. A line is a str; for a model of pairs, it is a tuple (first, second).
+        lines: an iterable of lines, for example an iterator over a file that is larger than memory. A line is
+            a str; for a model of pairs, it is a tuple (first, second).
         at_once: the number of lines that are read and classified together.
         look: the names of the attention layers (sites) to record, as in classify().
         """

@@ -82,7 +82,7 @@ class WordEffects:
         return [max(self.probability - each, 0.0) for each in probabilities]
 
     def sentence(self) -> str:
-        """Return a sentence for a caption: the word without which the label is least probable.
+        """Return a sentence to print below a picture: the word without which the label is least probable.
 
         If no word changes the probability by more than 0.0005 (SMALLEST), the sentence says so.
         """

@@ -2,7 +2,7 @@
 
 Both encodings are linear in the embeddings. With a small vocabulary, they are one matrix product of word
 counts and embeddings, which is faster than a table lookup for each word, and its gradient has no atomic
-additions, so that two runs on a GPU give the same bits.
+additions, so that two runs on a GPU give exactly the same results.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def machine_steps(
 
     The controller is an LSTM if `inputs` has 4 C columns for C hidden units, and a tanh layer if it has C.
 
-    inputs: (Z, B, T, G), the input part of the gates, W x_t + b, in the order input, forget, output, new.
+    inputs: (Z, B, T, G), W x_t + b for each gate, in the order input, forget, output, new cell content.
     recurrent: (Z, K, G), the weight matrix for [r_{t-1}; h_{t-1}], K = R M + C. That of a tanh layer is for
         r_{t-1} alone, K = R M.
     to_heads, head_bias: (Z, C, P) and (Z, P), the linear layer from h_t to the P parameters of the heads.

@@ -195,8 +195,8 @@ def sentence_ages(lengths: Tensor, size: int) -> Tensor:
 def encode_ages(ages: Tensor, tables: Tensor) -> Tensor:
     """Return the embeddings of the ages of sentences, (B, S, n, D), from n embedding tables.
 
-    They are computed by a matrix product, whose gradient has no atomic additions: two runs on a GPU give the
-    same bits.
+    They are computed by a matrix product, whose gradient has no atomic additions: two runs on a GPU give
+    exactly the same results.
 
     ages: (B, S), from sentence_ages(). An age that is larger than N has the embedding of N.
     tables: (n, N, D), embeddings of the ages 1 to N.

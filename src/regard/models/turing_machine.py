@@ -76,7 +76,7 @@ class NeuralTuringMachine(nn.Module):
     controller: "lstm", or "feedforward", a tanh layer without a state of its own.
     width: number of hidden units of the controller.
     slots, slot_width: the size of the tape, N slots of size M.
-    heads: number of read heads, and of write heads.
+    heads: number of read heads, and also number of write heads.
     addressing: "both", "content" or "location"; see HeadLayout.
     max_shift: the largest number of slots that a head moves in one step.
     initial_memory: the initial value of all slots, or "learned". Default: 1e-6, because a small constant
@@ -139,10 +139,12 @@ class NeuralTuringMachine(nn.Module):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Set the initial weights: Xavier uniform, and orthogonal for the hidden state. Biases are 0.
+        """Set all parameters to their initial values.
 
-        A forget bias of 1 is usual for an LSTM. Here, what must be kept for long belongs on the tape; with a
-        forget bias of 0, the machine works better on longer sequences than those of the training.
+        Weight matrices are Xavier uniform, except those of the hidden state of an LSTM, which are orthogonal.
+        Biases are 0. A forget bias of 1 is usual for an LSTM. Here, what must be kept for many steps belongs
+        on the tape: with a forget bias of 0, the machine works better on sequences that are longer than those
+        of the training.
         """
         columns = self.first_reads.shape[0]
         for linear in (self.input, self.heads, self.output):

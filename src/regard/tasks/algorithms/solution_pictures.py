@@ -54,7 +54,7 @@ class SolutionPictures:
         return self.picture is not None or self.page is not None
 
     def add(self, solution: Solution) -> None:
-        """Add the answer to one sequence, unless no file is written or RUNS answers were added."""
+        """Add the answer to one sequence, unless no file is written or the page is full (RUNS sequences)."""
         self.count += 1
         if self.enabled and len(self._runs) < RUNS:
             self._runs.append(solution.tape_run())
