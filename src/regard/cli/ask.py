@@ -49,24 +49,30 @@ OutputFile = Annotated[
     typer.Option(
         "--output",
         metavar="FILE",
-        help="Write to this file instead of standard output. For one question, it can be a picture of every "
-        "hop: .png, .svg or .pdf.",
+        help="Write to this file instead of standard output. For one question, it can be a picture of the "
+        "attention of every hop: .png, .svg or .pdf.",
     ),
 ]
 PageFile = Annotated[
     Path | None,
     typer.Option(
-        "--page", metavar="FILE.html", help="Also write an HTML page with the answers and every hop."
+        "--page",
+        metavar="FILE.html",
+        help="Also write an HTML page with the answers and the attention of every hop.",
     ),
 ]
 Json = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Print one JSON object per question: answer, probability of each answer, and the hops.",
+        help="Print one JSON object per question: answer, probability of each answer, and the attention "
+        "weights of every hop.",
     ),
 ]
-Draw = Annotated[bool, typer.Option("--draw", help="Draw the weights of every hop over the story.")]
+Draw = Annotated[
+    bool,
+    typer.Option("--draw", help="Draw the attention weights of every hop on the sentences of the story."),
+]
 Hide = Annotated[
     bool,
     typer.Option(
@@ -89,7 +95,7 @@ def ask(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Answer questions about stories: the answer, a tab and its probability for each question.
+    """Answer questions about stories; print the answer, a tab and its probability for each question.
 
     A story is a text file (--story), or is part of FILES. With --story and without --question, questions are
     read from standard input, one per line; in a terminal, the answer follows each question.
@@ -147,7 +153,7 @@ def ask(
 
 
 def _check_inputs(files: list[str] | None, story: str | None, question: list[str] | None) -> None:
-    """Raise ArgumentError unless the stories are named in exactly one way."""
+    """Raise ArgumentError unless the stories come either from FILES or from --story."""
     if files and (story is not None or question):
         option = "--story" if story is not None else "--question"
         problem = f"conflicts with {shown(files[0])}, whose stories have questions of their own"
@@ -158,9 +164,11 @@ def _check_inputs(files: list[str] | None, story: str | None, question: list[str
 
 
 def _asked(sentences: tuple[str, ...], lines: Lines, option: str) -> Iterator[StoryQuestion]:
-    """Yield the questions of --question or of standard input about one story; blank lines are left out.
+    """Yield each line as a question about one story; blank lines are left out.
 
-    option: "--question", or "" for standard input, whose lines are named in error messages.
+    sentences: the sentences of the story.
+    lines: the questions, one per line.
+    option: where the lines come from, for error messages: "--question", or "" for standard input.
     """
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -169,7 +177,10 @@ def _asked(sentences: tuple[str, ...], lines: Lines, option: str) -> Iterator[St
 
 
 def _one_by_one(answerer: Any, questions: Iterator[StoryQuestion], **options: Any) -> Iterator[Any]:
-    """Yield the answer to each question before the next one is read; report a wrong question and go on."""
+    """Yield the answer to each question before the next question is read.
+
+    If a question cannot be answered, the error is printed and the next question is read.
+    """
     for question in questions:
         try:
             yield from answerer.stream([question], **options)
@@ -178,7 +189,14 @@ def _one_by_one(answerer: Any, questions: Iterator[StoryQuestion], **options: An
 
 
 def _format(result: Any, as_json: bool, draw: bool, hide: bool) -> str:
-    """Return a result as one line, or as a drawing of several lines."""
+    """Return the text that is printed for one answer.
+
+    as_json: return a JSON object.
+    draw: return a drawing of the attention.
+    hide: add a table with the probability of the answer without each sentence.
+
+    By default, the text is the answer and its probability, with a tab between them.
+    """
     if as_json:
         return json.dumps(result.to_dict(), ensure_ascii=False)
     if draw:

@@ -74,7 +74,7 @@ Slots = Annotated[
     typer.Option(
         "--slots",
         metavar="INT",
-        help="Number of slots of the tape.",
+        help="Number of slots of the tape of a neural Turing machine.",
         min=1,
         max=1_000_000,
         show_default="that of the run",
@@ -86,7 +86,7 @@ OutputFile = Annotated[
         "--output",
         metavar="FILE",
         help="Write to this file instead of standard output. For one sequence, it can be a picture of the "
-        "heads over the tape: .png, .svg, .pdf or .gif (animation).",
+        "heads on the tape: .png, .svg, .pdf or .gif (animation).",
     ),
 ]
 PageFile = Annotated[
@@ -94,16 +94,18 @@ PageFile = Annotated[
     typer.Option(
         "--page",
         metavar="FILE.html",
-        help="Also write an HTML page with a picture of the heads over the tape for each sequence.",
+        help="Also write an HTML page with a picture of the heads on the tape for each sequence.",
     ),
 ]
 Json = Annotated[
     bool,
     typer.Option(
-        "--json", help="Print one JSON object per line: answer, probabilities, bits, and slots of the heads."
+        "--json",
+        help="Print one JSON object per sequence: answer, probabilities, scores, and the slot that each head "
+        "points to at each step.",
     ),
 ]
-Draw = Annotated[bool, typer.Option("--draw", help="Draw the heads over the tape in the terminal.")]
+Draw = Annotated[bool, typer.Option("--draw", help="Draw the heads on the tape in the terminal.")]
 
 
 def solve(
@@ -123,15 +125,15 @@ def solve(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Answer sequences of an algorithmic task: the wrong bits, the bits per sequence and the answer.
+    """Answer sequences of an algorithmic task with a trained model.
 
     Sequences are generated, or given as JSON objects, one per line of a file. The fields depend on the task
-    of the run: vectors (copy), vectors and repeats (repeat-copy), items and query (associative-recall), bits
-    (n-grams), vectors and priorities (priority-sort), writes and queries (overwrite). A vector is a text of
-    bits.
+    of the run: "vectors" for copy; "vectors" and "repeats" for repeat-copy; "items" and "query" for
+    associative-recall; "bits" for n-grams; "vectors" and "priorities" for priority-sort; "writes" and
+    "queries" for overwrite. A vector is a text of bits, such as "10110010".
 
-    Each line of the output has the number of wrong bits, the bits per sequence, and the answered vectors,
-    separated by tabs.
+    Each line of the output has the number of wrong bits, the cross-entropy of the right answer in bits ("bits
+    per sequence"), and the answered vectors, separated by tabs.
 
     Examples:
 
@@ -178,7 +180,14 @@ def _sizes(solver: Any, length: int | None, repeats: int | None) -> dict[str, in
 def _write(
     results: Iterator[Any], output: Path | None, pictures: SolutionPictures, as_json: bool, draw: bool
 ) -> None:
-    """Write each result as soon as it is computed, and then the pictures."""
+    """Write the answer to each sequence as soon as it is computed, then the pictures, then the mean scores.
+
+    results: the answers.
+    output: the file to write to; None for standard output.
+    pictures: the picture and the page to write.
+    as_json: write JSON objects.
+    draw: draw the heads on the tape.
+    """
     bits, wrong, count = 0.0, 0, 0
     with writing(output) as write:
         for result in results:
@@ -194,7 +203,14 @@ def _write(
 
 
 def _format(result: Any, as_json: bool, draw: bool) -> str:
-    """Return a result as one line, or as a drawing of several lines."""
+    """Return the text that is printed for the answer to one sequence.
+
+    as_json: return a JSON object.
+    draw: return a drawing of the heads on the tape.
+
+    By default, the text is the number of wrong bits, the cross-entropy in bits, and the answered vectors,
+    with tabs between them.
+    """
     if as_json:
         return json.dumps(result.to_dict(), ensure_ascii=False)
     if draw:

@@ -22,7 +22,7 @@ NO_FACT = -1
 
 @dataclass(frozen=True, eq=False)
 class StoryBatch(BatchRows):
-    """A batch of stories with a question each, as word ids padded with PAD.
+    """A batch of B stories, each with one question, as word ids padded with PAD.
 
     sentences: (B, S, W), the words of each sentence, oldest sentence first.
     lengths: (B,), number of sentences of each story.
@@ -30,7 +30,8 @@ class StoryBatch(BatchRows):
     answers: (B,), index of each answer; NO_LABEL if it is not known.
     facts: (B, F), indices of the supporting facts in the story, padded with NO_FACT.
     index: (B,), position of each question in its dataset.
-    linear: whether the network computes attention without softmax (linear start).
+    linear: whether the network computes attention without softmax, as in the first epochs of training
+        (linear start).
 
     >>> batch = StoryBatch.collate([[[5, 6], [7]], [[6]]], [[8, 5], [9]], answers=[0, 1], facts=[[1], []])
     >>> batch.sentences.shape, batch.lengths, batch.facts.tolist()
@@ -56,7 +57,7 @@ class StoryBatch(BatchRows):
         answers: Sequence[int] | None = None,
         facts: Sequence[Sequence[int]] | None = None,
     ) -> StoryBatch:
-        """Pad lists of word ids to a batch.
+        """Build a batch from lists of word ids, which are padded to the same length.
 
         stories: for each story, the word ids of each sentence.
         questions: the word ids of each question.
@@ -85,9 +86,11 @@ class StoryBatch(BatchRows):
         return cls(sentences, lengths, asked, known, chosen, torch.arange(len(stories)))
 
     def padded_to(self, rows: int, sentences: int | None = None) -> StoryBatch:
-        """Pad the batch to `rows` rows, and its stories to `sentences` sentences.
+        """Return the batch, padded to `rows` stories of `sentences` sentences each.
 
-        An added row is a story without sentences, with the answer NO_LABEL.
+        An added story has no sentences, and the answer to its question is NO_LABEL.
+
+        sentences: number of sentences; None leaves it unchanged.
         """
         size = self.sentences.shape[1] if sentences is None else sentences
         if rows < len(self) or size < self.sentences.shape[1]:

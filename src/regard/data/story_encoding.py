@@ -1,4 +1,4 @@
-"""Stories as word ids: the vocabulary of a dataset, and all its questions as tensors."""
+"""Encode stories and questions as word ids: the vocabulary of a dataset, and all its questions as tensors."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class StoryWords:
     """The vocabulary of stories: the answers, then all other words.
 
     answers: the answers, which are the classes of a memory network. An answer can be a word of the stories,
-        or a list of words such as "milk,football".
-    words: the other words.
+        or several words with commas between them, such as "milk,football".
+    words: the words of stories and questions that are not answers.
 
     Word id 0 is padding, 1 is an unknown word, 2 is the first answer.
 
@@ -49,9 +49,10 @@ class StoryWords:
 
     @classmethod
     def of(cls, questions: Iterable[StoryQuestion], smallest: int = 1) -> StoryWords:
-        """Collect the answers and the words of all stories and questions, both sorted.
+        """Build the vocabulary from the answers and the words of all stories and questions.
 
-        smallest: leave out words that occur less often than this in different sentences.
+        smallest: the minimum count of a word; rarer words are left out. A sentence that occurs several times
+            is counted once.
         """
         answers: set[str] = set()
         sentences: set[str] = set()
@@ -68,28 +69,28 @@ class StoryWords:
         return UNK + 1 + len(self.answers) + len(self.words)
 
     def encode(self, text: str) -> list[int]:
-        """Return the word ids of a sentence."""
+        """Return the word ids of a sentence; a word that is not in the vocabulary has the id UNK."""
         return [self._ids.get(word, UNK) for word in words_of(text)]
 
     def unknown(self, text: str) -> tuple[str, ...]:
-        """Return the different words of a sentence that are not in the vocabulary."""
+        """Return the words of a sentence that are not in the vocabulary, each once."""
         return tuple(dict.fromkeys(word for word in words_of(text) if word not in self._ids))
 
     def answer_index(self, answer: str | None) -> int:
-        """Return the index of an answer; NO_LABEL if it is not one of the answers."""
+        """Return the index of an answer in `answers`; NO_LABEL if it is not one of them."""
         at = self._ids.get(answer or "", 0) - UNK - 1
         return at if 0 <= at < len(self.answers) else NO_LABEL
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedStories:
-    """All questions of a dataset as tensors, so that a batch is a selection of rows, on any device.
+    """All N questions of a dataset as tensors. A batch is a selection of rows, on the device of the tensors.
 
-    The sentences are stored once; a story is a list of their indices.
+    Each different sentence is stored once; a story is a row of indices of sentences.
 
-    vectors: (U, W), the word ids of each different sentence. Row 0 is empty: it pads stories.
+    vectors: (U, W), the word ids of U different sentences. Row 0 is an empty sentence, which pads stories.
     stories: (N, S), for each question, the rows of its sentences in `vectors`, oldest first.
-    lengths: (N,), number of sentences.
+    lengths: (N,), number of sentences of the story of each question.
     questions: (N, W), the word ids of each question.
     answers: (N,), index of each answer; NO_LABEL if the answer is not in the vocabulary.
     facts: (N, F), indices of the supporting facts in the story, padded with NO_FACT.
@@ -112,8 +113,9 @@ class EncodedStories:
         return EncodedStories(*(getattr(self, each.name).to(device) for each in fields(self)))
 
     def batch(self, rows: Tensor, *, linear: bool = False) -> StoryBatch:
-        """Return the questions at these rows, (B,), as a batch on the device of the tensors.
+        """Return some questions as a batch on the device of the tensors.
 
+        rows: (B,), the indices of the questions.
         linear: whether the network computes attention without softmax (linear start).
         """
         rows = rows.to(self.stories.device)
@@ -129,9 +131,9 @@ class EncodedStories:
 
 
 def last_sentences(question: StoryQuestion, most: int) -> StoryQuestion:
-    """Return the question with the last `most` sentences of its story.
+    """Return a copy of the question with only the last `most` sentences of its story.
 
-    A supporting fact that is no longer in the story is left out.
+    A supporting fact that is not among these sentences is removed from the facts.
 
     >>> question = StoryQuestion(("a", "b", "c"), "q", "x", (0, 2), "", "", 0)
     >>> last_sentences(question, 2).sentences, last_sentences(question, 2).facts
@@ -147,10 +149,10 @@ def last_sentences(question: StoryQuestion, most: int) -> StoryQuestion:
 def encode_stories(
     questions: Sequence[StoryQuestion], words: StoryWords, tasks: Sequence[str], most: int = 50
 ) -> EncodedStories:
-    """Encode all questions as tensors.
+    """Encode questions and their stories as tensors of word ids.
 
     words: the vocabulary.
-    tasks: the names of the tasks, in the order of their indices.
+    tasks: the names of all tasks. The task of a question is encoded as an index into `tasks`.
     most: maximum number of sentences of a story; of a longer story, the last ones are used.
 
     Raises DataError, with file and line, if no word of a question is in the vocabulary.

@@ -1,4 +1,4 @@
-"""File formats of stories with questions. The reader of a format yields StoryQuestions.
+"""Read files of stories with questions, in several formats. A function for each format yields StoryQuestions.
 
 To add a format, write its function and add a line to FORMATS.
 """
@@ -58,10 +58,12 @@ def words_of(text: str) -> list[str]:
 def babi(path: Path, task: str, group: int) -> Iterator[StoryQuestion]:
     """Yield the questions of a file in the format of the bAbI tasks (Weston et al. 2015).
 
-    Each line has a number, which starts again at 1 for each story. A line without tabs is a sentence. A line
+    Each line starts with a number; a new story starts at 1 again. A line without tabs is a sentence. A line
     with tabs is a question, a tab, the answer, and optionally a tab and the numbers of the supporting facts.
 
-    group: the number of the first story of the file.
+    path: the file.
+    task: the name of the task of all its questions.
+    group: the number of the first story of the file; the next stories have the next numbers.
     """
     sentences: list[str] = []
     indices: dict[int, int] = {}  # number of a line in its story -> index of the sentence
@@ -91,10 +93,11 @@ def babi(path: Path, task: str, group: int) -> Iterator[StoryQuestion]:
 
 
 def json_lines(path: Path, task: str, group: int) -> Iterator[StoryQuestion]:
-    """Yield the questions of a file with one JSON object per line.
+    """Yield the questions of a file with one JSON object per line. The fields of an object are:
 
     story: a list of sentences, or a text with one sentence per line.
-    question, answer: texts.
+    question: the question, a text.
+    answer: the answer, a text.
     facts: optional, the numbers of the supporting sentences, from 1.
     task: optional, the name of the task; the default is the argument `task`.
     """
@@ -109,7 +112,7 @@ FORMATS: dict[str, Callable[[Path, str, int], Iterator[StoryQuestion]]] = {
     "babi": babi,
     "jsonl": json_lines,
 }
-"""All file formats of stories by name."""
+"""Name of a file format of stories -> the function that reads it."""
 
 FIELDS = ("story", "question", "answer", "facts", "task")
 
@@ -117,7 +120,7 @@ FIELDS = ("story", "question", "answer", "facts", "task")
 def question_of_json(
     line: str, place: str, task: str = "", group: int = 0, *, answered: bool = True
 ) -> StoryQuestion:
-    """Return the question of a line that is a JSON object.
+    """Parse a line that contains a question and its story as a JSON object.
 
     place: file and line, for error messages.
     task: the name of the task if the object has no field "task".
@@ -162,7 +165,11 @@ def question_of_json(
 
 
 def sentences_of(story: Any, place: str) -> tuple[str, ...]:
-    """Return the sentences of a story: of a list of sentences, or of a text with one sentence per line.
+    """Return the sentences of a story, which is a list of sentences or a text with one sentence per line.
+
+    Raises DataError if the story has another type, or if it is empty.
+
+    place: where the story is from, for error messages.
 
     >>> sentences_of("Mary went home.\\nShe slept.\\n", "story.txt")
     ('Mary went home.', 'She slept.')
@@ -190,7 +197,12 @@ def _numbered(line: str, place: str) -> tuple[int, str]:
 
 
 def _line_numbers(text: str, indices: dict[int, int], place: str) -> tuple[int, ...]:
-    """Return the indices of the sentences that the supporting facts of a bAbI question name."""
+    """Return the supporting facts of a bAbI question as indices of sentences of the story.
+
+    text: the line numbers of the facts, with spaces between them.
+    indices: maps the line number of each sentence to its index.
+    place: file and line, for error messages.
+    """
     facts = []
     for part in text.split():
         if not (part.isascii() and part.isdecimal() and len(part) < 10):
@@ -243,7 +255,7 @@ def _checked(
     place: str,
     group: int,
 ) -> StoryQuestion:
-    """Return the question, or raise DataError if its story, its text or its answer is empty."""
+    """Return a StoryQuestion; raise DataError if its story, question or answer is empty."""
     if not sentences:
         problem = "the story is empty: there is no sentence before the question"
         raise DataError(message(place, problem, expected="at least one sentence"))

@@ -3,7 +3,7 @@
     read_stories("qa1_single-supporting-fact_train.txt.gz")     the format of bAbI (Weston et al. 2015)
     read_stories("own.jsonl")     {"story": ["Mary sat."], "question": "...", "answer": "...", "facts": [1]}
 
-Files are UTF-8, plain or gzip. Stories are held in memory.
+Files are UTF-8, plain or gzip. All stories are kept in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SPLIT = re.compile(r"[_.-](train|valid|validation|dev|test)$", re.IGNORECASE)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stories:
-    """Questions about stories, in the order of the files.
+    """A sequence of questions about stories, in the order of the files that they were read from.
 
     questions: the questions, each with its story.
     name: a name for all files together, for error messages.
@@ -56,11 +56,11 @@ class Stories:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The names of the tasks, in the order of their first question."""
+        """The names of the tasks of the questions, in the order in which they first occur."""
         return tuple(dict.fromkeys(question.task for question in self.questions))
 
     def select(self, rows: Sequence[int]) -> Stories:
-        """Return the questions at the positions `rows`."""
+        """Return a Stories object with only the questions whose indices are in `rows`."""
         return Stories(tuple(self.questions[row] for row in rows), self.name)
 
     @property
@@ -116,7 +116,9 @@ def read_stories(paths: Paths, format: str | None = None) -> Stories:
 
 
 def format_of_stories(path: Path, requested: str | None = None) -> str:
-    """Return `requested`; if it is None, return the format that the file name extension implies.
+    """Return the format of a file of stories, "babi" or "jsonl".
+
+    requested: the format that the user has chosen; None if the file name extension decides.
 
     >>> format_of_stories(Path("qa1_train.txt.gz")), format_of_stories(Path("own.jsonl"))
     ('babi', 'jsonl')

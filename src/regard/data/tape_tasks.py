@@ -1,7 +1,8 @@
 """The algorithmic tasks of Graves et al. 2014 (section 4), and `overwrite`, by name.
 
-A task draws random sequences of a given size, or builds a sequence that a user wrote, and says how many slots
-of a tape it needs at least. To add a task, add its class and one line in TAPE_TASKS.
+A task generates random sequences of a given size, builds the tensors of a sequence that a user wrote, and
+computes the minimum number of slots of the tape for a sequence. To add a task, write its class and add one
+line to TAPE_TASKS.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ __all__ = ["TAPE_TASKS", "DynamicNGrams", "Sizes", "TapeTask", "build_tape_task"
 TAPE_TASKS: dict[str, type[TapeTask]] = {
     each.name: each for each in (Copy, RepeatCopy, AssociativeRecall, DynamicNGrams, PrioritySort, Overwrite)
 }
-"""All tasks by name."""
+"""Name of an algorithmic task -> its class."""
 
 
 def build_tape_task(name: str, **options: Any) -> TapeTask:
-    """Return a task by name. options: arguments of its class that are not None.
+    """Return an algorithmic task, such as copy.
+
+    name: a name in TAPE_TASKS.
+    options: arguments of the class of the task. An argument that is None is ignored.
 
     >>> build_tape_task("copy", length=(1, 5)).longest
     {'length': 5}

@@ -1,4 +1,8 @@
-"""Evaluation: translation and caption quality, perplexity, classification, alignment, faithfulness."""
+"""Metrics for translations, captions, language models, classifiers and alignments, and tests of attention.
+
+The tests of attention measure faithfulness (does the output depend on the words attended to?) and agreement
+(do two models attend to the same words?).
+"""
 
 from regard.evaluation.agreement import Agreement, agreement
 from regard.evaluation.alignment_error_rate import (

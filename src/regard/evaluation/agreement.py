@@ -1,4 +1,7 @@
-"""Agreement between the attention of two models, for example with different random seeds."""
+"""Measure whether two translation models attend to the same source words.
+
+For example, the two models were trained with different random seeds.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class Agreement:
         return f"both models attend most to the same source word for {share}; distance {self.distance:.2f}"
 
     def written(self) -> dict[str, Any]:
-        """Return the fields as a dict for JSON."""
+        """Return a dict for JSON, for example {"distance": 0.25, "same": 0.9, "words": 500}."""
         return asdict(self)
 
 
@@ -83,6 +86,13 @@ def agreement(
 def _weights(
     translator: Translates, sources: list[str], targets: list[str], at: str, head: int | None
 ) -> Any:
-    """Return, for each sentence pair, the attention weights as an array (target words, source words)."""
+    """Return the attention weights of `translator` for each sentence pair.
+
+    The result is a list of arrays of shape (target words, source words). The translator does not translate:
+    the target sentences are given.
+
+    at: the attention layers (sites) whose weights are averaged: names with * as wildcard.
+    head: the index of a head; None for the mean over heads.
+    """
     scored = translator.score(sources, targets, look=CROSS)
     return [each.align(at, head).matrix.double().numpy() for each in scored]

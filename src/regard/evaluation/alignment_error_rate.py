@@ -37,8 +37,8 @@ class Links:
     """The links of one sentence pair, as (source word, target word), counted from 0.
 
     sure: the unambiguous links (Och and Ney 2003).
-    possible: also the links on which annotators disagree, or which are part of a phrase. The constructor adds
-        the sure links to the possible links.
+    possible: the links on which annotators disagree or which are part of a phrase, together with all sure
+        links. The constructor adds the sure links.
 
     >>> links = parse_links("0-0 1-2 1p3")
     >>> sorted(links.sure), sorted(links.possible)
@@ -57,7 +57,10 @@ class Links:
         return self.written()
 
     def written(self, base: int = 0) -> str:
-        """Return the links as a line in Pharaoh format, sorted. base: the index of the first word, 0 or 1."""
+        """Return the links, sorted, as a line in Pharaoh format, for example "0-0 1-2 1p3".
+
+        base: the index of the first word in the line, 0 or 1.
+        """
         _check_base("written()", base)
         return " ".join(
             f"{source + base}{'-' if (source, target) in self.sure else 'p'}{target + base}"
@@ -113,10 +116,10 @@ class AlignmentScore:
 
 
 def parse_links(line: str, base: int = 0, place: str = "parse_links()") -> Links:
-    """Parse a line in Pharaoh format.
+    """Parse a line in Pharaoh format, such as "0-0 1-2 1p3": the word alignment of one sentence pair.
 
-    base: the index that the line uses for the first word, 0 or 1.
-    place: the file and line, for error messages.
+    base: the index of the first word in the line, 0 or 1.
+    place: the file and the line number, for error messages.
 
     >>> sorted(parse_links("1-1 2-3", base=1).sure)
     [(0, 0), (1, 2)]
@@ -139,9 +142,10 @@ def parse_links(line: str, base: int = 0, place: str = "parse_links()") -> Links
 
 
 def read_links(path: str | os.PathLike[str], base: int = 0) -> list[Links]:
-    """Read a file in Pharaoh format, plain or gzip, with one line per sentence pair; a line may be empty.
+    """Read the word alignments of a file in Pharaoh format, one line per sentence pair; a line may be empty.
 
-    base: the index that the file uses for the first word, 0 or 1.
+    path: the file, plain or gzip.
+    base: the index of the first word in the file, 0 or 1.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -155,9 +159,12 @@ def read_links(path: str | os.PathLike[str], base: int = 0) -> list[Links]:
 
 
 def linked(proposed: Any) -> frozenset[Link]:
-    """Return proposed links as a set of pairs (source word, target word).
+    """Return the proposed links of one sentence pair as a set of pairs (source word, target word).
 
-    proposed: Links, of which only the sure links are returned; an Alignment; or an iterable of pairs.
+    Words are given by their indices, from 0.
+
+    proposed: the links, in one of three forms. Of a Links object, only the sure links are returned; of an
+        Alignment, its field `links`; an iterable of pairs is returned as a set.
 
     >>> sorted(linked(parse_links("0-0 1p1"))), sorted(linked([(0, 0), (1, 1)]))
     ([(0, 0)], [(0, 0), (1, 1)])
@@ -167,7 +174,9 @@ def linked(proposed: Any) -> frozenset[Link]:
 
 
 def past_the_end(drawn: Sequence[Links], lengths: Sequence[Link]) -> list[tuple[int, Link]]:
-    """Return the links whose word indices are out of range, as (index of the sentence pair, link).
+    """Return the gold links that refer to a word after the end of its sentence.
+
+    The result is a list of pairs (index of the sentence pair, link).
 
     drawn: the gold alignment of each sentence pair.
     lengths: the number of source words and of target words of each sentence pair.
@@ -186,11 +195,11 @@ def past_the_end(drawn: Sequence[Links], lengths: Sequence[Link]) -> list[tuple[
 def score_links(
     proposed: Sequence[Links | Iterable[Link]], drawn: Sequence[Links], lengths: Sequence[Link] | None = None
 ) -> AlignmentScore:
-    """Compare proposed links with gold alignments.
+    """Compare proposed links with gold alignments; the score includes the alignment error rate.
 
-    proposed: the links of each sentence: Links, of which only the sure links count, or pairs (source word,
-        target word), counted from 0.
-    drawn: the gold alignments, with sure and possible links.
+    proposed: for each sentence pair, its links as pairs (source word, target word), counted from 0, or as a
+        Links object, of which only the sure links count.
+    drawn: the gold alignment of each sentence pair, with sure and possible links.
     lengths: the number of source and target words of each sentence. If passed, DataError is raised if a link
         is out of range, for example because its words are counted from 1.
 

@@ -1,7 +1,7 @@
 """Rank ways to compute word alignments from attention, with or without gold alignments.
 
-A way is, for example, the use of one layer and one head. Any hashable object may stand for a way, for example
-a Choice or a str.
+A way says which attention weights are used, for example those of one head of one layer. The functions of this
+file use ways only as dict keys, so a way may be any hashable object, for example a Choice or a str.
 """
 
 from __future__ import annotations

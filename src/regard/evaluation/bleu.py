@@ -1,4 +1,7 @@
-"""Corpus BLEU, chrF and TER, computed by sacrebleu, with their signatures."""
+"""Corpus BLEU, chrF and TER, computed by sacrebleu. Each score has a signature: the settings of its metric.
+
+Only scores with the same signature can be compared.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ class Score:
 
     name: the name of the metric, for example "BLEU".
     value: the score.
-    signature: the settings of the metric. Only scores with the same signature can be compared.
+    signature: the settings of the metric as text, for example "nrefs:1|case:mixed" for one reference and
+        case-sensitive comparison. Only scores with the same signature can be compared.
 
     >>> print(Score("BLEU", 27.314, "nrefs:1|case:mixed"))
     BLEU 27.31  nrefs:1|case:mixed
@@ -106,11 +110,12 @@ def ter(translations: Iterable[str], references: References) -> Score:
 def checked_sentences(
     call: str, translations: Iterable[str], references: References
 ) -> tuple[list[str], list[list[str]]]:
-    """Check the arguments of a metric. Return the translations, and one or more lists of references.
+    """Check the arguments of a metric, and return them as lists: (translations, references).
 
-    Each list of references has one reference for each translation.
+    The returned references are a list of one or more lists; each of these has one reference for each
+    translation. Raises ArgumentError or DataError if the arguments cannot be scored.
 
-    call: the function of the metric, for error messages.
+    call: the name of the function that computes the metric, such as "bleu()", for error messages.
     """
     if isinstance(translations, str) or isinstance(references, str):
         problem = f"{'translations' if isinstance(translations, str) else 'references'} is a single str"

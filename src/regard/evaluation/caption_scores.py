@@ -1,4 +1,7 @@
-"""Evaluate captions: CIDEr-D, BLEU, and for generated pictures whether words attend to what they name."""
+"""Evaluate captions: CIDEr-D, BLEU and, for the built-in corpus `shapes`, correctness and pointing accuracy.
+
+Pointing accuracy measures whether a word of a caption, such as "circle", attends to the object that it names.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ __all__ = ["Pointing", "caption_scores", "exact_captions", "pointing"]
 
 
 def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Score]:
-    """Compute CIDEr-D and BLEU of captions; return a dict with cider, bleu1, bleu2, bleu3, bleu4 and bleu.
+    """Compute CIDEr-D and BLEU of captions, as a dict from the name of a metric to its Score.
+
+    The names are "cider", "bleu1", "bleu2", "bleu3", "bleu4" and "bleu".
 
     captions: one caption for each image.
     references: for each image, one or more references.
@@ -41,11 +46,11 @@ def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]])
 
 
 def exact_captions(captions: Iterable[str], scenes: Iterable[Scene]) -> float:
-    """Return the fraction of captions that are true of their scenes.
+    """Return the fraction of captions that describe their scene correctly.
 
     captions: one caption for each scene.
     scenes: the objects of each picture of the built-in corpus `shapes`. data.shapes.is_valid() decides
-        whether a caption is true of a scene.
+        whether a caption describes a scene correctly.
     """
     valid = [is_valid(scene, caption) for caption, scene in zip(captions, scenes, strict=True)]
     return sum(valid) / max(len(valid), 1)
@@ -57,9 +62,9 @@ class Pointing(NamedTuple):
     Only content words count, such as "red", "circle" or "above", which describe one or two objects. The gold
     region of such a word is the set of pixels of these objects.
 
-    accuracy: the fraction of content words whose cell with the largest attention weight contains a pixel of
-        the gold region.
-    chance: this fraction if the cells were chosen at random.
+    accuracy: the fraction of content words that attend most to a cell with a pixel of the gold region. A cell
+        is a square part of the picture with one attention weight.
+    chance: the accuracy that is expected if the cells were chosen at random.
     words: number of content words.
     """
 
@@ -72,12 +77,13 @@ def pointing(captions: Sequence[str], maps: Sequence[Any], scenes: Sequence[Scen
     """Compute the pointing accuracy of the attention of captions of the built-in corpus `shapes`.
 
     captions: one caption for each picture.
-    maps: for each caption, the attention weights of its T words, (T, h, h), or None to leave the caption out.
+    maps: for each caption, an array (T, h, h) with the attention weights of its T words on h x h cells of the
+        picture; or None to leave the caption out.
     scenes: the objects of each picture.
 
-    Cell (i, j) of the map covers the rows of pixels from 64 i / h to 64 (i + 1) / h, and the columns from
-    64 j / h to 64 (j + 1) / h. A caption that is not true of its scene is left out, because its words may
-    name objects that are not there.
+    A picture has 64 x 64 pixels. Cell (i, j) covers the rows of pixels from 64 i / h to 64 (i + 1) / h, and
+    the columns from 64 j / h to 64 (j + 1) / h. A caption that describes its scene wrongly is left out,
+    because its words may name objects that are not there.
 
     >>> import numpy
     >>> from regard.data.shapes import shapes

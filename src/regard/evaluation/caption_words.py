@@ -41,7 +41,7 @@ def caption_words(caption: str) -> list[str]:
 
 
 def count_ngrams(words: list[str], most: int) -> Iterator[Counter[Ngram]]:
-    """Yield a dict for each n from 1 to `most`: how often each n-gram occurs in the list of words.
+    """Yield, for each n from 1 to `most`, a dict from each n-gram to the number of times it occurs.
 
     >>> [dict(counts) for counts in count_ngrams(["a", "dog", "a"], 2)]
     [{('a',): 2, ('dog',): 1}, {('a', 'dog'): 1, ('dog', 'a'): 1}]
@@ -51,7 +51,7 @@ def count_ngrams(words: list[str], most: int) -> Iterator[Counter[Ngram]]:
 
 
 def checked_captions(call: str, captions: Iterable[str], images: int) -> list[list[str]]:
-    """Check captions, one for each image, and split them into words.
+    """Check the captions that a metric scores, one for each image; return the list of words of each.
 
     A caption without words is valid, because a model may output an empty caption.
 
@@ -76,7 +76,7 @@ def checked_captions(call: str, captions: Iterable[str], images: int) -> list[li
 
 
 def checked_references(call: str, references: Iterable[Iterable[str]]) -> list[list[list[str]]]:
-    """Check references, one or more for each image, and split them into words.
+    """Check the reference captions, one or more for each image; return the list of words of each.
 
     A reference without words is an error, because no caption can match it.
 

@@ -33,7 +33,7 @@ class _Vectors(NamedTuple):
 
     weights: for each n, a dict: n-gram -> tf-idf weight.
     norms: for each n, the Euclidean norm of the vector.
-    length: number of words of the caption.
+    length: number of words of the caption or reference.
     """
 
     weights: tuple[dict[Ngram, float], ...]
@@ -73,7 +73,7 @@ def cider_d(captions: Iterable[str], references: Iterable[Iterable[str]]) -> Sco
 
 
 class CiderD:
-    """CIDEr-D for fixed references, whose tf-idf vectors are computed only once.
+    """Computes CIDEr-D of captions for fixed references, whose tf-idf vectors are computed only once.
 
     Use it to score the captions of several models or checkpoints.
 
@@ -103,7 +103,10 @@ class CiderD:
         return len(self._vectors)
 
     def score(self, captions: Iterable[str]) -> Score:
-        """Return the CIDEr-D of captions, one for each image: the mean of image_scores()."""
+        """Return the CIDEr-D of all captions together: the mean of image_scores().
+
+        captions: one caption for each image.
+        """
         scores = self.image_scores(captions)
         fewest = min(map(len, self._vectors))
         most = max(map(len, self._vectors))
@@ -141,7 +144,9 @@ class CiderD:
 
 
 def _clipped_cosine(caption: _Vectors, reference: _Vectors, order: int) -> float:
-    """Return min(g(c), g(s)) . g(s) / (|g(c)| |g(s)|), or 0 if one of the norms is 0.
+    """Return the similarity of a caption and a reference for one n-gram length, as in CIDEr-D.
+
+    It is min(g(c), g(s)) . g(s) / (|g(c)| |g(s)|), or 0 if one of the norms is 0.
 
     caption: the tf-idf vectors g(c) of the caption.
     reference: the tf-idf vectors g(s) of the reference.

@@ -49,14 +49,14 @@ _shortened.maxstring = 80
 
 @dataclass(frozen=True, eq=False)
 class ReadText:
-    """A text as the classifier reads it: the tokens, the words, and the attention weights.
+    """One text that was classified: its tokens, its words, and the attention weights of the classifier.
 
     text: the text itself.
     tokens: token ids, including EOS.
     pieces: the text of each token, "</s>" for EOS.
     word_numbers: for each token, the index of its word (or character, see `unit`); -1 for EOS.
     attention: maps the name of each recorded attention layer (site) to its weights ([H,] T, S). The site
-        "pool" is the pooling, with T = 1.
+        "pool" is the attention pooling, which combines the states of all tokens into one vector, with T = 1.
     unit: "word" or "character".
     unknown: the words or characters that the vocabulary does not cover.
     bytewise: whether the tokenizer encodes the unknown words or characters as bytes, instead of UNK.
@@ -78,13 +78,13 @@ class ReadText:
 
     @cached_property
     def places(self) -> tuple[tuple[int, ...], ...]:
-        """For each word, the indices of its tokens."""
+        """For each word of the text, the indices of its tokens in `tokens`."""
         groups = grouped(self.word_numbers)
         return tuple(tuple(group) for group in groups if self.word_numbers[group[0]] >= 0)
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """The words of the text, or its characters with ␣ for a space."""
+        """The words of the text. If `unit` is "character", its characters, with ␣ for a space."""
         cleaned = clean(self.text)
         units = cleaned.split() if self.unit == "word" else list(cleaned.replace(" ", SHOWN_SPACE))
         if len(units) == len(self.places):
@@ -93,7 +93,10 @@ class ReadText:
 
     @cached_property
     def weights(self) -> tuple[float, ...] | None:
-        """The weight of each word in the pooling, summed over its tokens; None if there are no weights."""
+        """The attention weight of each word in the pooling, summed over the tokens of the word.
+
+        None if the weights of the pooling were not recorded, or if the text has no words.
+        """
         pools = sites_matching(self.attention, POOLING.kind)
         if not pools or not self.places:
             return None
@@ -101,13 +104,18 @@ class ReadText:
         return tuple(by_word.tolist())
 
     def picture(self, label: str) -> Picture | None:
-        """Draw the text, each word shaded by its weight; None if the weights were not recorded."""
+        """Draw the text with each word shaded by its attention weight in the pooling.
+
+        None if there are no such weights. Of a long text, only the first words are drawn.
+
+        label: the text beside the drawing, for example the predicted class.
+        """
         if self.weights is None:
             return None
         return shaded([self.weights[:DRAWN]], [label], self.words[:DRAWN])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return text, tokens, words and weights as a dict for JSON."""
+        """Return a dict for JSON with the keys "text", "token_ids", "pieces", "words" and "weights"."""
         return {
             "text": self.text,
             "token_ids": list(self.tokens),
@@ -139,31 +147,34 @@ class Classification:
 
     @property
     def text(self) -> str:
-        """The text, or the first text of the pair."""
+        """The text that was classified; of a pair of texts, the first."""
         return self.texts[0].text
 
     @property
     def second(self) -> str | None:
-        """The second text of the pair; None for a single text."""
+        """The second text, if a pair of texts was classified, otherwise None."""
         return self.texts[1].text if len(self.texts) > 1 else None
 
     @property
     def probability(self) -> float | None:
-        """The probability of the predicted class."""
+        """The probability of the predicted class, 0 to 1; None if there was nothing to classify."""
         return None if self.label is None else self.probabilities[self.label]
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The different words or characters of all texts that the vocabulary does not cover."""
+        """The words or characters of the texts that the vocabulary does not cover, each once."""
         return tuple(dict.fromkeys(word for read in self.texts for word in read.unknown))
 
     @property
     def ranked(self) -> list[tuple[str, float]]:
-        """The classes with their probabilities, the most probable first."""
+        """The classes as pairs (label, probability), the most probable first."""
         return sorted(self.probabilities.items(), key=lambda item: -item[1])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as a dict for JSON. The only attention weights in it are those of the pooling."""
+        """Return the label, the probabilities, the texts and the notes as a dict for JSON.
+
+        Of the attention weights, the dict contains only those of the pooling.
+        """
         return {
             "label": self.label,
             "probability": self.probability,
@@ -220,7 +231,10 @@ class Classification:
         yield from self.body()
 
     def body(self) -> Iterator[RenderableType]:
-        """Yield what is printed below the label: the texts, drawn with their attention, and the notes."""
+        """Yield the texts and the notes, which rich prints below the line with label and probabilities.
+
+        A text is drawn with its words shaded by their attention weights, if these were recorded.
+        """
         for read in self.texts:
             drawn = read.picture(str(self.label))
             yield Text(printable(read.text)) if drawn is None else drawn
@@ -234,14 +248,17 @@ class Classification:
 
     @property
     def _all_notes(self) -> tuple[str, ...]:
-        """The notes, and one more if there are words that the vocabulary does not cover."""
+        """All messages for the user: `notes`, and a message that lists the words not in the vocabulary."""
         unknown = self.unknown
         more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
         words = f"not in the vocabulary: {', '.join(map(repr, unknown[:5]))}{more}"
         return (*self.notes, words) if unknown else self.notes
 
     def summary(self) -> str:
-        """Return the label and the probabilities as one line of text."""
+        """Return label and probabilities as one line of text, for example "pos (pos 0.750, neg 0.250)".
+
+        If there was nothing to classify, the line says so.
+        """
         if self.label is None:
             return next((note for note in self.notes if note.startswith(UNCLASSIFIED)), UNCLASSIFIED)
         chances = ", ".join(f"{printable(label)} {chance:.3f}" for label, chance in self.ranked[:LISTED])
@@ -252,6 +269,8 @@ class Classification:
         """Yield the lines of an HTML list with the label, the texts, the probabilities and the notes.
 
         Texts are escaped. If attention was recorded, an SVG drawing shows the words shaded by their weights.
+
+        true_label: the true class, which the list shows too; None if it is not known.
         """
         yield "<dl>"
         yield f'<dt>label</dt><dd class="target" dir="auto">{safe(self.label or self.summary())}</dd>'

@@ -66,7 +66,7 @@ class ClassScore:
 class ClassificationReport:
     """The comparison of predicted classes with true classes; print() shows it as tables.
 
-    labels: the C classes.
+    labels: the names of the C classes.
     confusion: (C, C), the number of texts for each true class (row) and predicted class (column).
 
     >>> report = classification_report(["a", "a", "a", "b"], ["a", "a", "b", "b"])
@@ -84,7 +84,7 @@ class ClassificationReport:
 
     @property
     def count(self) -> int:
-        """The number of texts."""
+        """The number of texts whose predicted class was compared with the true class."""
         return int(self.confusion.sum())
 
     @property
@@ -105,7 +105,7 @@ class ClassificationReport:
 
     @property
     def classes(self) -> tuple[ClassScore, ...]:
-        """The scores of each class, in the order of the labels."""
+        """The precision, recall and F1 of each class, in the order of `labels`."""
         scores = []
         for index, label in enumerate(self.labels):
             correct = int(self.confusion[index, index])
@@ -123,7 +123,7 @@ class ClassificationReport:
         return tuple(scores)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all numbers as a dict for JSON."""
+        """Return accuracy, macro F1, the scores of each class and the confusion matrix as a dict for JSON."""
         return {
             "accuracy": self.accuracy,
             "macro_f1": self.macro_f1,
@@ -147,9 +147,12 @@ class ClassificationReport:
         yield from self.tables(options.max_width)
 
     def tables(self, width: int) -> Iterator[RenderableType]:
-        """Yield the confusion matrix and the scores of each class, in one table or in several tables.
+        """Yield the confusion matrix and the scores of each class as rich tables.
 
-        width: the number of characters of a line. One table is used if it fits into this width.
+        They share one table if it fits into `width`; otherwise, there are two tables. If there are many
+        classes, a note replaces the confusion matrix.
+
+        width: the number of characters of a line on the terminal.
         """
         corner, names = "true \\ predicted", [printable(label) for label in self.labels]
         if len(names) <= SHOWN:
@@ -171,8 +174,8 @@ class ClassificationReport:
         """Return a table with a row for each true class.
 
         first: the title of the first column.
-        predicted: the titles of the columns of the confusion matrix; without them, the matrix is left out.
-        scores: whether there are columns for the scores.
+        predicted: the titles of the columns of the confusion matrix; if empty, the matrix is left out.
+        scores: whether the table has columns for precision, recall, F1 and the number of texts.
         """
         table = _table(first, [*predicted, *(SCORES if scores else ())])
         for each, counts in zip(self.classes, self.confusion.tolist(), strict=True):

@@ -1,6 +1,7 @@
 """Erasure for classifiers: does the prediction depend on the words that the pooling attends to?
 
-As in erasure.py, there are two ways to remove a word:
+The pooling is the attention that combines the encoder states of all words into one vector. As in erasure.py,
+there are two ways to remove a word:
 
 hidden   its keys are masked in the pooling; information about the word remains in the encoder states of
          other words
@@ -69,7 +70,7 @@ class TextErasure:
 
 @dataclass(frozen=True)
 class ClassifierErasure:
-    """The result of erase_words() for all texts.
+    """How much predicted labels depend on the words that the pooling attends to; the result of erase_words().
 
     texts: the measurements of each text; a pair has two texts.
     k: number of words that were removed from each text.
@@ -86,26 +87,37 @@ class ClassifierErasure:
     skipped: int = 0
 
     def mean(self, name: str) -> float:
-        """Return the mean of a field of TextErasure, for example "hidden"; NaN if there are no texts."""
+        """Return the mean over all texts of a field of TextErasure; NaN if there are no texts.
+
+        name: the name of the field, for example "hidden".
+        """
         return float(numpy.mean([getattr(each, name) for each in self.texts])) if self.texts else math.nan
 
     @property
     def pairs(self) -> int:
-        """The number of pairs that the measured texts are from; 0 if no text is the second text of a pair."""
+        """The number of pairs of texts from which at least one text was measured.
+
+        It is 0 if no second text was measured, for example because single texts were classified.
+        """
         has_seconds = any(each.side == SIDES[1] for each in self.texts)
         return len({each.line for each in self.texts}) if has_seconds else 0
 
     @property
     def better(self) -> float:
-        """The fraction of texts for which hiding the attended words has a larger effect than hiding others.
+        """The fraction of texts for which the most attended words matter more than random words.
 
-        That is, `hidden` of TextErasure is larger than `hidden_random`.
+        For these texts, the field `hidden` of TextErasure is larger than `hidden_random`. NaN if there are no
+        texts.
         """
         wins = [each.hidden > each.hidden_random for each in self.texts]
         return sum(wins) / len(wins) if wins else math.nan
 
     def summary(self) -> str:
-        """Return the mean effect of hiding words in one sentence, for the text below a picture."""
+        """Return one sentence about the mean effect of masking words, to print below a picture.
+
+        For example: "hiding the most attended word lowers the log-probability of the predicted label by 3.0
+        nats on average; a random word by 0.50".
+        """
         if not self.texts:
             return "the texts have too few words to measure the effect of hiding words"
         hidden = "most attended word" if self.k == 1 else f"{self.k} most attended words"
@@ -123,7 +135,10 @@ class ClassifierErasure:
         return f"{self.summary()} ({count})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings and the means as a dict for JSON; a mean that is undefined is None."""
+        """Return a dict for JSON: k, the number of measured and skipped texts, and means over the texts.
+
+        A mean that is undefined, because there are no texts, is None.
+        """
         names = ("weight", "hidden", "hidden_random", "unknown", "unknown_random")
         numbers = {name: self.mean(name) for name in names} | {"better": self.better}
         means = {name: None if math.isnan(number) else number for name, number in numbers.items()}
@@ -232,7 +247,16 @@ class _Plan:
     def _add(
         self, line: int, side: int, result: Classification, read: ReadText, weights: Sequence[float]
     ) -> None:
-        """Add the trials of one text. Which random words are removed depends only on seed, line and side."""
+        """Add the trials (forward passes without some words) of one text.
+
+        Which random words are removed depends only on the seed, `line` and `side`.
+
+        line: the index of the line (a text or a pair of texts).
+        side: 0, or 1 for the second text of a pair.
+        result: the classification of the line.
+        read: the text.
+        weights: the attention weight of each word in the pooling.
+        """
         order, draws = ranked_and_random(weights, self.k, self.samples, (self.seed, line, side))
         looked = order[: self.k]
         plain, trials = self.trials.add(ClassifierTrial(line)), dict[str, list[int]]()
@@ -252,7 +276,7 @@ class PredictedLabels(Erasure[ClassifierTrial]):
 
     at: the name of the attention layer (site) of the pooling, in which words are masked; None if the pooling
         is not attention, so that no words can be masked.
-    results: the classification of each line.
+    results: the classification of each line. A line is a text or a pair of texts.
     """
 
     def __init__(self, classifier: TextClassifier, at: str | None, results: Sequence[Classification]):
@@ -283,10 +307,10 @@ class PredictedLabels(Erasure[ClassifierTrial]):
 
 
 class _HideWords:
-    """A function that changes the attention calls of the pooling: it masks the hidden tokens of each trial.
+    """Masks tokens in the attention call of the pooling: those in `hidden` of each ClassifierTrial.
 
-    It is the `edit` argument of scope(). The model calls the pooling once for each text of a pair: the first
-    call is for side 0, the second for side 1.
+    Passed as the `edit` argument of scope(), which calls it before each call of the pooling. The model calls
+    the pooling once for each text of a pair: the first call is for side 0, the second for side 1.
     """
 
     def __init__(

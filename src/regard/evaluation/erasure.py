@@ -71,22 +71,23 @@ class Erasure(ABC, Generic[T]):
 
     @abstractmethod
     def batches(self, trials: Sequence[T]) -> Iterator[list[int]]:
-        """Yield batches of indices of trials that are computed together."""
+        """Yield one list for each batch: the indices of the trials that are computed in one forward pass."""
 
     @abstractmethod
     def scores(self, trials: Sequence[T]) -> tuple[Edit, Callable[[], NDArray[numpy.float64]]]:
-        """Prepare a batch of trials.
+        """Prepare a batch of B trials (forward passes without some words); return two functions (edit, run).
 
-        Return two functions. The first function is the `edit` argument of scope(): it masks keys in the
-        attention calls of the batch. The second function runs the model and returns the log-probability of
-        the output of each trial, (B,).
+        edit: masks the hidden words in attention calls. The caller passes it as the `edit` argument of
+            scope().
+        run: runs the model and returns the log-probability of the output of each trial, (B,).
         """
 
 
 class Trials(Generic[T]):
-    """A list of distinct trials, in which a trial is any hashable object that describes a forward pass.
+    """Collects trials without duplicates. A trial is any hashable object that describes a forward pass.
 
-    Equal trials, which occur for short texts, are stored and computed only once.
+    For short texts, several random samples may remove the same words. Such equal trials are stored and
+    computed only once.
 
     >>> trials = Trials[str]()
     >>> trials.add("a"), trials.add("b"), trials.add("a"), trials.all
@@ -108,7 +109,8 @@ class Trials(Generic[T]):
 def trial_scores(task: Erasure[T], trials: Sequence[T]) -> NDArray[numpy.float64]:
     """Return the log-probability of the output of each trial, an array of shape (trials,).
 
-    A trial is one forward pass without some input words.
+    task: computes batches of trials.
+    trials: the trials. A trial is one forward pass without some input words.
     """
     log_probabilities = numpy.zeros(len(trials))
     for indices in task.batches(trials):
@@ -167,9 +169,9 @@ def in_nats(*means: float) -> tuple[str, ...]:
 
 
 class HideKeys:
-    """A function that masks keys in attention calls; it is the `edit` argument of scope().
+    """Masks keys in attention calls. Passed as the `edit` argument of scope(), which calls it for each call.
 
-    hidden_BTS: for each text, query and key, True if the key is masked.
+    hidden_BTS: True where a key is masked, for each text of the batch, query and key.
     """
 
     def __init__(self, hidden_BTS: Tensor):
@@ -208,14 +210,20 @@ class Trial:
 
     @property
     def length(self) -> int:
-        """The number of target tokens up to the end of the word; the model does not need later tokens."""
+        """The number of target tokens from the first token of the sentence to the last of the target word.
+
+        Later tokens are left out of the forward pass: the model does not use them to predict the word.
+        """
         return max(self.rows) + 1
 
 
 def word_scores(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> NDArray[numpy.float64]:
     """Return the log-probability of the target word of each trial, an array of shape (trials,).
 
-    A trial is one forward pass for a target word, in which some source tokens are removed.
+    model: a translation model.
+    pairs: the sentence pairs.
+    trials: the trials. A trial is one forward pass for a target word of a pair, in which some source tokens
+        are removed.
     """
     with in_eval_mode(model), torch.no_grad():
         return trial_scores(_TargetWords(model, pairs), trials)
@@ -277,13 +285,16 @@ def saliencies(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> 
 
 
 def _token_scores(model: Model, batch: Batch) -> Tensor:
-    """Return the log-probability of each target token, (B, T)."""
+    """Return the log-probability that the model gives to each target token of a batch, (B, T)."""
     logits_BTV = model.forward(batch).float()
     return logits_BTV.gather(-1, batch.labels[..., None])[..., 0] - logits_BTV.logsumexp(-1)
 
 
 def _word_rows(trials: Sequence[Trial], like_BT: Tensor) -> Tensor:
-    """Return a bool tensor (B, T), True at the tokens of the target word of each trial."""
+    """Return a bool tensor (B, T), True at the tokens of the target word of each trial.
+
+    like_BT: a tensor whose shape and device the result gets.
+    """
     rows_BT = torch.zeros(like_BT.shape, dtype=torch.bool)
     for row, trial in enumerate(trials):
         rows_BT[row, list(trial.rows)] = True
@@ -293,7 +304,8 @@ def _word_rows(trials: Sequence[Trial], like_BT: Tensor) -> Tensor:
 def _collated(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> tuple[Batch, Tensor]:
     """Return a batch with a row for each trial, and a bool tensor (B, T, S), True where a key is hidden.
 
-    Each target ends with the last token of the target word, because later tokens are not needed.
+    The target sentence of a row ends with the last token of the target word, because the model does not use
+    later tokens to predict the word.
     """
     sources, targets = [], []
     for trial in trials:
@@ -322,7 +334,10 @@ def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def _batches(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> Iterator[list[int]]:
-    """Yield batches of trial indices, longest trials first. Trials of similar length share a batch."""
+    """Yield one list for each batch: the indices of its trials. Trials of similar length share a batch.
+
+    A batch has as many trials as fit into the limits CELLS and LOGITS.
+    """
 
     def size(index: int) -> tuple[int, int]:
         return trials[index].length, len(pairs[trials[index].pair].source)
@@ -380,5 +395,5 @@ def _embedding_leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
 
 
 def ended(tokens: Sequence[int]) -> tuple[int, ...]:
-    """Return the tokens with EOS appended."""
+    """Return a sequence of token ids with EOS appended."""
     return (*tokens, EOS)

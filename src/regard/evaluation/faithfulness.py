@@ -1,4 +1,7 @@
-"""Faithfulness of attention: does the model use the source words that it attends to? Measured by erasure."""
+"""Faithfulness of attention: do translations depend on the source words that the model attends to?
+
+Measured by erasure: some source words are removed, and the probability of each target word is computed again.
+"""
 
 from __future__ import annotations
 
@@ -41,23 +44,26 @@ class Result(Protocol):
 
     @property
     def source(self) -> str:
-        """Return the source text."""
+        """The text that was translated."""
 
     @property
     def text(self) -> str:
-        """Return the target text."""
+        """The translation, or the target text whose log-probability was computed."""
 
 
 class Translates(Protocol):
-    """The attributes and methods of Translator that faithfulness() and agreement() use."""
+    """The interface of a translator that faithfulness() and agreement() use; Translator has it."""
 
     model: Model
 
     def translate(self, lines: Any, *, look: str | None) -> Any:
-        """Translate lines. look: the attention layers (sites) to record."""
+        """Translate lines, and record the attention layers (sites) named by `look`."""
 
     def score(self, sources: Any, targets: Any, *, look: str | None) -> Any:
-        """Compute the log-probabilities of targets. look: the attention layers (sites) to record."""
+        """Compute the log-probability of each target sentence, given its source.
+
+        The attention layers (sites) named by `look` are recorded.
+        """
 
 
 @dataclass(frozen=True)
@@ -73,10 +79,10 @@ class WordTruth:
     unknown: the decrease if these k source words are replaced by UNK instead.
     hidden_random: the mean decrease if k other source words, sampled at random, are hidden.
     unknown_random: the mean decrease if k other source words, sampled at random, are replaced by UNK.
-    comprehensiveness: the decrease of the probability if the most attended source words are hidden, the mean
-        over several fractions of hidden words, FRACTIONS (DeYoung et al. 2020).
-    sufficiency: the decrease of the probability if only the most attended source words are not hidden, the
-        mean over the same fractions.
+    comprehensiveness: the decrease of the probability of the target word if the most attended source words
+        are hidden. It is the mean over several fractions of hidden words, FRACTIONS (DeYoung et al. 2020).
+    sufficiency: the decrease of the probability of the target word if all source words except the most
+        attended are hidden. It is the mean over the same fractions, here of words that are not hidden.
     kendall, spearman: rank correlation (Kendall's tau, Spearman's rho) between the attention weights and
         |gradient x input|, over the source words; NaN if undefined.
     """
@@ -123,18 +129,28 @@ class Faithfulness:
     unit: str = "word"
 
     def mean(self, name: str) -> float:
-        """Return the mean of a field of WordTruth, for example "hidden", over all words. NaN is left out."""
+        """Return the mean over all target words of a field of WordTruth; values that are NaN are left out.
+
+        name: the name of the field, for example "hidden".
+        """
         values = numpy.array([getattr(each, name) for each in self.words], dtype=float)
         values = values[~numpy.isnan(values)]
         return float(values.mean()) if len(values) else float("nan")
 
     @property
     def better(self) -> float:
-        """The fraction of words for which `hidden` is larger than `hidden_random`."""
+        """The fraction of target words for which the most attended source words matter more than random ones.
+
+        For these target words, the field `hidden` of WordTruth is larger than `hidden_random`.
+        """
         return float(numpy.mean([each.hidden > each.hidden_random for each in self.words or [_NONE]]))
 
     def summary(self) -> str:
-        """Return a sentence for a caption: how much the log-probability falls without the attended words."""
+        """Return one sentence about the mean effect of hiding source words, to print below a picture.
+
+        For example: "hiding the most attended source word lowers the log-probability by 3.0 nats on average;
+        a random word by 0.50".
+        """
         if not self.words:
             return f"the source has too few {self.unit}s to measure the faithfulness of the attention"
         attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))
@@ -150,7 +166,10 @@ class Faithfulness:
         return f"{self.summary()} ({len(self.words):,} target {self.unit}{'s' * (len(self.words) != 1)})"
 
     def written(self) -> dict[str, Any]:
-        """Return the settings and the means as a dict for JSON; a mean that is undefined is None."""
+        """Return the settings, such as "k", and the means over target words, such as "hidden", for JSON.
+
+        A mean that is undefined is None.
+        """
         names = [name for name in asdict(_NONE) if name not in ("sentence", "word", "text", "looked")]
         numbers: dict[str, float] = {name: self.mean(name) for name in names}
         numbers |= {"better": self.better if self.words else math.nan, "uniform": self.uniform}
@@ -224,7 +243,8 @@ class _Word:
     weights: the attention weight of each source word.
     tokens: for each source word, the indices of its tokens.
     looked: the indices of the most attended source words.
-    trials: maps a name, for example "hidden_random", to the indices of its trials (see _Plan._planned).
+    trials: maps the kind of a trial, for example "hidden_random" (random source words are hidden), to the
+        indices of the trials of this kind.
     """
 
     sentence: int
@@ -251,7 +271,7 @@ class _Plan:
         self.unit = "word"
 
     def add(self, number: int, model: Model, scored: Any, at: str, head: int | None) -> None:
-        """Add the trials of one sentence pair.
+        """Add the trials (forward passes without some source words) of one sentence pair.
 
         number: the index of the pair.
         scored: the pair, a result of Translator.score().
@@ -284,7 +304,17 @@ class _Plan:
         tokens: tuple[tuple[int, ...], ...],
         rows: tuple[int, ...],
     ) -> _Word:
-        """Add the trials of a target word. The random words depend only on seed, sentence and word index."""
+        """Add the trials (forward passes without some source words) of one target word.
+
+        Which random source words are removed depends only on the seed, `sentence` and `word`.
+
+        sentence: the index of the sentence pair.
+        word: the index of the target word in its sentence.
+        text: the target word.
+        weights: the attention weight of each source word.
+        tokens: for each source word, the indices of its tokens.
+        rows: the indices of the tokens of the target word.
+        """
         order, drawn = ranked_and_random(weights, self.k, self.samples, (self.seed, sentence, word))
         looked = order[: self.k]
         most = [order[: max(1, math.ceil(part * len(order)))] for part in FRACTIONS]
@@ -307,7 +337,11 @@ class _Plan:
         return _Word(sentence, word, text, weights, tokens, tuple(looked), trials)
 
     def run(self, model: Model, at: str, head: int | None) -> Faithfulness:
-        """Compute all trials, and from them the measurements of each target word."""
+        """Run the forward passes of all trials, and compute from them the measurements of each target word.
+
+        at, head: the attention layers (sites) and the head whose weights are made uniform for the field
+            `uniform` of the result.
+        """
         scores = word_scores(model, self.pairs, self.trials.all)
         plain = [self.trials.all[each.trials["plain"][0]] for each in self.words]
         gradients = saliencies(model, self.pairs, plain)
@@ -325,9 +359,10 @@ class _Plan:
 def _measure(
     word: _Word, scores: dict[str, NDArray[numpy.float64]], gradient: NDArray[numpy.float64]
 ) -> WordTruth:
-    """Compute the measurements of one target word.
+    """Compute how much one target word depends on the source words that it attends to.
 
-    scores: maps the name of a trial, for example "hidden_random", to log-probabilities of the target word.
+    scores: maps the kind of a trial, for example "hidden_random" (random source words are hidden), to the
+        log-probability of the target word in each trial of this kind.
     gradient: |gradient x input| of each source token.
     """
     before = scores["plain"][0]
@@ -350,9 +385,9 @@ def _measure(
 
 
 def _places(words: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Return a dict: index of a word -> indices of its tokens.
+    """Return a dict from the index of each word to the indices of its tokens.
 
-    words: for each token, the index of its word; -1 for tokens that belong to no word.
+    words: for each token, the index of its word; -1 for a token that belongs to no word, such as EOS.
     """
     positions: dict[int, list[int]] = {}
     for place, word in enumerate(words):

@@ -20,7 +20,7 @@ def evaluate_alignments(
     words: Sequence[tuple[int, int]],
     place: str,
 ) -> AlignmentScore:
-    """Compute the alignment error rate of proposed links. The gold alignments are checked by check_links().
+    """Check gold alignments with check_links(), and compute the alignment error rate of proposed links.
 
     links: the proposed links of each sentence pair.
     gold: the gold alignment of each pair.
@@ -34,9 +34,10 @@ def evaluate_alignments(
 def check_links(gold: Sequence[Links], words: Sequence[tuple[int, int]], place: str) -> None:
     """Raise DataError if the gold alignments do not match the sentence pairs.
 
-    They do not match if there is not one line for each pair, or if many links are out of range, for example
-    because the file counts words from 1. A few out-of-range links are assumed to be annotation errors: they
-    are reported on standard error and count as links that were not found, as in other tools.
+    They do not match if the number of alignments is not the number of pairs, or if many links are out of
+    range, for example because the file counts words from 1. A few out-of-range links are assumed to be
+    annotation errors: they are reported on standard error and count as links that were not found, as in other
+    tools.
 
     gold: the gold alignment of each pair.
     words: the number of source words and of target words of each pair.

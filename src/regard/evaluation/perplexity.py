@@ -46,7 +46,7 @@ class TextLoss:
 
     @property
     def perplexity(self) -> float:
-        """Perplexity per token: exp(total / tokens)."""
+        """Perplexity per token of the tokenizer, EOS included: exp(total / tokens)."""
         return _exp(self.total / self.tokens)
 
     @property
@@ -65,7 +65,7 @@ class TextLoss:
         return self.total / math.log(2) / (counts.characters + counts.lines)
 
     def scores(self) -> dict[str, float]:
-        """Return a dict of the loss per token and the perplexity.
+        """Return the loss per token and the perplexity as a dict from the name of a score to its value.
 
         If `counts` is known, the dict also has the word perplexity and the bits per character.
         """
@@ -125,7 +125,9 @@ def text_loss(
 
 
 def token_losses(model: LanguageModel, batch: TextBatch, state: State | None = None) -> tuple[State, Tensor]:
-    """Return the state after a batch, and the loss -log p of each target, (B, T); 0 where the target is PAD.
+    """Return the recurrent state after a batch, and the loss of each target token, (B, T).
+
+    The loss of a token is -log p, the negative logarithm of its probability; it is 0 where the token is PAD.
 
     state: the recurrent state after the previous batch. It is used only if batch.carried is True.
 

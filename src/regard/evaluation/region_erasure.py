@@ -77,20 +77,23 @@ class RegionErasure:
     skipped: int = 0
 
     def mean(self, name: str) -> float:
-        """Return the mean of a field of WordRegion, for example "hidden"; NaN if there are no words."""
+        """Return the mean over all words of a field of WordRegion; NaN if there are no words.
+
+        name: the name of the field, for example "hidden".
+        """
         return float(numpy.mean([getattr(each, name) for each in self.words])) if self.words else math.nan
 
     @property
     def better(self) -> float:
-        """The fraction of words for which hiding the attended cells has a larger effect than hiding others.
+        """The fraction of words for which the most attended cells of the image matter more than random cells.
 
-        That is, `hidden` of WordRegion is larger than `hidden_random`.
+        For these words, the field `hidden` of WordRegion is larger than `hidden_random`.
         """
         wins = [each.hidden > each.hidden_random for each in self.words]
         return sum(wins) / len(wins) if wins else math.nan
 
     def interval(self, name: str, seed: int = 0) -> tuple[float, float]:
-        """Return the 95 % bootstrap confidence interval of the mean over words (percentile method).
+        """Return the ends of the 95 % bootstrap confidence interval of a mean over words (percentile method).
 
         There are 1000 bootstrap samples. Captions are sampled with replacement, each with all its words,
         because words of one caption depend on each other. If there is only one caption, words are sampled.
@@ -116,7 +119,11 @@ class RegionErasure:
         return float(low), float(high)
 
     def summary(self) -> str:
-        """Return the mean effect of hiding cells in one sentence, for the text below a picture."""
+        """Return one sentence about the mean effect of hiding cells of the image, to print below a picture.
+
+        For example: "hiding the most attended region lowers the log-probability by 0.81 nats on average; a
+        random region by 0.02".
+        """
         if not self.words:
             return "the effect of hiding regions was not measured: the attention maps have too few cells"
         attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))
@@ -132,7 +139,10 @@ class RegionErasure:
         return f"{self.summary()} ({len(self.words):,} word{'s' * (len(self.words) != 1)}{captions})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dict for JSON: k and other settings, means, and confidence intervals; None for NaN."""
+        """Return the settings, such as "k", the means and their confidence intervals as a dict for JSON.
+
+        A number that is undefined is None.
+        """
         names = ("weight", "hidden", "hidden_random")
         numbers = {name: self.mean(name) for name in names} | {"better": self.better}
         numbers["difference"] = numbers["hidden"] - numbers["hidden_random"]
@@ -251,9 +261,15 @@ def _scores(
     trials: Sequence[tuple[int, ...]],
     batch_size: int,
 ) -> NDArray[numpy.float64]:
-    """Return the log-probability of each word for each copy of the image, (number of trials, T).
+    """Return the log-probability of each of the T words of a caption if cells of the image are hidden.
 
-    trials: for each copy of the image, the cells that are hidden in it.
+    The result has the shape (number of trials, T).
+
+    log_probabilities: the function that runs the model, as in erase_regions().
+    seen: the image with the caption and the attention of each word.
+    caption: the index of the caption.
+    trials: each element gives the cells that are hidden in one copy of the image.
+    batch_size: maximum number of images in a call of log_probabilities.
     """
     parts = []
     for first in range(0, len(trials), batch_size):

@@ -1,4 +1,4 @@
-"""SentenceEffects: the probability of an answer without each sentence of the story."""
+"""Measure how the probability of an answer changes if a sentence of the story is masked."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ ROWS = 12
 
 @dataclass(frozen=True)
 class SentenceEffect:
-    """The probability of the answer without one sentence.
+    """The probability of the answer to a question about a story, if one sentence of the story is masked.
 
     index: the index of the sentence in the story, from 0.
     sentence: the sentence.
-    weight: the sum of its weights over all hops; None if they were not recorded.
+    weight: the sum of the attention weights of the sentence over all hops; None if they were not recorded.
     probability: the probability of the answer if the sentence is masked in every hop.
     """
 
@@ -41,11 +41,11 @@ class SentenceEffect:
 
 @dataclass(frozen=True)
 class SentenceEffects:
-    """How the probability of an answer changes without each sentence; print() shows it as a table.
+    """How the probability of an answer changes if a sentence of the story is masked; print() shows a table.
 
     answer: the answer.
     probability: the probability of the answer with all sentences.
-    sentences: the probability without each sentence.
+    sentences: for each sentence, the probability of the answer if this sentence is masked.
 
     >>> effect = SentenceEffect(1, "Mary went home.", 0.9, 0.25)
     >>> print(SentenceEffects("home", 0.75, (effect,)))
@@ -58,7 +58,7 @@ class SentenceEffects:
     sentences: tuple[SentenceEffect, ...]
 
     def summary(self) -> str:
-        """Return a sentence for a caption: the sentence without which the answer is least probable."""
+        """Return text to print below a picture: the sentence without which the answer is least probable."""
         if not self.sentences:
             return ""
         lowest = min(self.sentences, key=lambda each: each.probability)
@@ -70,7 +70,10 @@ class SentenceEffects:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the effects as a dict for JSON. Sentences are numbered from 1."""
+        """Return the answer, its probability, and its probability without each sentence as a dict for JSON.
+
+        Sentences are numbered from 1.
+        """
         rows = [
             {"number": each.index + 1, "weight": each.weight, "probability": each.probability}
             for each in self.sentences
@@ -78,7 +81,7 @@ class SentenceEffects:
         return {"answer": self.answer, "probability": self.probability, "sentences": rows}
 
     def html(self) -> str:
-        """Return the effects as an HTML table, with escaped text."""
+        """Return an HTML table: the probability of the answer without each sentence. Texts are escaped."""
         rows = "".join(
             f'<tr><th scope="row" dir="auto" lang="">{safe(each.sentence)}</th>'
             f"<td>{self._change(each)}</td></tr>"
@@ -105,7 +108,7 @@ class SentenceEffects:
         return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
     def _largest(self) -> list[SentenceEffect]:
-        """Return at most ROWS sentences with the largest effects, in the order of the story."""
+        """Return the sentences with the largest effects on the answer, ROWS or fewer, in story order."""
         order = sorted(self.sentences, key=lambda each: -abs(self.probability - each.probability))[:ROWS]
         return sorted(order, key=lambda each: each.index)
 
@@ -115,12 +118,15 @@ class SentenceEffects:
 
 @dataclass(frozen=True)
 class StoryErasure:
-    """How much the answers depend on the sentences that the hops attend to.
+    """How much the answers of a memory network depend on the sentences that its hops attend to.
+
+    A hop is one attention of the network to the sentences of the story.
 
     looked: for each question, the decrease of the log-probability of the answer, in nats, if the sentence
         with the largest weight is masked in every hop.
-    random: the decrease if another sentence, sampled at random, is masked.
-    facts: the decrease if a supporting fact is masked; NaN for a question without known facts.
+    random: for each question, the decrease if another sentence, sampled at random, is masked.
+    facts: for each question, the mean decrease if one of its supporting facts is masked; NaN for a question
+        without known facts.
     skipped: number of questions that were not measured, because their story has one sentence only.
 
     >>> print(StoryErasure((2.0, 4.0), (0.5, 0.0), (3.0, math.nan), 1))
@@ -134,12 +140,18 @@ class StoryErasure:
     skipped: int = 0
 
     def means(self) -> dict[str, float | None]:
-        """Return the mean of each measurement in nats; None if there is none."""
+        """Return the means over questions, in nats, as a dict with the keys "looked", "random" and "facts".
+
+        A mean is None if there is nothing to average.
+        """
         return {name: _mean(getattr(self, name)) for name in ("looked", "random", "facts")}
 
     @property
     def better(self) -> float:
-        """The fraction of questions for which `looked` is larger than `random`."""
+        """The fraction of questions for which the most attended sentence matters more than a random one.
+
+        For these questions, `looked` is larger than `random`. NaN if there are no questions.
+        """
         wins = [looked > other for looked, other in zip(self.looked, self.random, strict=True)]
         return sum(wins) / len(wins) if wins else math.nan
 
@@ -155,7 +167,7 @@ class StoryErasure:
         return f"{first} ({count})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the means as a dict for JSON."""
+        """Return a dict for JSON: the number of questions, the means over them in nats, and `better`."""
         better = None if math.isnan(self.better) else self.better
         return {"questions": len(self.looked), "skipped": self.skipped, **self.means(), "better": better}
 

@@ -1,4 +1,4 @@
-"""Bits per sequence: the cross-entropy of the right answers in bits, and the number of wrong bits."""
+"""Score the answers of a model to sequences of bits: cross-entropy in bits, and number of wrong bits."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ __all__ = ["SequenceBits", "answer_loss", "sequence_bits"]
 
 
 class SequenceBits(NamedTuple):
-    """The scores of B sequences.
+    """The scores of the answers to B sequences of an algorithmic task.
 
-    bits: (B,), the cross-entropy of the scored bits in bits: sum of -log2 p(target).
-    wrong: (B,), the number of scored bits whose probability is on the wrong side of 0.5.
+    Only the bits of the steps that `scored` of TapeBatch selects are counted.
+
+    bits: (B,), the cross-entropy of these bits, in bits: the sum of -log2 p(target).
+    wrong: (B,), the number of these bits that are wrong: the more probable value is not the target.
     """
 
     bits: Tensor
@@ -27,9 +29,10 @@ class SequenceBits(NamedTuple):
 
 
 def answer_loss(logits: Tensor, batch: TapeBatch) -> Tensor:
-    """Return the cross-entropy of each sequence, summed over its scored bits, in nats, (B,).
+    """Return the cross-entropy of each of B sequences, summed over its scored bits, in nats, (B,).
 
-    logits: (B, T, Y).
+    logits: (B, T, Y), the outputs of the model for T steps of Y bits each.
+    batch: the sequences, with the right bits and the steps whose bits are scored.
 
     >>> batch = TapeBatch(torch.zeros(1, 2, 3), torch.ones(1, 2, 2), torch.tensor([[False, True]]))
     >>> (answer_loss(torch.zeros(1, 2, 2), batch) / math.log(2)).tolist()  # one scored step of two bits
@@ -43,9 +46,11 @@ def answer_loss(logits: Tensor, batch: TapeBatch) -> Tensor:
 def sequence_bits(
     model: nn.Module, batch: TapeBatch, stopping: Callable[[], bool] = lambda: False, rows: int = 256
 ) -> SequenceBits | None:
-    """Run a model on sequences and return their scores, or None if `stopping()` becomes true.
+    """Run a model on sequences and return their scores; return None if stopping() becomes true.
 
     model: model(inputs) returns logits (B, T, Y) and a state.
+    batch: the sequences.
+    stopping: called before each part of the batch; if it returns True, the evaluation ends.
     rows: the largest number of sequences that are computed at once.
     """
     device = next(model.parameters()).device

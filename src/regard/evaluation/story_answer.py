@@ -1,5 +1,7 @@
 """StoryAnswer: the answer of a memory network to a question about a story, and the attention of each hop.
 
+A hop is one attention of the network to the sentences of the story.
+
 print(result) prints the answer; rich.print(result) and notebooks draw every hop over the story;
 result.save("x.html") writes a page.
 """
@@ -35,14 +37,16 @@ NO_FURTHER_FACT = "(no further fact)"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StoryAnswer:
-    """The answer to a question about a story.
+    """The answer of a memory network to a question about a story.
+
+    The network attends to the sentences in several hops, one after the other.
 
     answer: the most probable answer.
     probabilities: maps each answer to its probability.
     sentences: the sentences that the model has read, oldest first.
     question: the question.
-    attention: maps the site of each hop to its weights (1, S), or (1, 1 + S) for a supervised network, whose
-        key 0 is "no further fact"; empty if nothing was recorded.
+    attention: maps the name of each hop (site) to its weights on the S sentences, (1, S). The weights of a
+        supervised network are (1, 1 + S): its first key is "no further fact". Empty if nothing was recorded.
     true_answer: the true answer, if it is known.
     facts: the indices of the true supporting facts in `sentences`, if they are known.
     effects: the probability of the answer without each sentence; None if it was not measured.
@@ -71,30 +75,36 @@ class StoryAnswer:
 
     @property
     def probability(self) -> float:
-        """The probability of the answer."""
+        """The probability of `answer`, 0 to 1."""
         return self.probabilities[self.answer]
 
     @property
     def ranked(self) -> list[tuple[str, float]]:
-        """All answers with their probabilities, the most probable first."""
+        """All answers of the vocabulary as pairs (answer, probability), the most probable first."""
         return sorted(self.probabilities.items(), key=lambda item: -item[1])
 
     @property
     def hops(self) -> NDArray[numpy.float64]:
-        """The weights of each hop for the keys named in `memories`, (K, S) or (K, 1 + S)."""
+        """The attention weights of K hops on S sentences, (K, S); of a supervised network, (K, 1 + S).
+
+        The columns are the keys that `memories` names. The shape is (0, 0) if nothing was recorded.
+        """
         weights = [each.reshape(1, -1) for each in self.attention.values()]
         return numpy.concatenate(weights).astype(numpy.float64) if weights else numpy.zeros((0, 0))
 
     @property
     def memories(self) -> tuple[str, ...]:
-        """The keys of each hop: the sentences, in a supervised network after "no further fact"."""
+        """The keys that a hop attends to, as texts: the sentences of the story.
+
+        In a supervised network, "(no further fact)" comes before the sentences.
+        """
         more = self.hops.shape[1] - len(self.sentences)
         return (*(NO_FURTHER_FACT,) * max(more, 0), *self.sentences)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as a dict for JSON: answer, probabilities, story, question and hops.
 
-        The numbers of facts and of hidden sentences are those of the sentences in "story", from 1.
+        Facts and hidden sentences are given as sentence numbers: 1 is the first sentence of "story".
         """
         known = {} if self.true_answer is None else {"true_answer": self.true_answer}
         facts = {"facts": [fact + 1 for fact in self.facts]} if self.facts else {}
@@ -116,7 +126,7 @@ class StoryAnswer:
         }
 
     def picture(self) -> Picture | None:
-        """Draw the weights of every hop over the story; None if the attention was not recorded."""
+        """Draw the attention weights of every hop on the sentences; None if they were not recorded."""
         if not len(self.hops):
             return None
         true = set(self.facts)
@@ -126,7 +136,10 @@ class StoryAnswer:
         return noted(drawn, *(["* a supporting fact"] if true else []), *self.all_notes)
 
     def seen(self, title: str = "") -> Seen:
-        """Return the attention of all hops as arrays with the sentences, to draw, explore or save."""
+        """Return the attention weights of all hops, with the sentences as keys, to draw, explore or save.
+
+        title: the title of drawings.
+        """
         sites = []
         columns = self.memories
         numbers = tuple(range(len(columns)))
@@ -138,7 +151,7 @@ class StoryAnswer:
         return Seen(tuple(sites), columns, (self.question,), numbers, (0,), heading, self.all_notes)
 
     def save(self, path: str | Path, title: str = "An answer") -> None:
-        """Write an HTML page with the story, the question, the answer and a picture of every hop.
+        """Write an HTML page with the story, the question, the answer and the attention weights of every hop.
 
         The page is a single file and loads nothing from the network.
 
@@ -172,14 +185,21 @@ class StoryAnswer:
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        """The notes, with one more for unknown words and one for the effect of hiding a sentence."""
+        """All messages for the user.
+
+        They are `notes`, a message that lists words not in the vocabulary, and a message about the sentence
+        whose masking lowers the probability of the answer most, if this was measured.
+        """
         more = f" and {len(self.unknown) - 5} more" if len(self.unknown) > 5 else ""
         words = f"not in the vocabulary: {', '.join(map(repr, self.unknown[:5]))}{more}"
         effect = () if self.effects is None else (self.effects.summary(),)
         return (*self.notes, *((words,) if self.unknown else ()), *filter(None, effect))
 
     def summary(self, listed: int = LISTED) -> str:
-        """Return the answer and the `listed` most probable answers as one line of text."""
+        """Return the answer and probabilities as one line of text: "home (home 0.750, garden 0.250)".
+
+        listed: number of answers whose probabilities are part of the text, the most probable first.
+        """
         true = "" if self.true_answer is None else f"; the true answer is {printable(self.true_answer)}"
         if listed == 1:
             return f"{printable(self.answer)} ({self.probability:.3f}{true})"
@@ -188,7 +208,10 @@ class StoryAnswer:
         return f"{printable(self.answer)} ({chances}{more}{true})"
 
     def _html(self) -> Iterator[str]:
-        """Yield the lines of an HTML list. Texts are escaped."""
+        """Yield the lines of an HTML list with question, answer, hops, probabilities and notes.
+
+        Texts are escaped.
+        """
         yield "<dl>"
         yield f'<dt>question</dt><dd class="source" dir="auto" lang="">{safe(self.question)}</dd>'
         yield f'<dt>answer</dt><dd class="target" dir="auto" lang="">{safe(self.answer)}</dd>'
@@ -216,7 +239,7 @@ class StoryAnswer:
 def save_answers(
     path: str | Path, results: Sequence[StoryAnswer], title: str = "Answers", about: str = ""
 ) -> None:
-    """Write an HTML page of answered questions, with a picture of every hop for each.
+    """Write an HTML page of answered questions, each with a picture of the attention of all hops.
 
     path: the file to write; it must end in .html.
     results: the answers.

@@ -45,7 +45,8 @@ class StoryAnswerer:
     words: the vocabulary that the network was trained with.
     batch_size: number of questions that are answered together.
 
-    Of a story with more sentences than the network has memory, the last ones are read; a note says so.
+    If a story has more sentences than the network can store, only the last ones are read; a note of the
+    result says so.
 
     >>> from regard.models.memory_networks import build_memory_network
     >>> words = StoryWords(("garden", "home"), ("is", "mary", "went", "where"))
@@ -71,12 +72,12 @@ class StoryAnswerer:
         look: str | None = ALL_HOPS,
         hide: bool = False,
     ) -> StoryAnswer:
-        """Answer one question.
+        """Answer one question about a story.
 
         story: a list of sentences, or a text with one sentence per line.
         question: the question.
-        look: the names of the hops (sites) to record, with * as wildcard; None records nothing.
-        hide: also measure the probability of the answer without each sentence.
+        look: the names of the hops (attention sites) to record, with * as wildcard; None records nothing.
+        hide: whether to measure also the probability of the answer if a sentence is masked, one at a time.
 
         Raises DataError if the story is empty, and ArgumentError if no word of the question is known.
         """
@@ -94,10 +95,13 @@ class StoryAnswerer:
         look: str | None = ALL_HOPS,
         hide: bool = False,
     ) -> Iterator[StoryAnswer]:
-        """Yield the answer to each question. Questions may be an iterator.
+        """Yield the answer to each question, in order.
+
+        questions: the questions with their stories; an iterator is read in parts.
 
         at_once: the number of questions that are read and answered together.
-        look, hide: as in ask().
+        look: the names of the hops (attention sites) to record, with * as wildcard; None records nothing.
+        hide: whether to measure also the probability of the answer if a sentence is masked, one at a time.
         """
         positive("stream()", at_once=at_once)
         remaining = iter(questions)
@@ -107,7 +111,10 @@ class StoryAnswerer:
                     yield replace(result, effects=self.effects(result)) if hide else result
 
     def evaluate(self, questions: Sequence[StoryQuestion]) -> StoryReport:
-        """Answer questions whose answers are known, and count the errors of each task."""
+        """Answer questions whose answers are known, and count the wrong answers of each task.
+
+        The task of a question is StoryQuestion.task, for example "qa1".
+        """
         predicted: list[str] = []
         with advancing("answering", len(questions)) as report:
             for at in range(0, len(questions), self.batch_size):
@@ -118,9 +125,11 @@ class StoryAnswerer:
         return story_report([each.task for each in questions], correct)
 
     def effects(self, result: StoryAnswer) -> SentenceEffects:
-        """Return the probability of the answer of a result without each sentence of the story.
+        """Measure the probability of an answer without each sentence of the story, one sentence at a time.
 
-        A sentence is hidden by masking it in every hop. The other sentences keep their age.
+        The sentence is masked in every hop. The other sentences keep their positions in the story.
+
+        result: the answer, with its question and story.
         """
         sentences = range(len(result.sentences))
         scores = self._hidden([result] * len(sentences), [[index] for index in sentences])
@@ -133,16 +142,21 @@ class StoryAnswerer:
                 float(numpy.exp(scores[index])),
             )
             for index in sentences
-            if len(sentences) > 1  # a story without sentences cannot be read
+            if len(sentences) > 1  # the only sentence of a story cannot be masked
         )
         return SentenceEffects(result.answer, result.probability, rows)
 
     def erase_sentences(self, questions: Sequence[StoryQuestion], *, seed: int = 0) -> StoryErasure:
         """Measure how much the answers depend on the sentences that the hops attend to.
 
-        For each question, the log-probability of its answer is computed without the sentence with the largest
-        weight, summed over the hops; without another sentence, sampled at random; and, if the supporting
-        facts are known, without one of them, on average.
+        The log-probability of each answer is computed several times, each time with one sentence masked in
+        every hop:
+
+        - the sentence with the largest attention weight, summed over the hops;
+        - another sentence, sampled at random;
+        - if the supporting facts are known, each of them. The mean of their effects is reported.
+
+        seed: random seed.
         """
         results = [each for each in self.stream(questions) if len(each.sentences) > 1]
         rows, hidden, kinds = list[StoryAnswer](), list[list[int]](), list[tuple[int, str]]()
@@ -166,7 +180,10 @@ class StoryAnswerer:
         return StoryErasure(**means, skipped=len(questions) - len(results))
 
     def _answered(self, questions: Sequence[StoryQuestion], look: str | None) -> Iterator[StoryAnswer]:
-        """Answer one batch of questions, and record the attention of the sites that match `look`."""
+        """Answer one batch of questions, and record the attention of the hops that match `look`.
+
+        look: names of hops (sites), with * as wildcard; None records nothing.
+        """
         notes = [self._notes(each) for each in questions]
         batch = self._batch(questions)
         recording = nullcontext(Record()) if look is None else scope(Look(weights=True), at=look)
@@ -201,7 +218,7 @@ class StoryAnswerer:
             )
 
     def _batch(self, questions: Sequence[StoryQuestion]) -> StoryBatch:
-        """Encode questions as a batch; raise ArgumentError if no word of a question is known."""
+        """Encode questions as a batch of token ids; raise ArgumentError if no word of a question is known."""
         stories, asked = [], []
         for each in questions:
             cut = last_sentences(each, self.model.sentences)
@@ -223,14 +240,20 @@ class StoryAnswerer:
         return tuple(dict.fromkeys(word for text in texts for word in self.words.unknown(text)))
 
     def _log_probabilities(self, batch: StoryBatch) -> NDArray[numpy.float64]:
-        """Return the log-probability of each answer, (B, answers), computed in eval mode."""
+        """Return the log-probability of each answer of the vocabulary for each of B questions.
+
+        The shape is (B, number of answers). The model runs in eval mode.
+        """
         device = next(self.model.parameters()).device
         with in_eval_mode(self.model), torch.no_grad():
             logits_BA: Tensor = self.model(batch.to(device)).cpu().double()
         return torch.log_softmax(logits_BA, -1).numpy()
 
     def _hidden(self, results: Sequence[StoryAnswer], hidden: Sequence[Sequence[int]]) -> NDArray[Any]:
-        """Return the log-probability of the answer of each result without the sentences in `hidden`."""
+        """Return the log-probability of the answer of each result if some sentences are masked, (results,).
+
+        hidden: for each result, the indices of the sentences to mask in every hop.
+        """
         scores = numpy.zeros(len(results))
         device, more = next(self.model.parameters()).device, int(self.model.facts_needed)
         for at in range(0, len(results), self.batch_size):

@@ -1,4 +1,7 @@
-"""StoryReport: the error rate of each task, as in the tables of the papers on memory networks."""
+"""StoryReport: the error rate of each task of questions, as in the tables of the papers on memory networks.
+
+A task is a set of questions of one kind, for example qa1 of the bAbI corpus.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ FAILED = 0.05
 
 @dataclass(frozen=True)
 class TaskErrors:
-    """The number of questions of a task, and how many of them were answered wrongly."""
+    """The number of questions of a task, and how many of them were answered wrongly.
+
+    task: the name of the task, for example "qa1".
+    """
 
     task: str
     questions: int
@@ -29,15 +35,15 @@ class TaskErrors:
 
     @property
     def error(self) -> float:
-        """The fraction of wrong answers."""
+        """The error rate of the task: the fraction of its questions that were answered wrongly."""
         return self.wrong / self.questions if self.questions else 0.0
 
 
 @dataclass(frozen=True)
 class StoryReport:
-    """The errors of each task.
+    """The error rates of a model on one or more tasks. A task is a set of questions, for example bAbI's qa1.
 
-    tasks: the errors of each task, qa2 before qa10.
+    tasks: the number of questions and of errors of each task, sorted by name, qa2 before qa10.
 
     >>> report = story_report(["qa1", "qa1", "qa2"], [True, False, True])
     >>> report.error, round(report.accuracy, 3), report.failed
@@ -48,7 +54,7 @@ class StoryReport:
 
     @property
     def error(self) -> float:
-        """The mean error rate of the tasks, as in the papers."""
+        """The unweighted mean of the error rates of the tasks, which papers on bAbI report."""
         return sum(each.error for each in self.tasks) / len(self.tasks) if self.tasks else 0.0
 
     @property
@@ -59,11 +65,11 @@ class StoryReport:
 
     @property
     def failed(self) -> int:
-        """The number of tasks with an error rate above 5 %."""
+        """The number of tasks with an error rate above 5 %, which papers on bAbI call failed."""
         return sum(each.error > FAILED for each in self.tasks)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all numbers as a dict for JSON; error rates are fractions."""
+        """Return the error rates of all tasks and their means as a dict for JSON; 0.05 is 5 % errors."""
         tasks = {
             each.task: {"error": each.error, "questions": each.questions, "wrong": each.wrong}
             for each in self.tasks
@@ -71,7 +77,7 @@ class StoryReport:
         return {"error": self.error, "accuracy": self.accuracy, "failed": self.failed, "tasks": tasks}
 
     def errors(self) -> Mapping[str, float]:
-        """Return the error rate of each task by name."""
+        """Return a dict from the name of each task to its error rate, for example {"qa1": 0.05}."""
         return {each.task: each.error for each in self.tasks}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -90,9 +96,9 @@ class StoryReport:
 
 
 def story_report(tasks: Sequence[str], correct: Sequence[bool]) -> StoryReport:
-    """Count the errors of each task.
+    """Count the wrong answers of each task.
 
-    tasks: the name of the task of each question.
+    tasks: for each question, the name of its task, for example "qa1".
     correct: whether each question was answered correctly.
     """
     counts: dict[str, list[int]] = {}
@@ -104,7 +110,7 @@ def story_report(tasks: Sequence[str], correct: Sequence[bool]) -> StoryReport:
 
 
 def task_order(task: str) -> list[tuple[int, int, str]]:
-    """Return a key that sorts names of tasks with the numbers in them as numbers.
+    """Return a sort key for the name of a task, so that numbers in names are compared as numbers.
 
     >>> sorted(["qa10", "qa2", "qa1"], key=task_order)
     ['qa1', 'qa2', 'qa10']

@@ -61,7 +61,7 @@ def _in_order(links: Iterable[Link]) -> list[Link]:
 
 
 def _grow_diag(forward: LinkSet, backward: LinkSet) -> LinkSet:
-    """Return the links of the method grow-diag, see symmetrise()."""
+    """Combine the links of two directions with the method grow-diag, which symmetrise() describes."""
     union, links = forward | backward, set(forward & backward)
     sources, targets = {source for source, _ in links}, {target for _, target in links}
     before = -1

@@ -120,9 +120,10 @@ class TextClassifier:
     def stream(
         self, lines: Iterable[Line], at_once: int = AT_ONCE, *, look: str | None = POOL
     ) -> Iterator[Classification]:
-        """Yield the result of each line. Lines may be an iterator, e.g. over a file larger than memory.
+        """Classify lines one after the other, and yield the result of each line.
 
-        lines: an iterable of lines. A line is a str; for a model of pairs, it is a tuple (first, second).
+        lines: an iterable of lines, for example an iterator over a file that is larger than memory. A line is
+            a str; for a model of pairs, it is a tuple (first, second).
         at_once: the number of lines that are read and classified together.
         look: the names of the attention layers (sites) to record, as in classify().
         """
@@ -167,7 +168,11 @@ class TextClassifier:
         return texts
 
     def _results(self, lines: list[tuple[str, ...]], look: str | None) -> list[Classification]:
-        """Classify lines of one or two texts each; lines of similar length share a batch."""
+        """Classify lines, and return the results in the order of the lines. Similar lengths share a batch.
+
+        lines: each line is a tuple of one or two texts.
+        look: the names of the attention layers (sites) to record; None records nothing.
+        """
         encoded = self._read(lines)
         results: dict[int, Classification] = {}
         for row, (texts, notes) in enumerate(encoded):
@@ -217,7 +222,11 @@ class TextClassifier:
     def _classified(
         self, lines: list[tuple[tuple[ReadText, ...], list[str]]], look: str | None
     ) -> Iterator[Classification]:
-        """Classify one batch of lines, and record the attention of the sites that match `look`."""
+        """Classify one batch of lines, and record the attention layers (sites) that match `look`.
+
+        lines: for each line, its one or two texts, and notes for the user.
+        look: names of sites, with * as wildcard; None records nothing.
+        """
         sides = list(zip(*([text.tokens[:-1] for text in texts] for texts, _ in lines), strict=True))
         batch = LabelledBatch.collate(*sides)
         recording = nullcontext(Record()) if look is None else scope(Look(weights=True), at=look)
@@ -241,7 +250,10 @@ class TextClassifier:
             yield Classification(self.labels[best[row]], chances, read, tuple(notes))
 
     def _with_attention(self, text: ReadText, attention: BySite[NDArray[Any]]) -> ReadText:
-        """Return the text with the weights of each site, ([H,] T, S), cut to the tokens of the text."""
+        """Return a copy of `text` with the recorded attention weights, without the weights of padding.
+
+        attention: maps the name of each attention layer (site) to its weights ([H,] T, S), with padding.
+        """
         size, pools = len(text.tokens) + self.model.begins, sites_matching(attention, POOLING.kind)
         unpadded = {
             # The pooling has one query; at the other sites, every token is a query. The weights are copied,

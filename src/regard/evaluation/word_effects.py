@@ -82,7 +82,7 @@ class WordEffects:
         return [max(self.probability - each, 0.0) for each in probabilities]
 
     def sentence(self) -> str:
-        """Return a sentence for the text below a picture: the word without which the probability is lowest.
+        """Return a sentence to print below a picture: the word without which the label is least probable.
 
         If no word changes the probability by more than 0.0005 (SMALLEST), the sentence says so.
         """
@@ -103,7 +103,7 @@ class WordEffects:
         return f"{removed} {change}, the lowest of all words"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the effects as a dict for JSON."""
+        """Return the label, its probability, and its probability without each word as a dict for JSON."""
         return {
             "label": self.label,
             "probability": self.probability,

@@ -1,4 +1,4 @@
-"""MemoryHop: one read of a story by a memory network, with any selection."""
+"""MemoryHop: one attention of a memory network to the sentences of a story."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ _DOT = Dot()
 
 
 class MemoryHop(nn.Module):
-    """One hop of a memory network: attention of one query over the sentences of a story. It has no weights.
+    """One hop of a memory network: attention of one query to the sentences of a story. It has no parameters.
 
     p_i = select(u . m_i),  o = sum_i p_i c_i       (Sukhbaatar et al. 2015, eq. 1 and 2)
 
-    number: the number of the hop, from 0; its site is "hop.0", "hop.1" and so on.
+    u is the query, m_i the key and c_i the value of sentence i.
+
+    number: the number of the hop, from 0. The name of its site is "hop.0", "hop.1" and so on.
 
     >>> import torch
     >>> from regard.select import Soft
@@ -48,12 +50,13 @@ class MemoryHop(nn.Module):
         select: Select,
         look: Look | None = None,
     ) -> Attended:
-        """Read the story.
+        """Attend to the sentences of B stories, with one query for each story.
 
-        query: (B, D).
-        key, value: (B, S, D) and (B, S, E).
+        query: (B, D), the encoded question, or the state after the previous hop.
+        key: (B, S, D), for the sentences.
+        value: (B, S, E), for the sentences.
         lengths: (B,), the number of sentences of each story; the other keys are padding.
-        select: how scores become weights.
+        select: how scores become attention weights, for example Soft() for softmax.
         look: what to return besides the output (B, 1, E), such as the weights.
         """
         return attention(

@@ -2,7 +2,7 @@
 
 Both encodings are linear in the embeddings. With a small vocabulary, they are one matrix product of word
 counts and embeddings, which is faster than a table lookup for each word, and its gradient has no atomic
-additions, so that two runs on a GPU give the same bits.
+additions, so that two runs on a GPU give exactly the same results.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def position_weights(words: int, width: int) -> Tensor:
     words: the number of words J of the sentence; word j is 1 to J.
     width: the embedding size d; dimension k is 1 to d.
 
-    Differs from the paper: the factor 2, with which the weights are 1 on average, as those of a bag of words.
-    The code of the authors has this scale too. Without the factor, a network learns more slowly.
+    Differs from the paper: with the factor 2, the weights are 1 on average, like those of a bag of words. The
+    code of the authors has the same scale. Without the factor, a network learns more slowly.
 
     >>> position_weights(2, 4)
     tensor([[1.0000, 1.0000, 1.0000, 1.0000],
@@ -90,7 +90,7 @@ def _dense(
     part_M: Tensor,
     encoding: str,
 ) -> Tensor:
-    """Encode by a matrix product of word counts.
+    """Compute encode_sentences() as a matrix product of word counts and embeddings.
 
     The position encoding is 2 sum_j (1 - k/d) a_j - (1 - 2k/d) (j/J) a_j for the embeddings a_j. So it needs
     the count of each word, and the sum of its positions. Both are integers, so that their sums are exact in
@@ -114,7 +114,10 @@ def _looked_up(
     part_M: Tensor,
     encoding: str,
 ) -> Tensor:
-    """Encode by looking up the embedding of each word, for vocabularies that are too large for _dense()."""
+    """Compute encode_sentences() by looking up the embedding of each word.
+
+    Used for vocabularies that are too large for the word counts of _dense().
+    """
     embedded_WM = torch.nn.functional.embedding(tokens, side_VM)
     counted_M = (known_W.unsqueeze(-2) @ embedded_WM).squeeze(-2)
     if encoding == "bag":

@@ -1,4 +1,8 @@
-"""Buffers of all steps of a neural Turing machine, and views of them for each step; see tape_steps."""
+"""Buffers for the intermediate results of all steps of a neural Turing machine, and views of single steps.
+
+tape_steps.py uses them. Dimensions: Z models (stacked seeds), T steps, B sequences, H heads, N slots of size
+M, and E = Z * B tapes.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,22 @@ __all__ = ["Activations", "Saved", "activations", "each_step", "flat", "sharpnes
 
 
 class Saved(NamedTuple):
-    """The buffers of the forward pass, each (Z, T, B, ...), so that vmap can split its first dimension.
+    """The results of the forward pass that the backward pass needs. The symbols are those of Tape.
 
-    gates: the activations of the LSTM, G columns (0 for a tanh layer).
-    cells: c_t. hidden: h_t. reads: r_t.
+    As outputs of the forward pass, they have the shape (Z, T, B, ...), so that vmap can split the first
+    dimension. During a pass, T comes first.
+
+    gates: the activations of the gates of the LSTM controller, G columns; none for a tanh layer.
+    cells: c_t, the cell state of the LSTM.
+    hidden: h_t, the output of the controller.
+    reads: r_t, the output of the read heads.
     parts: the head parameters after their activations, P columns.
     lengths: |M(i)| before the step, N columns.
-    scores, content: beta K[k, M(i)] and w_c. gated: w_g. logs: log(w~ + SMALLEST). weights: w.
+    scores: beta K[k, M(i)].
+    content: w_c.
+    gated: w_g.
+    logs: log(w~ + SMALLEST).
+    weights: w.
     memory: M before each step, and after the last one: (Z, T + 1, B, N, M).
     """
 
@@ -43,9 +56,13 @@ CONTROLLER_BUFFERS = 5
 
 
 def step_views(buffers: Sequence[Tensor]) -> list[Saved]:
-    """Return the views of each step: (Z, B, ...) for the controller, (E, ...) for the tape, E = Z * B.
+    """Return, for each of T steps, views of the buffers.
 
-    buffers: T first. One unbind() is faster than a slice at each step.
+    Views of the first CONTROLLER_BUFFERS buffers have the shape (Z, B, ...). Views of the others, which
+    belong to the tape, have the shape (E, ...) with E = Z * B. All views are created before the loop over the
+    steps: one unbind() of a buffer is faster than a slice at each step.
+
+    buffers: the fields of Saved, with T as the first dimension.
     """
     merged = [
         each if place < CONTROLLER_BUFFERS else each.flatten(1, 2) for place, each in enumerate(buffers)
@@ -54,21 +71,29 @@ def step_views(buffers: Sequence[Tensor]) -> list[Saved]:
 
 
 def each_step(layout: HeadLayout, values_TZBP: Tensor) -> list[HeadParts]:
-    """Return the head parameters of each step, (E, ...), as views."""
+    """Return, for each of T steps, views of the head parameters, (E, ...) with E = Z * B.
+
+    values_TZBP: the head parameters of all steps, P columns.
+    """
     parts, steps = layout.parts(values_TZBP.flatten(1, 2)), len(values_TZBP)
     columns = [[None] * steps if each is None else each.unbind(0) for each in parts]
     return [HeadParts(*row) for row in zip(*columns, strict=True)]
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """Merge the dimensions Z and B of (Z, B, ...) without a copy where the strides allow it."""
+    """Merge the first two dimensions of a tensor (Z, B, ...); it is copied only if the strides require it."""
     return tensor.flatten(0, 1)
 
 
 class Activations(NamedTuple):
-    """Views of head parameters with equal activations, for each step: (Z, B, ...).
+    """Views of the head parameters, grouped by activation function. Each field has a view for each step.
 
-    sharp: beta and gamma. opened: e and g. shift: s, with the shifts as the last dimension.
+    A view has the shape (Z, B, ...). The symbols are those of Tape.
+
+    add: a (tanh).
+    opened: e and g (sigmoid).
+    sharp: beta and gamma (softplus).
+    shift: s (softmax), with the shifts as the last dimension.
     """
 
     add: tuple[Tensor, ...]
@@ -87,7 +112,12 @@ def activations(layout: HeadLayout, values_TZBP: Tensor) -> Activations:
 
 
 def sharpness_limits(layout: HeadLayout, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what is added to softplus for beta and gamma, and their upper limits."""
+    """Return the constants added to softplus for beta (0) and gamma (1), and the upper limits of both.
+
+    The result is a pair of tensors with one element for each column of beta and gamma.
+
+    like: a tensor with the dtype and the device of the result.
+    """
     heads = layout.heads
     kinds = ((0.0, MOST_BETA),) * layout.content + ((1.0, MOST_GAMMA),) * layout.location
     offset, most = (torch.cat([like.new_full((heads,), kind[place]) for kind in kinds]) for place in (0, 1))

@@ -1,4 +1,4 @@
-"""The heads of a neural Turing machine: where they point on the tape, what they read and write."""
+"""The heads of a neural Turing machine: their attention weights on the tape, what they read and write."""
 
 from __future__ import annotations
 
@@ -35,14 +35,17 @@ MEMORY_ROLE = Role("memory", "step", "slot")
 
 
 class HeadParts(NamedTuple):
-    """The parameters of all heads at one step, after their activation functions; None where not used.
+    """The parameters of all heads at one step, after their activation functions.
 
-    add, erase: (B, writes, M), the vectors that the write heads add and erase, in (-1, 1) and (0, 1).
+    A parameter that the addressing does not use is None.
+
+    add: (B, writes, M), the vectors that the write heads add to slots, elements in (-1, 1).
+    erase: (B, writes, M), the fractions of each element of a slot that the write heads erase, in (0, 1).
     gate: (B, H, 1), the interpolation gate g.
     beta: (B, H, 1), the key strength.
     gamma: (B, H, 1), the sharpening exponent.
     shift: (B, H, K), the distribution over shifts by r, r - 1, ..., -r, with K = 2 r + 1.
-    key: (B, H, M).
+    key: (B, H, M), which is compared with the slots (content addressing).
     """
 
     add: Tensor
@@ -60,7 +63,9 @@ class HeadLayout:
 
     reads, writes: number of read heads and of write heads. Read heads come first.
     width: size M of a slot.
-    addressing: "both"; "content", w = w_c (Graves et al. 2014, eq. 5); or "location", without keys.
+    addressing: how heads find their slots. "content": a key is compared with the slots (w = w_c, Graves et
+        al. 2014, eq. 5). "location": a head moves from its previous slot. "both": a gate interpolates between
+        the two.
     max_shift: r, the largest number of slots that a head moves in one step.
 
     >>> HeadLayout(reads=1, writes=1, width=20).size
@@ -90,12 +95,12 @@ class HeadLayout:
 
     @property
     def content(self) -> bool:
-        """Whether heads are addressed by content."""
+        """Whether heads compare a key with the slots: `addressing` is "content" or "both"."""
         return self.addressing != "location"
 
     @property
     def location(self) -> bool:
-        """Whether heads move relative to their previous slot."""
+        """Whether heads move from their previous slot: `addressing` is "location" or "both"."""
         return self.addressing != "content"
 
     @property
@@ -104,7 +109,10 @@ class HeadLayout:
 
     @cached_property
     def slices(self) -> dict[str, slice]:
-        """The place of each parameter in the output of the controller. Equal activations are neighbours."""
+        """Maps the name of each head parameter to its columns in the output of the controller.
+
+        Parameters with the same activation function are neighbours, so that one call computes all of them.
+        """
         heads, both = self.heads, self.content and self.location
         sizes = {
             "add": self.writes * self.width,
@@ -123,11 +131,11 @@ class HeadLayout:
 
     @property
     def size(self) -> int:
-        """Number of head parameters of one step."""
+        """The number of parameters of all heads together, which the controller outputs at each step."""
         return self.slices["key"].stop
 
     def parts(self, values: Tensor) -> HeadParts:
-        """Split head parameters (..., size), after their activations, into those of each kind."""
+        """Split a tensor (..., size) of head parameters into one tensor for each parameter, as views."""
 
         def part(name: str, last: int, present: bool) -> Tensor | None:
             return values[..., self.slices[name]].unflatten(-1, (-1, last)) if present else None
@@ -144,10 +152,11 @@ class HeadLayout:
         )
 
     def activated(self, raw: Tensor) -> HeadParts:
-        """Apply the activation functions to the output of the controller, (..., size).
+        """Compute the head parameters from the output of the controller, (..., size).
 
-        a: tanh; e, g: sigmoid; beta: softplus; gamma: 1 + softplus; s: softmax. beta and gamma are limited to
-        MOST_BETA and MOST_GAMMA, so that exp() and powers stay finite.
+        The activation functions are tanh for a; sigmoid for e and g; softplus for beta; 1 + softplus for
+        gamma; softmax for s. beta and gamma are limited to MOST_BETA and MOST_GAMMA, so that exp() and powers
+        stay finite.
         """
         parts = self.parts(raw)
         beta, gamma = parts.beta, parts.gamma
@@ -166,10 +175,10 @@ VECTORS = ("add", "erase")
 
 
 class Tape(NamedTuple):
-    """The tape and its heads after a step.
+    """The tape of a neural Turing machine, and the weights of its heads, after a step.
 
-    weights: (B, H, N), where each head points; read heads come first.
-    memory: (B, N, M), the slots.
+    weights: (B, H, N), the attention weights of each head on the slots; read heads come first.
+    memory: (B, N, M), the contents of N slots of size M.
 
     One step (Graves et al. 2014) computes, for each head:
 
@@ -189,11 +198,13 @@ class Tape(NamedTuple):
     memory: Tensor
 
     def step(self, layout: HeadLayout, parts: HeadParts, position: int = 0) -> tuple[Tape, Tensor]:
-        """Address all heads, read and write.
+        """Compute the weights of all heads, read, then write.
 
-        position: the number of the step, for intervene().
+        layout: the number of heads and their addressing.
+        parts: the parameters of the heads at this step.
+        position: the number of the step; intervene() selects steps by it.
 
-        Returns the tape after the step, and the reads (B, R M).
+        Returns the tape after the step, and the vectors that R read heads have read, (B, R M).
         """
         weights_BHN = self.addressed(layout, parts, position)
         site: dict[str, Any] = {"start": position, "role": MEMORY_ROLE}
@@ -202,7 +213,7 @@ class Tape(NamedTuple):
         slots = memory_BHNM[:, : layout.reads]
         read_BHTM = read(reads[:, :, None], slots, site=READ_SITE, **site).output
         if scopes_at(WRITE_SITE, MEMORY_ROLE):
-            # Recorded and edited as a read with the same weights.
+            # record() and intervene() see a write as a read with the same weights, whose output is not used.
             look = Look(weights=True, gradient=True)
             slots = memory_BHNM[:, layout.reads :]
             seen = read(writes[:, :, None], slots, look=look, site=WRITE_SITE, **site)
@@ -211,7 +222,10 @@ class Tape(NamedTuple):
         return Tape(weights_BHN, self.written(writes, parts)), read_BHTM.flatten(1)
 
     def addressed(self, layout: HeadLayout, parts: HeadParts, position: int = 0) -> Tensor:
-        """Return the weights of all heads at this step, (B, H, N). position: see step()."""
+        """Return the attention weights of all heads on the slots for the next step, (B, H, N).
+
+        The arguments are those of step().
+        """
         content_BHN = None
         if parts.key is not None and parts.beta is not None:
             found = attention(
@@ -235,7 +249,11 @@ class Tape(NamedTuple):
         return torch.softmax(parts.gamma * torch.log(shifted_BHN + SMALLEST), -1)
 
     def written(self, writes_BHN: Tensor, parts: HeadParts) -> Tensor:
-        """Return the slots after all write heads have erased and added."""
+        """Return the slots after all write heads have erased and added, (B, N, M).
+
+        writes_BHN: the weights of the write heads.
+        parts: the parameters of the heads.
+        """
         memory_BNM = self.memory
         for head in range(writes_BHN.shape[1]):
             memory_BNM = memory_BNM * (1 - writes_BHN[:, head, :, None] * parts.erase[:, head, None])
@@ -243,9 +261,10 @@ class Tape(NamedTuple):
 
 
 def shifted(weights: Tensor, shift: Tensor) -> Tensor:
-    """Move weights (..., N) along the circular tape by a distribution over shifts (..., 2 r + 1).
+    """Move the weights of a head along the circular tape: w~(i) = sum_j w(j) s(i - j).
 
-    shift: the probabilities of shifts by r, r - 1, ..., -r slots.
+    weights: (..., N), the weights w on N slots.
+    shift: (..., 2 r + 1), the weights s of moves by r, r - 1, ..., -r slots.
 
     >>> shifted(torch.tensor([1.0, 0, 0, 0]), torch.tensor([1.0, 0, 0]))  # by one slot
     tensor([0., 1., 0., 0.])
@@ -259,15 +278,17 @@ def shifted(weights: Tensor, shift: Tensor) -> Tensor:
 
 
 def around(weights: Tensor, radius: int) -> Tensor:
-    """Return weights (..., N) with `radius` further slots at each end of the circular tape."""
+    """Pad weights (..., N) at both ends with `radius` weights of the opposite end (circular padding)."""
     return torch.cat((weights[..., -radius:], weights, weights[..., :radius]), -1)
 
 
 def check_tape(slots: int, needed: int, place: str, length: str) -> None:
     """Raise ArgumentError if a tape has fewer slots than a sequence needs.
 
-    place: where the length comes from, such as an option or a line of a file.
-    length: the sequence in words, such as "a sequence of 150 vectors".
+    slots: number of slots of the tape.
+    needed: number of slots that the sequence needs.
+    place: where the sequence comes from, such as an option or a line of a file, for the message.
+    length: a description of the sequence for the message, such as "a sequence of 150 vectors".
     """
     if slots < needed:
         problem = f"{length} needs {needed:,} slots, but the tape has {slots:,}"

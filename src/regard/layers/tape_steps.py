@@ -31,10 +31,13 @@ __all__ = ["MachineSteps", "machine_steps"]
 
 
 class MachineSteps(NamedTuple):
-    """The result of machine_steps().
+    """The result of machine_steps(), for Z models, B sequences and T steps.
 
-    hidden: (Z, B, T, C), the outputs of the controller. reads: (Z, B, T, R M), what was read at each step.
-    cell, weights, memory: the state after the last step: (Z, B, C), (Z, B, H, N) and (Z, B, N, M).
+    hidden: (Z, B, T, C), the output of the controller at each step.
+    reads: (Z, B, T, R M), what R read heads have read at each step.
+    cell: (Z, B, C), the cell state of the controller after the last step.
+    weights: (Z, B, H, N), the weights of the heads after the last step.
+    memory: (Z, B, N, M), the slots of the tape after the last step.
     """
 
     hidden: Tensor
@@ -52,14 +55,16 @@ def machine_steps(
     head_bias: Tensor,
     state: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
 ) -> MachineSteps:
-    """Run a neural Turing machine over whole sequences; see Tape for the equations.
+    """Run Z neural Turing machines on whole sequences, B for each; see Tape for the equations of a step.
 
     The controller is an LSTM if `inputs` has 4 C columns for C hidden units, and a tanh layer if it has C.
 
-    inputs: (Z, B, T, G), the input part of the gates, W x_t + b, in the order input, forget, output, new.
-    recurrent: (Z, K, G), the weights of [r_{t-1}; h_{t-1}], K = R M + C; of r_{t-1} alone for a tanh layer.
-    to_heads, head_bias: (Z, C, P) and (Z, P), from h_t to the parameters of the heads.
-    state: h (Z, B, C), c (Z, B, C), reads (Z, B, R M), weights (Z, B, H, N), memory (Z, B, N, M).
+    inputs: (Z, B, T, G), W x_t + b for each gate, in the order input, forget, output, new cell content.
+    recurrent: (Z, K, G), the weight matrix for [r_{t-1}; h_{t-1}], K = R M + C. That of a tanh layer is for
+        r_{t-1} alone, K = R M.
+    to_heads, head_bias: (Z, C, P) and (Z, P), the linear layer from h_t to the P parameters of the heads.
+    state: the initial state: h (Z, B, C), c (Z, B, C), reads (Z, B, R M), weights (Z, B, H, N) and memory
+        (Z, B, N, M).
 
     Double backward is not supported.
     """
@@ -68,7 +73,12 @@ def machine_steps(
 
 
 def _merged(dims: Sequence[int | None], tensors: Sequence[Any], size: int) -> list[Any]:
-    """Merge the dimension of vmap with Z. Tensors without this dimension are repeated."""
+    """Return the arguments of a vmap rule with the vmap dimension merged into the first dimension, Z.
+
+    dims: for each argument, its vmap dimension. A tensor without one (None) is repeated.
+    tensors: the arguments. Those that are not tensors are returned unchanged.
+    size: the size of the vmap dimension.
+    """
     merged: list[Any] = []
     for dim, tensor in zip(dims, tensors, strict=True):
         if not isinstance(tensor, Tensor):
@@ -80,7 +90,7 @@ def _merged(dims: Sequence[int | None], tensors: Sequence[Any], size: int) -> li
 
 
 class _Steps(torch.autograd.Function):
-    """Forward pass of machine_steps(). Its further outputs are the buffers that the backward pass needs."""
+    """Autograd function of machine_steps(). It outputs the fields of MachineSteps, then those of Saved."""
 
     @staticmethod
     def forward(layout: HeadLayout, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -110,7 +120,7 @@ class _Steps(torch.autograd.Function):
 
 
 class _StepsBackward(torch.autograd.Function):
-    """Backward pass of machine_steps(), a function of its own so that vmap uses its batching rule."""
+    """Backward pass of machine_steps(). As an autograd function, it can have a batching rule for vmap."""
 
     @staticmethod
     def forward(layout: HeadLayout, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -186,7 +196,12 @@ def _forward(
 
 
 def _lstm_cell(opened: Tensor, before: Tensor, gates: Tensor, cell: Tensor, hidden: Tensor) -> Tensor:
-    """Write the activations of the gates, c_t and h_t; return c_t."""
+    """Compute one step of the LSTM controller; return c_t.
+
+    opened: the sums that enter the gates.
+    before: c_{t-1}.
+    gates, cell, hidden: buffers, into which the activations of the gates, c_t and h_t are written.
+    """
     width = cell.shape[-1]
     torch.sigmoid(opened[..., : 3 * width], out=gates[..., : 3 * width])
     torch.tanh(opened[..., 3 * width :], out=gates[..., 3 * width :])
@@ -199,7 +214,10 @@ def _lstm_cell(opened: Tensor, before: Tensor, gates: Tensor, cell: Tensor, hidd
 
 
 def _activate(layout: HeadLayout, active: Activations, t: int, limits: tuple[Tensor, Tensor]) -> None:
-    """Apply the activation functions to the head parameters of step t, in place."""
+    """Apply the activation functions to the head parameters of step t, in place.
+
+    limits: the result of sharpness_limits().
+    """
     active.add[t].tanh_()
     active.opened[t].sigmoid_()
     offset, most = limits
@@ -211,7 +229,11 @@ def _activate(layout: HeadLayout, active: Activations, t: int, limits: tuple[Ten
 
 
 def _address(layout: HeadLayout, parts: HeadParts, before_EHN: Tensor, row: Saved) -> Tensor:
-    """Compute the weights of all heads at one step, and write the buffers; E = Z * B tapes."""
+    """Return the attention weights of all heads at one step, for E = Z * B tapes.
+
+    before_EHN: the weights at the previous step.
+    row: the buffers of the step, into which the weights and intermediate results are written.
+    """
     if parts.key is not None and parts.beta is not None:
         torch.linalg.vector_norm(row.memory, dim=-1, out=row.lengths)
         row.lengths.masked_fill_(row.lengths == 0, 1.0)
@@ -237,7 +259,7 @@ def _key_lengths(key_EHM: Tensor) -> Tensor:
 
 
 def _convolve(padded: Tensor, shift: Tensor, result: Tensor) -> None:
-    """result(i) = sum_q padded(i + q) shift(q)"""
+    """Write into `result`: result(i) = sum_q padded(i + q) shift(q)."""
     slots = result.shape[-1]
     torch.mul(padded[..., :slots], shift[..., :1], out=result)
     for place in range(1, shift.shape[-1]):
@@ -247,7 +269,7 @@ def _convolve(padded: Tensor, shift: Tensor, result: Tensor) -> None:
 def _write(
     layout: HeadLayout, parts: HeadParts, weights_EHN: Tensor, memory_ENM: Tensor, result: Tensor
 ) -> None:
-    """Erase and add with all write heads."""
+    """Write into `result` the slots after all write heads have erased and added."""
     written, writes_ENH = memory_ENM, weights_EHN[:, layout.reads :].transpose(1, 2)
     for head in range(layout.writes):
         erased = writes_ENH[:, :, head, None] * parts.erase[:, head, None]
@@ -258,7 +280,12 @@ def _write(
 def _backward(
     layout: HeadLayout, gradients: Sequence[Tensor], inputs: Sequence[Tensor], buffers: Saved
 ) -> tuple[Tensor, ...]:
-    """Return the gradients of inputs, recurrent, to_heads, head_bias and of the initial state."""
+    """Return the gradients of all tensors that machine_steps() takes, in the order of its arguments.
+
+    gradients: the gradients of the fields of MachineSteps.
+    inputs: the arguments of machine_steps() after `inputs`; the tensors of the state are separate elements.
+    buffers: what the forward pass has saved.
+    """
     recurrent, to_heads, _, hidden0, cell0, read0, weights0, _ = inputs
     saved = Saved(*(each.movedim(1, 0) for each in buffers))  # T first
     dhidden_ZBTC, dreads_ZBTR, dcell, dweights_ZBHN, dmemory_ZBNM = gradients
@@ -307,7 +334,7 @@ def _backward(
 
 
 def _summed(left_TZBK: Tensor, right_TZBG: Tensor) -> Tensor:
-    """Return the sum over T and B of left^T right, (Z, K, G)."""
+    """Return the matrix products left^T right, summed over T and B, (Z, K, G)."""
     left, right = (each.transpose(0, 1).flatten(1, 2) for each in (left_TZBK, right_TZBG))
     return torch.bmm(left.transpose(1, 2), right)
 
@@ -320,7 +347,10 @@ def _write_backward(
     memory_ENM: Tensor,
     dmemory: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Backward pass of _write(): write the gradients of a and e, return those of weights and memory."""
+    """Backward pass of _write(): return the gradients of the weights of the write heads and of memory_ENM.
+
+    The gradients of the vectors a and e are written into `dparts`.
+    """
     writes_EHN = weights_EHN[:, layout.reads :]
     dparts.add.copy_(torch.bmm(writes_EHN, dmemory))
     dwrites = torch.bmm(parts.add, dmemory.transpose(1, 2))
@@ -346,9 +376,9 @@ def _address_backward(
     dweights: Tensor,
     dmemory: Tensor,
 ) -> Tensor:
-    """Backward pass of _address(): write the gradients of its parameters, and add to that of the memory.
+    """Backward pass of _address(): return the gradient of the weights at the previous step.
 
-    Returns the gradient of the weights of the step before.
+    The gradients of the head parameters are written into `dparts`; that of the slots is added to `dmemory`.
     """
     dcontent, dbefore = dweights, torch.zeros_like(dweights)
     if parts.shift is not None and parts.gamma is not None:
@@ -384,7 +414,11 @@ def _address_backward(
 def _activate_backward(
     layout: HeadLayout, values: Activations, dvalues: Activations, t: int, limits: tuple[Tensor, Tensor]
 ) -> None:
-    """Backward pass of _activate(), in place: from the gradients of its results to those of its arguments."""
+    """Backward pass of _activate() for step t.
+
+    values: the head parameters after their activation functions.
+    dvalues: their gradients, which are replaced by those before the activation functions.
+    """
     add, opened, sharp = values.add[t], values.opened[t], values.sharp[t]
     dvalues.add[t].mul_(1 - add * add)
     dvalues.opened[t].mul_(opened * (1 - opened))
@@ -399,7 +433,7 @@ def _activate_backward(
 def _lstm_backward(
     gates: Tensor, before: Tensor, cell: Tensor, dhidden: Tensor, dcell: Tensor, dgates: Tensor
 ) -> Tensor:
-    """Backward pass of _lstm_cell(): write the gradients of the arguments of the gates; return dc_{t-1}."""
+    """Backward pass of _lstm_cell(): write the gradient of `opened` into `dgates`; return that of c_{t-1}."""
     width = cell.shape[-1]
     take, forget, show, new = gates.split(width, -1)
     dtake, dforget, dshow, dnew = dgates.split(width, -1)

@@ -1,4 +1,7 @@
-"""MemoryNetwork: answer a question about a story in several hops over it (Sukhbaatar et al. 2015)."""
+"""MemoryNetwork: answer a question about a story with several hops (Sukhbaatar et al. 2015).
+
+A hop is one attention to the sentences of the story; its result changes the query of the next hop.
+"""
 
 from __future__ import annotations
 
@@ -120,11 +123,11 @@ class MemoryNetwork(nn.Module):
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The site of each hop, in order."""
+        """The names of the attention sites of the hops, in order, for example ("hop.0", "hop.1")."""
         return tuple(str(each.site) for each in self.hop)
 
     def forward(self, batch: StoryBatch) -> Tensor:
-        """Return the logits of the answers, (B, answers)."""
+        """Return the logits of all answers for each of B questions, (B, answers)."""
         memory_BSnD, state_BD = self._encoded(batch)
         if self.time is not None:
             memory_BSnD = self._with_time(memory_BSnD, batch.lengths)
@@ -140,14 +143,21 @@ class MemoryNetwork(nn.Module):
         return state_BD @ self.embedding[-1, FIRST_ANSWER : FIRST_ANSWER + self.answers].T
 
     def _encoded(self, batch: StoryBatch) -> tuple[Tensor, Tensor]:
-        """Return the sentences encoded with each table, (B, S, n, D), and the question, (B, D)."""
+        """Return the sentences and the questions of a batch as vectors.
+
+        The sentences are encoded with each of n embedding tables, (B, S, n, D); the questions with one of
+        them, (B, D).
+        """
         tokens_BSW = torch.cat((batch.sentences, batch.question.unsqueeze(1)), 1)
         encoded_BSnD = encode_sentences(tokens_BSW, self.embedding, self.encoding)
         question = 0 if self.between is None else 2
         return encoded_BSnD[:, :-1], encoded_BSnD[:, -1, question]
 
     def _with_time(self, memory_BSnD: Tensor, lengths: Tensor) -> Tensor:
-        """Add the temporal encoding of each sentence: that of its age."""
+        """Add the temporal encoding of each sentence to its vectors.
+
+        It depends on the age of the sentence; see sentence_ages(). In training, noise changes the ages.
+        """
         assert self.time is not None
         size = memory_BSnD.shape[1]
         ages_BS = sentence_ages(lengths, size)
@@ -158,7 +168,12 @@ class MemoryNetwork(nn.Module):
 
 
 def check_sizes(call: str, vocabulary_size: int, answers: int, sentences: int) -> None:
-    """Raise ArgumentError unless the sizes of a memory network are positive and the answers are words."""
+    """Raise ArgumentError if a size of a memory network is not positive, or the vocabulary is too small.
+
+    The vocabulary has padding, the unknown word and all answers, so its size is at least 2 + answers.
+
+    call: the class, for error messages.
+    """
     positive(call, vocabulary_size=vocabulary_size, answers=answers, sentences=sentences)
     if vocabulary_size < FIRST_ANSWER + answers:
         problem = f"vocabulary_size is {vocabulary_size}, but there are {answers} answers"
@@ -178,7 +193,10 @@ def sentence_ages(lengths: Tensor, size: int) -> Tensor:
 
 
 def encode_ages(ages: Tensor, tables: Tensor) -> Tensor:
-    """Return the embeddings of ages, (B, S, n, D), by a matrix product, as encode_sentences() does for words.
+    """Return the embeddings of the ages of sentences, (B, S, n, D), from n embedding tables.
+
+    They are computed by a matrix product, whose gradient has no atomic additions: two runs on a GPU give
+    exactly the same results.
 
     ages: (B, S), from sentence_ages(). An age that is larger than N has the embedding of N.
     tables: (n, N, D), embeddings of the ages 1 to N.
@@ -193,10 +211,10 @@ def encode_ages(ages: Tensor, tables: Tensor) -> Tensor:
 
 
 def shifted_ages(ages: Tensor, lengths: Tensor, noise: float) -> Tensor:
-    """Return the ages after empty sentences were inserted at random places, (B, S).
+    """Return the ages of sentences after empty sentences were inserted into the stories at random, (B, S).
 
-    Between 0 and noise * length empty sentences, rounded up, are inserted into each story; the places are
-    uniformly distributed. The sentences keep their order.
+    Between 0 and noise * length empty sentences, rounded up, are inserted into each story, at uniformly
+    distributed positions. The sentences keep their order.
 
     ages: (B, S), from sentence_ages().
     lengths: (B,), the number of sentences of each story.

@@ -1,4 +1,4 @@
-"""The table of memory networks, and build_memory_network().
+"""All memory networks by name, and build_memory_network(), which builds one of them.
 
 To add a network: write its file, and add one line to MEMORY_NETWORKS.
 """
@@ -28,7 +28,9 @@ def build_memory_network(
     """Build a memory network from its name and plain options, such as those of a configuration file.
 
     name: a name in MEMORY_NETWORKS.
-    vocabulary_size, answers, sentences: number of words, of answers, and maximum number of sentences.
+    vocabulary_size: number of words, including padding and the unknown word.
+    answers: number of answers.
+    sentences: maximum number of sentences of a story.
     options: further arguments of the class, such as width and hops.
 
     >>> build_memory_network("end-to-end", 9, 3, 10, hops=2).sites

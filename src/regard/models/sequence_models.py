@@ -29,16 +29,16 @@ WIDEST = 8192
 
 
 class RecurrentSequenceModel(nn.Module):
-    """Base class of the recurrent models without a tape; a subclass sets `cell`.
+    """Base class of the LSTM and the GRU, which have no tape. A subclass sets `cell`, "lstm" or "gru".
 
     h_t = cell(x_t, h_{t-1}), for each layer,  y_t = W h_t + b
 
     input_size, target_size: size of x_t and of y_t.
-    width: number of hidden units of a layer. Default: the width whose number of parameters is closest to
-        `parameters`.
+    width: number of hidden units of a layer. Default: the width with which the number of parameters of the
+        model is closest to `parameters`.
     depth: number of layers.
-    parameters: number of parameters. Default: that of a NeuralTuringMachine with its default options, so that
-        both can be compared.
+    parameters: the number of parameters that the model should have. Default: that of a NeuralTuringMachine
+        with its default options, so that the two models can be compared.
 
     >>> lstm, machine = LSTMSequenceModel(9, 8), NeuralTuringMachine(9, 8)
     >>> [sum(each.numel() for each in model.parameters()) for model in (lstm, machine)]
@@ -71,7 +71,10 @@ class RecurrentSequenceModel(nn.Module):
 
     @classmethod
     def closest_width(cls, input_size: int, target_size: int, depth: int, parameters: int) -> int:
-        """Return the width whose number of parameters is closest to `parameters`."""
+        """Return the width with which the number of parameters of the model is closest to `parameters`.
+
+        depth: number of layers.
+        """
         gates = {"lstm": 4, "gru": 3}[cls.cell]
 
         def size(width: int) -> int:
@@ -85,19 +88,23 @@ class RecurrentSequenceModel(nn.Module):
         return min((max(low - 1, 1), low), key=lambda width: abs(size(width) - parameters))
 
     def forward(self, x: Tensor, state: Hidden | None = None) -> tuple[Tensor, Hidden]:
-        """Read sequences x (B, T, X) from a state; return the logits (B, T, Y) and the state after them."""
+        """Run the model on sequences; return the logits (B, T, Y) and the state after the last step.
+
+        x: (B, T, X), the input vectors.
+        state: the state after earlier steps of the same sequences. Default: zeros.
+        """
         hidden_BTM, state = self.layers.run(x, self.layers.zeros(x) if state is None else state)
         return self.output(hidden_BTM), state
 
 
 class LSTMSequenceModel(RecurrentSequenceModel):
-    """An LSTM; see RecurrentSequenceModel."""
+    """An LSTM that reads a vector and outputs logits at each step; see RecurrentSequenceModel."""
 
     cell = "lstm"
 
 
 class GRUSequenceModel(RecurrentSequenceModel):
-    """A GRU; see RecurrentSequenceModel."""
+    """A GRU that reads a vector and outputs logits at each step; see RecurrentSequenceModel."""
 
     cell = "gru"
 
@@ -107,11 +114,15 @@ SEQUENCE_MODELS: dict[str, type[nn.Module]] = {
     "lstm": LSTMSequenceModel,
     "gru": GRUSequenceModel,
 }
-"""The models by name."""
+"""Name of a model of algorithmic tasks -> its class."""
 
 
 def build_sequence_model(name: str, input_size: int, target_size: int, **options: Any) -> nn.Module:
-    """Build a model from its name and plain options, such as those of a configuration file.
+    """Build a model of an algorithmic task from its name and options, such as those of a configuration file.
+
+    name: a name in SEQUENCE_MODELS.
+    input_size, target_size: size of the input and of the output at each step.
+    options: further arguments of the class, such as width.
 
     >>> build_sequence_model("gru", 9, 8, width=16).layers.layers
     GRU(9, 16, batch_first=True)

@@ -1,4 +1,7 @@
-"""SupervisedMemoryNetwork: argmax reads, trained with the supporting facts (Weston et al. 2014)."""
+"""SupervisedMemoryNetwork: each hop reads one sentence, chosen by argmax (Weston et al. 2014).
+
+It is trained with the supporting facts: the sentences that a question can be answered from.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,10 @@ sentence as key; words of the question and of a fact as part of the input of the
 
 
 class RankingLoss(NamedTuple):
-    """The loss of a batch, summed over its questions.
+    """The margin ranking loss of a supervised memory network, summed over the questions of a batch.
 
-    facts: the loss of finding the supporting facts.
-    answer: the loss of ranking the answers.
+    facts: the loss of the hops: each has to rank the true supporting fact above other sentences.
+    answer: the loss of the output, which has to rank the true answer above other answers.
     """
 
     facts: Tensor
@@ -43,7 +46,9 @@ class RankingLoss(NamedTuple):
 
 
 class SupervisedMemoryNetwork(nn.Module):
-    """Memory network whose reads are argmax, trained with supporting facts by a margin ranking loss.
+    """Memory network in which each hop reads one sentence, chosen by argmax.
+
+    It is trained with the supporting facts of each question, by a margin ranking loss.
 
     s_O(x, y) = Phi_x(x)^T U_O^T U_O Phi_y(y)                                  (eq. 5)
     o_1 = argmax_i s_O(x, m_i),  o_2 = argmax_i s_O([x, m_o1], m_i), ...       (eq. 2 and 3)
@@ -110,13 +115,14 @@ class SupervisedMemoryNetwork(nn.Module):
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The site of each hop, in order."""
+        """The names of the attention sites of the hops, in order, for example ("hop.0", "hop.1")."""
         return tuple(str(each.site) for each in self.hop)
 
     def forward(self, batch: StoryBatch) -> Tensor:
-        """Return the scores of the answers divided by the margin, (B, answers), with argmax reads.
+        """Return the scores of all answers for each of B questions, divided by the margin, (B, answers).
 
-        The probabilities of a ranking model, the softmax of these scores, are not calibrated.
+        In each hop, the sentence with the highest score is read. The softmax of the returned scores gives
+        probabilities, but a ranking loss does not calibrate them.
         """
         memory = self._memory(batch)
         state_BM = memory.question_BM
@@ -127,10 +133,11 @@ class SupervisedMemoryNetwork(nn.Module):
         return self._answer_scores(state_BM) / self.margin
 
     def ranking_loss(self, batch: StoryBatch) -> RankingLoss:
-        """Return the margin ranking loss, summed over the batch, with the true facts as reads (eq. 6 to 8).
+        """Return the margin ranking loss, summed over the batch (eq. 6 to 8).
 
-        For each hop, the true fact has to have a score that is larger by the margin than that of every other
-        sentence. After the last fact, "no further fact" is the true key.
+        In each hop, the score of the true fact has to exceed that of every other sentence by the margin.
+        After the last fact, "no further fact" is the true key. The true fact is read, even if another
+        sentence has a higher score.
         """
         memory = self._memory(batch)
         state_BM, size = memory.question_BM, memory.keys_BSD.shape[1]
@@ -154,7 +161,10 @@ class SupervisedMemoryNetwork(nn.Module):
         return RankingLoss(total, (losses_B * answered_B).sum())
 
     def _memory(self, batch: StoryBatch) -> _Encoded:
-        """Encode the sentences as keys and values, and the question. M = 2 D: for queries and for answers."""
+        """Encode the sentences of a batch as keys and values, and the questions.
+
+        A value and a question have M = 2 D elements: D for the query of the next hop, and D for the answer.
+        """
         tokens_BSW = torch.cat((batch.sentences, batch.question.unsqueeze(1)), 1)
         encoded_BSnD = encode_sentences(tokens_BSW, self.embedding, self.encoding)
         story_BSnD, asked_BnD = encoded_BSnD[:, :-1], encoded_BSnD[:, -1]
@@ -177,7 +187,13 @@ class SupervisedMemoryNetwork(nn.Module):
 
 
 class _Encoded(NamedTuple):
-    """The encoded question (B, M), keys (B, 1 + S, D), values (B, 1 + S, M), and number of keys (B,)."""
+    """A batch of stories and questions as vectors. Key 0 is "no further fact".
+
+    question_BM: (B, M), the questions.
+    keys_BSD: (B, 1 + S, D), the keys.
+    values_BSM: (B, 1 + S, M), the values.
+    lengths: (B,), the number of keys of each story.
+    """
 
     question_BM: Tensor
     keys_BSD: Tensor
@@ -186,11 +202,11 @@ class _Encoded(NamedTuple):
 
 
 def margin_ranking_loss(scores: Tensor, true: Tensor, visible: Tensor, margin: float) -> Tensor:
-    """Return the margin ranking loss of each row, (B,).
+    """Return the margin ranking loss of each row of scores, (B,).
 
     sum_{j != i} max(0, margin - score_i + score_j), i the true index   (Weston et al. 2014, eq. 6 to 8)
 
-    scores: (B, S).
+    scores: (B, S), the scores of S candidates, such as sentences or answers.
     true: (B, S), True for the true index of each row; a row without one has the loss 0.
     visible: (B, S), True for the indices that are compared.
 

@@ -35,10 +35,10 @@ class MachineState(BatchRows):
     """The state of a neural Turing machine after a step: controller, reads, heads and tape.
 
     hidden, cell: (B, C), the state of the controller; cell is not used by a feed-forward controller.
-    reads: (B, R M), what the read heads read last.
-    weights: (B, H, N), where the heads point; read heads come first.
+    reads: (B, R M), what R read heads have read at the last step.
+    weights: (B, H, N), the attention weights of the heads on the slots; read heads come first.
     memory: (B, N, M), the slots of the tape.
-    position: number of steps so far, for intervene().
+    position: number of steps so far; intervene() selects steps by it.
     """
 
     hidden: Tensor
@@ -54,7 +54,12 @@ class MachineState(BatchRows):
 
 
 class TapeSite(nn.Module):
-    """Declares a site of the tape, for regard.sites.declared_sites(). It has no parameters."""
+    """Declares the name of an attention call on the tape, so that regard.sites.declared_sites() lists it.
+
+    It has no parameters.
+
+    site: the name, for example "tape.read".
+    """
 
     def __init__(self, site: str):
         super().__init__()
@@ -71,7 +76,7 @@ class NeuralTuringMachine(nn.Module):
     controller: "lstm", or "feedforward", a tanh layer without a state of its own.
     width: number of hidden units of the controller.
     slots, slot_width: the size of the tape, N slots of size M.
-    heads: number of read heads, and of write heads.
+    heads: number of read heads, and also number of write heads.
     addressing: "both", "content" or "location"; see HeadLayout.
     max_shift: the largest number of slots that a head moves in one step.
     initial_memory: the initial value of all slots, or "learned". Default: 1e-6, because a small constant
@@ -134,10 +139,12 @@ class NeuralTuringMachine(nn.Module):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Set the initial weights: Xavier uniform, and orthogonal for the hidden state. Biases are 0.
+        """Set all parameters to their initial values.
 
-        A forget bias of 1 is usual for an LSTM. Here, what must be kept for long belongs on the tape; with a
-        forget bias of 0, the machine works better on longer sequences than those of the training.
+        Weight matrices are Xavier uniform, except those of the hidden state of an LSTM, which are orthogonal.
+        Biases are 0. A forget bias of 1 is usual for an LSTM. Here, what must be kept for many steps belongs
+        on the tape: with a forget bias of 0, the machine works better on sequences that are longer than those
+        of the training.
         """
         columns = self.first_reads.shape[0]
         for linear in (self.input, self.heads, self.output):
@@ -163,9 +170,10 @@ class NeuralTuringMachine(nn.Module):
             raise ArgumentError(message(call, problem, expected=f"at most {LARGEST_TAPE:,}"))
 
     def start(self, batch: int, slots: int | None = None) -> MachineState:
-        """Return the initial state of `batch` sequences.
+        """Return the state before the first step, for `batch` sequences.
 
-        slots: number of slots. Default: that of the model. Other numbers need a constant initial memory.
+        slots: number of slots of the tape. Default: that of the model. Another number is possible only if the
+            initial memory is constant, because a learned one has a fixed number of slots.
         """
         like = self.input.weight
         count = self.slots if slots is None else slots
@@ -191,9 +199,12 @@ class NeuralTuringMachine(nn.Module):
         return MachineState(hidden, cell, reads, weights, memory)
 
     def forward(self, x: Tensor, state: MachineState | None = None) -> tuple[Tensor, MachineState]:
-        """Read sequences x (B, T, input_size); return the logits (B, T, target_size) and the last state.
+        """Run the machine on sequences; return the logits (B, T, target_size) and the state after them.
 
         One call with T steps gives the same result as T calls with one step each.
+
+        x: (B, T, input_size), the input vectors.
+        state: the state after earlier steps of the same sequences. Default: start().
         """
         state = self.start(len(x)) if state is None else state
         with _no_autocast(x):
@@ -201,13 +212,20 @@ class NeuralTuringMachine(nn.Module):
             return self._stepwise(x, state) if self._observed() else self._fused(x, state)
 
     def _observed(self) -> bool:
-        """Whether record() or intervene() applies to a site of this model, or torch.compile traces it."""
+        """Whether _stepwise() has to be used instead of _fused().
+
+        That is the case if record() or intervene() applies to a site of this model, because _fused() makes no
+        attention calls that can be recorded or changed, and if torch.compile traces the model.
+        """
         sites = [each for each in self.tape.values() if isinstance(each, TapeSite)]
         seen = [bool(scopes_at(each.site, each.role)) for each in sites]
         return any(seen) or torch.compiler.is_compiling()
 
     def _fused(self, x: Tensor, state: MachineState) -> tuple[Tensor, MachineState]:
-        """Run all steps with machine_steps(), which is faster than attention() and read() calls."""
+        """Run all steps with machine_steps(), which is faster than _stepwise() and gives the same result.
+
+        The arguments and the result are those of forward().
+        """
         one = [each[None] for each in state.tensors]
         weights = self.recurrent[None], self.heads.weight.T[None], self.heads.bias[None]
         done = MachineSteps(
@@ -223,7 +241,10 @@ class NeuralTuringMachine(nn.Module):
         )
 
     def _stepwise(self, x: Tensor, state: MachineState) -> tuple[Tensor, MachineState]:
-        """Run step by step with attention() and read(), which can be recorded and edited."""
+        """Run step by step with calls of attention() and read(), which record() and intervene() can observe.
+
+        The arguments and the result are those of forward().
+        """
         hidden, cell, reads, *tape_parts = state.tensors
         tape, outputs = Tape(*tape_parts), []
         for position, opened in enumerate(self.input(x).unbind(1), state.position):
@@ -253,6 +274,9 @@ class NeuralTuringMachine(nn.Module):
 
 
 def _no_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Disable autocast: a tape in half precision would lose small weights and what was written before."""
+    """Return a context manager that disables autocast on the device of `x`.
+
+    In half precision, a tape would lose small weights, and what was written before.
+    """
     device = x.device.type
     return torch.autocast(device, enabled=False) if autocast_on(device) else nullcontext()

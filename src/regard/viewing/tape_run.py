@@ -1,4 +1,4 @@
-"""TapeRun: the steps of a neural Turing machine on one sequence, as arrays that can be drawn."""
+"""TapeRun: the inputs, outputs, heads and tape of a neural Turing machine at each step of one sequence."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ FEWEST = 8
 class TapeRun:
     """The steps of a neural Turing machine on one sequence: print it, show it in a notebook, or save it.
 
-    inputs: (T, X), the vectors that it read.
-    answers: (T, Y), the probabilities that it answered.
-    scored: (T,), bool, the steps at which answers count.
-    write, read: (W, T, N) and (R, T, N), the weights of the write and of the read heads over N slots.
+    inputs: (T, X), the input of each step.
+    answers: (T, Y), the output of each step: the probability that a bit of the answer is 1.
+    scored: (T,), True at the steps whose answers are scored.
+    write: (W, T, N), the weights of W write heads on N slots.
+    read: (R, T, N), the weights of R read heads on N slots.
     memory: (T + 1, N, M), the slots before the first step and after each step; None if not recorded.
-    title: text above pictures. notes: texts below pictures.
+    title: the text above pictures.
+    notes: the texts below pictures.
 
     >>> eye = numpy.eye(3)
     >>> run = TapeRun(eye, eye, [False, False, True], eye[None], eye[None])
@@ -77,7 +79,10 @@ class TapeRun:
 
     @property
     def slots(self) -> tuple[int, int]:
-        """The slots that pictures show: the first one, and the one after the last one."""
+        """The range of slots that pictures show, as (start, stop); `stop` is not shown.
+
+        Slots at the ends of the tape are left out if the weights of all heads on them are always small.
+        """
         most_N = numpy.maximum(self.write.max((0, 1)), self.read.max((0, 1)))
         places = numpy.flatnonzero(most_N > POINTED)
         first, last = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, len(most_N))
@@ -85,12 +90,20 @@ class TapeRun:
         return max(min(first, last - FEWEST), 0), last
 
     def strongest(self, kind: str, head: int = 0) -> list[int]:
-        """Return the slot with the largest weight at each step. kind: "write" or "read"."""
+        """Return, for each step, the index of the slot with the largest weight of one head.
+
+        kind: "write" or "read".
+        head: the index of the head among those of this kind.
+        """
         weights_TN = {"write": self.write, "read": self.read}[kind][head]
         return [int(each) for each in weights_TN.argmax(1)]
 
     def most_changed_slot(self) -> int:
-        """Return the slot whose contents were replaced most: the largest second change of its contents."""
+        """Return the index of the slot whose contents were replaced most.
+
+        Of the changes of a slot, one for each step, the second largest is compared: a slot that was written
+        only once has one large change, so its second largest change is small.
+        """
         if self.memory is None:
             raise ArgumentError(message("TapeRun", "the contents of the tape were not recorded"))
         changes_TN = numpy.abs(numpy.diff(self.memory, axis=0)).sum(-1)
@@ -98,14 +111,17 @@ class TapeRun:
         return int(second.argmax())
 
     def picture(self) -> Any:
-        """Return a Picture: inputs and answers, and the heads moving over the tape (figure 6 of the paper).
+        """Return a Picture of the inputs, the answers, and the weights of the heads on the tape at each step.
 
-        If it is saved as .gif, the file contains the animation.
+        It looks like figure 6 of Graves et al. 2014. Saved as .gif, it is an animation.
         """
         return importlib.import_module("regard.viewing.pictures.tape_panels").tape_panels(self)
 
     def animation(self, seconds: float = 0.25) -> Any:
-        """Return an animated Picture with a frame for each step."""
+        """Return an animated Picture with a frame for each step.
+
+        seconds: how long a frame is shown.
+        """
         return importlib.import_module("regard.viewing.pictures.tape_panels").tape_animation(self, seconds)
 
     def slot_picture(self, slot: int | None = None) -> Any:
@@ -117,9 +133,13 @@ class TapeRun:
         return module.slot_history(self, self.most_changed_slot() if slot is None else slot)
 
     def save(self, path: str | Path) -> tuple[str, ...]:
-        """Write a .png, .svg, .pdf, .gif (animation) or .html file, atomically.
+        """Write a picture, an animation (.gif) or an HTML page.
 
-        Returns hints about characters that no installed font has.
+        The file is replaced only when the new one is complete.
+
+        path: the file; it ends in .png, .svg, .pdf, .gif or .html.
+
+        Returns hints for the user about characters that no installed font has.
         """
         suffix = Path(path).suffix.lower()
         if suffix == ".html":

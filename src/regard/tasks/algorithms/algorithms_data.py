@@ -1,4 +1,4 @@
-"""The data of an algorithms run: batches that are generated from the seed and the number of the batch."""
+"""The data of an algorithms run: generated batches, which depend on the random seed and the batch number."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ MIXED = 16
 
 @dataclass(frozen=True, eq=False)
 class SequenceSource:
-    """The sequences of a task.
+    """Generates the training and validation sequences of an algorithmic task, such as copy.
 
-    The sizes of the sequences of a batch depend on the number of the batch alone, so that several seeds can
-    be trained as one stacked model without padding. The bits depend on the seed of the run too.
+    The sizes of the sequences of a training batch, such as their length, depend only on the number of the
+    batch. So they are the same for all seeds, and several seeds can be trained as one stacked model without
+    padding. The bits depend also on the seed of the run.
+
+    data: the settings: the task and the sizes of its sequences.
     """
 
     data: AlgorithmsData
@@ -38,13 +41,16 @@ class SequenceSource:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """A hash of the settings that sequences are generated from."""
+        """A hash of the settings from which sequences are generated, which shows if they have changed.
+
+        It is compared when a run is resumed.
+        """
         text = json.dumps(self.data.model_dump(), sort_keys=True)
         return {"generated": hashlib.sha256(text.encode()).hexdigest()}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A message for the log: the task and its sizes."""
+        """One message for the log: the task, the range of the sizes of its sequences, and its vectors."""
         sizes = ", ".join(
             f"{name} {low}" if low == high else f"{name} {low} to {high}"
             for name, (low, high) in self.task.ranges.items()
@@ -53,15 +59,26 @@ class SequenceSource:
         return (f"generated sequences of the task {self.task.name}: {sizes}; {vectors}",)
 
     def sizes(self, number: int) -> Sizes:
-        """Return the sizes of the sequences of a batch. number: the number of the batch in the whole run."""
+        """Return the sizes of the sequences of a training batch, for example {"length": 12}.
+
+        number: the number of the batch, counted from the start of the run.
+        """
         return self.task.sizes(generator_of(SIZES_SEED, number))
 
     def batch(self, seed: int, number: int, count: int, rank: int = 0) -> TapeBatch:
-        """Return a training batch of `count` sequences."""
+        """Return a training batch of `count` sequences, all of the same sizes.
+
+        seed: the random seed of the run.
+        number: the number of the batch, counted from the start of the run.
+        rank: the index of the training process; each process gets other sequences.
+        """
         return self.task.draw(count, self.sizes(number), generator_of(seed, number, rank))
 
     def mixed(self, count: int) -> list[TapeBatch]:
-        """Return validation sequences with sizes drawn as in training, in batches of one size."""
+        """Return `count` validation sequences whose sizes are random, as in training.
+
+        Each batch of the result contains sequences of the same sizes.
+        """
         drawn = [self.task.sizes(generator_of(VALIDATION_SEED, part)) for part in range(MIXED)]
         shares = [count * (part + 1) // MIXED - count * part // MIXED for part in range(MIXED)]
         return [
@@ -71,19 +88,19 @@ class SequenceSource:
         ]
 
     def fixed(self, count: int, sizes: Sizes) -> TapeBatch:
-        """Return validation sequences of these sizes."""
+        """Return a batch of `count` validation sequences of the given sizes, for example {"length": 40}."""
         numbers = sizes.values()
         return self.task.draw(count, sizes, generator_of(VALIDATION_SEED, 0, *numbers))
 
 
 def generator_of(*numbers: int) -> torch.Generator:
-    """Return a generator whose seed is a hash of these numbers."""
+    """Return a random number generator whose seed is a hash of the given numbers."""
     digest = hashlib.sha256(" ".join(map(str, numbers)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
 
 
 def named_sizes(sizes: Sizes) -> str:
-    """Return sizes as text.
+    """Return the sizes of a sequence as text.
 
     >>> named_sizes({"length": 10, "repeats": 20})
     'length 10, repeats 20'

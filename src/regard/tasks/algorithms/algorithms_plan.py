@@ -1,4 +1,4 @@
-"""Choose the length, batch size and learning rate of an algorithms run."""
+"""Choose the number of training steps and the optimizer settings of an algorithms run; measure its speed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ STEPS = {
     "priority-sort": 30_000,
     "overwrite": 20_000,
 }
-"""The default number of steps of a run, by task."""
+"""The default number of training steps of a run: name of the task -> number."""
 
 BETA2 = {"associative-recall": 0.999, "overwrite": 0.999}
-"""The default of training.beta2 for tasks that look something up. They converge in fewer steps with it. For
-the other tasks, it makes training less stable."""
+"""The default of training.beta2 for tasks in which a query is looked up: with it, they converge in fewer
+steps. For the other tasks, it makes training less stable."""
 
 
 def plan_algorithms(
@@ -44,8 +44,13 @@ def plan_algorithms(
 ) -> Plan:
     """Choose the settings of a run that the user has not set.
 
-    given: the settings that are known so far.
-    timed: measure the training speed, for an estimate, even if the run has no budget in minutes.
+    task: the class of the task.
+    given: the settings that the user has set.
+    corpus: generates the training sequences.
+    device: the device on which the training speed is measured.
+    processes: the training processes, one for each device.
+    timed: measure the training speed, to estimate the training time. If the length of the run is set in
+        minutes, the speed is always measured.
     """
     training, chosen_values = given.get("training", {}), dict[str, Any]()
     if corpus.task.name in BETA2 and training.get("beta2") is None:
@@ -77,5 +82,8 @@ def plan_algorithms(
 
 
 def built_bits(corpus: SequenceSource, number: int) -> int:
-    """Return the number of scored bits of one sequence of a training batch."""
+    """Return how many bits of one sequence of a training batch are scored, that is, count in the loss.
+
+    number: the number of the batch, counted from the start of the run.
+    """
     return corpus.batch(0, number, 1).scored_bits

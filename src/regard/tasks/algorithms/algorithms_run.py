@@ -1,4 +1,4 @@
-"""Load the model of an algorithms run."""
+"""Load the model of an algorithms run from its run folder."""
 
 from __future__ import annotations
 
@@ -25,12 +25,20 @@ class AlgorithmsRun(LoadedRun, SequenceSolver):
 
 
 def check_solver_options(options: Mapping[str, Any]) -> None:
-    """Raise if SequenceSolver has no option of this name; the error suggests the most similar name."""
+    """Raise an error if a name in `options` is not the name of an argument of SequenceSolver().
+
+    The error suggests the most similar name.
+    """
     check_load_keywords(SequenceSolver, options)
 
 
 def solver_of(run: StoredRun, device: str, **options: Any) -> AlgorithmsRun:
-    """Load the model of a run. options: the options of SequenceSolver."""
+    """Load the model of an algorithms run.
+
+    run: the run folder, with its settings and the chosen checkpoint.
+    device: where the model runs.
+    options: further arguments of SequenceSolver, such as slots.
+    """
     settings = run.settings
     task = settings.data.task()
     model = build_sequence_model(

@@ -1,4 +1,4 @@
-"""The settings of an algorithms run: the task that sequences are generated for, model and training."""
+"""The settings of an algorithms run: the algorithmic task, the model, and the training."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Range = Annotated[list[Size], Field(min_length=2, max_length=2)]
 
 
 class AlgorithmsData(Section):
-    """The task that sequences are generated for. Every batch is new; there are no files.
+    """The algorithmic task, and the sizes of its sequences. Every batch is generated; no files are read.
 
     built_in: copy, repeat-copy, associative-recall, n-grams, priority-sort or overwrite.
-    length: smallest and largest length of a sequence in training, such as [1, 20]: the number of vectors, of
-        items for associative-recall, of bits for n-grams, of keys for overwrite.
-    repeats: repeat-copy: smallest and largest number of repeats in training.
+    length: smallest and largest length of a sequence in training, such as [1, 20]. The length is the number
+        of vectors; for associative-recall, of items; for n-grams, of bits; for overwrite, of keys.
+    repeats: smallest and largest number of repeats in training; only for repeat-copy.
     width: number of bits of a vector.
-    vectors: associative-recall: number of vectors of an item.
-    order: n-grams: n, one more than the number of bits that the next bit depends on.
+    vectors: number of vectors of an item; only for associative-recall.
+    order: n of the n-grams: the next bit depends on the n - 1 bits before it; only for n-grams.
     epoch_batches: number of batches that are counted as an epoch.
     """
 
@@ -52,7 +52,7 @@ class AlgorithmsData(Section):
         return self
 
     def task(self) -> TapeTask:
-        """Return the task with these options."""
+        """Return the task that generates the sequences, with the options of this section."""
         options: dict[str, Any] = {
             "length": self.length,
             "repeats": self.repeats,
@@ -70,10 +70,11 @@ class AlgorithmsModel(ModelSettings):
 
 
 class AlgorithmsTraining(Training):
-    """The training settings of an algorithms run. It has those of all tasks, with other defaults.
+    """The training settings of an algorithms run: those that every task has, some with other defaults.
 
     best: the metric that selects the best checkpoint.
-    precision: float32, because small weights of a head do not survive rounding to half precision.
+    precision: the default is float32, because small attention weights of a head do not survive rounding to
+        half precision.
     """
 
     batch_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
@@ -89,14 +90,14 @@ class AlgorithmsTraining(Training):
 class AlgorithmsEvaluation(Section):
     """How a model is evaluated during training.
 
-    sequences: number of sequences of each size.
+    sequences: number of validation sequences for each size, such as the longest training length.
     """
 
     sequences: Annotated[int, Field(ge=1, le=100_000)] = 64
 
 
 class AlgorithmsSettings(RunSettings):
-    """All settings of an algorithms run, as in config.toml.
+    """All settings of an algorithms run, with the sections and names of config.toml.
 
     >>> settings = AlgorithmsSettings()
     >>> settings.data.task().longest, settings.model.name, settings.training.best

@@ -1,4 +1,8 @@
-"""The algorithms task: generated sequences, the cross-entropy of the answers, and bits per sequence."""
+"""The algorithms task: train a model on generated sequences, and evaluate it by bits per sequence.
+
+The loss is the cross-entropy of the right answers. Summed over a sequence, in bits, it is called bits per
+sequence.
+"""
 
 from __future__ import annotations
 
@@ -230,12 +234,16 @@ class AlgorithmsTask(RunTask):
         return Evaluation({name: scores[name] for name in self.metrics}, self._shown())
 
     def _fits(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether the tape of the model has enough slots for sequences of these sizes."""
+        """Return whether the tape has enough slots for sequences of these sizes; True without a tape."""
         model = self.model
         return not isinstance(model, NeuralTuringMachine) or model.slots >= self.corpus.task.slots(sizes)
 
     def _shown(self) -> list[RenderableType]:
-        """Return one validation sequence to print, with the heads over the tape."""
+        """Return one validation sequence and the answer of the model, to print after an evaluation.
+
+        A neural Turing machine is shown with its heads on the tape. The list is empty if the sequence would
+        be longer than MOST_SHOWN steps.
+        """
         source = self.corpus
         sizes = {name: min(high, 10) for name, (_, high) in source.task.ranges.items()}
         sizes = {name: max(value, source.task.ranges[name][0]) for name, value in sizes.items()}
@@ -250,7 +258,7 @@ MOST_SHOWN = 130
 
 
 def _buckets(corpus: SequenceSource) -> tuple[int, ...]:
-    """Return the lengths in steps that sequences are padded to on a GPU: at most BUCKETS, ascending."""
+    """Return the lengths, in steps, to which sequences are padded on a GPU: at most BUCKETS, ascending."""
     task = corpus.task
     smallest = {name: low for name, (low, _) in task.ranges.items()}
     low, high = task.steps(smallest), task.steps(task.longest)

@@ -1,4 +1,7 @@
-"""`regard evaluate` for algorithms: bits per sequence at the training lengths and at longer ones."""
+"""`regard evaluate` for algorithms: the scores of a model at the training lengths and at longer lengths.
+
+The main score is the cross-entropy of the right answer in bits, summed over a sequence (bits per sequence).
+"""
 
 from __future__ import annotations
 
@@ -78,12 +81,15 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 
 @dataclass(frozen=True)
 class SizeScores:
-    """The scores of sequences of one size.
+    """The scores of a model on sequences of one size.
 
-    name: the sizes in words. sequences: number of sequences.
-    bits: mean cross-entropy of a sequence in bits. wrong: mean number of wrong bits of a sequence.
+    name: the sizes as text, for example "length 20".
+    sequences: number of sequences.
+    bits: mean cross-entropy of a sequence, in bits.
+    wrong: mean number of wrong bits of a sequence.
     right: fraction of sequences without a wrong bit.
-    optimal: for n-grams, the bits of the optimal Bayesian estimator.
+    optimal: for n-grams, the mean cross-entropy of the optimal Bayesian estimator, the lowest that a model
+        can reach on average; None for other tasks.
     """
 
     name: str
@@ -94,7 +100,7 @@ class SizeScores:
     optimal: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scores as a dict for JSON."""
+        """Return the sizes as text, the number of sequences and the mean scores as a dict for JSON."""
         values = {
             "sizes": self.name,
             "sequences": self.sequences,
@@ -107,11 +113,12 @@ class SizeScores:
 
 @dataclass(frozen=True, eq=False)
 class AlgorithmsReport:
-    """The scores of a run on generated sequences.
+    """The scores of the model of a run on generated sequences of several sizes.
 
-    run: the run folder and the step of the checkpoint. task: the name of the task.
+    run: a dict with the run folder ("folder") and the training step of the checkpoint ("step").
+    task: the name of the task, for example "copy".
     scores: the scores for each size.
-    left_out: messages about sizes that the tape is too short for.
+    left_out: messages about sizes that were not evaluated, because the tape has too few slots for them.
     """
 
     run: Mapping[str, Any]
@@ -120,7 +127,7 @@ class AlgorithmsReport:
     left_out: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scores as a dict for JSON."""
+        """Return the run, the task and the scores for each size as a dict for JSON."""
         first = self.scores[0].to_dict()
         return {
             "run": dict(self.run),
@@ -150,9 +157,12 @@ class AlgorithmsReport:
 def evaluate_algorithms(
     task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
 ) -> AlgorithmsReport:
-    """Evaluate a run on sequences of the given lengths, or of the training and longer lengths.
+    """Evaluate the model of a run on generated sequences.
 
-    options: the values of EVALUATE_OPTIONS.
+    Their sizes are those of --lengths and --repeats. Without these options, they are the training sizes, the
+    longest training size, and the longer sizes of the task.
+
+    options: the values of the command-line options EVALUATE_OPTIONS.
     """
     assert run is not None
     slots = {} if options["slots"] is None else {"slots": options["slots"]}
@@ -178,12 +188,21 @@ def evaluate_algorithms(
 
 
 def evaluate_sizes(solver: Any, source: SequenceSource, sizes: Sizes, count: int) -> SizeScores:
-    """Return the scores of `count` generated sequences of these sizes."""
+    """Return the scores of a model on `count` generated sequences of one size.
+
+    solver: the model and its task.
+    source: generates the sequences.
+    sizes: the sizes of the sequences, for example {"length": 40}.
+    count: number of sequences.
+    """
     return _scores(named_sizes(sizes), solver, [source.fixed(count, sizes)])
 
 
 def _chosen_sizes(task: TapeTask, options: Mapping[str, Any]) -> list[Sizes]:
-    """Return the sizes of --lengths and --repeats; [] without --lengths."""
+    """Return the sizes that the options --lengths and --repeats select; [] if neither is set.
+
+    For example, --lengths 20,60 gives [{"length": 20}, {"length": 60}].
+    """
     if options["repeats"] is not None and "repeats" not in task.ranges:
         raise ArgumentError(message("--repeats", f"sequences of the task {task.name} have no repeats"))
     if options["lengths"] is None:
@@ -216,7 +235,7 @@ def _scores(name: str, solver: AlgorithmsRun, batches: list[TapeBatch]) -> SizeS
 
 
 class _WithSlots(torch.nn.Module):
-    """A neural Turing machine that starts with another number of slots."""
+    """A neural Turing machine whose tape has another number of slots than in training."""
 
     def __init__(self, machine: NeuralTuringMachine, slots: int):
         super().__init__()
@@ -227,7 +246,10 @@ class _WithSlots(torch.nn.Module):
 
 
 def optimal_bits(task: DynamicNGrams, batch: TapeBatch) -> torch.Tensor:
-    """Return the bits of each sequence of n-grams with the optimal Bayesian estimator, (B,)."""
+    """Return the cross-entropy, in bits, of the optimal Bayesian estimator on each sequence of n-grams, (B,).
+
+    The estimator knows how the sequences are generated, so no model is better on average.
+    """
     chances, targets = task.optimal_chances(batch).double(), batch.targets[..., 0].double()
     right = torch.where(targets > 0.5, chances, 1 - chances)
     return torch.where(batch.scored, -torch.log2(right), 0.0).sum(1)

@@ -1,4 +1,4 @@
-"""Read sequences that a user wrote, as JSON objects: one, or one per line of a file."""
+"""Read sequences that a user wrote as JSON objects: a single object, or one object per line of a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ __all__ = ["read_sequence", "sequences_in"]
 
 
 def read_sequence(text: str, place: str) -> dict[str, Any]:
-    """Read one sequence; raise DataError at `place` if the text is not a JSON object.
+    """Return the fields of a sequence that is written as a JSON object.
+
+    Raises DataError if the text is not a JSON object.
+
+    text: the JSON text.
+    place: where the text is from, for example "line 1", for error messages.
 
     >>> read_sequence('{"vectors": ["101"]}', "line 1")
     {'vectors': ['101']}
@@ -30,7 +35,11 @@ def read_sequence(text: str, place: str) -> dict[str, Any]:
 
 
 def sequences_in(lines: Lines) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place (file and line) and the fields of each sequence. Blank lines are skipped."""
+    """Yield a pair (place, fields) for each line that is not blank.
+
+    place: the file and the line, as text.
+    fields: the JSON object of the line, for example {"vectors": ["101"]}.
+    """
     for place in lines.places:
         part = Lines([place])
         for text in part:

@@ -1,4 +1,4 @@
-"""SequenceSolver: run a trained model on sequences that are generated, or that a user wrote."""
+"""SequenceSolver: answer sequences with a trained model. They are generated, or a user wrote them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MOST_VALUES = 20_000_000
 
 
 class SequenceSolver:
-    """Answers sequences of one task with a trained model.
+    """Answers sequences of one algorithmic task with a trained model.
 
     model: a model of build_sequence_model(), in eval mode.
-    task: the task.
-    slots: number of slots of the tape. Default: that of the model. A longer tape can be used if the initial
-        memory is constant.
+    task: the task, for example copy.
+    slots: number of slots of the tape of a neural Turing machine. Default: that of the model. Another number
+        is possible only if the initial memory is constant.
 
     >>> from regard.data.tape_tasks import build_tape_task
     >>> from regard.models.sequence_models import build_sequence_model
@@ -51,14 +51,15 @@ class SequenceSolver:
 
     @property
     def has_tape(self) -> bool:
-        """Whether the model reads and writes a tape."""
+        """Whether the model is a neural Turing machine, which reads and writes a tape."""
         return isinstance(self.model, NeuralTuringMachine)
 
     def solve(self, sequence: Mapping[str, Any], place: str = "solve()", *, look: bool = True) -> Solution:
         """Answer one sequence.
 
-        sequence: its fields, such as {"vectors": ["10110010", "01101001"]}; docs/algorithms.md lists them.
-        place: where it comes from, for error messages, such as a file and a line.
+        sequence: the fields of the sequence, such as {"vectors": ["10110010", "01101001"]};
+            docs/algorithms.md lists the fields of each task.
+        place: where the sequence comes from, such as a file and a line, for error messages.
         look: whether the heads and the tape are recorded.
         """
         batch, sizes = self.task.given(sequence, place)
@@ -66,9 +67,13 @@ class SequenceSolver:
         return self.solve_batch(batch, sizes, look=look)[0]
 
     def generate(self, count: int, sizes: Sizes, seed: int = 0, *, look: bool = True) -> Iterator[Solution]:
-        """Draw `count` random sequences of these sizes, and yield the answer to each.
+        """Generate random sequences of one size, and yield the answer to each.
 
+        count: number of sequences.
+        sizes: their sizes, for example {"length": 40}. A size that is left out is that of the longest
+            sequences in training.
         seed: random seed of the sequences.
+        look: whether the heads and the tape are recorded.
         """
         chosen = {**self.task.longest, **sizes}
         self.task.check_sizes(chosen, "the sizes")
@@ -80,19 +85,29 @@ class SequenceSolver:
     def stream(
         self, sequences: Iterable[tuple[str, Mapping[str, Any]]], *, look: bool = False
     ) -> Iterator[Solution]:
-        """Yield the answer to each sequence. sequences: pairs of a place, for messages, and its fields."""
+        """Yield the answer to each sequence, in order.
+
+        sequences: pairs (place, fields), as in solve(). The place is used in error messages.
+        look: whether the heads and the tape are recorded.
+        """
         for place, fields in sequences:
             yield self.solve(fields, place, look=look)
 
     def check(self, sizes: Sizes, place: str) -> None:
-        """Raise ArgumentError if the tape has too few slots for sequences of these sizes."""
+        """Raise ArgumentError if the tape has too few slots for sequences of the given sizes.
+
+        place: the option or the file and line that the sizes come from, for the error message.
+        """
         if isinstance(self.model, NeuralTuringMachine):
             slots = self.slots or self.model.slots
             check_tape(slots, self.task.slots(sizes), place, f"a sequence of {named_sizes(sizes)}")
 
     @torch.no_grad()
     def solve_batch(self, batch: TapeBatch, sizes: Sizes, *, look: bool = True) -> list[Solution]:
-        """Answer a batch of sequences of the same sizes."""
+        """Answer a batch of sequences, all of the same sizes.
+
+        look: whether the heads and the tape are recorded.
+        """
         device = next(self.model.parameters()).device
         ready, notes = batch.to(device), tuple[str, ...]()
         heads: dict[str, Tensor] = {}
@@ -128,7 +143,12 @@ def _array(tensor: Tensor) -> Any:
 def _recorded(
     model: NeuralTuringMachine, inputs: Tensor, state: MachineState
 ) -> tuple[Tensor, dict[str, Tensor], tuple[str, ...]]:
-    """Run step by step under record(); return the logits, the weights of the heads, and the tape."""
+    """Run a neural Turing machine step by step, and record its heads and its tape.
+
+    Returns the logits (B, T, Y), a dict of recordings, and notes for the user. The dict has the attention
+    weights of the heads ("write" and "read") and, unless the sequence is too long, the contents of the tape
+    before the first step and after each step ("memory").
+    """
     whole = inputs.shape[1] * state.memory.numel() <= MOST_VALUES
     logits, tapes = [], [state.memory]
     with record(Look(weights=True), at="memory") as seen:

@@ -1,4 +1,4 @@
-"""Solution: the answer of a model to one sequence, with its bits and the heads over the tape."""
+"""Solution: the answer of a model to one sequence, its number of wrong bits, and the heads on the tape."""
 
 from __future__ import annotations
 
@@ -30,11 +30,17 @@ LEAST_CHANCE = 2.0**-149
 class Solution:
     """The answer of a model to one sequence.
 
-    task: the name of the task. sizes: the sizes of the sequence, such as {"length": 20}.
-    inputs: (T, X). targets: (T, Y), the right answer. scored: (T,), the steps that count.
-    chances: (T, Y), the probability of a 1 for each bit of the answer.
-    write, read: (W, T, N) and (R, T, N), the weights of the heads, or None for a model without a tape.
-    memory: (T + 1, N, M), the tape before the first step and after each step, or None.
+    The sequence has T steps, each with X input bits and Y output bits. The tape has N slots of M numbers.
+
+    task: the name of the task, such as "copy".
+    sizes: the sizes of the sequence, such as {"length": 20}.
+    inputs: (T, X), the input of each step.
+    targets: (T, Y), the right answer.
+    scored: (T,), True at the steps whose answers are scored.
+    chances: (T, Y), the probability that a bit of the answer is 1.
+    write: (W, T, N), the weights of W write heads on the slots; None for a model without a tape.
+    read: (R, T, N), the weights of R read heads on the slots; None for a model without a tape.
+    memory: (T + 1, N, M), the tape before the first step and after each step; None if it was not recorded.
     notes: messages about the sequence.
 
     >>> ones = numpy.ones((2, 3))
@@ -56,23 +62,23 @@ class Solution:
 
     @cached_property
     def bits(self) -> float:
-        """The cross-entropy of the right answer: the sum of -log2 of the probability of each scored bit."""
+        """The cross-entropy in bits: the sum over all scored bits of -log2 p(right value)."""
         right = numpy.where(self.targets > 0.5, self.chances, 1 - self.chances)[self.scored]
         return float(-numpy.log2(numpy.maximum(right, LEAST_CHANCE)).sum()) + 0.0  # not -0.0
 
     @property
     def wrong_bits(self) -> int:
-        """The number of scored bits that are answered wrong."""
+        """The number of scored bits whose more probable value is wrong."""
         return int(((self.chances > 0.5) != (self.targets > 0.5))[self.scored].sum())
 
     @property
     def answer(self) -> list[str]:
-        """The answered vector of each scored step, such as "01101001"."""
+        """The answer of the model: for each scored step, the more probable bits, such as "01101001"."""
         return [_text(each) for each in self.chances[self.scored]]
 
     @property
     def target(self) -> list[str]:
-        """The right vector of each scored step."""
+        """The right answer: for each scored step, the bits as text, such as "01101001"."""
         return [_text(each) for each in self.targets[self.scored]]
 
     @property
@@ -82,9 +88,9 @@ class Solution:
         return f"{self.task}, {named_sizes(self.sizes)}: {wrong}, {self.bits:.4g} bits"
 
     def tape_run(self) -> TapeRun:
-        """Return the steps with the heads over the tape, to draw them or save them as a picture.
+        """Return the recorded steps: the heads on the tape, to draw them or save them as a picture.
 
-        Raise ArgumentError if the model has no tape.
+        Raises ArgumentError if the model has no tape, or if its heads were not recorded.
         """
         if self.read is None or self.write is None:
             problem = "this model has no tape, or its heads were not recorded"
@@ -93,7 +99,12 @@ class Solution:
         return TapeRun(*arrays, title=self.title, notes=self.notes)
 
     def seen(self, title: str = "") -> Seen:
-        """Return the weights of the heads as matrices: a row for each step, a column for each slot."""
+        """Return the weights of the heads on the slots of the tape, to draw, explore or save them.
+
+        Each head has a matrix with a row for each step and a column for each slot.
+
+        title: the title of drawings. Default: the task, the sizes and the scores.
+        """
         rows = tuple(f"{step}" for step in range(1, len(self.inputs) + 1))
         sites: tuple[Site, ...] = ()
         columns: tuple[str, ...] = ()
@@ -106,7 +117,10 @@ class Solution:
         return Seen(sites, columns, rows, *numbers, title or self.title, self.notes, -self.bits)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the answer, its scores, and the slot that each head points to at each step."""
+        """Return the answer, its scores and the positions of the heads as a dict for JSON.
+
+        The position of a head at a step is the index of the slot with its largest weight.
+        """
         heads = {}
         for name, weights in (("read", self.read), ("write", self.write)):
             if weights is not None:
@@ -124,7 +138,10 @@ class Solution:
         }
 
     def save(self, path: str | Path) -> tuple[str, ...]:
-        """Write the heads over the tape as .png, .svg, .pdf, .gif or .html."""
+        """Write a picture of the heads on the tape; return hints for the user.
+
+        path: the file to write; it ends in .png, .svg, .pdf, .gif or .html.
+        """
         return self.tape_run().save(path)
 
     def __str__(self) -> str:

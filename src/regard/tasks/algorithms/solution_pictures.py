@@ -1,4 +1,4 @@
-"""Files with the heads of a neural Turing machine over the tape, for the options --output and --page."""
+"""Write pictures of the heads of a neural Turing machine on the tape, for the options --output and --page."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ def is_tape_picture(path: Path | None) -> bool:
 
 
 class SolutionPictures:
-    """Collects solutions and writes them to a page, at most RUNS, or to a picture of the first one.
+    """Collects answers to sequences, and writes them as a picture, as an HTML page, or both.
 
-    picture: the picture to write, or None.
-    page: the .html file to write, or None.
-    sequences: number of sequences that will be solved; a file may have more.
+    The picture shows the first sequence, the page at most RUNS sequences.
+
+    picture: the picture file to write; None for no picture.
+    page: the .html file to write; None for no page.
+    sequences: number of sequences that will be answered, if it is known. More than one sequence and a picture
+        is an error. If they are read from a file, 1 is passed, and the file may have more.
     """
 
     def __init__(self, picture: Path | None, page: Path | None, sequences: int):
@@ -47,17 +50,20 @@ class SolutionPictures:
 
     @property
     def enabled(self) -> bool:
-        """Whether a file is written."""
+        """Whether a picture or a page is written."""
         return self.picture is not None or self.page is not None
 
     def add(self, solution: Solution) -> None:
-        """Add a solution, unless no file is written or the page is full."""
+        """Add the answer to one sequence, unless no file is written or the page is full (RUNS sequences)."""
         self.count += 1
         if self.enabled and len(self._runs) < RUNS:
             self._runs.append(solution.tape_run())
 
     def save(self) -> None:
-        """Write the files and report their paths, and how many sequences they show if not all."""
+        """Write the picture and the page, and print their paths.
+
+        If a file does not show all sequences, the message says how many it shows.
+        """
         if not self.enabled or not self._runs:
             return
         if self.picture is not None:

@@ -1,4 +1,4 @@
-"""`regard view` for algorithms: the write and read heads moving over the tape, and the contents of a slot."""
+"""`regard view` for algorithms: which slots the heads write and read at each step; the contents of a slot."""
 
 from __future__ import annotations
 
@@ -55,14 +55,18 @@ VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
 
 @dataclass(frozen=True, eq=False)
 class SolutionView(RunView):
-    """The heads of a neural Turing machine on one sequence."""
+    """The heads of a neural Turing machine while it answers one sequence.
+
+    run: the recorded steps of the machine.
+    slot: the slot of the tape whose contents are drawn (--slot).
+    """
 
     run: TapeRun
     slot: int | None = None
     default_view: ClassVar[str] = TAPE
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw one view; "player" is an animation, step by step."""
+        """Draw the view that `options` selects; "player" is an animation of the steps."""
         view = options.view or self.default_view
         if self.slot is not None and view != SLOT:
             raise ArgumentError(message("--slot", f"it needs --view {SLOT}"))
@@ -83,9 +87,9 @@ class SolutionView(RunView):
 def view_algorithms(
     task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
 ) -> SolutionView:
-    """Solve one sequence, and record the heads and the tape.
+    """Answer one sequence with a neural Turing machine, and record its heads and its tape.
 
-    options: the values of VIEW_OPTIONS.
+    options: the values of the command-line options VIEW_OPTIONS. Without --sequence, a sequence is generated.
     """
     solver: AlgorithmsRun = run.load(task)
     if not solver.has_tape:

@@ -1,4 +1,7 @@
-"""Files of `regard ask`: a picture of the hops of one question, and a page of all questions."""
+"""The files that `regard ask` writes: a picture of the hops of one question, or a page of all questions.
+
+A hop is one attention of the memory network to the sentences of the story.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from regard.evaluation.story_answer import StoryAnswer, save_answers
 __all__ = ["AnswerPictures", "is_picture"]
 
 PICTURES = (".png", ".svg", ".pdf")
-"""The file types of a picture."""
+"""The endings of file names of pictures."""
 
 MOST_ENTRIES = 300
 """Maximum number of questions on a page."""
 
 
 def is_picture(path: Path | None) -> bool:
-    """Return whether a file name has the type of a picture.
+    """Return whether the ending of a file name is that of a picture; False for None.
 
     >>> is_picture(Path("hops.svg")), is_picture(Path("answers.jsonl"))
     (True, False)
@@ -29,10 +32,12 @@ def is_picture(path: Path | None) -> bool:
 
 @dataclass
 class AnswerPictures:
-    """Collects answers, and writes them as a picture or a page.
+    """Collects answers to questions, and writes them as a picture, as an HTML page, or both.
 
-    picture: the picture file to write; None for none. It is of the only question.
-    page: the HTML page to write; None for none.
+    picture: the picture file to write; None for no picture. A picture can show only one question.
+    page: the HTML page to write; None for no page.
+    results: the answers that are written.
+    count: number of answers that were added. A page shows at most MOST_ENTRIES of them.
     """
 
     picture: Path | None = None
@@ -52,11 +57,11 @@ class AnswerPictures:
 
     @property
     def enabled(self) -> bool:
-        """Whether a file is written, which needs the recorded attention."""
+        """Whether a picture or a page is written. If so, the attention must be recorded."""
         return self.picture is not None or self.page is not None
 
     def add(self, result: StoryAnswer) -> None:
-        """Add an answer; raise ArgumentError if it is the second one of a picture."""
+        """Add an answer. Raise ArgumentError if a picture is written and this is the second answer."""
         self.count += 1
         if self.picture is not None and self.count > 1:
             problem = "a picture shows one question, but there are several"
@@ -65,7 +70,7 @@ class AnswerPictures:
             self.results.append(result)
 
     def save(self) -> None:
-        """Write the files, and report their names."""
+        """Write the picture and the page, and print their names; do nothing if there are no answers."""
         if not self.results:
             return
         if self.picture is not None:

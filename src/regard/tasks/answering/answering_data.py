@@ -1,4 +1,4 @@
-"""The data of a run that answers questions: stories, read, checked, split and encoded."""
+"""The data of an answering run: read and check stories, split them into two sets, and encode them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ PART = 10
 
 @dataclass(frozen=True, eq=False)
 class StorySplit:
-    """The training questions and the validation questions of a run.
+    """The training questions and the validation questions of a run, as text.
+
+    train: the training questions with their stories.
+    valid: the validation questions with their stories.
 
     is_held_out: whether the validation questions were held out from the training files.
     """
@@ -38,17 +41,20 @@ class StorySplit:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of the data, to detect changes when a run is resumed."""
+        """Hashes of the training and the validation questions, which show if the files have changed.
+
+        They are compared when a run is resumed.
+        """
         return {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The names of all tasks, qa2 before qa10."""
+        """The names of all tasks of the questions, for example ("qa2", "qa10"); numbers sort as numbers."""
         return tuple(sorted({*self.train.tasks, *self.valid.tasks}, key=task_order))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages for the log: the number of questions and of tasks."""
+        """One message for the log: the number of training and validation questions, and of tasks."""
         held = ", held out from the training files" if self.is_held_out else ""
         tasks = f"{len(self.tasks)} tasks" if len(self.tasks) > 1 else f"task {self.tasks[0]}"
         counts = f"{len(self.train):,} training questions, {len(self.valid):,} validation questions"
@@ -56,7 +62,9 @@ class StorySplit:
 
 
 def read_story_split(data: AnsweringData) -> StorySplit:
-    """Read and check the files named in the settings; hold out stories if no validation file is set.
+    """Read and check the files of stories that the settings name.
+
+    If no validation file is set, stories of the training files are held out as validation set.
 
     Raises DataError, with file and line, if a line is malformed.
     """
@@ -72,13 +80,15 @@ def read_story_split(data: AnsweringData) -> StorySplit:
 
 
 def hold_out_stories(stories: Stories, count: int | None = None) -> tuple[Stories, Stories]:
-    """Split questions into a training set and a validation set, the same share of each task.
+    """Split questions into a training set and a validation set; each task is split separately.
 
     A story is in one of the two sets, with all its questions. The split depends on the stories alone, not on
     their order. Each task keeps at least one story for training; a task with a single story is not in the
     validation set.
 
-    count: about how many questions of each task to hold out; default: a tenth.
+    count: about how many questions of each task are in the validation set. Default: a tenth of the task.
+
+    Returns the pair (training set, validation set).
     """
     groups: dict[str, dict[int, list[int]]] = {}
     for row, each in enumerate(stories):
@@ -111,12 +121,12 @@ def _digest(question: StoryQuestion, row: int) -> tuple[bytes, int]:
 
 @dataclass(frozen=True, eq=False)
 class StoryCorpus:
-    """The data of a run: the questions as tensors.
+    """The training and validation questions of a run as tensors, with the vocabulary.
 
     split: the questions before they were encoded.
     words: the vocabulary of the run.
     train, valid: the training and the validation questions as tensors.
-    max_sentences: maximum number of sentences of a story.
+    max_sentences: maximum number of sentences of a story; of a longer story, the last ones are used.
     """
 
     split: StorySplit
@@ -128,18 +138,20 @@ class StoryCorpus:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The names of all tasks, in the order of EncodedStories.tasks."""
+        """The names of all tasks. A task index in EncodedStories.tasks is an index into this tuple."""
         return self.split.tasks
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages about validation questions whose answer is not in the training data."""
+        """A message for the log if the answer of a validation question is not in the training data."""
         new = int((self.valid.answers == NO_LABEL).sum())
         text = "validation questions have an answer that does not occur in the training data"
         return (f"{new:,} {text}; they count as errors",) if new else ()
 
     def on(self, device: str, part: str = "train") -> EncodedStories:
-        """Return the training or validation questions on a device; the copy is shared by all seeds of a run.
+        """Return the training or validation questions on a device.
+
+        They are copied once: all seeds of a run share the copy.
 
         part: "train" or "valid".
         """
@@ -150,9 +162,13 @@ class StoryCorpus:
 
     @classmethod
     def prepared(cls, split: StorySplit, data: AnsweringData, folder: Path) -> StoryCorpus:
-        """Encode the questions with the vocabulary of the run folder.
+        """Encode the training and the validation questions with the vocabulary of the run folder.
 
         If the run folder has no vocabulary, it is created from the training questions and saved.
+
+        split: the questions.
+        data: the settings, of which max_sentences is used.
+        folder: the run folder.
         """
         if not (folder / WORDS).exists():
             words = StoryWords.of(split.train)
@@ -169,7 +185,10 @@ class StoryCorpus:
 
 
 def _check_answers(train: Stories, words: StoryWords) -> None:
-    """Raise DataError if a training answer is not in the vocabulary, which may come from --init-from."""
+    """Raise DataError if a training answer is not in the vocabulary of the run.
+
+    This happens if the vocabulary is that of another run (--init-from) with other answers.
+    """
     for each in train:
         if words.answer_index(each.answer) == NO_LABEL:
             problem = f"the model has no answer {str(each.answer)[:80]!r}"
@@ -177,7 +196,10 @@ def _check_answers(train: Stories, words: StoryWords) -> None:
 
 
 def load_words(folder: Path) -> StoryWords:
-    """Load the vocabulary of a run folder; raise DataError if the file is missing or damaged."""
+    """Load the vocabulary of a run folder: the answers and the other words.
+
+    Raises DataError if its file is missing or damaged.
+    """
     path = folder / WORDS
     try:
         content = parse_json(read_limited(path, "json"))

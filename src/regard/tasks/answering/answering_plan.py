@@ -1,6 +1,7 @@
-"""Choose the size, batch size, learning rate and length of a run of a memory network; measure its speed.
+"""Choose the width, batch size, learning rate and number of epochs of a memory network; measure its speed.
 
-The rules were fitted to short trainings on bAbI tasks with 1,000 questions each, one by one and jointly.
+The rules were fitted to short trainings on bAbI tasks with 1,000 questions each: on single tasks, and on all
+tasks jointly.
 """
 
 from __future__ import annotations
@@ -48,8 +49,11 @@ def plan_answering(
 ) -> Plan:
     """Choose the settings of a run that the user has not set. All processes get the same plan.
 
-    given: the settings that are known so far.
+    task: the class of the task.
+    given: the settings that the user has set.
     corpus: the training data.
+    device: the device on which the training speed is measured.
+    processes: the training processes, one for each device.
     timed: measure the training speed even if the length of the run is set in steps or epochs. If it is set in
         minutes, the speed is always measured.
     """
@@ -87,7 +91,10 @@ def plan_answering(
 def questions_per_second(
     task: type[RunTask], settings: Mapping[str, Any], corpus: StoryCorpus, device: str
 ) -> float:
-    """Measure the training speed of one process, in questions per second."""
+    """Train for a few steps, and return the speed of one process in questions per second.
+
+    The model is discarded afterwards.
+    """
     chosen = build(task.settings_type, settings, "the settings")
     torch.manual_seed(0)
     model = task.build_model(chosen.model, task.sizes(corpus))

@@ -1,4 +1,4 @@
-"""Load the memory network of a run folder."""
+"""Load the memory network of a run folder, to answer questions with it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,17 @@ class AnsweringRun(LoadedRun, StoryAnswerer):
 
 
 def check_answerer_options(options: Mapping[str, Any]) -> None:
-    """Raise an error if StoryAnswerer() has no argument with the name of one of these options."""
+    """Raise an error if a name in `options` is not the name of an argument of StoryAnswerer()."""
     check_load_keywords(StoryAnswerer, options)
 
 
 def answerer_of(run: StoredRun, device: str, **options: Any) -> AnsweringRun:
-    """Load the memory network of a run. options: further arguments of StoryAnswerer."""
+    """Load the memory network of a run and its vocabulary.
+
+    run: the run folder, with its settings and the chosen checkpoint.
+    device: where the network runs.
+    options: further arguments of StoryAnswerer, such as batch_size.
+    """
     settings, words = run.settings, load_words(run.folder)
     sizes = words.size, len(words.answers), settings.data.max_sentences
     model = build_memory_network(settings.model.name, *sizes, **settings.model.options)

@@ -20,7 +20,7 @@ class AnsweringData(Section):
     valid_file: files of the validation set. Without valid_file, stories of the training set are held out.
     held_out: about how many questions of each task to hold out; default: a tenth.
     format: babi or jsonl; by default, it follows from the file names.
-    max_sentences: maximum number of sentences of a story; of a longer story, the last ones are read.
+    max_sentences: maximum number of sentences of a story; of a longer story, only the last ones are used.
     """
 
     train_file: Annotated[list[str], Field(min_length=1)]
@@ -43,12 +43,12 @@ class AnsweringModel(ModelSettings):
 
 
 class AnsweringTraining(Training):
-    """The training settings of a memory network. It has those of all tasks, with other defaults, and also:
+    """The training settings of a memory network: those that every task has, some with other defaults, and:
 
     best: the metric that selects the best checkpoint.
-    linear_start: number of epochs at the start of the training without softmax in the hops (0 disables it).
-        Only the end-to-end network has it. Evaluations always use the softmax, so their scores are poor until
-        the linear start is over.
+    linear_start: number of epochs, at the start of the training, in which the attention of the end-to-end
+        network has no softmax (0 disables it). Evaluations always use the softmax, so their scores are poor
+        during these epochs. Other networks have no linear start.
     """
 
     batch_tokens: None = None
@@ -62,14 +62,14 @@ class AnsweringTraining(Training):
 class AnsweringEvaluation(Section):
     """How a memory network is evaluated during training.
 
-    samples: number of validation questions that are printed with their answers and hops.
+    samples: number of validation questions that are printed with their answers and the attention of each hop.
     """
 
     samples: Annotated[int, Field(ge=0, le=100_000)] = 1
 
 
 class AnsweringSettings(RunSettings):
-    """All settings of a run that answers questions, as in config.toml.
+    """All settings of a run that answers questions, with the sections and names of config.toml.
 
     >>> settings = AnsweringSettings(data=AnsweringData(train_file=["qa1_train.txt"]))
     >>> settings.model.name, settings.training.best, settings.data.max_sentences

@@ -49,8 +49,9 @@ EVALUATED = 1000
 
 @dataclass(frozen=True, eq=False)
 class StoryRows(BatchRows):
-    """A batch of questions as their indices in the training set, (B,); prepare() selects their tensors.
+    """A batch of training questions, given by their indices; AnsweringTask.prepare() selects their tensors.
 
+    rows: (B,), the indices of the questions in the training set.
     linear: whether the network computes attention without softmax (linear start).
     """
 
@@ -64,7 +65,7 @@ class StoryRows(BatchRows):
 class AnsweringTask(RunTask):
     """Trains a memory network on questions about stories, and evaluates it on the validation questions.
 
-    All training questions are on the device as tensors, so that a batch is a selection of rows.
+    All training questions are copied to the device once. A batch is a selection of rows of these tensors.
     """
 
     model: StoryModel
@@ -187,7 +188,10 @@ class AnsweringTask(RunTask):
         return self.corpus.notes
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[StoryRows]:
-        """Yield the batches of an epoch in a random order, which depends on the seed and the epoch alone."""
+        """Yield the batches of an epoch. The order of the questions depends only on the seed and the epoch.
+
+        start: number of batches to skip, to resume within an epoch.
+        """
         generator = torch.Generator().manual_seed(epoch_seed(self.settings.seed, epoch))
         order = torch.randperm(len(self.corpus.train), generator=generator)
         rank, world = self._processes.rank, self._processes.world
@@ -219,7 +223,11 @@ class AnsweringTask(RunTask):
         return StoryRows.from_tensors(tensors)
 
     def loss(self, batch: StoryBatch) -> Loss:
-        """Return the cross-entropy of the answers, or the margin ranking loss of a supervised network."""
+        """Return the loss of a batch, summed over its questions.
+
+        For a supervised network, it is the margin ranking loss of facts and answers; for the end-to-end
+        network, the cross-entropy of the answers.
+        """
         if isinstance(self.model, MemoryNetwork):
             total = functional.cross_entropy(self.model(batch).float(), batch.answers, reduction="sum")
             return Loss(total, {"loss": total.detach()})
@@ -244,12 +252,19 @@ class AnsweringTask(RunTask):
         return Evaluation(scores, self._shown(report))
 
     def _known_loss(self, batch: StoryBatch) -> Tensor:
-        """Return the loss of the questions whose answer the vocabulary has, summed."""
+        """Return the sum of the losses of the questions whose answers are in the vocabulary; 0 without any.
+
+        An answer that is not in the vocabulary has no output of the network, so it has no loss.
+        """
         known = (batch.answers != NO_LABEL).nonzero().squeeze(1)
         return self.loss(batch.select(known)).total if len(known) else torch.zeros(())
 
     def _shown(self, report: StoryReport) -> list[RenderableType]:
-        """Return what to print: the errors of each task, and some validation questions with their hops."""
+        """Return what is printed after an evaluation.
+
+        It is a table with the error rate of each task, if there are several, and some validation questions
+        with their answers and the attention of each hop.
+        """
         questions = self.corpus.split.valid.questions
         count = min(self.settings.evaluation.samples, len(questions))
         chosen = [questions[(2 * part + 1) * len(questions) // (2 * count)] for part in range(count)]
@@ -259,7 +274,10 @@ class AnsweringTask(RunTask):
 
 
 def check_facts(split: StorySplit) -> None:
-    """Raise DataError if a question has no supporting facts, which a supervised network is trained with."""
+    """Raise DataError if a training question has no supporting facts.
+
+    A supervised memory network is trained to attend to these facts, so it needs them.
+    """
     for each in split.train:
         if not each.facts:
             problem = "the question has no supporting facts, which a supervised memory network needs"
@@ -268,7 +286,10 @@ def check_facts(split: StorySplit) -> None:
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """Return the seed of the order of an epoch.
+    """Return the random seed for the order of the training questions in one epoch.
+
+    seed: the random seed of the run.
+    epoch: the number of the epoch.
 
     >>> epoch_seed(0, 1) != epoch_seed(1, 0)
     True

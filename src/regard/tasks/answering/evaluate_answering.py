@@ -1,4 +1,4 @@
-"""`regard evaluate` for answering: the error rate of each task, and faithfulness of the hops."""
+"""`regard evaluate` for answering: the error rate of each task, and the faithfulness of the attention."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ MOST_ENTRIES = 100
 class AnsweringEvaluation:
     """The result of `regard evaluate` for a memory network.
 
-    data: where the questions come from, for the title.
-    run: "folder" is the run folder, "step" is the step of the checkpoint.
-    report: the errors of each task.
+    data: the questions that were answered, in words, for the title: a file name, for example.
+    run: a dict with the run folder ("folder") and the training step of the checkpoint ("step").
+    report: the error rate of each task.
     erasure: how much the answers depend on the attended sentences; None if it was not measured.
     """
 
@@ -51,7 +51,7 @@ class AnsweringEvaluation:
     erasure: StoryErasure | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all numbers as a dict for JSON."""
+        """Return the run, the error rates and, if it was measured, the faithfulness as a dict for JSON."""
         erasure = {} if self.erasure is None else {"faithfulness": self.erasure.to_dict()}
         return {"data": self.data, "run": dict(self.run), **self.report.to_dict(), **erasure}
 
@@ -72,9 +72,11 @@ class AnsweringEvaluation:
 def evaluate_answering(
     task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
 ) -> AnsweringEvaluation:
-    """Answer the questions of the files in `options`, or the validation questions of the run.
+    """Answer questions with the network of a run, and report the error rate of each task.
 
-    options: the values of EVALUATE_OPTIONS.
+    The questions are those of the files in `options`; without files, the validation questions of the run.
+
+    options: the values of the command-line options EVALUATE_OPTIONS.
     """
     assert run is not None
     page: Path | None = options["page"]
@@ -95,7 +97,11 @@ def evaluate_answering(
 
 
 def _read(run: ChosenRun, answerer: AnsweringRun, options: Mapping[str, Any]) -> tuple[Stories, str]:
-    """Read the questions of --test-file or --jsonl, or the validation questions of the run."""
+    """Return the questions to evaluate, and a text that says where they are from.
+
+    They are read from the files of --test-file or --jsonl; without these options, they are the validation
+    questions of the run.
+    """
     data = answerer.settings.data
     if options["test_file"] and options["jsonl"]:
         problem = "--test-file and --jsonl cannot be combined"

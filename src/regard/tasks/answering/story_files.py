@@ -1,4 +1,4 @@
-"""Read what a user asks: a story from a text file, and questions from files of stories."""
+"""Read the input of `regard ask`: a story from a text file, or stories with questions from other files."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def read_story(path: str | Path) -> tuple[str, ...]:
 
 
 def questions_of_files(files: Sequence[str]) -> Iterator[StoryQuestion]:
-    """Yield the questions of files of stories, in the format of bAbI or as JSON lines, one after the other.
+    """Yield the questions of files that contain stories and questions, one file after the other.
 
-    In JSON lines, the field "answer" is optional.
+    A file has the format of bAbI, or JSON lines, in which the field "answer" is optional.
     """
     for file in files:
         path = checked_path(file)

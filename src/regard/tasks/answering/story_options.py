@@ -1,4 +1,4 @@
-"""The options of the command line for files of stories: --train-file and --jsonl."""
+"""Command-line options of `regard train` for files of stories: --jsonl and --valid-jsonl."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ OWN_OPTIONS = ("jsonl", "valid_jsonl")
 
 
 def story_files(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of [data] for the options --jsonl and --valid-jsonl of regard train.
+    """Return the settings of section [data] that follow from options of `regard train`.
+
+    options: values of command-line options, of which "jsonl" and "valid_jsonl" are used.
 
     >>> story_files({"jsonl": ["own.jsonl"]})
     {'train_file': ['own.jsonl'], 'format': 'jsonl'}

@@ -1,4 +1,4 @@
-"""`regard view` for answering: every hop over the story, and the effect of hiding each sentence."""
+"""`regard view` for answering: the attention of each hop to the story, and the effect of hiding sentences."""
 
 from __future__ import annotations
 
@@ -36,13 +36,19 @@ VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
 
 @dataclass(frozen=True, eq=False)
 class AnsweringView(RunView):
-    """The hops of a memory network over one story, and the effect of hiding each sentence."""
+    """The attention of each hop of a memory network to one story, and the effect of hiding a sentence.
+
+    result: the answer, with the attention of each hop and its probability without each sentence.
+    """
 
     result: StoryAnswer
     default_view: ClassVar[str] = HOPS
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw one view. In the terminal, the effect of hiding each sentence is printed below the hops."""
+        """Draw the view that `options` selects. By default, it is the attention of each hop to the sentences.
+
+        In the terminal, the probability of the answer without each sentence is printed below.
+        """
         view = options.view or self.default_view
         drawn = self.result.picture() if view == HOPS else None
         if drawn is None:
@@ -58,9 +64,9 @@ class AnsweringView(RunView):
 def view_answering(
     task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
 ) -> AnsweringView:
-    """Answer one question, record every hop, and measure the effect of hiding each sentence.
+    """Answer one question, record the attention of every hop, and measure the effect of hiding a sentence.
 
-    options: the values of VIEW_OPTIONS.
+    options: the values of the command-line options VIEW_OPTIONS.
     """
     for name in ("story", "question"):
         if not options[name]:
