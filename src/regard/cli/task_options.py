@@ -128,11 +128,11 @@ def check_given(context: typer.Context, task: type[RunTask], attribute: str, hin
 
 
 def given_options(context: typer.Context, attribute: str) -> dict[str, str]:
-    """Return a dict of the options of tasks that are on the command line: parameter -> option.
+    """Return the task-specific options that the user gave on the command line: parameter name -> option.
 
     For example, {"test_file": "--test-file"}.
 
-    attribute: the attribute of RunTask with the options: "evaluate_options" or "view_options".
+    attribute: the attribute of RunTask that lists these options: "evaluate_options" or "view_options".
     """
     names = {name for each in TASKS for name in option_parameters(getattr(find_task(each), attribute))}
     return {

@@ -16,7 +16,7 @@ from regard.viewing import beside
 __all__ = ["tour"]
 
 QUICK = 3
-"""Number of steps of the quick tour."""
+"""`regard tour --quick` shows only this many of the TOUR_STEPS, the first ones."""
 
 
 def tour(

@@ -39,9 +39,12 @@ class StoryWords:
 
     def __post_init__(self) -> None:
         every = (*self.answers, *self.words)
-        if not all(isinstance(each, str) for each in every) or len(set(every)) != len(every):
-            problem = "the words are not different strings"
-            raise ArgumentError(message("StoryWords()", problem, expected="different strings"))
+        for word, count in Counter(every).items():
+            if not isinstance(word, str):
+                raise ArgumentError(message("StoryWords()", f"{word!r} is not a string", expected="strings"))
+            if count > 1:
+                expected = "each word once, in answers or in words"
+                raise ArgumentError(message("StoryWords()", f"{word!r} occurs twice", expected=expected))
         if len(self.answers) < 2:
             problem = f"the only answer is {self.answers[0]!r}" if self.answers else "there are no answers"
             raise ArgumentError(message("StoryWords()", problem, expected="at least two different answers"))

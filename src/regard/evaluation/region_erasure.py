@@ -224,7 +224,8 @@ def _measured(
     """Return the measurements of the words of one caption; for the arguments, see erase_regions().
 
     seen: the image with the caption and the attention of each word.
-    caption: index of the caption. Which random cells are hidden depends only on seed, caption and word.
+    caption: the index of `seen` in the list given to erase_regions().
+        Which random cells are hidden depends only on seed, caption and word.
     numbers: k, samples, seed and batch_size.
     """
     k, samples, seed, batch_size = numbers
@@ -267,7 +268,7 @@ def _scores(
 
     log_probabilities: the function that runs the model, as in erase_regions().
     seen: the image with the caption and the attention of each word.
-    caption: the index of the caption.
+    caption: the index of `seen` in the list given to erase_regions(); it is passed to log_probabilities.
     trials: each element gives the cells that are hidden in one copy of the image.
     batch_size: maximum number of images in a call of log_probabilities.
     """

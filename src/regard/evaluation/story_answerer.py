@@ -35,7 +35,8 @@ AT_ONCE = 1024
 """Number of questions that stream() reads and answers together."""
 
 ALL_HOPS = "memory"
-"""The pattern that matches the sites of all hops: their role."""
+"""The role of the attention of every hop. As a pattern for sites (names of attention calls), it matches all
+hops."""
 
 
 class StoryAnswerer:

@@ -67,8 +67,8 @@ def load_arrays(path: str | Path, kind: str, writer: str) -> tuple[dict[str, Any
         if not all(array.dtype in ("<f4", "<i4") for array in arrays.values()):
             raise ValueError("an array has another dtype than float32 and int32")
         header = parse_json(content[8 : 8 + length])["__metadata__"]
-        # Earlier versions of Regard wrote the format and its version outside the JSON under METADATA. Merging
-        # reads both forms.
+        # Earlier versions of Regard wrote the format and its version as separate header keys, not in the JSON
+        # text that header[METADATA] holds. The merged dict has them in both cases.
         metadata = header | parse_json(header.pop(METADATA))
         if (metadata.pop("format"), metadata.pop("version")) != (kind, VERSION):
             raise ValueError("the file is of another kind")

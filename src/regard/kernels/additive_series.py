@@ -31,6 +31,8 @@ Error in channel c, before the result is rounded to bfloat16 (which has a relati
                     |error of dv_c| <= 7e-4 sum_ij |g_ij|  (1.0e-4 from the series)
     saturated       |error of dq_c| <= 2^-8 * 4 |v_c| sum_j |g_j| e^-2|q+k|  (2^-9 from the missing terms of
                     the exponential series, 2^-10 from float16); the same for dk_c, over the queries
+                    if |q| or |k| > 6.9: 2e-7 |v_c| sum_j |g_j| more, because one of the two exponentials
+                    is then a small float16 number, which is less precise
 
 For comparison, eager PyTorch in bfloat16 rounds tanh, and so its derivative, by 2^-9 = 2e-3. From SATURATED
 on it rounds tanh to 1, which gives zero gradients for query and key.
@@ -108,10 +110,12 @@ LARGEST = tl.constexpr(14)
 number is almost 2^16."""
 
 EXPONENTIAL = tl.constexpr(64.0)
-"""Factor of the exponentials e^-2x and e^2x, which are stored as float16 beside the sines and cosines.
+"""The exponentials e^-2x and e^2x are multiplied by this number before they are stored as float16, so that
+fewer of them are below 2^-14, where float16 loses precision.
 
-The product cannot overflow in a channel where they are used: there q + k >= SATURATED and |q| + |k| <= REACH,
-so e^-2k <= e^(REACH - SATURATED) = 690, and 64 * 690 is less than the largest float16."""
+64 e^-2k does not overflow in saturated channels, the only ones that use it: q + k >= SATURATED and
+|q| + |k| <= REACH give -2k <= REACH - SATURATED, so 64 e^-2k <= 64 * 690 = 44,160, less than 65,504, the
+largest float16. The same holds for e^2k if q + k <= -SATURATED."""
 
 HALF = tl.constexpr(65504.0)
 """The largest finite float16 number."""

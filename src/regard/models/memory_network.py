@@ -40,7 +40,7 @@ _SOFT, _LINEAR = Soft(), Linear()
 
 
 class MemoryNetwork(nn.Module):
-    """End-to-end memory network: soft attention over the sentences of a story, in several hops.
+    """End-to-end memory network (Sukhbaatar et al. 2015): attention over the sentences of a story, in hops.
 
     m_i = sum_j l_j * A x_ij + T_A(i),  c_i = sum_j l_j * C x_ij + T_C(i)     (section 4.1)
     u   = sum_j l_j * B q_j
@@ -58,9 +58,9 @@ class MemoryNetwork(nn.Module):
     tying: "adjacent": A^1 = B, A^{k+1} = C^k, W^T = C^K. "layer-wise": all A^k are equal, and all C^k.
     encoding: "position" (position encoding) or "bag" (bag of words).
     time: whether sentences have a temporal encoding T_A(i), T_C(i), where i = 1 is the last sentence.
-    noise: in training, up to this fraction of empty sentences is inserted into each story at random places,
-        so that the temporal encodings do not overfit (random noise). An empty sentence only makes the
-        sentences before it older.
+    noise: in training, up to noise * (number of sentences) empty sentences are inserted into each story at
+        random places, so that the temporal encodings do not overfit (random noise). An empty sentence only
+        makes the sentences before it older.
 
     A batch with linear=True is computed without softmax in the hops (linear start).
 
@@ -68,8 +68,8 @@ class MemoryNetwork(nn.Module):
     of the output has the answers of the training set as classes, not all words; W^T = C^K has one row for
     each answer.
 
-    The hops have the sites "hop.0", "hop.1" and so on, with one query, the question, and one key for each
-    sentence.
+    The names (sites) of the attention of the hops are "hop.0", "hop.1" and so on. Each has one query, the
+    question or the state after the previous hop, and one key for each sentence.
 
     >>> model = MemoryNetwork(vocabulary_size=9, answers=3, sentences=4, width=5, hops=2)
     >>> batch = StoryBatch.collate([[[5, 6], [7]], [[6]]], [[8, 5], [7]])

@@ -70,8 +70,8 @@ class SupervisedMemoryNetwork(nn.Module):
     the features of pairs of sentences in section 3.4. The loss has all other sentences and answers as
     negatives, not a sample.
 
-    The hops have the sites "hop.0", "hop.1" and so on, with one query, and one key for each sentence after
-    key 0.
+    The names (sites) of the attention of the hops are "hop.0", "hop.1" and so on. Each has one query, and one
+    key for each sentence after key 0.
 
     >>> model = SupervisedMemoryNetwork(vocabulary_size=9, answers=3, sentences=4, width=5, hops=2)
     >>> batch = StoryBatch.collate([[[5, 6], [7]], [[6]]], [[8, 5], [7]], answers=[0, 2], facts=[[1], [0]])

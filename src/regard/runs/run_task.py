@@ -93,7 +93,8 @@ class RunTask(Task):
     always_shown: ClassVar[tuple[str, ...]] = ()
     """The data settings that `regard show` prints even if they have their default value."""
     size_names: ClassVar[tuple[str, ...]] = ()
-    """The name of each size that sizes() returns, such as source and target."""
+    """The names of the sizes that sizes() returns, in the same order. For example, ("source", "target") for
+    the vocabulary sizes of the source and of the target."""
     smallest_sizes: ClassVar[tuple[int, ...]] = ()
     """Small values for sizes(), with which the model is built to check its options before data are read."""
     no_data_hint: ClassVar[str] = "set the training data in [data]"

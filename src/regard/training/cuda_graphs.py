@@ -120,9 +120,9 @@ class Captured:
         return Loss(graph.loss.total.clone(), shown, tuple(each.clone() for each in graph.loss.state))
 
     def _release_buffers(self) -> None:
-        """Copy the gradients of parameters that are still in the shared gradient buffers.
+        """Replace each parameter.grad that is one of the shared gradient buffers by a copy of it.
 
-        The next replay of a graph would overwrite them.
+        Otherwise, the next replay of a graph would overwrite these gradients.
         """
         for parameter, place in zip(self._parameters, self._places, strict=False):
             if parameter.grad is place:

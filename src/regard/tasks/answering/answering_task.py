@@ -225,8 +225,9 @@ class AnsweringTask(RunTask):
     def loss(self, batch: StoryBatch) -> Loss:
         """Return the loss of a batch, summed over its questions.
 
-        For a supervised network, it is the margin ranking loss of facts and answers; for the end-to-end
-        network, the cross-entropy of the answers.
+        The end-to-end network learns from the answers only: the loss is their cross-entropy. The supervised
+        memory network also learns from labelled supporting facts: the loss is the margin ranking loss of the
+        facts plus that of the answers.
         """
         if isinstance(self.model, MemoryNetwork):
             total = functional.cross_entropy(self.model(batch).float(), batch.answers, reduction="sum")
