@@ -31,7 +31,8 @@ from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.rules import MOST_TOKENS
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import write_whole
-from regard.tasks.captioning.caption_pictures import CaptionPictures, is_picture
+from regard.tasks.captioning.caption_pictures import CaptionPictures
+from regard.tasks.picture_outputs import is_picture
 
 __all__ = ["caption"]
 

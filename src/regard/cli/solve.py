@@ -16,7 +16,8 @@ from regard.cli.run_options import CheckpointName, Device, RunFolder, Threads, o
 from regard.data.line_io import given_lines, say, writing
 from regard.errors import ArgumentError, message
 from regard.tasks.algorithms.given_sequences import sequences_in
-from regard.tasks.algorithms.solution_pictures import SolutionPictures, is_tape_picture
+from regard.tasks.algorithms.solution_pictures import SolutionPictures
+from regard.tasks.picture_outputs import is_picture
 
 __all__ = ["solve"]
 
@@ -153,7 +154,7 @@ def solve(
     if given and (length is not None or repeats is not None or sequences != 1):
         option = "--length" if length is not None else "--repeats" if repeats is not None else "--sequences"
         raise ArgumentError(message(option, "it is only for generated sequences"))
-    picture = output if is_tape_picture(output) else None
+    picture = output if is_picture(output) else None
     output = None if picture else output
     pictures = SolutionPictures(picture, page, len(sequence or ()) if sequence else sequences)
     options = {} if slots is None else {"slots": slots}

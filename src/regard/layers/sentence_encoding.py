@@ -21,7 +21,7 @@ DENSE_WORDS = 2048
 """If the vocabulary has at most this many words, sentences are encoded by a matrix product of word counts."""
 
 SCALE = 2.0
-"""Factor of the weights of the position encoding: their mean is 1, as that of a bag of words."""
+"""Factor of the weights of the position encoding: their mean is then about 1, as for a bag of words."""
 
 KNOWN = 2
 """The first id of a word: the ids below are padding and unknown words, whose embedding is zero."""
@@ -35,8 +35,7 @@ def position_weights(words: int, width: int) -> Tensor:
     words: the number of words J of the sentence; word j is 1 to J.
     width: the embedding size d; dimension k is 1 to d.
 
-    Differs from the paper: with the factor 2, the weights are 1 on average, like those of a bag of words. The
-    code of the authors has the same scale. Without the factor, a network learns more slowly.
+    Differs from the paper: with the factor 2, the weights are about 1 on average, as for a bag of words.
 
     >>> position_weights(2, 4)
     tensor([[1.0000, 1.0000, 1.0000, 1.0000],

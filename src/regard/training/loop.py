@@ -283,8 +283,8 @@ class Trainer:
         batches = [next(self._stream) for _ in range(settings.accumulation_steps)]
         at.step += 1
         own = sum(self.task.count(batch) for batch in batches)
-        # One all-reduce sends two things: what is due by the clock of the first process, and whether any
-        # process requests a stop.
+        # One all-reduce sums the token counts and the flags of all processes: whether a stop is requested (in
+        # any process), and, from the clock of rank 0, whether time is over, and a save or a new plan is due.
         elapsed = self._seconds()
         replan = at.total is not None and self._budget.replan_due(elapsed)
         clocks = (self._budget.is_over(elapsed), self.clock() - self._last_save > SAVE_SECONDS, replan)

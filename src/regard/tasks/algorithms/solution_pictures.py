@@ -5,22 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from regard.data.line_io import say
-from regard.errors import ArgumentError, DataError, message, shown
+from regard.errors import shown
 from regard.tasks.algorithms.solution import Solution
-from regard.viewing.pictures.picture_files import SUFFIXES
+from regard.tasks.picture_outputs import check_outputs
 from regard.viewing.tape_page import RUNS, save_tape_page
 from regard.viewing.tape_run import TapeRun
 
-__all__ = ["SolutionPictures", "is_tape_picture"]
-
-
-def is_tape_picture(path: Path | None) -> bool:
-    """Return whether a file name ends in .png, .svg, .pdf or .gif.
-
-    >>> is_tape_picture(Path("heads.PNG")), is_tape_picture(Path("answers.txt")), is_tape_picture(None)
-    (True, False, False)
-    """
-    return path is not None and path.suffix.lower() in SUFFIXES
+__all__ = ["SolutionPictures"]
 
 
 class SolutionPictures:
@@ -37,16 +28,7 @@ class SolutionPictures:
     def __init__(self, picture: Path | None, page: Path | None, sequences: int):
         self.picture, self.page, self.count = picture, page, 0
         self._runs: list[TapeRun] = []
-        if picture is not None and sequences != 1:
-            problem = f"a picture shows one sequence, but there are {sequences:,} sequences"
-            raise ArgumentError(message("--output", problem, hint="write a page: --page heads.html"))
-        if page is not None and page.suffix.lower() != ".html":
-            problem = f"{shown(page.name)} does not end in .html"
-            raise ArgumentError(message("--page", problem, hint=f"{shown(page.stem) or 'page'}.html"))
-        for path in (picture, page):
-            if path is not None and not path.resolve().parent.is_dir():
-                hint = "create the folder first"
-                raise DataError(message(shown(path), "its folder does not exist", hint=hint))
+        check_outputs(picture, page, sequences, "sequence", "heads.html")
 
     @property
     def enabled(self) -> bool:

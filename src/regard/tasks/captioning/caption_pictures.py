@@ -9,25 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from regard.data.line_io import say
-from regard.errors import ArgumentError, DataError, message, shown
+from regard.errors import ArgumentError, message, shown
 from regard.tasks.captioning.caption_result import Caption
+from regard.tasks.picture_outputs import check_outputs
 from regard.viewing import ImageAttention, save_caption_page
 from regard.viewing.image_attention import WORDS
-from regard.viewing.pictures.picture_files import SUFFIXES
 
-__all__ = ["CaptionPictures", "is_picture"]
+__all__ = ["CaptionPictures"]
 
 MOST_CAPTIONS = 200
 """Maximum number of captions on one HTML page."""
-
-
-def is_picture(path: Path | None) -> bool:
-    """Return whether a file name ends in .png, .svg, .pdf or .gif.
-
-    >>> is_picture(Path("dog.PNG")), is_picture(Path("captions.txt")), is_picture(None)
-    (True, False, False)
-    """
-    return path is not None and path.suffix.lower() in SUFFIXES
 
 
 class CaptionPictures:
@@ -46,16 +37,7 @@ class CaptionPictures:
     def __init__(self, picture: Path | None, page: Path | None, images: int):
         self.picture, self.page, self.count = picture, page, 0
         self._captions: list[ImageAttention] = []
-        if picture is not None and images != 1:
-            problem = f"a picture file shows one image, but there are {images:,} images"
-            raise ArgumentError(message("--output", problem, hint="write a page: --page captions.html"))
-        if page is not None and page.suffix.lower() != ".html":
-            problem = f"{shown(page.name)} does not end in .html"
-            raise ArgumentError(message("--page", problem, hint=f"{shown(page.stem) or 'page'}.html"))
-        for path in (picture, page):
-            if path is not None and not path.resolve().parent.is_dir():
-                hint = "create the folder first"
-                raise DataError(message(shown(path), "its folder does not exist", hint=hint))
+        check_outputs(picture, page, images, "image", "captions.html")
 
     @property
     def enabled(self) -> bool:

@@ -20,8 +20,8 @@ RATE, TUNING_RATE = 2e-3, 3e-4
 """Default learning rates: of a new model, and of a model that starts from the weights of another run."""
 
 CELLS = 8
-"""By default, the convolutional encoder has so many stages that the feature map has at most CELLS x CELLS
-cells. Each stage halves the height and width of the map."""
+"""The default number of stages of the convolutional encoder is the smallest with which the feature map has at
+most CELLS x CELLS cells. Each stage halves the height and width of the map."""
 
 
 def encoder_defaults(model: Mapping[str, Any], size: int) -> dict[str, Any]:

@@ -1,0 +1,39 @@
+"""Check the picture and the page that a command is to write, for --output and --page of several tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from regard.errors import ArgumentError, DataError, message, shown
+from regard.viewing.pictures.picture_files import SUFFIXES
+
+__all__ = ["check_outputs", "is_picture"]
+
+
+def is_picture(path: Path | None) -> bool:
+    """Return whether a file name ends in .png, .svg, .pdf or .gif.
+
+    >>> is_picture(Path("dog.PNG")), is_picture(Path("captions.txt")), is_picture(None)
+    (True, False, False)
+    """
+    return path is not None and path.suffix.lower() in SUFFIXES
+
+
+def check_outputs(picture: Path | None, page: Path | None, count: int, noun: str, example: str) -> None:
+    """Raise an error if a picture or a page cannot be written, before the model runs.
+
+    picture: the picture file to write, or None. It shows one example, so count must be 1.
+    page: the .html file to write, or None.
+    count: number of examples.
+    noun: the name of an example in errors, such as "image".
+    example: the file name of a page, for the hint of the error.
+    """
+    if picture is not None and count != 1:
+        problem = f"a picture shows one {noun}, but there are {count:,} {noun}s"
+        raise ArgumentError(message("--output", problem, hint=f"write a page: --page {example}"))
+    if page is not None and page.suffix.lower() != ".html":
+        problem = f"{shown(page.name)} does not end in .html"
+        raise ArgumentError(message("--page", problem, hint=f"{shown(page.stem) or 'page'}.html"))
+    for path in (picture, page):
+        if path is not None and not path.resolve().parent.is_dir():
+            raise DataError(message(shown(path), "its folder does not exist", hint="create the folder first"))
