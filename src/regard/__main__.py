@@ -13,7 +13,7 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 + SIGINT."""
 
 RETRY = 0.05
-"""If Ctrl-C arrives during an import, seconds between two attempts to handle it."""
+"""Seconds between two attempts to handle a Ctrl-C that arrived during an import."""
 
 STARTING = ("torch", "regard.tasks.translation")
 """Modules that a command imports before it does any work. Their import takes seconds, and there is nothing to

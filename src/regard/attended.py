@@ -44,7 +44,8 @@ class Attended(NamedTuple):
     rows: (B, H, R, S), the weights of the R queries listed in Look(rows=...).
     top: the k largest weights of each query and their keys, a Top.
     alignment: (B, H, T), the index of the key with the largest weight.
-    entropy: (B, H, T), the entropy of each query's weights; for Hard always set: that of its softmax.
+    entropy: (B, H, T), the entropy of each query's weights. For Hard, this field is always set; it is the
+        entropy of the softmax from which Hard samples.
     mass: (B, H, S), the sum of the weights that each key receives.
 
     If the query has no head or batch dimension, the results have none either. `output` and `lse` are bitwise
@@ -99,8 +100,8 @@ class Attended(NamedTuple):
 
         everything: the Look for which this result was computed. It requests at least what `look` requests.
 
-        If `everything` sets `gradient` and `look` does not, the requested fields and lse are detached in the
-        copy, but never the entropy and log-probability of Hard.
+        If `everything` sets `gradient` and `look` does not, the tensors in the copy are detached. Only
+        `output`, and for Hard also `log_probability` and `entropy`, keep their gradients.
         """
         look, everything = look or Look(), everything or Look()
         rows, top = self.rows, self.top

@@ -220,8 +220,8 @@ def _backward_rows(
         if kept is not None:
             dweights *= kept
         if len(blocks) == 1:
-            # This block holds whole rows, so the weights can be divided by their sum again. This removes the
-            # rounding error of the lse, which would remain where terms of the gradient cancel.
+            # This block has all visible keys, so the weights of a row must sum to 1: divide by their sum.
+            # Otherwise, a rounding error of the lse would become large where terms of the gradient cancel.
             weights /= _nonzero(weights.sum(-1, keepdim=True))
             delta = (weights * dweights).sum(-1, keepdim=True)
         dscores = dweights.sub_(delta).mul_(weights).div_(call.temperature)

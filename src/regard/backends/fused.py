@@ -103,7 +103,7 @@ _loaded: list[str] = []
 def _load() -> bool:
     """Import the custom operators and Triton on the first call, and register the backward pass.
 
-    Returns True, so that it can be called in an assert.
+    It always returns True, because run() calls it in an assert statement.
     """
     if not _loaded:
         from regard.kernels.additive import additive_forward
@@ -131,7 +131,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     query, key, value, vector, lengths, of_query, of_key, norm, scores = ctx.saved_tensors
     start, left, right, scale, _ = ctx.rest
-    no_gradients = (None,) * 8  # for the eight inputs after vector: mask, scale and hold
+    no_gradients = (None,) * 8  # eight inputs after vector: the six of _mask(), scale and hold
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # for a double backward
         call = _rebuilt_call(query, key, value, vector, lengths, of_query, of_key, start, left, right, scale)
         return *differentiable(call, [query, key, value, vector], doutput), *no_gradients

@@ -133,7 +133,7 @@ vars(device_capability)["_dynamo_marked_constant"] = True
 
 
 def _reasons_of_all(call: Call) -> list[str]:
-    """Return the reasons why none of the sdpa kernels can run the call; empty if there are none."""
+    """Return the reasons that rule out all sdpa kernels for this call; empty if there is no such reason."""
     reasons = []
     if call.combine != "inner":
         reasons.append("computes inner products, but this score is additive")
@@ -153,19 +153,20 @@ def _reasons_of_all(call: Call) -> list[str]:
 
 
 def _causal_alone(call: Call) -> bool:
-    """Whether a kernel can run the call with is_causal=True instead of a mask tensor, and there is no bias.
+    """Whether a kernel can run the call with is_causal=True and without a bias tensor.
 
-    With is_causal=True, query i attends to keys 0 to i (aligned to the top left).
+    This requires a causal mask without other parts, no bias, start = 0 and T = S. With is_causal=True, query
+    i attends to keys 0 to i (aligned to the top left).
     """
     _, _, queries, keys = call.sizes
     return call.mask.parts == ("causal",) and call.bias is None and call.start == 0 and queries == keys
 
 
 def _causal_and_padding(call: Call) -> bool:
-    """Whether the mask is causal, with or without padding, with no other part, no bias, and start = 0.
+    """Whether the CPU kernel can apply the causal part of the mask itself (is_causal=True).
 
-    For such a call, the CPU kernel itself applies the causal mask (is_causal=True), and only the padding is
-    passed as a bias tensor.
+    This requires a causal mask, no bias and start = 0. The mask may also have lengths (padding), but no other
+    parts. The padding is passed to the kernel as a bias tensor.
     """
     return call.mask.causal and call.mask.only("causal", "lengths") and call.bias is None and call.start == 0
 
@@ -183,10 +184,11 @@ def _loses_precision(call: Call) -> bool:
 
 
 def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | None]:
-    """Return the tensor to add to the scores for mask and bias, and which queries see any key (bool).
+    """Combine mask and bias into one tensor; return it, and a bool tensor of the queries that see a key.
 
-    The first tensor broadcasts to (B, H, T, S), with -inf where masked; the second broadcasts to (B, H, T).
-    Both are None if there is no mask and no bias.
+    The first tensor is added to the scores: it broadcasts to (B, H, T, S) and is -inf where masked. The
+    second broadcasts to (B, H, T) and is True if the query sees at least one key. Both are None if there is
+    no mask and no bias.
 
     without_causal: leave out the causal mask, because the kernel applies it (is_causal).
     """
@@ -230,10 +232,10 @@ _VECTOR = 16  # number of elements of a SIMD vector in the CPU kernel
 
 
 def _missing_nan(call: Call) -> Tensor:
-    """Return a tensor to add to output and lse, (B, H, T): NaN where all scores of a row are NaN, else 0.
+    """Return a tensor (B, H, T) to add to output and lse: NaN for a query whose scores are all NaN, else 0.
 
-    If there are fewer keys than a SIMD vector has elements, the CPU kernel itself returns no NaN for such a
-    row; it treats the row as if the query saw no key.
+    With fewer than _VECTOR keys, the CPU kernel does not return NaN for such a query. It treats the query as
+    one that sees no key.
     """
     no_key_BH1 = call.spread(call.key.isnan().any(-1).all(-1, keepdim=True))
     return torch.where(call.query.isnan().any(-1) | no_key_BH1, torch.nan, 0.0)

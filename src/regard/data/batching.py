@@ -109,7 +109,9 @@ class Batches:
         if len(self._kept) < world:
             problem = f"{len(self._kept)} of {len(data)} examples are short enough, for {world} processes"
             hint = "increase longest" if self.left_out else "use more data"
-            raise DataError(message("Batches()", problem, expected="at least one per process", hint=hint))
+            raise DataError(
+                message("Batches()", problem, expected="at least one example per process", hint=hint)
+            )
         self._planned: tuple[int, Plan] | None = None
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:

@@ -273,9 +273,9 @@ class _DuplicateCounter:
             self._distinct()
 
     def duplicates(self) -> tuple[int, list[int]]:
-        """Return the number of pairs that repeat an earlier pair, and the positions of the first EXAMPLES.
+        """Return the number of pairs that repeat an earlier pair, and the positions of the first such pairs.
 
-        The number is an estimate if `every` is more than 1.
+        The number is an estimate if `every` is more than 1. There are at most EXAMPLES positions.
         """
         return max(self.total - self.every * self._distinct(), 0), self.first
 
