@@ -72,8 +72,10 @@ def average(
     named = ", ".join(f"{each.step:,}" for each in chosen)
     averaged = average_run(kind, run, chosen, output)
     if 2 * chosen[0].step < chosen[-1].step:
-        problem = f"the checkpoints (steps {named}) are far apart: the mean may be worse than step"
-        say(f"warning: {problem} {chosen[-1].step:,}; regard show {shown(run)} lists all checkpoints")
+        say(
+            f"warning: the checkpoints (steps {named}) are far apart, so their mean may be worse than the "
+            f"last one (step {chosen[-1].step:,}); regard show {shown(run)} lists all checkpoints"
+        )
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(f"Wrote {shown(output)}: the mean of {len(chosen)} checkpoints (steps {named})"))
     console.print(Text(f"Next: {next_command(kind, shown(averaged.path.parent))}", "dim"))
@@ -185,7 +187,7 @@ def last_intact(run: Path, count: int) -> list[Checkpoint]:
     if len(intact) < count:
         problem = f"the run has only {len(intact)} intact checkpoints"
         hint = "regard train --set training.keep=N keeps more checkpoints"
-        raise DataError(message(shown(run), problem, expected=f"{count} for --last {count}", hint=hint))
+        raise DataError(message(shown(run), problem, expected=f"{count} checkpoints (--last)", hint=hint))
     return intact[::-1]
 
 

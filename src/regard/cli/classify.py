@@ -36,7 +36,7 @@ AT_ONCE = 4096
 """Number of input lines that are classified together. They are sorted by length for less padding."""
 
 ONE_TEXT = "one text per line, because this run classifies single texts"
-"""The expected content of a file, for messages, if the run classifies single texts instead of pairs."""
+"""Part of error messages: what a file must contain if the run classifies single texts, not pairs."""
 
 DRAWN_WIDTH = 100
 """The width, in characters, of texts that are drawn in a file (--draw with --output)."""
@@ -45,9 +45,9 @@ Files = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILES",
-        help="Files with one text per line; for pairs, two texts per line, separated by a tab; a .jsonl "
-        "file has one JSON object per line; - is standard input. Without FILES and --text, standard input is "
-        "read.",
+        help="Text files: each line has one text, or two texts with a tab between them if the run classifies "
+        "pairs. JSON lines files (.jsonl): each line has one JSON object. - is standard input. Without FILES "
+        "and --text, standard input is read.",
     ),
 ]
 Texts = Annotated[
@@ -284,6 +284,5 @@ def write_results(results: Iterator[Classification], form: OutputForm, inputs: I
     tell(notes, inputs)
     unknown.say()
     if inputs.tabs:
-        more = f"; and {inputs.tabs - 1:,} more line{'s' * (inputs.tabs > 2)}" if inputs.tabs > 1 else ""
-        problem = "the line contains a tab, which is read as a space"
-        say(f"{inputs.first_tab}: {problem}; expected {ONE_TEXT}{more}")
+        more = f", and {inputs.tabs - 1:,} more line{'s' * (inputs.tabs > 2)}" if inputs.tabs > 1 else ""
+        say(f"{inputs.first_tab}{more}: a tab is read as a space; expected {ONE_TEXT}")

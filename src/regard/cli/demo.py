@@ -151,9 +151,11 @@ def _report_earlier(folder: Path, errors: Console) -> None:
         return
     latest = Checkpoints(folder).latest()
     finished = latest is not None and bool(latest.state.get("ended"))
-    text = "is already trained; its results follow" if finished else "continues"
-    anew = f"To train a new one, delete the folder or choose another: regard demo --output {folder}-2"
-    errors.print(Text(f"The demo in {folder} {text}. {anew}"), soft_wrap=True)
+    earlier = f"The demo in {folder} is already trained; its results follow."
+    if not finished:
+        earlier = f"The demo in {folder} continues."
+    new = f"To train a new one, delete the folder or choose another: regard demo --output {folder}-2"
+    errors.print(Text(f"{earlier} {new}"), soft_wrap=True)
 
 
 def _check_folder(folder: Path, settings: dict[str, Any]) -> None:

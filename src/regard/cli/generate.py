@@ -116,8 +116,8 @@ BeamSearch = Annotated[
 NBest = Annotated[
     int,
     n_best_option(
-        "Number of texts per prompt: samples with --sample, otherwise the best texts of beam search. Without "
-        "--beam-size, the beam size is 5, or --n-best if it is larger."
+        "Number of texts per prompt: random samples with --sample, otherwise the best texts of beam search. "
+        "Without --beam-size, the beam size is 5 or the value of --n-best, whichever is larger."
     ),
 ]
 BatchTokens = Annotated[int, batch_tokens_option("Batch size in tokens, including the tokens to generate.")]
@@ -168,7 +168,7 @@ def generate(
     if draw and (json or n_best > 1):
         raise ArgumentError(message("--draw", "--draw cannot be combined with --json or --n-best"))
     if page is not None:
-        check_ending(page, ".html", "texts are written as a page")
+        check_ending(page, ".html", "use the ending of an HTML file")
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     search = _search(beam_size, length_penalty, n_best, sample, sampling)
     check_stop(stop or (), "--stop")
@@ -371,7 +371,7 @@ def write_texts(
     with writing(form.output) as write:
         for number, result in enumerate(texts, 1):
             notes.add(number, result.notes)
-            if result.continued:  # the message about a prompt that is not continued lists its words
+            if result.continued:  # otherwise Prompts has already reported the unknown words
                 unknown.add_words(number, tokenizer.unit, result.unknown, tokenizer.bytewise)
             if number <= keep:
                 results.append(result)

@@ -250,7 +250,8 @@ def _tokens(option: str, side: str, word: int, words: Sequence[int]) -> list[int
 def _place(option: str, text: str) -> dict[str, Any]:
     """Parse the name of an attention layer (site), with or without a head.
 
-    For "decoder.1.cross:0", the result is {"at": "decoder.1.cross", "head": 0}. Without a head, it is None.
+    For "decoder.1.cross:0", the result is {"at": "decoder.1.cross", "head": 0}. If the text
+    has no head, "head" is None.
 
     option: the option that the text is from, for error messages.
     """
@@ -351,7 +352,7 @@ def _print(console: Console, before: Translation, after: Translation, rescored: 
         style = "bold" if change < -1 else ""
         table.add_row(Text(printable(piece)), f"{old:.2f}", f"{new:.2f}", f"{change:+.2f}", style=style)
     console.print(table)
-    same = "did not change" if after.text == before.text else "changed"
+    console.print(Text(f"The translation {'did not change' if after.text == before.text else 'changed'}."))
     cost = before.score - rescored.score
-    less = f"{abs(cost):.1f} nats {'less' if cost > 0 else 'more'} probable"
-    console.print(Text(f"The translation {same}; the original is now {less}."))
+    effect = f"{'decreases' if cost > 0 else 'increases'} by {abs(cost):.1f} nats"
+    console.print(Text(f"The log-probability of the original translation {effect}."))

@@ -137,7 +137,7 @@ in capitals, such as RUN, is a positional argument.
 """
 
 FILE_ARGUMENTS = {"classify": ("--jsonl", "--tsv", "--test-file", "--train-file", "--file")}
-"""Command -> options of other commands for files; this command reads these files from its argument FILES."""
+"""Command -> options that it does not have; the error message recommends its argument FILES instead."""
 
 PEER_COMMANDS = {
     "decode": "translate",
@@ -192,8 +192,8 @@ def peer_answer(name: str, known: Collection[str]) -> str:
 def similar_options(name: str, options: Iterable[str]) -> list[str]:
     """Return the options that are similar to an unknown option, at most SIMILAR, the best first.
 
-    An option is similar if it begins with the unknown name, if the unknown name begins with it and a hyphen,
-    or if the two names differ by a few letters.
+    An option is similar in three cases: it begins with the unknown name; the unknown name is longer and
+    begins with the option and a hyphen, such as --seed-value for --seed; or they differ by a few letters.
 
     >>> similar_options("--epoch", ["--epochs", "--steps"])
     ['--epochs']
@@ -226,7 +226,7 @@ def no_such_option(error: Any) -> str:
     of_files = error.option_name in FILE_ARGUMENTS.get(context.info_name or "", ())
     if answer := "FILES" if of_files else peer_answer(error.option_name, [*options, *arguments]):
         if answer in arguments:
-            return message(call, f"{problem}; {answer} is an argument: {call} {' '.join(arguments)}")
+            return message(call, f"{problem}; use the argument {answer}: {call} {' '.join(arguments)}")
         return message(call, f"{problem}; use {answer}")
     if similar := similar_options(error.option_name, options):
         return message(call, f"{problem}; did you mean {' or '.join(similar)}?")

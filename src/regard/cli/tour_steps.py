@@ -51,7 +51,8 @@ def soft_dictionary() -> TourStep:
     return TourStep(
         "A soft dictionary",
         "최웅준은 밥을 먹었다. Where? Ask the dictionary with a query near 어디에서 and read a mixture of "
-        f"its values. As the query grows, the weight goes to one entry and the mixture to its value: {read}.",
+        "its values. As the query grows, one entry gets almost all the weight, and the mixture becomes the "
+        f"value of this entry: {read}.",
         "attention(query, key, value, score=Dot())",
         [
             draw(

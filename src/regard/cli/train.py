@@ -179,8 +179,11 @@ def _failed(output: str, failed: Mapping[int, str], console: Console) -> int:
     """Print which seeds of a run have failed; return the exit status."""
     for seed, text in failed.items():
         console.print(Text(f"seed {seed} has failed: {printable(text)}"), soft_wrap=True)
-    text = "The other seeds were saved. To train the failed seeds again with other settings: regard train "
-    console.print(Text(f"{text}--output {output} --resume --change ..."), soft_wrap=True)
+    hint = (
+        "The other seeds were saved. To train the failed seeds again with other settings: "
+        f"regard train --output {output} --resume --change ..."
+    )
+    console.print(Text(hint), soft_wrap=True)
     return 1
 
 
@@ -222,7 +225,7 @@ def _sizes(paths: list[str]) -> list[str]:
 
 @contextmanager
 def _stopped_early(folder: Path) -> Iterator[None]:
-    """Exit with status 130 if Ctrl-C is pressed before the first step, when there is no run folder yet."""
+    """Context manager: on Ctrl-C before the first step (no run folder exists yet), exit with status 130."""
     from regard.runs.run_folder import is_run
 
     try:
