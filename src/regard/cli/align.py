@@ -105,8 +105,8 @@ Shifted = Annotated[
     bool | None,
     typer.Option(
         "--shifted/--not-shifted",
-        help="Which decoder step gives the weights of a target word: the step after it, whose input is the "
-        "word (--shifted), or the step that predicts the word (--not-shifted).",
+        help="Which attention weights align a target word: those of the decoder step that predicts the word "
+        "(--not-shifted), or those of the next step, which gets the word as input (--shifted).",
         show_default="as saved by --choose; else --not-shifted",
         rich_help_panel=WHERE,
     ),
@@ -185,11 +185,11 @@ def align(
 ) -> None:
     """Print word alignments: the source word that each target word attends to most.
 
-    Each sentence pair gives one line in Pharaoh format: 0-2 links source word 0 to target word 2. A run with
-    a character tokenizer aligns characters, including spaces; --unit word aligns words.
+    Each sentence pair gives one line in Pharaoh format: 0-2 links source word 0 to target word 2. If the
+    run has a character tokenizer, characters are aligned, including spaces; --unit word aligns words.
 
-    --gold-alignments prints precision, recall and alignment error rate (AER) to standard error. It compares
-    words, and so does --choose FILE; --unit character compares characters.
+    --gold-alignments prints precision, recall and alignment error rate (AER) to standard error. With this
+    option, or with --choose FILE, words are aligned in every run; --unit character aligns characters.
 
     --choose writes no alignments. It finds the attention weights that align best: of which attention layer
     (site), of which head, and of which decoder step (see --shifted). It prints the best choices and saves the

@@ -36,7 +36,7 @@ COUNT = 100_000
 
 HEADS = 10_000
 LINES = 1_000_000
-"""Maximum number of input lines that are read at once; also the largest word number and --top-k."""
+"""Largest value of --at-once (input lines), --sequences, --top-k and --erase (number of a word)."""
 
 MINUTES = 1_000_000.0
 PAIRS = 100_000_000

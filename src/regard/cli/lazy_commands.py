@@ -75,7 +75,7 @@ class LazyCommand(TyperCommand):
 
     @property
     def loaded(self) -> Any:
-        """The complete command, with its options, from its own module, which is imported on first use."""
+        """The command with all its options. Its module is imported on first use."""
         return _load(str(self.name))
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:

@@ -38,7 +38,7 @@ TRAIN_FILES = {
     "--fields": "The fields of --jsonl: names, in the order of --columns. a.b is the field b inside the "
     "field a.",
 }
-"""Option of `regard train` whose files differ between tasks -> its help text."""
+"""Option of `regard train` -> its help text, which says what the files contain for each task."""
 
 
 def pair_option(name: str, panel: str | None = None, **more: Any) -> Any:

@@ -231,7 +231,7 @@ def open_run(run: Path, checkpoint: str, device: str, threads: int | None, **opt
 def open_task(task: str, run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:
     """Load the trained model of a run, and report checkpoints that were skipped because they are damaged.
 
-    Raises ArgumentError if the run is of another task than `task`; its hint is a command for such a run.
+    Raises ArgumentError if the run is of another task; the hint is a command that works with the run.
 
     task: the task that the command is for, such as "translation".
     options: further arguments of regard.tasks.task_table.load().
@@ -250,7 +250,7 @@ def open_task(task: str, run: Path, checkpoint: str, device: str, threads: int |
 
 
 def check_task(task: str, run: Path) -> None:
-    """Raise ArgumentError if the run is of another task than `task`; its hint is a command for such a run."""
+    """Raise ArgumentError if the run is not of this task; the hint is a command that works with the run."""
     from regard.tasks.task_table import find_task
 
     kind = task_in_regard(run, task)

@@ -1,4 +1,4 @@
-"""Convert a setting that an error message recommends to the command-line option for this setting."""
+"""Write the Python arguments that error messages recommend as command-line options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ __all__ = ["setting_option"]
 
 
 def setting_option(setting: Setting) -> str:
-    """Return the command-line option for a Python argument (a Setting) that an error message recommends.
+    """Return the command-line option for a Python argument.
+
+    setting: the Python argument, which an error message recommends.
 
     >>> setting_option(Setting("Choices", "invalid", "replace"))
     '--choose invalid=replace'

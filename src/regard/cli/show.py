@@ -185,7 +185,7 @@ def _next(facts: RunFacts) -> str:
         return "restore the damaged files from a copy, or train again"
     if facts.progress is None or not facts.progress.ended:
         return _resume(facts)
-    if facts.data.get("built_in") and facts.task != "algorithms":  # which has no split
+    if facts.data.get("built_in") and facts.task != "algorithms":  # algorithms has no test split
         return f"regard evaluate {folder} --split test"
     return "" if facts.next_command.startswith("regard show") else facts.next_command.format(run=folder)
 
@@ -291,7 +291,8 @@ def compared(facts: Sequence[RunFacts | SeedFacts]) -> Table:
     table.add_column("run", min_width=widest, overflow="fold")
     table.add_column("model", no_wrap=True)
     criteria = sorted({each.best_metric for each in runs})
-    # Different tasks have different scores, so one column has the name and value of the score of each run.
+    # Runs of different tasks have different scores. Then, instead of a column for each score, there is one
+    # column for all runs: it has the name and the value of the score by which the best checkpoint was chosen.
     several_tasks = len({each.task for each in runs}) > 1
     scored = list(dict.fromkeys(["loss", *(each.usual_metric for each in runs), *criteria]))
     scored = [] if several_tasks else scored

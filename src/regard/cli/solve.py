@@ -78,7 +78,7 @@ Slots = Annotated[
         help="Number of slots of the tape of a neural Turing machine.",
         min=1,
         max=1_000_000,
-        show_default="that of the run",
+        show_default="as in training",
     ),
 ]
 OutputFile = Annotated[

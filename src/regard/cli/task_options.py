@@ -41,7 +41,7 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "max_source_length": (MaxSourceLength, MAX_SOURCE_LENGTH),
     "batch_tokens": (TaskBatchTokens, BATCH_TOKENS),
 }
-"""Option that other commands have too, e.g. beam_size -> annotation and default of its function parameter."""
+"""Options that several commands share. Parameter name -> (type annotation, default value)."""
 
 
 def with_task_options(attribute: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -101,7 +101,8 @@ def _parameter(option: CommandOption | str) -> inspect.Parameter:
 def options_of(task: type[RunTask], attribute: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a dict from the options of one task to their values, such as {"test_file": None}.
 
-    Options that only a task of the user declares cannot be set on the command line; they have their defaults.
+    If the task is not part of Regard, its own options cannot be set on the command line and have their
+    default values.
 
     attribute: the attribute of RunTask with the options: "evaluate_options" or "view_options".
     options: the values of the options of all tasks.

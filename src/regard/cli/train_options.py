@@ -36,7 +36,7 @@ BuiltIn = Annotated[
     _option(
         "--built-in",
         "NAME",
-        "Train on a built-in corpus: korean; shapes for captioning; for algorithms, copy, repeat-copy, "
+        "Train on a built-in corpus. Translation: korean. Captioning: shapes. Algorithms: copy, repeat-copy, "
         "associative-recall, n-grams, priority-sort or overwrite.",
     ),
 ]

@@ -125,7 +125,7 @@ def _has_setting(kind: Any, name: str) -> bool:
         if field is None:
             return False
         kind = field.annotation
-        if not hasattr(kind, "model_fields"):  # e.g. a union of sections; its names are checked later
+        if not hasattr(kind, "model_fields"):  # e.g. EstimatorSettings | None; checked later
             return True
     return last in kind.model_fields or kind.model_config.get("extra") == "allow"
 

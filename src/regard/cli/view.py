@@ -38,7 +38,7 @@ OWN = ("self", "rollout", "reading")
 """The views that draw self-attention."""
 
 TASK_VIEWS = {name: about for task in TASKS for name, about in find_task(task).own_views.items()}
-"""View that only some tasks have, because it requires their model -> its description."""
+"""The views that only some tasks have. Name -> description."""
 
 SPECIALS = ("show", "hide", "renormalise")
 
@@ -110,8 +110,8 @@ Head = Annotated[
 Word = Annotated[
     str | None,
     _option(
-        "The source word for --view word, or the target word for --view shaded and --view steps: its text "
-        "(cat:2 is the second cat) or its number (the first word is 0).",
+        "The word to show: its text (cat:2 is the second cat) or its number (the first word is 0). It is a "
+        "source word in --view word, and a target word in --view shaded and --view steps.",
         metavar="WORD",
     ),
 ]
@@ -164,10 +164,10 @@ def view(
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.
 
-    The line under a picture of a translation says how much the translation depends on the words that it
-    attends to: by how many nats the log-probability decreases if the most attended source word is masked and,
-    for comparison, if a random source word is masked. With --site or --head, the most attended word is that
-    of this site or head; a word is always masked in all cross-attention layers. See docs/faithfulness.md.
+    The line under a picture of a translation says by how many nats the log-probability decreases if the most
+    attended source word is masked, and if a random source word is masked. With --site or --head, the weights
+    of this site or head determine the most attended word. Words are always masked in all cross-attention
+    layers. See docs/faithfulness.md.
 
     Examples:
 
