@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-if TYPE_CHECKING:  # the command line prints its help without torch
+if TYPE_CHECKING:  # no import at run time: the command line prints its help without importing torch
     from torch import Tensor
 
 __all__ = [
@@ -286,6 +286,7 @@ def message(
     shape_width = max([0, *(len(row.split("  ")[0]) for row in rows.values())])
     for name, row in rows.items():
         shape, kind = row.split("  ")
+        # For example: "  query  T=2 D=8  float32 cpu"
         table.append(f"  {name.ljust(width)}  {shape.ljust(shape_width)}  {kind}")
     return _formatted(call, problem, tuple(table), expected, hint)
 

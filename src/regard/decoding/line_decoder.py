@@ -22,9 +22,9 @@ from regard.models.base import Model
 __all__ = ["LineDecoder", "Side"]
 
 FULL_BATCH_BEAMS = 16
-"""Number of beams (or samples) up to which a batch has tokens_per_batch tokens.
+"""The largest number of beams (or samples) for which a batch may have all tokens_per_batch tokens.
 
-With more beams, batches become proportionally smaller, so that they need no more memory.
+With more beams, a batch has proportionally fewer tokens, so that it needs no more memory.
 """
 
 

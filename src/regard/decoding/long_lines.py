@@ -89,9 +89,9 @@ def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = No
         place = line.index(sentence, place)
         spaced = bool(first) and line[place - 1].isspace()
         place += len(sentence)
-        # If the units are characters, a space between two sentences has an index too. If they are words and
-        # there is no space, the last word of a sentence and the first word of the next one are a single word,
-        # such as 길다。그녀는.
+        # `offset` is the index in the line of the first unit of this sentence. Characters: the space before
+        # the sentence has an index of its own. Words: without a space, as in 길다。그녀는, the last word of
+        # the previous sentence and the first word of this one count as one word.
         offset = first + spaced if units.name == "character" else first - (bool(first) and not spaced)
         numbers = [number + offset if number >= 0 else -1 for number in units.numbers(tokens)]
         first = max([first, *(number + 1 for number in numbers)])

@@ -56,9 +56,9 @@ class Translator:
         "truncate" translates only its beginning. Translation.notes says if a line was split or truncated.
     look: the attention layers (sites) whose weights are recorded: a role such as "cross", or names with * as
         wildcard. None records nothing.
-    alignment: which attention weights alignments are computed from. A role or names of sites, as in `look`:
-        the mean over these sites and all their heads. A Choice: also selects one head, or aligns each token
-        with the weights of the next decoding step.
+    alignment: which attention weights alignments are computed from. A str (a role or names of sites, as in
+        `look`) selects the mean over these sites and all their heads. A Choice can also select one head, and
+        can align each token with the weights of the next decoding step.
     unit: what alignments link: "word", "character", or "auto" (characters for character tokenizers, otherwise
         words).
 

@@ -209,10 +209,10 @@ class Choice:
     def instead(
         self, site: str | None = None, head: int | None = None, shifted: bool | None = None
     ) -> Choice:
-        """Return this choice with some fields replaced. A field whose argument is None is kept.
+        """Return a Choice with these fields. If an argument is None, the field of this choice is kept.
 
-        But if `site` is not None, a field whose argument is None gets the default of Choice, because the best
-        head of one site says nothing about another site.
+        A new `site` resets `head` and `shifted` to their defaults, unless they are passed too: the best head
+        of one site says nothing about another site.
         """
         base = self if site is None else Choice(site)
         return Choice(
@@ -260,10 +260,12 @@ def choices(attention: Mapping[str, Tensor], site: str = CROSS) -> list[Choice]:
 
 
 def _membership(words: Sequence[int]) -> tuple[Tensor, int]:
-    """Return a matrix (tokens, words), 1 where a token belongs to a word, and the index of its first column.
+    """Return which tokens belong to which words: a matrix (tokens, words), and the index of its first word.
 
-    words: the index of the word of each token; -1 for tokens that belong to no word. The first column of the
-        matrix is for the smallest index that is not -1.
+    An element of the matrix is 1 if the token belongs to the word, otherwise 0. The first column is for the
+    smallest word index in `words`, which is the second result.
+
+    words: the index of the word of each token; -1 for tokens that belong to no word.
     """
     indices = [word for word in words if word >= 0]
     first, last = min(indices, default=0), max(indices, default=-1)

@@ -163,8 +163,8 @@ def linked(proposed: Any) -> frozenset[Link]:
 
     Words are given by their indices, from 0.
 
-    proposed: the links, in one of three forms. Of a Links object, only the sure links are returned; of an
-        Alignment, its field `links`; an iterable of pairs is returned as a set.
+    proposed: a Links object (only its sure links are returned), an Alignment (its field `links` is
+        returned), or an iterable of pairs.
 
     >>> sorted(linked(parse_links("0-0 1p1"))), sorted(linked([(0, 0), (1, 1)]))
     ([(0, 0)], [(0, 0), (1, 1)])

@@ -53,8 +53,8 @@ def rank_by_agreement(
     similarly, by the alignment error rate of one direction with the other as gold alignment.
 
     forward: maps each way of the source-to-target model to the links that it gives for each sentence.
-    backward: the same for the target-to-source model. All links are (source word, target word), so the sides
-        of the backward links must be swapped.
+    backward: the same for the target-to-source model. These links must be (source word, target word) too.
+        The model proposes them in the opposite order, so the caller must swap them (see Links.turned()).
 
     Returns tuples (forward way, backward way, F1).
 

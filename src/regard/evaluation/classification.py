@@ -311,7 +311,7 @@ def save_classifications(
     The page is a single file and loads nothing from the network.
     """
     path = Path(path)
-    check_ending(path, ".html", "classifications are written as a page")
+    check_ending(path, ".html", "choose a file name for an HTML page")
     style = static("entry.css") + static("page.css")
     body = ["<header>", f'<h1 dir="auto">{safe(title)}</h1>', f"<p>{safe(about)}</p>" * bool(about)]
     body += ["</header>", "<main>"]

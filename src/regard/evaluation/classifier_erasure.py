@@ -95,9 +95,10 @@ class ClassifierErasure:
 
     @property
     def pairs(self) -> int:
-        """The number of pairs of texts from which at least one text was measured.
+        """The number of pairs that were measured, or 0 if single texts were classified.
 
-        It is 0 if no second text was measured, for example because single texts were classified.
+        A pair counts if at least one of its texts was measured. If no second text was measured at all, the
+        result is 0 too.
         """
         has_seconds = any(each.side == SIDES[1] for each in self.texts)
         return len({each.line for each in self.texts}) if has_seconds else 0

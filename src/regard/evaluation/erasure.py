@@ -155,10 +155,10 @@ def check_counts(call: str, k: int, samples: int) -> None:
 
 
 def in_nats(*means: float) -> tuple[str, ...]:
-    """Format numbers with one decimal, or with two decimals if some are small but not 0.
+    """Format numbers with one decimal; small numbers get two decimals, so that 0.02 does not become 0.0.
 
-    If at least one number is from 0.005 to 0.95, ignoring its sign, all numbers below 0.95 have two decimals.
-    So 0.02 is shown as 0.02 instead of 0.0, and 0.001 beside it as 0.00. No result is "-0.0".
+    A number is small if its absolute value is below 0.95. The small numbers get two decimals if at least one
+    of them has an absolute value of 0.005 or more. No result is "-0.0".
 
     >>> in_nats(3.41, 0.0), in_nats(3.41, 0.25), in_nats(-0.001, 0.25)
     (('3.4', '0.0'), ('3.4', '0.25'), ('0.00', '0.25'))
@@ -370,11 +370,10 @@ def _without_cudnn(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _embedding_leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
-    """In the `with` block, make the source embeddings of the forward pass a leaf tensor that requires grad.
+    """Store the gradient of the source embeddings of a forward pass that runs in the `with` block.
 
-    Only for a leaf tensor is the gradient with respect to the embeddings stored. The source embeddings are
-    the first output of `table` in this thread. After the forward pass, the yielded list contains the leaf
-    tensor.
+    PyTorch stores gradients only in leaf tensors. So the first output of `table` in this thread is replaced
+    by a leaf tensor with the same values, which requires grad. It is appended to the list that is yielded.
 
     table: the source embedding of the model.
     """

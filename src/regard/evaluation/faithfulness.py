@@ -34,8 +34,8 @@ from regard.viewing.word_groups import spelled_or_space
 __all__ = ["Faithfulness", "Translates", "WordTruth", "faithfulness"]
 
 FRACTIONS = (0.1, 0.2, 0.5)
-"""Fractions of the source words, those with the largest attention weights. To measure comprehensiveness, this
-fraction of the words is hidden; to measure sufficiency, all other words are hidden."""
+"""Fractions of the source words. For each fraction, the source words with the largest attention weights are
+selected, at least one. Comprehensiveness hides the selected words; sufficiency hides all other words."""
 
 
 @runtime_checkable
@@ -80,9 +80,9 @@ class WordTruth:
     hidden_random: the mean decrease if k other source words, sampled at random, are hidden.
     unknown_random: the mean decrease if k other source words, sampled at random, are replaced by UNK.
     comprehensiveness: the decrease of the probability of the target word if the most attended source words
-        are hidden. It is the mean over several fractions of hidden words, FRACTIONS (DeYoung et al. 2020).
+        are hidden. Mean over several numbers of these words, set by FRACTIONS (DeYoung et al. 2020).
     sufficiency: the decrease of the probability of the target word if all source words except the most
-        attended are hidden. It is the mean over the same fractions, here of words that are not hidden.
+        attended are hidden. Mean over the same numbers of most attended words.
     kendall, spearman: rank correlation (Kendall's tau, Spearman's rho) between the attention weights and
         |gradient x input|, over the source words; NaN if undefined.
     """

@@ -51,9 +51,9 @@ def check_links(gold: Sequence[Links], words: Sequence[tuple[int, int]], place: 
         return
     line, (source, target) = out_of_range[0]
     counts = f"{words[line][0]} source and {words[line][1]} target words"
-    where, problem = f"{place}, line {line + 1}", f"link {source}-{target} is out of range for {counts}"
+    where, link = f"{place}, line {line + 1}", f"link {source}-{target}"
     if len({line for line, _ in out_of_range}) > MAX_OUT_OF_RANGE * len(gold):
         hint = "use --base 1 if words are counted from 1, or check whether the sides are swapped"
-        raise DataError(message(where, problem, hint=hint))
+        raise DataError(message(where, f"{link} is out of range for {counts}", hint=hint))
     total = f"; {len(out_of_range)} such links in total" if len(out_of_range) > 1 else ""
-    say(f"{where}: {problem}; the link counts as not found{total}")
+    say(f"{where}: {link} is out of range for {counts}; the link counts as not found{total}")

@@ -139,7 +139,7 @@ class TextClassifier:
             unit = "pairs" if self.model.pairs else "single texts"
             problem = f"{texts.name} contains {'pairs' if texts.pairs else 'single texts'}"
             raise ArgumentError(
-                message("evaluate()", problem, expected=f"{unit}, as in the training of the model")
+                message("evaluate()", problem, expected=f"{unit}: the model was trained with {unit}")
             )
         true = texts.label_indices(self.labels)
         sides = (texts.firsts,) if texts.seconds is None else (texts.firsts, texts.seconds)

@@ -43,8 +43,9 @@ hashed, which is faster."""
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 LONGEST_NAME = 200
-"""Maximum length in bytes of a file name to which beside() appends its suffix. Instead of a longer name,
-beside() uses a hash of the name, because file systems allow only 255 bytes in a name.
+"""Maximum number of bytes of a file name that beside() uses in the name of a temporary file.
+
+A longer file name is replaced by a hash, because file systems allow only 255 bytes in a name.
 """
 
 HINTS = {
@@ -226,8 +227,8 @@ def failed(call: str, problem: str, error: OSError, size: int = 0, kept: str = "
     call: the beginning of the message, such as the path of the file.
     problem: what failed.
     error: the error of the operating system. Its text is the reason, and its number selects the hint.
-    size: the number of bytes that should have been written. If the disk is full, the hint says to free as
-        many bytes; 0 to leave this out.
+    size: the number of bytes that should have been written. If the disk is full, the hint says how much space
+        to free. 0 if the number is unknown.
     kept: text that is appended to the hint.
 
     >>> print(failed("runs/x", "no checkpoint of step 7", OSError(28, "No space left on device"), 25_000_000))

@@ -115,6 +115,7 @@ def _not_regular(path: str | os.PathLike[str], mode: int) -> OSError:
 def _other_kind(path: str | os.PathLike[str], mode: int, expected: str) -> OSError:
     kinds = (*KINDS, (stat.S_ISREG, "a file"))
     kind = next((name for test, name in kinds if test(mode)), "a device")
+    # For example: "is a symbolic link, not a regular file"
     return OSError(errno.EINVAL, f"is {kind}, not {expected}", os.fspath(path))
 
 

@@ -51,12 +51,13 @@ def _lanes(pitch, zero, LANES: tl.constexpr, FOURS: tl.constexpr):
     groups load the same rows of the key, and vice versa.
 
     pitch: row stride of the exponentials, a multiple of 4.
-    zero: always 0, but the compiler does not know that. So the compiler lets each thread load the gradients
-        of its own rows; otherwise the threads would exchange them.
+    zero: always 0. It is an argument, so that the compiler does not know its value. If it did, the threads
+        would exchange gradients. Now each thread loads the gradients of its own rows.
 
     Returns four tensors:
     1. the channels, (LANES, 4);
-    2. the channels to load, (LANES, 4): the same, or the last four of a row if they lie beyond its end;
+    2. the channels to load, (LANES, 4): the same channels, but the last four channels of the row instead of
+       channels beyond its end;
     3. the first of the four rows, (LANES, 1);
     4. all four rows, (LANES, 4).
     """
@@ -91,7 +92,8 @@ def _pair(others, gradients, wide, step):
     The other side is the key if the gradient of the query is computed, and vice versa.
 
     others: pointers to the exponentials of the first row, with row stride `wide`.
-    gradients: pointers to g of the first row and the four rows of this thread, with row stride `step`.
+    gradients: pointers to g for the first row of the other side, one for each of the four own rows of a
+        thread. The next row of the other side is `step` elements further.
 
     Returns the exponentials of the first and the second row, then g of the first and the second row.
     """
@@ -153,7 +155,7 @@ def _walked(
     gradients: pointers to g, the gradients of the scores, with row stride `step`.
 
     Each pair of rows is loaded while the previous pair is used (software pipelining). This hides the latency
-    of the loads, which the low occupancy of these kernels would not hide.
+    of the loads. Few threads run at once (low occupancy), so switching between threads would not hide it.
     """
     a, a2, g, g2 = _pair(others, gradients, wide, step)
     for four in range(fours):

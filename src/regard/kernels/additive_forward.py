@@ -53,10 +53,11 @@ def _finish(
     size: number of rows.
     first: whether this program computes the first output channels. If False, it writes only output, since
         another program writes lse and norm of the same rows.
-    PARTED: whether the keys are split into parts. If True, this program has processed part `part` only, and
-        additive_combine_kernel will compute the results from all parts. Then this function writes partial
-        results: to `output` the output without division by total, (parts, rows, E), and to `norm` the row
-        maximum and total, (parts, 2, rows). It writes no lse.
+    PARTED: whether the keys are split into parts. If True, this program has processed only part `part`, and
+        this function writes partial results, which additive_combine_kernel combines:
+        output: the accumulator `found`, not divided by total, (parts, rows, E).
+        norm: row maximum and total, (parts, 2, rows).
+        lse: not written.
     """
     level = tl.where(best == float("-inf"), 0.0, best)
     if PARTED:

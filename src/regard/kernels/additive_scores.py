@@ -37,16 +37,18 @@ def _exponentials(
     source, place, reach, tile, size, end, width, padded, low, high, step,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Write e^2x for the rows of one tile and the channels from `low` to `high`, where x is query or key.
+    """Write e^2x for the ROWS rows of one tile, where x is an element of query or key.
 
-    source: pointer to the query or key of one sequence and head, (size, D). Rows from `end` on are padding; 1
-        is written for them.
-    place: pointer to the result. If TURNED is True, the result is for this tile only and transposed,
-        (padded, ROWS). Otherwise it is for the whole sequence and in row-major order,
-        (up_to_four(size), padded).
+    Only the channels from `low` to high - 1 are computed. Padding gets the value 1.
+
+    source: pointer to the query or key of one sequence and head, (size, D), with row stride `step`.
+    end: number of rows without padding: the rows from `end` on are padding.
+    width: D, the number of channels.
+    padded: the number of channels with padding.
+    place: pointer to the result. If TURNED is True, it is a transposed tile, (padded, ROWS). Otherwise it is
+        the whole sequence in row-major order, (up_to_four(size), padded).
     reach: pointer to one number, to which the largest |x| is written.
-    PIECES: if PIECES and TURNED are True, write only rows below up_to_four(end), since the other rows are
-        never read.
+    PIECES: with TURNED, write only the rows below up_to_four(end); the other rows are never read.
     """
     rows = tile * ROWS + tl.arange(0, ROWS)
     largest = tl.zeros([ROWS], tl.float32)
@@ -86,10 +88,11 @@ def additive_prepare_kernel(
     exponentials_of_query: (B H, query tiles, padded, ROWS), or (B H, up_to_four(T), padded).
     exponentials_of_key: (B K, key tiles, padded, COLUMNS), or (B K, up_to_four(S), padded).
     vector_padded: (1 or H, padded).
-    reach_of_query, reach_of_key: the largest |q| or |k| of each tile and each span, a range of SPAN channels,
-        (tiles, spans).
+    reach_of_query, reach_of_key: the largest |q| or |k| in each tile and span, (tiles, spans). A span is a
+        range of SPAN channels.
 
-    PIECES: whether rows of a transposed tile that lie beyond the end of the sequence need not be written.
+    PIECES: if True, the rows of a transposed tile that lie beyond the end of the sequence, rounded up to a
+        multiple of 4, are not written. They are never read.
     EIGHTS: all strides are multiples of 8, so the loads can be vectorised, 8 elements each. Triton itself
         detects only multiples of 16; 1000, for example, is a multiple of 8 but not of 16.
     Launch grid: (tiles of the query + tiles of the key + vectors, spans).
@@ -139,7 +142,9 @@ def _summed(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
     CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Return the sum of scale * v tanh(q + k) over the channels from `low` to `high`, (4, 4, threads).
+    """Return the sum of scale * v tanh(q + k) over the channels from `low` to high - 1, (4, 4, threads).
+
+    Each thread computes the sums for 4 query rows x 4 keys.
 
     tanh(q + k) = 1 - 2 r, where r = 1 / (1 + e^2q e^2k).
 
@@ -147,8 +152,9 @@ def _summed(
     exponentials_of_query, exponentials_of_key: pointers to the transposed tiles of e^2q and e^2k.
     vector: pointer to -2 v in float32, padded with zeros.
     GROUP: number of channels that share one reciprocal; see shared_sum() in tanh.py.
-    reach: largest |q| plus largest |k| of the tile. If the product of GROUP denominators of r could
-        overflow, r is computed from q + k by exact_share() instead.
+    reach: largest |q| plus largest |k| of the tile. The shared reciprocal is that of the product of the GROUP
+        denominators 1 + e^2q e^2k. If `reach` is so large that this product could overflow, exact_share()
+        computes r from q + k instead.
     row, column: first row and first key of the tile.
     rows, columns: the four rows and four keys of each thread, counted from `row` and `column`, (4, threads).
     UNROLL: number of groups of GROUP channels per loop iteration.
@@ -186,13 +192,14 @@ def _stored(
     found, place, rows_left, columns_left, across, piece, scores_row, one,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Store the scores `found`, (4, 4, threads), of a tile, or of a piece of a tile if PIECES is True.
+    """Store the scores of a tile, or of a piece of a tile if PIECES is True.
 
+    found: the scores, (4, 4, threads): each thread has the scores of 4 rows x 4 keys.
     place: pointer to the first score of the tile.
-    rows_left, columns_left: the number of rows and keys from there to the end of the sequence; nothing is
-        stored beyond the end.
+    rows_left, columns_left: the number of rows and keys from the start of the tile to the end of the
+        sequence; nothing is stored beyond the end.
     across: number of groups of four keys in a row of the tile.
-    piece: index of the first thread of this piece, counted over all pieces of the tile.
+    piece: index of the first thread of this piece; the index counts the threads of all pieces of the tile.
 
     If PIECES is True, each thread stores its own scores. `one` is always 1, but the compiler does not know
     that. If it did, the threads would exchange scores for coalesced stores, which is slower here.

@@ -24,15 +24,16 @@ For x <= -SATURATED, tanh'(x) = tanh'(-x) and tanh(x) = -tanh(-x).
 Range: tiles where largest |q| + largest |k| <= REACH. The other tiles are computed by the kernels of
 additive_backward, which use no series and are called the exact kernels here.
 
-Error in channel c, before the result is rounded to bfloat16 (which has a relative error of 2^-9):
+Error in channel c, before the result is rounded to bfloat16 (which has a relative error of 2^-9). i is the
+index of a query and j the index of a key; g_j is g of key j and the query whose gradient dq is computed:
 
     not saturated   |error of dq_c| <= 5e-4 |v_c| sum_j |g_j|  (2.3e-4 from the series, the rest from float16)
                     |error of dk_c|: the same, with the sum over the queries
                     |error of dv_c| <= 7e-4 sum_ij |g_ij|  (1.0e-4 from the series)
     saturated       |error of dq_c| <= 2^-8 * 4 |v_c| sum_j |g_j| e^-2|q+k|  (2^-9 from the missing terms of
                     the exponential series, 2^-10 from float16); the same for dk_c, over the queries
-                    if |q| or |k| > 6.9: 2e-7 |v_c| sum_j |g_j| more, because one of the two exponentials
-                    is then a small float16 number, which is less precise
+                    if |q| or |k| > 6.9, add 2e-7 |v_c| sum_j |g_j|: one of the two exponentials is then
+                    so small that float16 loses precision
 
 For comparison, eager PyTorch in bfloat16 rounds tanh, and so its derivative, by 2^-9 = 2e-3. From SATURATED
 on it rounds tanh to 1, which gives zero gradients for query and key.
@@ -113,9 +114,10 @@ EXPONENTIAL = tl.constexpr(64.0)
 """The exponentials e^-2x and e^2x are multiplied by this number before they are stored as float16, so that
 fewer of them are below 2^-14, where float16 loses precision.
 
-64 e^-2k does not overflow in saturated channels, the only ones that use it: q + k >= SATURATED and
-|q| + |k| <= REACH give -2k <= REACH - SATURATED, so 64 e^-2k <= 64 * 690 = 44,160, less than 65,504, the
-largest float16. The same holds for e^2k if q + k <= -SATURATED."""
+Only saturated channels use these exponentials, and there they do not overflow. 64 e^-2k is used if
+q + k >= SATURATED. Together with |q| + |k| <= REACH, this gives -2k <= REACH - SATURATED = 6.53. So
+64 e^-2k <= 64 * 690 = 44,160, and the largest float16 number is 65,504. 64 e^2k is used if
+q + k <= -SATURATED; it has the same bound."""
 
 HALF = tl.constexpr(65504.0)
 """The largest finite float16 number."""
@@ -275,9 +277,11 @@ def _row_sums(tanhs, tail, above, below, rest):
     tanhs: the result for channels that are not saturated, computed by the Fourier series.
     tail: the sum of g e^-2|q + k|, for saturated channels.
     above, below: whether a channel is saturated with q + k > 0, and whether it is saturated with q + k < 0.
-    rest: the sum of g over the keys of the tiles that are not within REACH. g sums to 0 over all keys, so the
-        sum of g over the keys within REACH is -rest. With the exponential series, the result is therefore
-        -(rest + 2 tail) if q + k > 0, and rest + 2 tail if q + k < 0.
+    rest: the sum of g over the keys of the tiles that are not within REACH.
+
+    In saturated channels with q + k > 0, tanh(q + k) is replaced by 1 - 2 e^-2|q + k|. g sums to 0 over all
+    keys, so its sum over the keys within REACH is -rest. The result is therefore -(rest + 2 tail). If
+    q + k < 0, the sign changes.
     """
     ends = rest[:, None] + 2.0 * tail
     return tl.where(above, -ends, tl.where(below, ends, tanhs))
@@ -312,10 +316,10 @@ def additive_series_kernel(
 ):  # fmt: skip
     """Compute dq (if QUERY is True) or dk by the Fourier series, for ROWS rows and CHANNELS channels.
 
-    For dq, matrix products of g (the gradient of the scores) with sines and cosines of the keys give A_n and
-    B_n of the formulas at the top of this file; for dk, with those of the queries. In channels where tanh is
-    saturated, exponentials replace the series. If QUERY is True, dv is computed too. The comment above this
-    function explains the arguments.
+    The formulas are at the top of this file. For dq, A_n and B_n are matrix products of g (the gradient of
+    the scores) with sines and cosines of the keys. For dk, the sines and cosines are those of the queries. In
+    channels where tanh is saturated, exponentials replace the series. If QUERY is True, dv is computed too.
+    The comment above this function explains the arguments.
     """
     WIDE: tl.constexpr = CHANNELS * BASIS
     own_both = tl.program_id(2).to(tl.int64)

@@ -25,8 +25,8 @@ class Prepared(NamedTuple):
 
     query, key: e^2q and e^2k, in transposed tiles or in row-major order.
     vector: -2 v, padded with zeros.
-    reach: the largest |q| or |k| of each tile and each span, a range of SPAN channels,
-        (query tiles + key tiles, spans).
+    reach: the largest |q| or |k| in each tile and span, (query tiles + key tiles, spans). A span is a range
+        of SPAN channels.
     """
 
     query: Tensor
@@ -160,7 +160,7 @@ class Forward:
         self.hold = hold and self.shape.held
         self.launch = self.shape.launch
         self.precision = _precision(value)
-        self.centred = value.dtype == torch.float32  # CENTRED in tanh.shared_sum(): for precision
+        self.centred = value.dtype == torch.float32  # more precise sums; see shared_sum() in tanh.py
         self.approximate = not interpreting()
         shape = self.shape
         self.sizes = {
