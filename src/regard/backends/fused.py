@@ -78,7 +78,8 @@ def run(call: Call) -> Forward:
 
     The operator has its own backward pass. torch.compile does not trace into it.
     """
-    assert call.vector is not None and _load()
+    _load()
+    assert call.vector is not None
     output, lse, *_ = torch.ops.regard.additive_forward(
         call.query, call.key, call.value, call.vector, *_mask(call), 1.0 / call.temperature, call.trains
     )
