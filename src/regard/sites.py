@@ -6,8 +6,9 @@ needs no extra argument, and only what a scope requests is stored.
 
 By default, a scope applies to the thread that opened it. The scopes of a thread are stored in an attribute of
 a threading.local. torch.compile guards on this attribute: compiled code raises an error in a thread with an
-open scope, and runs in other threads. Two alternatives do not work: torch.compile cannot trace context
-variables, and does not guard on a subclass of threading.local that gives the attribute a default value.
+open scope, and runs in other threads. A context variable would not work, because torch.compile cannot trace
+it. A subclass of threading.local that gives the attribute a default value would not work either, because
+torch.compile does not guard on it.
 """
 
 from __future__ import annotations
@@ -107,9 +108,10 @@ class Scope:
     all_threads: bool = False
 
     def applied(self, call: Call) -> Call:
-        """Return the Call to run instead: changed by the `edit` function of this scope, if it has one.
+        """Return the Call as this scope changes it; attention() then runs the changed Call.
 
-        Its field `look` also requests what this scope records, so that it is computed.
+        The `edit` function of the scope, if there is one, may change anything. Then the fields that the scope
+        records are added to the field `look` of the Call, so that attention() computes them.
         """
         if self.edit is not None:
             call = self.edit(call)
@@ -172,7 +174,7 @@ def scopes_at(site: str, role: Role | None = None) -> list[Scope]:
 
 
 def inherit_scopes(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function, so that the scopes that are open now in this thread apply to it in any thread.
+    """Wrap a function, so that the open scopes of this thread apply to it even if another thread calls it.
 
     Use it inside record() or intervene() to pass a function to other threads. The order in which threads
     append to a Record is not defined. A scope that is closed before the function runs no longer applies.

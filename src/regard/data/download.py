@@ -108,7 +108,9 @@ def _attempt(url: str, part: Path, most: int, reached: Callable[[int], None], cl
     if have:
         headers |= {"Range": f"bytes={have}-", "If-Range": tag}
     with _opener(url, clock).open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:
-        clock.check()  # at the time limit, the headers may be cut off (see _cut_after) without an error
+        # At the time limit, _cut_after() shuts the connection down. The headers may then be incomplete
+        # without an error, so check the time before they are used.
+        clock.check()
         if answer.status != 206 or not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
             have = 0
             _restart(part, answer.headers)
@@ -237,9 +239,11 @@ def _cut_after(clock: _Clock, open_: Callable[[Any], Any], kind: type[http.clien
 
     The limit applies until the headers of the response have arrived.
 
-    open_: function that opens the connection. Its argument is a function that creates the connection object;
-        _cut_after() passes its own, to keep a reference to the object that it may have to shut down.
+    open_: function that opens the connection and returns the response. It is called with one argument, a
+        function that creates the connection object.
     kind: the class of the connection object.
+
+    The connection object is created in this function, so that this function can shut the connection down.
     """
     connections: list[http.client.HTTPConnection] = []
 

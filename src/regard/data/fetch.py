@@ -25,9 +25,9 @@ __all__ = ["Fetched", "fetch"]
 ANY_EDITION = Setting("fetch", "edition", "any")
 
 LARGEST = 1 << 30
-"""Maximum unpacked size in bytes of a file of unknown size.
+"""Maximum unpacked size in bytes of a file whose size is not known exactly.
 
-The sizes are unknown if the publisher updates the dataset from time to time (see PublicSet.editions)."""
+This is the case if the publisher updates the dataset from time to time (see PublicSet.editions)."""
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,9 @@ def _check(pairs: Pairs, count: int | None, fraction: float | None, disjoint: st
 def _by_source(
     disjoint: str, held: NDArray[numpy.bool_], shared: NDArray[numpy.bool_], targets: Hashes
 ) -> str:
-    """Return why training pairs and held-out pairs may share targets, or "" if they must not share any.
+    """Decide whether training pairs and held-out pairs may share targets, and return the reason.
+
+    Return "" if they must not share targets. The caller then drops the pairs in `shared`.
 
     disjoint: "both", "source" or "auto"; see hold_out().
     held: boolean mask of the held-out pairs.
@@ -195,7 +197,8 @@ def _limit(sources: Hashes, count: int) -> numpy.uint64:
     sources: the hash of the source of each pair.
     count: the requested number of held-out pairs.
 
-    At most `count` pairs are held out, unless the source with the smallest hash alone has more pairs.
+    At most `count` pairs are held out. But the pairs of the source with the smallest hash are always held
+    out, even if there are more than `count` of them.
     """
     values, counts = numpy.unique(sources, return_counts=True)
     if not len(values):

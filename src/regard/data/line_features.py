@@ -14,10 +14,10 @@ from regard.data.pair_checks import SHORT
 __all__ = ["MOST_FEATURES", "Features", "features_of", "length_ratios", "likeness"]
 
 MOST_FEATURES = 4_000_000
-"""The features (length, last byte, digits) of about this many lines of each file are held in memory.
+"""Approximate maximum number of lines of a file whose features (length, last byte, digits) are in memory.
 
-If two parallel files have different line counts and one of them is longer than this, the lines without a
-counterpart are not located."""
+If two parallel files have different line counts, the features of all lines are needed to find the lines that
+have no translation. In files with more lines than this, these lines are not searched."""
 
 BYTE, DIGITS = 256, 32
 """BYTE: number of different values of a byte.
@@ -67,19 +67,22 @@ def features_of(block: Block) -> Features:
 
 
 def likeness(aligned: LinePairs, candidates: LinePairs) -> list[Scores]:
-    """Score pairs of lines: how likely is it that two lines are translations of each other?
+    """Score pairs of lines: the higher the score, the more likely the two lines are translations.
 
-    The score is a log-likelihood ratio, up to a constant: the log of how likely the features of the two lines
-    are if the lines are translations, minus the log of how likely they are in two random lines.
+    The score is a log-likelihood ratio, up to a constant:
+
+        log p(features of both lines | translations) - log p(features of both lines | random lines)
+
+    It is a sum over the features. For the length, the log of the length ratio is assumed to have a Laplace
+    distribution. For each other feature, the term is the pointwise mutual information between its value in
+    the source line and its value in the target line.
 
     aligned: a list of (source, target), the features of lines that are mostly translations of each other.
         The statistics are estimated from them.
     candidates: a list of (source, target), the features of the lines to score. Line i of source and line i of
         target are one pair.
 
-    Returns one array for each candidate, with one score for each pair of lines. The log of the length ratio
-    is assumed to have a Laplace distribution. For each other feature, the pointwise mutual information
-    between its value in the source line and its value in the target line is added.
+    Returns one array for each candidate, with one score for each pair of lines.
     """
     ratios = numpy.concatenate([length_ratios(*pair) for pair in aligned])
     usual = float(numpy.median(ratios)) if len(ratios) else 0.0

@@ -81,8 +81,8 @@ class Examiner:
     Call the object with all blocks of lines, in order.
 
     choices: `choices.longest` is the maximum length of a line.
-    keyed: whether to hash each line, for Block.keys (to find duplicates), and all data so far, for the
-        attribute `digest`.
+    keyed: whether to compute hashes: a hash of each line, which becomes Block.keys, and a hash of all lines,
+        the attribute `digest`.
     """
 
     def __init__(self, choices: Choices, *, keyed: bool):

@@ -20,9 +20,9 @@ __all__ = ["Missing", "Shifted", "counts_differ", "lines_without_counterpart", "
 CLEAR = 5.0
 """Minimum gain for which extra lines of the longer of two parallel files are reported.
 
-When lines are paired, the extra lines are left out. Each line pair has a score, which is higher if the lines
-are probably translations (see likeness()). The gain is the sum of the scores without the extra lines that
-were found, minus the sum without the last lines of the file."""
+All lines except the extra lines are paired with lines of the other file. Each pair has a score, which is
+higher if the lines are probably translations (see likeness()). The gain compares two sums of scores: the sum
+with the extra lines that were found, minus the sum with the last lines of the file as extra lines."""
 
 FEW = 5
 """If one of two parallel files has at most this many extra lines, each extra line is located separately.
@@ -32,9 +32,9 @@ More extra lines are assumed to be consecutive."""
 MOST = 1_000_000
 """Maximum number of lines for two searches in parallel files.
 
-In files with the same line count, shifted lines are searched in this many lines at the beginning. In files
-with different line counts, if the shorter file has more lines than this, the extra lines of the longer file
-are not located separately, but assumed to be consecutive."""
+Files with the same line count: shifted lines are searched only in the first MOST lines.
+Files with different line counts: each extra line is located separately only if the shorter file has at most
+MOST lines. Otherwise, the extra lines are assumed to be consecutive."""
 
 NEAR, FAR = 500, 150
 """Two distances, in lines, from the line that is suspected to have no counterpart in the other file.
@@ -48,8 +48,9 @@ NAMED = 3
 FEWEST, PARALLEL = 20, 0.8
 """Two files look parallel if both have at least FEWEST lines and their line lengths are correlated.
 
-To test the correlation, the length ratio of source line i and target line i is computed for all i. It must
-vary less than PARALLEL times as much as it does after the target lines are shuffled."""
+To test the correlation, the length ratio of source line i and target line i is computed for all i. Then the
+target lines are shuffled, and the ratios are computed again. The first ratios must vary less: their spread
+divided by the spread of the second ratios must be below PARALLEL."""
 
 
 Words = frozenset[str]
@@ -72,10 +73,10 @@ class Missing(NamedTuple):
     """A line of the longer of two parallel files that probably has no translation in the shorter file.
 
     line: its index, from 0.
-    gains: one number for each line i of the shorter file: the difference of two scores. The first score says
-        how well line i matches its partner in the longer file if `line` comes after the partner. The second
-        score is for the case that `line` comes before, so that the partner of line i is one line later. If
-        the difference is positive, `line` probably comes after the partner of line i.
+    gains: one number for each line i of the shorter file. If it is positive, `line` probably comes after the
+        translation of line i. If it is negative, `line` probably comes before it. The number is the
+        difference of two scores of line i: with its partner in the first case, and with its partner in the
+        second case, which is a later line.
     """
 
     line: int
@@ -126,17 +127,17 @@ def lines_without_counterpart(source: Features, target: Features) -> list[Missin
 
 
 def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
-    """Find the lines at which the offset between two files increases.
+    """Find the lines at which the offset between two files must increase to make the sum of scores largest.
 
-    With offset k, line i of the shorter file is paired with line i + k of the longer file. The offset is 0 at
-    first, and changes to the next of a few given offsets at each of the lines returned. These lines are
-    chosen so that the sum of the scores of all line pairs is as large as possible.
+    With offset k, line i of the shorter file is paired with line i + k of the longer file. There is a list of
+    possible offsets, in increasing order. The first lines have the first offset, 0. At each line that is
+    found, the offset changes to the next offset of the list.
 
-    scores: for each of the given offsets, starting with 0, the score of each line of the shorter file when it
-        is paired with this offset.
+    scores: one array for each possible offset: the score of each line of the shorter file if it is paired
+        with this offset.
 
-    Returns the indices of these lines in the shorter file, and the gain: the sum of the scores, minus the sum
-    if all lines had offset 0.
+    Returns the indices of the lines that were found, in the shorter file, and the gain: the sum of the
+    scores, minus the sum if all lines had offset 0.
     """
     sums = [numpy.concatenate(([0.0], numpy.cumsum(each, dtype=numpy.float64))) for each in scores]
     best, changes = sums[0], []
@@ -275,8 +276,8 @@ class _Dictionary:
     more than source lines.
 
     source, target: the lines, each as a set of words.
-    place: index of the target line without a counterpart. Source lines with a smaller index are paired with
-        the target line of the same index, other source lines with the target line after that.
+    place: index of the target line without a counterpart. Source line i is paired with target line i if
+        i < place, otherwise with target line i + 1.
     """
 
     def __init__(self, source: list[Words], target: list[Words], place: int):

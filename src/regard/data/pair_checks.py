@@ -35,8 +35,10 @@ KINDS = {
     "break": Kind(64, "line break inside a sentence, replaced by a space", ("replace",)),
     "return": Kind(128, "\\r at the end of a line, removed", ("replace",)),
 }
-"""All kinds of problems by name. If a pair has several problems with the action "skip", the report counts the
-pair as dropped only for the first of these problems, in the order of this dict."""
+"""All kinds of problems by name.
+
+A pair may have several problems with the action "skip". In the report, it counts as dropped only once: for
+the problem that comes first in this dict."""
 
 SHORT = 10
 """A sentence with fewer characters counts as this many when source and target length are compared.

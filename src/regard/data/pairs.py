@@ -141,8 +141,8 @@ class Pairs:
     def _decided(self, chunk: Chunk) -> tuple[list[int], DataError | None]:
         """Return the indices of the pairs that iteration yields from a chunk, and an error or None.
 
-        The error is for the first pair with a problem whose action is "error". It is raised after the pairs
-        before this pair were yielded.
+        If a pair has a problem with the action "error", iteration yields only the pairs before it, and then
+        raises the error.
         """
         marks = chunk.marks(self.choices)
         refused = numpy.flatnonzero(marks & self.choices.bits("error"))

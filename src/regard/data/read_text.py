@@ -183,8 +183,8 @@ def _whole(path: Path, data: bytes, reached: int) -> Raw:
     if b"\r" not in data or b"\r\n" not in data:  # searching for one byte first is much faster
         return Raw(shown(path), data, reached=reached)
     bytes_ = numpy.frombuffer(data, numpy.uint8)
-    # Look at the byte before each "\n". Before a "\n" at index 0, this is index -1, the last byte; it is a
-    # "\n" too, so it is not mistaken for "\r".
+    # Look at the byte before each "\n". If a "\n" has the index 0, the index before it is -1, the last byte
+    # of the block. This byte is always "\n", never "\r".
     returns = bytes_[numpy.flatnonzero(bytes_ == ord("\n")) - 1] == ord("\r")
     return Raw(
         shown(path), data.replace(b"\r\n", b"\n"), returns.astype(numpy.uint8) * RETURN, reached=reached

@@ -90,10 +90,10 @@ def list_rows(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[T
 class _Sides:
     """Collects the source lines and target lines of a block. Each line has bits for its problems (Kind.bit).
 
-    marks: for each row, the bits of the problems that were found in the whole row before it was divided, such
-        as "\\r" at its end; None: no problems. The source line and the target line both get these bits.
+    marks: for each row, the bits of the problems that were found before the row was divided into source and
+        target, such as "\\r" at its end; None: no problems. Both lines get these bits.
     lines: the source lines and the target lines.
-    own: the bits of each source line and of each target line, without `marks`.
+    own: for each source line and each target line, the bits of all other problems.
     """
 
     def __init__(self, marks: Marks | None):

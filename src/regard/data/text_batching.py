@@ -235,7 +235,9 @@ class WindowBatches:
         return begins, ends
 
     def _cuts(self, windows: int) -> list[int]:
-        """Divide windows into batches. Return the index of the first window of each batch, then `windows`.
+        """Divide windows into batches. Return the boundaries between the batches.
+
+        Batch k has the windows from result[k] to result[k + 1] - 1.
 
         windows: the number of windows.
 
@@ -258,8 +260,8 @@ class SlidingWindows:
 
     Window k reads the tokens from k * stride to k * stride + window - 1 of a document or of the continuous
     text. The windows overlap, but only targets that no earlier window has counted are counted in the loss;
-    the other targets are PAD. So each counted token is predicted from at least window - stride + 1 tokens, or
-    from all tokens before it.
+    the other targets are PAD. So each counted token is predicted from at least window - stride + 1 tokens. In
+    the first window, it is predicted from all tokens before it.
 
     text: an EncodedText with any layout; a window never crosses the end of a document.
     window: number of tokens of a window.

@@ -13,8 +13,10 @@ __all__ = ["replace_words"]
 def replace_words(inputs_BT: Tensor, vocabulary_size: int, probability: float) -> Tensor:
     """Return token ids (B, T) in which each word is replaced by a random word with this probability.
 
-    A decoder that reads such words while it predicts the original ones relies less on the words before, and
-    more on its memory (Xie et al. 2017, "Data Noising as Smoothing in Neural Network Language Models").
+    Use the result as the input of a decoder in training. The targets remain the original words. So the
+    decoder learns to rely less on the previous words, and more on its memory (Xie et al. 2017, "Data Noising
+    as Smoothing in Neural Network Language Models").
+
     PAD, UNK, BOS and EOS are kept. All words have the same probability of being drawn.
 
     >>> inputs = torch.tensor([[2, 7, 8, 0]])

@@ -254,16 +254,16 @@ def best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     scores: (rows, N).
 
     If values are equal, the one with the lower index comes first. topk() does not guarantee this: if several
-    values are equal to the smallest value that it returns, it may return any of them. So only the larger
-    values are taken from topk(). The values equal to the smallest one are searched for by index. Inside the
-    function, the list of larger values and the list of equal values have `count` entries each, and unused
-    entries have the index N.
+    values are equal to the smallest value that it returns, it may return any of them. So this function uses
+    topk() only for the larger values, and takes the values equal to the smallest one in the order of their
+    indices.
     """
     size = scores.shape[-1]
     large_RC, place_RC = scores.topk(count)
     least_R1 = large_RC[:, -1:]
     descending_N = torch.arange(size, 0, -1, device=scores.device, dtype=torch.int32)
     equal_RC = torch.where(scores == least_R1, descending_N, 0).topk(count).values.long()
+    # `count` indices of larger values, then `count` indices of equal values. Unused entries are `size`.
     places = (
         torch.cat((torch.where(large_RC > least_R1, place_RC, size), size - equal_RC), -1).sort(-1).values
     )

@@ -16,7 +16,7 @@ from regard.roles import BySite
 __all__ = ["Hypothesis", "ROOM", "SearchResult", "unfinished_note"]
 
 ROOM = 4096
-"""Maximum number of tokens per hypothesis for which SearchResult is allocated at the start of a search.
+"""At the start of a search, SearchResult has room for at most this many tokens per hypothesis.
 
 If hypotheses become longer, larger tensors are allocated.
 """

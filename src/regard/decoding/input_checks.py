@@ -65,7 +65,9 @@ SEARCH_KEYWORDS = {
 def check_load_keywords(returned: type, keywords: Mapping[str, object]) -> None:
     """Raise UnknownName if a keyword argument of load() is unknown.
 
-    returned: the class that load() returns. Known are its keyword-only arguments, `checkpoint` and `device`.
+    The known names are `checkpoint`, `device`, and the keyword-only arguments of the class `returned`.
+
+    returned: the class that load() returns.
     keywords: the keyword arguments to check.
     """
     parameters = inspect.signature(returned).parameters.values()
@@ -79,8 +81,8 @@ def check_keywords(
     """Raise UnknownName if a keyword argument is not in `known`. The message lists the known names.
 
     call: the name of the called function, for the message.
-    where: the hint of the message if the argument is the name of a search setting in another toolkit, such
-        as num_beams. {} is replaced by what to write in Regard, according to SEARCH_KEYWORDS.
+    where: the hint for a search setting of another toolkit, such as num_beams. In the message, the text that
+        SEARCH_KEYWORDS recommends, such as search=Beam(size=4), replaces {}.
 
     >>> check_keywords("load()", {"num_beams": 4}, ["device", "search"])
     Traceback (most recent call last):

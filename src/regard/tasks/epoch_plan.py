@@ -102,7 +102,7 @@ def _speed(task: type[RunTask], settings: Mapping[str, Any], corpus: Any, device
 
 def _epoch_steps(task: type[RunTask], settings: Mapping[str, Any], corpus: Any) -> int:
     """Return the number of batches of the first epoch."""
-    with torch.device("meta"):  # len_epoch() needs no weights, so they use no memory
+    with torch.device("meta"):  # no memory for the weights, which len_epoch() does not need
         return _built(task, settings, corpus, "cpu").len_epoch(0)
 
 

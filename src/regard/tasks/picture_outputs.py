@@ -1,4 +1,4 @@
-"""Check the picture and the page that a command is to write, for --output and --page of several tasks."""
+"""Check the options --output (a picture) and --page (an HTML page) of several tasks before the model runs."""
 
 from __future__ import annotations
 

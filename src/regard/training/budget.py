@@ -88,7 +88,7 @@ class WallClock:
     def replan_due(self, elapsed: float) -> bool:
         """Return whether it is time to estimate the number of steps again.
 
-        It is if another of the fractions in REPLAN of the budget has passed since the last call.
+        This is the case each time when another fraction of the budget that REPLAN lists has been used.
 
         elapsed: seconds of the budget that are used.
         """
@@ -229,10 +229,11 @@ def epochs_text(epochs: float) -> str:
 
 
 def evaluation_interval(settings: Training, total: int | None) -> int | None:
-    """Return the number of training steps between two evaluations.
+    """Return the number of training steps between two evaluations; None while it is unknown.
 
-    total: the number of steps of the run. While it is unknown (None), so is the interval, unless
-        settings.evaluate_every sets it.
+    It is settings.evaluate_every. If this is not set, it is total / EVALUATIONS, rounded up.
+
+    total: the number of steps of the run; None while it is unknown.
     """
     if settings.evaluate_every is not None:
         return settings.evaluate_every

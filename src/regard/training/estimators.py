@@ -6,11 +6,12 @@
 y is the target. A selection s consists of the keys that the attention selects, one key for each query. L_s is
 a lower bound of the log-likelihood log p(y).
 
-d is the gradient. REINFORCE (Williams 1992) replaces the sum over all s by samples. hard_selections()
-collects log p(s) of a forward pass; Reinforce turns it and the rewards log p(y | s) into the term of the loss
-whose gradient is the second part of dL_s. The first part is the gradient of the usual loss. sampled_loss.py
-adds the two parts for the loss of a task. The straight-through estimator (Bengio et al. 2013) needs no such
-terms: it is the selection StraightThrough.
+d is the gradient. REINFORCE (Williams 1992) replaces the sum over all s by samples. The first part of dL_s,
+with d log p(y | s), is the gradient of the usual loss. The second part, with d log p(s), is the gradient of a
+further term of the loss. hard_selections() collects log p(s) in a forward pass, and Reinforce computes this
+term from log p(s) and the rewards log p(y | s). sampled_loss.py adds it to the loss of a task.
+
+The straight-through estimator (Bengio et al. 2013) needs no such term: it is the selection StraightThrough.
 """
 
 from __future__ import annotations
@@ -138,12 +139,12 @@ class HardSelections(Scope):
         and have gradients.
 
         lengths: number of steps of each row; later steps are padding and do not count. Default: all steps
-            count. It is a tensor, (rows,), or (B,) if all rows of an encoded source have the same length. If
-            the encoder samples too, it is a dict such as {"source": source_lengths, "target":
-            target_lengths}. Here "source" and "target" name the sequence that the queries of a site come from
-            (see Role.rows); a pattern for the names of sites is also possible. The first entry that matches a
-            site is used; if none matches, all steps of the site count. For a site that is called several
-            times with different texts, the entry is a list with one tensor per call.
+            count. It is a tensor, (rows,), or (B,) if all rows of an encoded source have the same length.
+
+        If encoder and decoder sample, `lengths` is a dict, such as {"source": source_lengths, "target":
+        target_lengths}. A key is the sequence that the queries of a site come from (see Role.rows), or a
+        pattern for the names of sites. The first key that matches a site is used. If no key matches, all
+        steps of the site count. A value can also be a list with one tensor for each call of the site.
         """
         if not self._drawn:
             raise ArgumentError(
@@ -176,9 +177,8 @@ def hard_selections(
     expected: probability that an example uses softmax weights for all its queries. The attention output is
         then a weighted mean of the values, not the value of a sampled key (0.5 in Xu et al. 2015, sec. 4.1).
         With 0, the outputs are the same as without hard_selections().
-    examples: number of different examples in the batch. With several samples per example, the batch has
-        consecutive rows for each: of R rows, row r belongs to example r // (R / examples).
-        Default: the number of rows of the first call.
+    examples: number of different examples in the batch. All examples have the same number of rows (samples),
+        and the rows of an example are consecutive. Default: the number of rows of the first call.
 
     >>> import regard
     >>> x = torch.randn(2, 5, 8)
@@ -260,12 +260,13 @@ class Estimate(NamedTuple):
 class Reinforce(nn.Module):
     """The REINFORCE estimator (Williams 1992) with a baseline and an entropy bonus (Xu et al. 2015, eq. 12).
 
-    loss = -1/K sum_k [scale (r_k - b) log p(s_k) + entropy H(s_k)], summed over examples; no gradient of r, b
+    loss = -1/K sum_k [scale (r_k - b) log p(s_k) + entropy H(s_k)], summed over examples
 
-    s_k: the keys selected in sample k of K. H: entropy of the attention. b: the baseline, which does not
-    depend on the samples. r_k: the reward, usually log p(y | s_k), the log-likelihood of the target y.
-    The gradient of this term plus that of -1/K sum_k log p(y | s_k) is an unbiased estimate of -dL_s if scale
-    is 1, where L_s = sum_s p(s) log p(y | s) is a lower bound of log p(y) (eq. 10).
+    s_k: the keys selected in sample k of K. H: entropy of the attention. r_k: the reward, usually
+    log p(y | s_k), the log-likelihood of the target y. b: the baseline, which does not depend on the samples.
+    r_k and b are detached. Add this loss to the usual loss, -1/K sum_k log p(y | s_k). If scale is 1 and
+    entropy is 0, the gradient of the sum is an unbiased estimate of the gradient of -L_s. L_s is a lower
+    bound of log p(y): L_s = sum_s p(s) log p(y | s) (eq. 10).
 
     baseline: "moving-average", "learned", "none", a mapping with the name and its options, or a Baseline.
     scale: weight of the term with the reward (lambda_r).
@@ -321,7 +322,7 @@ class Reinforce(nn.Module):
         return f"scale={self.scale}, entropy={self.entropy}, samples={self.samples}, expected={self.expected}"
 
     def collect(self, examples: int) -> AbstractContextManager[HardSelections]:
-        """Return hard_selections() with the option `expected`; run one forward pass inside its `with` block.
+        """Return the context manager hard_selections(expected=self.expected), for one forward pass.
 
         examples: number of different examples in the batch, which has `samples` consecutive rows for each.
         """
@@ -414,10 +415,11 @@ def build_estimator(estimator: str | Mapping[str, Any], processes: Processes | N
 
 
 def check_selections(model: nn.Module, estimator: Reinforce | None) -> None:
-    """Raise ArgumentError if the attention of a model cannot be trained with this estimator (None: without).
+    """Raise ArgumentError if the selections of a model and the estimator do not fit together.
 
-    The attribute `select` of a module is its selection. Hard without an estimator is an error. So is Best,
-    which has no gradient. An estimator for a model without Hard would have no effect: an error too.
+    The attribute `select` of a module is its selection. There are three errors: a module uses Best, which has
+    no gradient; a module uses Hard, but there is no estimator; or no module uses Hard, so that the estimator
+    would have no effect.
 
     >>> from regard.models import build_model
     >>> check_selections(build_model("bahdanau", 9, 9, width=4), None)

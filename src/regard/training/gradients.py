@@ -66,8 +66,8 @@ class Gradients:
         if self.processes.world > 1:
             objective = DistributedDataParallel(objective)
         if compiled:
-            # Without fail_on_recompile_limit_hit, torch.compile would run batches of shapes beyond the limit
-            # uncompiled, which is slow, without an error.
+            # If there are more shapes than the limit, raise an error. By default, torch.compile would run the
+            # batches of further shapes uncompiled, which is slow.
             torch._dynamo.config.fail_on_recompile_limit_hit = True
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, task.shapes)
             objective = torch.compile(objective, dynamic=False)

@@ -232,10 +232,12 @@ def _other(dice: Dice, people: tuple[Person, ...], subject: Nominal) -> Person:
 
 
 def _goal(dice: Dice, frame: Frame, tool: Phrase) -> tuple[Phrase, Phrase]:
-    """Return the goal of a motion, and a tool, which may be a means of transport to this goal (by bus).
+    """Generate the goal of a motion and sometimes a means of transport, such as "by bus".
 
-    frame: the verb of motion, with its goals and tools.
-    tool: the tool that was generated before. It is returned if no means of transport is generated.
+    Return two phrases: the goal, and the means of transport, or `tool` if none was generated.
+
+    frame: the verb of motion, with its goals.
+    tool: the tool that was generated for the clause before.
     """
     goal = dice.pick(frame.goals)
     if "moves" in frame.traits and dice.chance(0.3):

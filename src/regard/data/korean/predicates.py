@@ -289,15 +289,17 @@ An example is 카페에 공부하러 갔다: went to a café to study. A verb is
 """
 
 MEALS = (*NOUNS["rice"] * 3, *NOUNS["dishes"])
-"""What people eat at the places to which they go to eat. A noun is repeated to make it more frequent."""
+"""The objects of 먹다 (eat) that version 2 of the grammar adds, as in "went to a restaurant to eat rice".
+
+A noun is repeated to make it more frequent."""
 
 ADDED_FRAMES = (FRAMES[0]._replace(objects=MEALS),) * 2
 """Frames that version 2 of the grammar adds, so that 밥을 먹었다 (ate rice) is frequent."""
 
 UNLIKELY = (("학교", "자"), ("학교", "자르"), ("서울", "걷"))
-"""Pairs of a place and a verb stem: what people do at the place, but do not go there in order to do.
+"""Pairs of a place and a verb stem. People do this action at the place, but they do not go there to do it.
 
-PURPOSES leaves them out."""
+PURPOSES leaves these pairs out."""
 
 PURPOSES = {
     name: tuple(

@@ -39,26 +39,26 @@ BYTES = len(SPECIALS) + 256
 
 LARGEST = 32_000
 COVERED = 0.9995
-"""The most frequent characters become tokens of a subword vocabulary, up to this fraction of the text.
+"""Fraction of a text. Its most frequent characters become subword tokens until they cover this fraction.
 
 For rarer characters, see OFTEN. Characters that are not tokens are encoded as bytes.
 """
 
 OFTEN, ALPHABET = 5, 1000
-"""When a character that is too rare for COVERED becomes a token of a subword vocabulary.
+"""After COVERED is reached, further characters become tokens of a subword vocabulary under two conditions.
 
-It must occur at least OFTEN times, and fewer than ALPHABET characters must be tokens already. So a small text
-keeps its letters, digits and punctuation marks. In Chinese, which has more than ALPHABET characters, only
-COVERED decides."""
+The character occurs at least OFTEN times, and fewer than ALPHABET characters are tokens already. So a small
+text keeps its letters, digits and punctuation marks. In Chinese, which has more than ALPHABET characters,
+only COVERED matters."""
 
 PART = 1000
 """Maximum length in characters of a line on which a tokenizer is trained. Longer lines are split."""
 
 CACHED_WORDS = 50_000
-"""Maximum number of words in each of the two dicts of a cache: recently used words, and older words.
+"""Maximum number of words in each of two dicts, which are a cache of recently used words and of older words.
 
-The cache stores words that are prepared for sampling their segmentations (ways to split them into subwords).
-A word takes about 3 kB of memory.
+The words are prepared for sampling their segmentations (ways to split them into subwords). A word takes about
+3 kB of memory.
 """
 
 CACHED_CHARACTERS = 12 * CACHED_WORDS
@@ -351,7 +351,7 @@ def _processor(model: bytes, place: str) -> Any:
     specials = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
     if specials != (PAD, UNK, BOS, EOS):
         problem = f"the token ids of pad, unk, bos and eos are {specials}"
-        raise DataError(message(place, problem, expected=f"{(PAD, UNK, BOS, EOS)}", hint=hint))
+        raise DataError(message(place, problem, expected=f"the ids {(PAD, UNK, BOS, EOS)}", hint=hint))
     return processor
 
 

@@ -113,8 +113,11 @@ def _read(data: ClassificationData, files: Sequence[str]) -> LabelledTexts:
 def check_header_lines(data: ClassificationData, split: LabelledSplit) -> None:
     """Raise DataError if the columns are numbers, but the first line of a TSV file seems to be a header line.
 
-    A first line is taken for a header line if there are at least 10 texts (MANY), its label occurs only in
-    first lines, every other label occurs more than once, and none of its columns contains a space.
+    A first line is taken for a header line if all of this is true:
+    - There are at least 10 texts (MANY).
+    - Its label occurs only in the first lines of files, and it is the only such label.
+    - Every other label occurs more than once.
+    - None of its columns contains a space.
 
     split: the texts of the training files that `data` names, read by read_labelled_split().
     """
@@ -186,9 +189,11 @@ def _single_texts(train: LabelledTexts) -> tuple[str, ...]:
 
 
 def check_files(data: ClassificationData) -> None:
-    """Raise ArgumentError if the format of a file is unknown, or cannot have the columns of the settings.
+    """Raise ArgumentError if the format of a data file is unknown, or if the columns in `data` are invalid.
 
-    The format is data.format, or follows from the file name; the files are not read.
+    For example, data.label must not be set for the format "label-first", which has no columns.
+
+    The format is data.format; if this is not set, it is detected from the file name. The files are not read.
     """
     for path in (*data.train_file, *(data.valid_file or ())):
         try:

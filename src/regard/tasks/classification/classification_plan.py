@@ -21,7 +21,8 @@ WIDTH = 128
 """The default width of recurrent models (size of their states). A Transformer has its own default size."""
 
 RECURRENT = {False: (0.3, 4e-3), True: (0.2, 2e-3)}
-"""Whether the texts are pairs -> (dropout, learning rate at width WIDTH) of a recurrent model."""
+"""Dropout and learning rate of a recurrent model of width WIDTH. The key is True for pairs of texts, and
+False for single texts."""
 
 TRANSFORMER_RATE, TUNING_RATE = 1e-3, 3e-4
 """Learning rates. TRANSFORMER_RATE: for a Transformer with random initial weights. TUNING_RATE: for any model
@@ -37,7 +38,7 @@ def plan_classification(
     *,
     timed: bool = False,
 ) -> Plan:
-    """Return the settings of a run, with those that the user has not set filled in; see plan_epochs()."""
+    """Choose the settings of a run that the user has not set; see plan_epochs()."""
     model, rate = _model_and_rate(given)
     chosen = {"model": model, "training": {"learning_rate": rate}}
     counted = len(corpus.train)
@@ -47,9 +48,9 @@ def plan_classification(
 def _model_and_rate(given: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
     """Return the default options of the model as a dict, and the learning rate.
 
-    The options do not depend on what the user has set; the caller overrides them with the user's options. The
-    learning rate does: it is chosen for the width that the user has set (32 in the example), or else for the
-    default width.
+    If the user has set an option, such as the width, the caller replaces the default by the user's value. The
+    learning rate is chosen for the width that the user has set (32 in the example), or else for the default
+    width.
 
     >>> _model_and_rate({"model": {"name": "gru", "width": 32}})
     ({'width': 128, 'dropout': 0.3}, 0.008)

@@ -257,7 +257,7 @@ class ClassificationTask(RunTask):
         """Pad a batch to one of a few shapes, because each shape needs its own CUDA graph.
 
         The texts are padded to the smallest sufficient length in shapes.lengths. Then empty texts are added,
-        until the batch has as many texts as all batches of this length.
+        so that all batches of the same length have the same number of texts.
         """
         need = max(batch.first.shape[1], 0 if batch.second is None else batch.second.shape[1])
         length = next(each for each in shapes.lengths if each >= need)
@@ -265,7 +265,7 @@ class ClassificationTask(RunTask):
         return batch.padded_to(max(rows, len(batch)), length)
 
     def padded_sizes(self, ready: LabelledBatch) -> tuple[int, ...]:
-        # An estimator averages over all texts of a batch, so padding would change its loss.
+        # A model with hard attention that is trained with REINFORCE (training.estimator) gets no padding.
         if self._estimator is not None:
             return ()
         return len(ready), *(each.shape[1] for each in (ready.first, ready.second) if each is not None)

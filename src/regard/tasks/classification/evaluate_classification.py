@@ -193,7 +193,7 @@ def _write_page(
 
 
 def _erasure(classifier: ClassificationRun, lines: Sequence[Any]) -> ClassifierErasure:
-    first = "the first " * (len(lines) > MOST_TEXTS)
-    unit = "pairs" if classifier.model.pairs else "texts"
-    say(f"measuring faithfulness on {first}{min(len(lines), MOST_TEXTS):,} {unit}")
+    count = f"the first {MOST_TEXTS:,}" if len(lines) > MOST_TEXTS else f"{len(lines):,}"
+    texts_or_pairs = "pairs" if classifier.model.pairs else "texts"
+    say(f"measuring faithfulness on {count} {texts_or_pairs}")
     return erase_words(classifier, lines[:MOST_TEXTS])

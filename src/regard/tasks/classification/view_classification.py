@@ -24,8 +24,9 @@ __all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "ClassificationView", "view_classificati
 
 ERASURE = "erasure"
 LEAST_SCALE = 0.01
-"""In the view "erasure", the word without which the probability decreases most is drawn darkest. If all
-decreases are smaller than LEAST_SCALE, all words are drawn lighter, so that they do not look important."""
+"""In the view "erasure", a word is darker if the probability decreases more without it. The darkest shade
+stands for the largest decrease, but at least for LEAST_SCALE. So no word looks important if all decreases
+are smaller than LEAST_SCALE."""
 
 OWN_VIEWS = MappingProxyType({ERASURE: "words, shaded by how much the probability falls without each word"})
 """Name of a view that only classification has -> its help text. It cannot be drawn from recorded attention

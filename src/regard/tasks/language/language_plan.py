@@ -57,8 +57,8 @@ TRANSFORMER_SIZES = {
     2_000_000: {"width": 256, "layers": 4, "heads": 4, "inner": 1024},
     20_000_000: {"width": 512, "layers": 6, "heads": 8, "inner": 2048},
 }
-"""Number of training tokens -> size of a recurrent model, or of a Transformer, that is trained on at least so
-many tokens. The last size is only used on GPUs."""
+"""Model sizes for a recurrent model and for a Transformer. The key is the minimum number of tokens that a run
+must train on, so that this size is chosen. The last size is only used on CUDA devices."""
 
 TUNING_RATE = 3e-4
 """The learning rate of a run that starts from the weights of another run."""
@@ -194,7 +194,8 @@ def smaller_batches(settings: Mapping[str, Any], total: float) -> Options:
     Batches are never reduced below a minimum, so a very short run has fewer steps.
 
     settings: the result of with_batches().
-    total: number of tokens to train on, divided by the number of batches per training step.
+    total: number of tokens to train on. If a training step has several batches (of several processes or
+        accumulated), this is divided by their number.
 
     >>> known = with_batches({"data": {}}, tokens=900_000)
     >>> smaller_batches(known, 210_000), smaller_batches(known, 10**7)["data"]
@@ -217,9 +218,9 @@ def _has_batch(settings: Mapping[str, Any]) -> bool:
 
 
 def _batch(settings: Mapping[str, Any], tokens: int) -> int:
-    """Return the number of tokens of one batch in one process.
+    """Return the number of tokens of one batch in one process, at most `tokens`.
 
-    tokens: number of tokens of the training text, the maximum of the result.
+    tokens: number of tokens of the training text.
 
     >>> _batch({"data": {"window": 128}, "training": {"batch_size": 32}}, tokens=300)
     300

@@ -99,7 +99,7 @@ class LanguageTask(RunTask):
         self._state: State | None = None
         self._states_before: WeakKeyDictionary[TextBatch, State] = WeakKeyDictionary()
         if settings.carried:
-            self.small_steps = True  # use CUDA graphs: only the last batch has another shape
+            self.small_steps = True  # CUDA graphs suit, because all batches but the last have one shape
             self._check_carried(processes)
         self.check_settings(settings)  # check again: the plan has chosen the window and the streams
         self._train = self._training_batches(processes)
@@ -272,7 +272,7 @@ class LanguageTask(RunTask):
         return batch.to(device), replace(before.to(device), position=0)
 
     def padded_sizes(self, ready: tuple[TextBatch, State | None]) -> tuple[int, ...]:
-        # An estimator averages over all rows of a batch, so padding would change its loss.
+        # The baseline of REINFORCE (training.estimator) is a mean over all rows: padding would change it.
         fixed = self.settings.carried or self._estimator is not None
         return () if fixed else tuple(ready[0].inputs.shape)
 

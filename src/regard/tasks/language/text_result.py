@@ -49,8 +49,8 @@ class TextResult:
     pieces: the text of each token, "</s>" for EOS.
     token_scores: log p(x_t | x_1 ... x_t-1) of each token.
     attention: for each attention layer (site), the weights (H, T, T). Row t has the weights with which token
-        t is predicted. Columns are the input tokens: column 0 is the token before the text, and column s is
-        token s - 1.
+        t is predicted. Columns are the input tokens: column 0 is the token before the text, column 1 is the
+        first token of the text, and so on.
     long: the attention for a text with more than 512 tokens, instead of `attention`: the 32 largest weights
         of each row, and a map in which each cell is the largest weight in a block of tokens.
     unknown: the words that the vocabulary does not cover.
@@ -93,9 +93,9 @@ class TextResult:
     def seen(self, title: str = "") -> Seen:
         """Return the recorded attention as arrays with their tokens, to draw, explore or save.
 
-        Rows are the predicted tokens; in layers whose queries are input tokens, as in the model "lstmn", they
-        are the input tokens. Columns are the input tokens: the token before the text, followed by all tokens
-        but the last.
+        Columns are the input tokens: the token before the text, followed by all tokens but the last. Rows are
+        usually the predicted tokens. In the model "lstmn", whose queries are input tokens, rows are the input
+        tokens too.
 
         title: the title of the pictures. Default: the text.
 

@@ -15,8 +15,8 @@ from regard.errors import ArgumentError, message
 __all__ = ["StopCheck", "TextStream", "before_stop", "check_stop", "continuation"]
 
 CONTEXT = 8
-"""Tokens are decoded together with this many tokens before them, so that a space before the first one is
-kept."""
+"""New tokens are decoded together with this many earlier tokens. Otherwise a space before the first new token
+would be lost."""
 
 CHARACTER = 4
 """Maximum number of bytes of a character in UTF-8."""

@@ -114,9 +114,10 @@ def aligned_at(
     """Return a copy of a scored pair whose alignment is computed from other attention weights.
 
     site: a role, or the name of an attention layer (site) with * as wildcard. None keeps the present site.
-    head: the index of a head. None keeps the present head, or means all heads if `site` is given.
+    head: the index of a head. If it is None, the present head is kept; but with a new `site`, all heads are
+        used.
     shifted: whether a token is aligned with the weights of the next decoding step instead of its own (see
-        Choice). None keeps the present value, or means False if `site` is given.
+        Choice). If it is None, the present value is kept; but with a new `site`, it is False.
 
     Raises ArgumentError if the model has no attention to its source.
     """
@@ -159,7 +160,8 @@ def join_directions(
 def _at(matrix: Tensor, row: int, column: int) -> float:
     """Return an entry of an attention matrix, or 0 if it is out of range.
 
-    It is out of range if this model, unlike the model of the opposite direction, has truncated the pair.
+    The models of the two directions can truncate a pair at different lengths. So a word of a link may be
+    missing in one of the two matrices.
     """
     inside = row < matrix.shape[0] and column < matrix.shape[1]
     return float(matrix[row, column]) if inside else 0.0

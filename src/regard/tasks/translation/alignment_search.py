@@ -58,7 +58,8 @@ def _by_links(
     for choice, score in ranked[:PRINTED]:
         yield f"{score}  {choice}"
     choice, score = ranked[0]
-    _save(translator.folder, choice, f"by the links of {shown(path)}, {len(before):,} pairs: {score}")
+    why = f"by the gold alignments in {shown(path)}, {len(before):,} pairs: {score}"
+    _save(translator.folder, choice, why)
 
 
 def _by_agreement(translator: Any, other: Any, before: list[str], after: list[str]) -> Iterator[str]:

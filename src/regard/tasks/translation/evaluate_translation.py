@@ -175,7 +175,8 @@ def evaluate_translation(
         scores = EvaluationOptions(options["tokenize"] or "13a", bool(options["lowercase"]), options["moses"])
         return TranslationEvaluation(evaluate_file(translations, references, scores))
     if translations is not None:
-        raise ArgumentError(message("--translations", "a run is given too", expected="one of the two"))
+        expected = "either a run folder or --translations"
+        raise ArgumentError(message("--translations", "cannot be combined with a run", expected=expected))
     limits = {"tokens_per_batch": options["batch_tokens"], "longest": options["max_source_length"]}
     translator = run.load(task, search=search, **limits)
     partner = None

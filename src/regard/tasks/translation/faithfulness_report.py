@@ -55,7 +55,7 @@ class FaithfulnessReport:
         lines.append(Text(f"{first.summary()}."))
         lines.append(Text(f"With uniform attention, the loss is {first.uniform:.2f} nats per word higher."))
         if self.agreement is not None:
-            lines.append(Text(f"With the other run: {self.agreement}."))
+            lines.append(Text(f"Comparison with the other run: {self.agreement}."))
         return Group(*lines)
 
     def table(self) -> Table:
@@ -97,8 +97,8 @@ def measure_faithfulness(
         say("no faithfulness scores: the model has no attention to its source")
         return None
     tested = [CROSS, *(sites if len(sites) > 1 else [])]
-    first = "the first " * (len(references.sources) > len(sources))
-    say(f"measuring faithfulness on {first}{len(sources)} sentences, which may take a minute or more")
+    count = f"the first {len(sources)}" if len(references.sources) > len(sources) else f"{len(sources)}"
+    say(f"measuring faithfulness on {count} sentences, which may take a minute or more")
     results = []
     with advancing("measuring faithfulness", len(tested)) as reached:
         for site in tested:

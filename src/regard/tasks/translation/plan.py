@@ -35,7 +35,8 @@ options: the options of the model, for example {"width": 128}.
 tokens: the batch size in tokens with padding; None if the settings have a batch size in sentences."""
 
 FILLED = 0.9
-"""Estimated fraction of a batch that is not padding, on the side (source or target) with more tokens."""
+"""Estimated fraction of the tokens of a batch that are not padding. The tokens are those of the source or of
+the target, whichever has more."""
 
 STEPS = 800
 """Smallest number of steps of a planned run. The largest batch size with which the run has at least STEPS
@@ -349,9 +350,11 @@ def _tokens_of(training: Mapping[str, Any], work: Workload, batches: tuple[int, 
 
 
 def _batch(batches: tuple[int, ...], total: float, steps: int = STEPS) -> int:
-    """Return the largest of the batch sizes with which `total` tokens are enough for `steps` training steps.
+    """Return the largest batch size with which a run on `total` tokens has at least `steps` training steps.
 
     If there is no such batch size, return the first of `batches`.
+
+    batches: the batch sizes to choose from, in tokens with padding.
     """
     return max((each for each in batches if total / (each * FILLED) >= steps), default=batches[0])
 

@@ -26,7 +26,9 @@ FIXED = ("task", "model", *(f"data.{name}" for name in TOKENS))
 
 
 def check_evaluation(how: Evaluating) -> None:
-    """Raise an error if an evaluation setting is invalid, so that training does not stop at an evaluation.
+    """Raise an error if an evaluation setting is invalid.
+
+    Without this check, training would stop at the first evaluation.
 
     how: the settings [evaluation].
     """

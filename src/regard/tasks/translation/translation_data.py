@@ -176,8 +176,8 @@ def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
     """Read and check the files of the settings; hold out training pairs if there are no validation files.
 
     before: the fingerprints (hashes) of the data of the run to resume; None for a new run. Older versions of
-        Regard dropped training pairs until no target sentence was in both training and validation pairs,
-        however many pairs that were. A run that was started with an older version keeps its split.
+        Regard always dropped the training pairs whose target is also a validation target, even if there were
+        many. A run that was started with an older version keeps its split.
     """
     if data.built_in is not None:
         return _built_in(data)

@@ -291,7 +291,7 @@ class TranslationTask(RunTask):
 
     def padded_sizes(self, ready: tuple[Batch, Tensor | None]) -> tuple[int, ...]:
         batch, wanted = ready
-        # An estimator averages over all rows of a batch, so padding would change its loss.
+        # No padding with guided alignment (`wanted` is not padded) or with REINFORCE (training.estimator).
         fixed = wanted is not None or self._estimator is not None
         return () if fixed else (*batch.source.shape, batch.target.shape[1] - 1)
 

@@ -100,9 +100,9 @@ def view_translation(
 def _measured(translator: Any, translation: Any, drawing: ViewOptions) -> Seen:
     """Return the attention of a translation, with a note on its faithfulness for the captions of pictures.
 
-    Faithfulness (does the output depend on the attended source words?) is measured for cross-attention. If
-    drawing.site is a cross-attention layer (site), the attended words are those of this site and of
-    drawing.head; otherwise those of all cross-attention, and the note says so.
+    Faithfulness (does the output depend on the attended source words?) is measured for the cross-attention
+    that is drawn: the attention layer drawing.site and the head drawing.head. If the picture shows no
+    cross-attention, all cross-attention is measured, and the note says so.
     """
     seen, site, head = translation.seen(), drawing.site, drawing.head
     empty = not translation.text.strip() or len(translation.source_units) < 2

@@ -34,7 +34,7 @@ class Averaged:
 
 
 def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
-    """Return which checkpoints the weights of a checkpoint are the mean of; None if they were trained.
+    """Return which checkpoints were averaged to create this checkpoint; None if it is not an average.
 
     state: the content of state.json of the checkpoint.
     place: the path of state.json, for error messages.

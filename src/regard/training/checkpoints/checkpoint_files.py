@@ -64,8 +64,8 @@ class Checkpoint:
             except OSError as error:
                 raise self._damaged(f"{name} cannot be read: {error.strerror}") from error
             if digest != written.sha256:
-                problem = f"{name} is damaged: its SHA-256 is {digest[:12]}…"
-                raise self._damaged(f"{problem}, not {written.sha256[:12]}… as written")
+                found, expected = f"{digest[:12]}…", f"{written.sha256[:12]}…"
+                raise self._damaged(f"{name} is damaged: its SHA-256 is {found}, expected {expected}")
 
     def verify_sizes(self, tensors: Sequence[str] | None = None) -> dict[str, Written]:
         """Compare the sizes of the files with those in the manifest; the contents are not read.

@@ -207,8 +207,8 @@ class Checkpoints:
         for path, is_folder in self._entries().items():
             left = atomic_io.leftover(path.name)
             step = step_of(left.name if left and left.kind == "earlier" else path.name)
-            # "earlier" marks a checkpoint that a save has renamed, to replace it. If the save was killed
-            # before the new folder got its name, the earlier one is the only checkpoint of this step.
+            # To replace a checkpoint, save() first adds "earlier" to the name of the old folder. If it was
+            # killed before it renamed the new folder, the old one is the only checkpoint of this step.
             if step is not None and is_folder and (left is None or step not in checkpoints):
                 checkpoints[step] = Checkpoint(step, path)
         return [checkpoints[step] for step in sorted(checkpoints)]
