@@ -135,10 +135,10 @@ def prepare(
 def projected(score: Score, key: Tensor, start: int = 0) -> Tensor:
     """Return the keys, projected by the score function; start: position of the first key.
 
-    If a key contains NaN or inf, its projection is NaN, because a query that sees this key must get NaN. But
-    the key may be masked. Then its gradient is 0, and 0 * NaN in the backward pass would make the gradients
-    of the parameters of the score function NaN. So 0 is projected instead of the key, and the result is
-    replaced by NaN.
+    If a key contains NaN or inf, its projection is NaN, so that a query that sees this key gets NaN. To
+    compute it, 0 is projected instead of the key, and the result is replaced by NaN. If the key itself were
+    projected, the gradients of the score function's parameters would be NaN even for a masked key, whose
+    gradient is 0: 0 * NaN is NaN.
     """
     if type(score).project_key is Score.project_key:
         return key

@@ -116,8 +116,9 @@ def matches(pattern: str, name: str, role: Role | None = None) -> bool:
 def sites_matching(sites: Mapping[str, object], pattern: str) -> list[str]:
     """Return the names of the sites that match a pattern.
 
-    If the pattern is the kind of a role, the declared roles are used if `sites` is a BySite; otherwise
-    role_by_name() derives the role from the name of the site.
+    A pattern such as "cross" matches the kind of a role. The role of a site is the one that its layer
+    declares, if `sites` is a BySite with this role. Otherwise role_by_name() derives it from the name of the
+    site.
     """
     roles = sites.roles if isinstance(sites, BySite) else {}
     return [name for name in sites if matches(pattern, name, roles.get(name))]

@@ -22,14 +22,17 @@ MOST_PARTS = {"decode": 64, "short": 16, "middle": 16, "long": 16}
 its result."""
 
 MANY = 128
-"""If T and S are both at least this number, the launch parameters "middle" are used instead of "short", and
-gradients by the Fourier series of tanh (additive_series.py) are faster than by additive_backward.py."""
+"""Smallest T and S of a large call. If T and S are both at least MANY, Shape.kind is "middle" instead of
+"short", and bfloat16 gradients are computed by the Fourier series of tanh (additive_series.py), which is
+faster there."""
 
 SERIES = {"ROWS": 128, "COLUMNS": 64, "CHANNELS": 4, "num_warps": 8}
 """Launch parameters of additive_series_kernel, chosen by timing on an H200.
 
-ROWS: number of rows of the query in a tile if its gradient is computed, or of the key if its gradient is.
-COLUMNS: number of rows of the key in a tile if the gradient of the query is computed, and vice versa.
+The kernel computes the gradient of the query, or in another launch the gradient of the key.
+
+ROWS: number of query rows in a tile for the gradient of the query, and of key rows for that of the key.
+COLUMNS: number of key rows in a tile for the gradient of the query, and of query rows for that of the key.
 CHANNELS: number of channels of a tile, with 32 basis functions (sines, cosines, exponentials) each.
 num_warps: number of warps per program."""
 
@@ -41,9 +44,9 @@ BASIS_ROOM = 512 << 20
 query or key. If the tensor for all channels would be larger, it is computed for some channels at a time."""
 
 FEW = 8
-"""Maximum number of partial sums that each program of additive_balance_kernel adds. They are partial sums of
-delta = sum over keys of weight * gradient of the weight. If there are more, PyTorch adds them once, before
-this kernel."""
+"""Maximum number of partial sums of delta that additive_balance_kernel adds itself, once in each program. If
+there are more, PyTorch adds them before the kernel is launched. delta is the sum over the keys of weight *
+gradient of the weight."""
 
 SPAN = 256
 """Number of channels in a span, the range of channels that one program of additive_prepare_kernel processes.
@@ -62,8 +65,8 @@ class Launch:
     depth: number of value channels per program.
     warps: number of warps per program in the kernels for the gradients of query and key, and in the kernels
         of additive_decode.
-    fours: number of groups into which the threads of the gradient kernels for query and key are divided. Each
-        group computes four rows.
+    fours: number of thread groups per program in the gradient kernels for query and key. Each group computes
+        four rows of the gradient.
     registers: maximum number of registers per thread in the kernel for the gradient of the query, so that
         four warps fit on a scheduler.
     some, width: number of keys and of channels in a tile of the kernels for one query per sequence
@@ -103,8 +106,9 @@ class Launch:
 
     @property
     def channels(self) -> int:
-        """Number of channels per program in the gradient kernels for query and key: four for each thread of a
-        group."""
+        """Number of channels per program in the gradient kernels for query and key.
+
+        Each thread computes four channels. The thread groups (see `fours`) compute the same channels."""
         return 128 * self.warps // self.fours
 
 
@@ -144,9 +148,10 @@ CHANGES: dict[tuple[str, str], dict[str, int]] = {
 class Shape(NamedTuple):
     """The sizes and dtype of a call, and what follows from them: kind, tiles, parts, chunks.
 
-    batch, heads, key_heads, queries, keys: B, H, K, T, S.
-    width: D.
-    depth: E.
+    batch, heads, key_heads: batch size B, number of query heads H, and number of key heads K.
+    queries, keys: number of queries T and number of keys S of each sequence.
+    width: number of channels D of query and key.
+    depth: number of channels E of the value.
     dtype: the dtype of the value.
     back: whether the launch parameters are for the backward pass.
     """
@@ -203,8 +208,8 @@ class Shape(NamedTuple):
     def ragged(self) -> bool:
         """Whether many tiles extend beyond the sequence, so that computing tiles in pieces is faster.
 
-        This is assumed if tiles of 32 x 32 scores cover at least 25 % more scores than pieces of 64 threads,
-        with 4 x 4 scores per thread."""
+        Tiles of 32 x 32 scores, and pieces of 64 threads with 4 x 4 scores each, can both extend beyond the
+        score matrix. The result is True if the tiles cover at least 25 % more scores than the pieces."""
         fours = up(-(-self.queries // 4) * -(-self.keys // 4), 64)
         return 5 * 16 * fours <= 4 * up(self.queries, 32) * up(self.keys, 32)
 

@@ -54,11 +54,13 @@ def gated_forward_kernel(
 ):
     """Compute the update gate z and the reset gate r of the gated cell, and r * s.
 
-    z, r = sigma(W e + U s + C c), with input e ("input part" W e), state s ("recurrent part" U s), context c
+    z, r = sigma(W e + U s + C c)
 
-    gates: (rows, 3 width). Its first two thirds contain the input and context parts of z and r, and are
-        overwritten with z and r.
-    more: reads the recurrent parts of z and r, (rows, 2 width).
+    e is the input, s the previous state, and c the context.
+
+    gates: (rows, 3 width). Its first two thirds contain W e + C c for z and r, and are overwritten with z and
+        r.
+    more: reads U s for z and r, (rows, 2 width).
     state: reads s.
     reset: writes r * s.
     """

@@ -34,8 +34,8 @@ TWICE_LOG2E = tl.constexpr(2.8853900817779268)
 
 BITS = tl.constexpr(120.0)
 """Terms v1 / x + v2 / y + ... are added with one reciprocal, 1 / (x y ...), only if the product x y ... is at
-most 2^BITS. Float32 overflows at 2^128. BITS is smaller than 128, because the product is estimated without
-the 1 in x = 1 + e^2q e^2k, and the numerators are multiplied by v1, v2, ... too."""
+most 2^BITS. Float32 overflows at 2^128. BITS is smaller for two reasons: the 1 in x = 1 + e^2q e^2k is
+ignored when the product is estimated, and the numerators also have the factors v1, v2, ..."""
 
 
 @triton.jit

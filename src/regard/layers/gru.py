@@ -77,9 +77,9 @@ class _Ways(torch.autograd.Function):
         weight_WGM, gates_SRG, more_SRG, states_SWBM = ctx.saved_tensors
         ways, rows, steps, _ = dstates.shape
         dstates_SRM = dstates.permute(2, 0, 1, 3).contiguous().flatten(1, 2)
-        # The gradient of U h, with a separate matrix for each GRU and gate (Q = 3 W). Its product with U
-        # gives 3 partial sums for each GRU, which are added in the next iteration. With separate matrices,
-        # more of the device works in parallel.
+        # dmore is the gradient of U h. It has a separate matrix for each gate of each GRU (Q = 3 W matrices),
+        # so that more of the device works in parallel. The products of these matrices with U are three
+        # partial sums of the gradient of h for each GRU. The next iteration adds them.
         dmore_SQBM = gates_SRG.new_empty(steps, 3 * ways, rows, weight_WGM.shape[2])
         weight_QMM = weight_WGM.unflatten(1, (3, -1)).flatten(0, 1)
         dgates_SRG, states_SRM = torch.empty_like(gates_SRG), states_SWBM.flatten(1, 2)

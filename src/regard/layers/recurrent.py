@@ -190,8 +190,8 @@ class Recurrent(nn.Module):
         inside_BS1: True for positions that are not padding.
         weights: the weights and biases of each direction.
 
-        Returns for each direction the outputs, and the state after the padding. For GRUs in training, this
-        state is empty, because read_on() takes from it only the cell state c of an LSTM.
+        Returns for each direction the outputs, and the state after the padding. read_on() only needs the cell
+        state c of an LSTM from this state, so the state is empty if the directions run at the same time.
         """
         # Do not use gru_ways() under torch.compile, which would unroll its loop over the steps.
         apart = self._over is not torch.gru or in_transform()

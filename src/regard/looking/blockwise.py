@@ -26,7 +26,7 @@ def reasons(call: Call, look: Look) -> list[str]:
     """Return why this pass cannot compute what `look` requests; empty if it can."""
     reasons = []
     if not isinstance(call.select, Soft):
-        reasons.append(f"computes the weights of Soft only, from lse, not of {type(call.select).__name__}")
+        reasons.append(f"supports only select=Soft(), not {type(call.select).__name__}")
     if look.weights:
         reasons.append("does not compute the whole matrix of weights")
     if look.gradient:

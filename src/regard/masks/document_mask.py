@@ -31,9 +31,9 @@ def occurs_between(ids: Tensor, others: Tensor, low: Tensor, high: Tensor) -> Te
         return torch.zeros_like(ids, dtype=torch.bool)
     ordered, index = others.contiguous().sort(dim=1, stable=True)
     # Each element of `others` gets an integer code, rank * (count + 1) + index. The rank is the place in
-    # `ordered` where its value first occurs, so equal values have the same rank, and the codes are sorted by
-    # value, then by index. For an id with a known rank, the smallest code >= rank * (count + 1) + low
-    # therefore belongs to the first equal value with an index >= low, if there is one.
+    # `ordered` where the value of the element first occurs, so equal values have the same rank. The codes are
+    # sorted by value, then by index. Find the smallest code >= rank * (count + 1) + low, with the rank of an
+    # id: it belongs to the first element with index >= low that equals the id, if there is one.
     codes = torch.searchsorted(ordered, ordered) * (count + 1) + index
     rank = torch.searchsorted(ordered, ids.contiguous())
     exists = ordered.gather(1, rank.clamp_max(count - 1)) == ids

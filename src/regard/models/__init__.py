@@ -63,7 +63,8 @@ also accepts the fields of the dataclass as options; for example, width=8 sets t
 `size` of a transformer."""
 
 NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with "local-p"'}
-"""For each (model, option) that can only be set inside another option: how to set it, for an error hint."""
+"""Options that can only be set inside another option: (model, option) -> how to set it, for the hint of the
+error message."""
 
 NO_POSITIONS = "recurrent layers read the words in order; remove this option, or use transformer"
 NO_ATTENTION = "seq2seq has no attention; remove this option, or use bahdanau, luong, lstmn or transformer"

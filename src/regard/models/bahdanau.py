@@ -138,9 +138,10 @@ class Bahdanau(Model):
     def _can_fuse(self, embedded_RTM: Tensor, state: State, encoded: Encoded) -> bool:
         """Return whether attend_along() can run the decoder; it is faster than one attention() call per step.
 
-        It requires an additive score function and softmax, as in Bahdanau et al., training on whole targets,
-        a device other than the CPU, no torch.func transform or torch.compile, and that neither record() nor
-        intervene() is active.
+        All of this must be true:
+        - The score function is additive and the selection is softmax, as in Bahdanau et al.
+        - The model is trained on whole targets, on a device other than the CPU.
+        - Neither torch.compile, a torch.func transform, record() nor intervene() is active.
         """
         if type(self.score) is not Additive or self.score.heads or self.select != Soft() or in_transform():
             return False

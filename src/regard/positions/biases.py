@@ -31,7 +31,11 @@ class Bias(Position):
     asks_query: ClassVar[bool] = False  # whether the bias depends on the query vectors
 
     def at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """Return the bias for heads, query positions i and key positions j, index tensors that broadcast."""
+        """Return the bias of each score.
+
+        head, i, j: index of the head, position of the query, and position of the key. They are index tensors
+            that broadcast.
+        """
         raise TypeError(f"{type(self).__name__} does not implement at(): its bias depends on the query")
 
     def tile(self, query_BHTD: Tensor, tile: Tile) -> Tensor:

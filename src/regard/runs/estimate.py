@@ -94,7 +94,7 @@ def estimate(
 
 
 def _forecast(task: RunTask, plan: Plan | None) -> int | None:
-    """Return how many training steps a run will take whose length is set in minutes.
+    """Estimate the number of training steps, for a run whose length is set in minutes.
 
     Return None for a resumed run, or if the plan does not say how many epochs the run will take.
 

@@ -94,7 +94,8 @@ def check_run(
 def _check_folder(task: type[RunTask], folder: Path, resume: bool, settings: Mapping[str, Any]) -> bool:
     """Return whether there is a run in the folder.
 
-    Raise if this run cannot be resumed, or if there is none and a new run cannot be started in the folder.
+    Raise an error if there is a run that cannot be resumed. If there is no run, raise an error if a new run
+    cannot be started in the folder.
     """
     exists = is_run(folder)
     if exists and (mean := _averaged(folder)):
@@ -117,9 +118,10 @@ def _check_folder(task: type[RunTask], folder: Path, resume: bool, settings: Map
 
 
 def _averaged(folder: Path) -> str:
-    """Return what a run of `regard average` is the mean of, such as "the mean of steps 100, 200 of korean".
+    """Describe which checkpoints `regard average` has averaged, if it has written this run folder.
 
-    Return "" for a run that was trained, or if no checkpoint can be read.
+    Return, for example, "the mean of steps 100, 200 of korean". Return "" for a run that was trained, or if a
+    checkpoint cannot be read.
     """
     try:
         states = ((each.state, str(each.path / STATE)) for each in Checkpoints(folder).all())

@@ -161,10 +161,10 @@ def _absolute(task: type[RunTask], settings: Mapping[str, Any]) -> dict[str, Any
 def _with_model_of(
     task: type[RunTask], other: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Complete the settings of a new run with those that must equal the settings of the run of --init-from.
+    """Copy the settings that a new run must have in common with the run of --init-from.
 
     These are the section [model] and the settings of [data] that RunTask.fixed_data() names. Raise
-    ArgumentError if `settings` has another value for one of them.
+    ArgumentError if the user has set another value for one of them.
 
     other: the settings of the run of --init-from.
     settings: the settings of the new run.

@@ -178,8 +178,8 @@ def _size(
 def _state(folder: Path, kept: list[Kept], notes: list[str]) -> tuple[Progress | None, Averaged | None]:
     """Read state.json of the newest checkpoint with intact weights.
 
-    Return its progress, and which checkpoints it is the average of (None if it was trained). If there is no
-    such checkpoint, or state.json is damaged, both are None.
+    Return its progress, and which checkpoints were averaged to create it (None if it is not an average). If
+    there is no such checkpoint, or state.json is damaged, both are None.
 
     kept: the facts about all checkpoints.
     notes: a message about a damaged state.json is appended to it.

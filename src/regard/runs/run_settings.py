@@ -14,7 +14,8 @@ __all__ = ["ModelSettings", "RunSettings", "check_seeds"]
 
 LARGEST = {"layers": 1000, "heads": 10_000}
 LARGEST_OTHER = 1_000_000
-"""The largest value of a numeric model option: LARGEST[name], or LARGEST_OTHER for all other names."""
+"""The largest permitted value of a numeric model option: for the names in LARGEST, the value there; for all
+other names, LARGEST_OTHER."""
 
 
 class ModelSettings(Section):

@@ -214,7 +214,8 @@ class RunTask(Task):
 
         Override this if the task has its own rules for these options. By default, nothing is converted.
 
-        options: option name, with _ instead of -, -> value; the value is None if the option is not used.
+        options: the value of each option, None if it is not used. The keys are the names of the options, with
+            _ instead of -, such as "train_file".
 
         Returns the names of the options that were converted, and the settings in [data] that result.
         """

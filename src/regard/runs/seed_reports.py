@@ -39,7 +39,7 @@ class SeedsReport:
     def scores(self) -> dict[int, dict[str, float]]:
         """Seed -> its scores, such as {0: {"bleu": 12.5}}.
 
-        The scores are the floats in Report.to_dict(). Its integers are not: they are counts.
+        The scores are the floats in Report.to_dict(). The integers are left out, because they are counts.
         """
         written = {seed: report.to_dict() for seed, report in self.reports.items()}
         return {

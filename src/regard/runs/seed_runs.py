@@ -75,7 +75,7 @@ def train_seeds(
             progress = together.run(interrupt)
             stopped = any(not each.ended for seed, each in progress.items() if seed not in together.failed)
             text = f"stopped by {interrupt.cause}" if stopped else "all seeds have ended"
-            log.flush()  # the line of the last step comes before this text
+            log.flush()  # log the last step before the event
             log.event("stopped" if stopped else "ended", text)
     failed = {seed: text for seed, (_, text) in failures_of(folder).items()}
     going = [trainer for seed, trainer in trainers.items() if seed not in failed]

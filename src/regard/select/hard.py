@@ -90,7 +90,7 @@ class Best(Select):
 class StraightThrough(Select):
     """Straight-through argmax: forward like Best, backward with the gradient of Soft (Bengio et al. 2013).
 
-    The gradient is biased, because it is that of another function than the one that is computed.
+    The gradient is biased: the forward pass computes argmax, but the gradient is that of softmax.
 
     >>> import regard, torch
     >>> q = torch.eye(2).requires_grad_()
