@@ -205,7 +205,7 @@ class Trainer:
             self._event("capture", self._uncaptured)
         if self.device.type == "cpu":
             self._event("threads", f"training on the CPU with {count(torch.get_num_threads(), 'thread')}")
-        self._budget.replan_due(self._seconds())  # do not replan for what passed before the resume
+        self._budget.replan_due(self._seconds())  # a resumed run replans at later times only
         self._out_of_time = self.processes.share(int(self._budget.is_over(self._seconds())))
         if at.step:
             self._settle_minutes()
@@ -283,8 +283,9 @@ class Trainer:
         batches = [next(self._stream) for _ in range(settings.accumulation_steps)]
         at.step += 1
         own = sum(self.task.count(batch) for batch in batches)
-        # One all-reduce sums the token counts and the flags of all processes: whether a stop is requested (in
-        # any process), and, from the clock of rank 0, whether time is over, and a save or a new plan is due.
+        # One all-reduce sums the token counts and four flags of all processes. The first flag is set if a
+        # stop is requested in any process. The others depend on the clock of rank 0: whether the time is
+        # over, whether a checkpoint is due, and whether a new plan is due.
         elapsed = self._seconds()
         replan = at.total is not None and self._budget.replan_due(elapsed)
         clocks = (self._budget.is_over(elapsed), self.clock() - self._last_save > SAVE_SECONDS, replan)
@@ -352,7 +353,7 @@ class Trainer:
         requested: a flag that becomes true when a stop is requested.
         """
         at, evaluation = self.progress, None
-        ended, at.ended = at.ended, ""  # a checkpoint before its last evaluation is not that of an ended run
+        ended, at.ended = at.ended, ""  # not ended in this checkpoint: its evaluation is missing
         self._save_if_changed()
         at.ended, began = ended, self.clock()
         if self.processes.first:

@@ -55,7 +55,10 @@ class Means:
             self._parts[name] = total + value * tokens, weight + tokens
 
     def own(self) -> dict[str, float]:
-        """Return the means of "loss" and of "norm" (gradient norm), without a value that was never added."""
+        """Return the means of "loss" and of "norm" (gradient norm), by name.
+
+        A name is left out if no value was added for it.
+        """
         return {name: total / weight for name, (total, weight) in self._own.items()}
 
     def parts(self) -> dict[str, float]:

@@ -156,7 +156,9 @@ def weight_error(step: int, name: str, settings: Training, last: str) -> NonFini
 
 
 def replay(folder: str | Path, task: Task, device: str | torch.device = "cpu") -> Replayed:
-    """Compute a training step again whose loss was NaN or infinite: same weights, batches and random numbers.
+    """Repeat a training step whose loss was NaN or infinite.
+
+    The weights, batches and random numbers are the same as in the run.
 
     folder: the folder that keep_batches() wrote, such as nonfinite-000120 in the run folder.
     task: a task with the settings of the run. Its model is set to the weights before the step. After the

@@ -107,8 +107,8 @@ def _states(optimizer: torch.optim.Optimizer) -> set[str]:
 class Average:
     """The exponential moving average a of the weights w of a model: a <- a + (1 - decay) (w - a).
 
-    In the first training steps, (1 + step) / (10 + step) is used as long as it is lower than decay, so that
-    the initial weights count less.
+    In the first training steps, the decay is (1 + step) / (10 + step), as long as this is lower than `decay`.
+    So the initial weights count less.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> average = Average(model, decay=0.5)

@@ -61,8 +61,8 @@ class Progress:
     def state(self) -> tuple[Any, ...]:
         """Return the counters that tell whether a new checkpoint is needed: (step, evaluated, total, ended).
 
-        If they are the same as at the last checkpoint, none is needed. All but `step` can also change between
-        two steps.
+        A new checkpoint is needed if one of them has changed since the last checkpoint. `step` alone is not
+        enough, because the others can change while `step` stays the same.
         """
         return self.step, self.evaluated, self.total, self.ended
 

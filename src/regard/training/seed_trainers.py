@@ -82,11 +82,13 @@ class SeedTrainers:
 
         Returns a dict from each seed to the step of its checkpoint; None if it has no checkpoint yet.
 
-        failures: maps each seed that failed in an earlier process to the step of the failure. A seed that
-            failed at the step where the others are resumed, or before, is left out.
+        The common step is the smallest step among the newest checkpoints of the seeds that have neither ended
+        nor failed. The newest checkpoints can differ, because a process can be killed after it has saved only
+        some of the seeds. A seed with a newer checkpoint is resumed at the common step, if it has a
+        checkpoint of this step.
 
-        The other seeds are resumed at the newest step for which all of them have a checkpoint. Their newest
-        checkpoints can differ, because a process can be killed after it has saved only some of the seeds.
+        failures: maps each seed that failed in an earlier process to the step of the failure. A seed is left
+            out if it failed at the common step or before.
         """
         newest = {seed: trainer.checkpoints.latest() for seed, trainer in self.trainers.items()}
         steps = {seed: 0 if each is None else each.step for seed, each in newest.items()}
@@ -124,7 +126,7 @@ class SeedTrainers:
                     trainer.save()  # at step 0, so that all seeds always have a checkpoint of a common step
             for seed in self.trainers:
                 self._advance(seed, None)
-            self.log.end_step(0)  # log the evaluations that a killed process had not finished
+            self.log.end_step(0)  # log evaluations that were repeated for a killed process
             while self._pending:
                 self._take_step()
         except (KeyboardInterrupt, SystemExit):
@@ -151,8 +153,8 @@ class SeedTrainers:
     def _advance(self, seed: int, losses: Mapping[str, Any] | None) -> None:
         """Let the trainer of a seed continue until it needs the gradients of its next step.
 
-        losses: the losses of the step whose gradients were just computed. None starts a trainer, and stops
-            one that was already started.
+        losses: the losses of the step whose gradients were just computed. With None, a trainer that has not
+            started is started, and a running trainer is stopped.
 
         A trainer that has ended or failed is not called again.
         """

@@ -94,7 +94,7 @@ class BaselineSettings(Section):
         for option in ("decay", "hidden", "weight"):
             if getattr(self, option) is not None and option not in known:
                 problem = f"{option} is not an option of the baseline {self.name}"
-                raise Clash(problem, f"name = {self.name!r} with {', '.join(known) or 'no option'}")
+                raise Clash(problem, f"options of {self.name}: {', '.join(known) or 'none'}")
         return self
 
 
@@ -331,11 +331,11 @@ def merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, An
 
 
 def without_alternatives(before: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings `before` without those that a setting in `new` replaces under another name.
+    """Remove settings from `before` that cannot be combined with the settings in `new`; return the others.
 
     If `new` sets the length of the training (steps, epochs or minutes), all three are removed from `before`.
-    The same holds for the batch size (batch_tokens or batch_size). If `new` sets seed, seeds is removed, and
-    the other way round.
+    If `new` sets the batch size (batch_tokens or batch_size), both are removed. If `new` sets `seed`, `seeds`
+    is removed; if `new` sets `seeds`, `seed` is removed.
 
     >>> without_alternatives({"training": {"steps": 9, "ema": 0.1}}, {"training": {"minutes": 2.0}})
     {'training': {'ema': 0.1}}

@@ -70,7 +70,8 @@ class Task(ABC):
 
     model: nn.Module
     shapes: int = 8
-    """Maximum number of different batch shapes with torch.compile (more are an error), and of CUDA graphs."""
+    """Maximum number of CUDA graphs. With torch.compile, also the maximum number of different batch shapes;
+    more shapes are an error."""
     small_steps: bool = False
     """Whether the speed of a step on a GPU is bound by kernel launches.
 
@@ -86,11 +87,11 @@ class Task(ABC):
     uncapturable: str = ""
     """Why the loss cannot be captured in a CUDA graph, as a message; "" if it can."""
     deterministic: bool = False
-    """Whether the loss uses no random numbers, such as dropout. If so, the steps of several seeds that are
-    trained as one stacked model can be captured in CUDA graphs too."""
+    """True if the loss never uses random numbers; False if it may use them, for example for dropout. If
+    several seeds are trained as one stacked model, steps are captured in CUDA graphs only if this is True."""
     capture: Capture | None = None
-    """Whether steps are captured in CUDA graphs, if the task has decided this itself, to pad its batches
-    accordingly. None: the trainer decides."""
+    """The decision whether steps are captured in CUDA graphs. A task sets it if it pads its batches for CUDA
+    graphs. If it is None, the trainer decides."""
 
     @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:

@@ -22,8 +22,8 @@ HINTS = {
 }
 """The hint of the error message for weights of the wrong shape.
 
-The first part of a key is the expected shape, one letter per dimension (H heads, T queries, S keys). The
-second part is True if the array that the user passed has at least two dimensions."""
+A key is a pair. Its first part is the expected shape: "HTS" is (H heads, T queries, S keys). Its second part
+is True if the array that the user passed has two or more dimensions."""
 
 
 def checked_weights(

@@ -176,7 +176,7 @@ def upsampled(weights: NDArray[numpy.floating], height: int, width: int) -> NDAr
 def _interpolated(weights: NDArray[numpy.float64], size: int) -> NDArray[numpy.float64]:
     """Interpolate weights (h, w) along the first axis; return an array (size, w)."""
     count = len(weights)
-    # The centres of the pixels on a scale on which the centre of cell i is at i.
+    # The position of the centre of each pixel, measured in cells: 0 is the centre of cell 0, 1 of cell 1, ...
     places = numpy.clip((numpy.arange(size) + 0.5) * count / size - 0.5, 0, count - 1)
     low = numpy.minimum(places.astype(int), max(count - 2, 0))
     high = numpy.minimum(low + 1, count - 1)

@@ -18,10 +18,11 @@ from regard.viewing.as_arrays import checked_weights
 __all__ = ["TapeRun"]
 
 POINTED = 0.02
-"""The picture shows the slots from the first to the last one that has a weight above POINTED at some step."""
+"""Slots at the ends of the tape are not drawn if the weights of all heads on them are at most POINTED at
+every step."""
 
 FEWEST = 8
-"""The smallest number of slots that are shown, if the tape has as many."""
+"""Pictures show at least this many slots, or all slots if the tape has fewer."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,9 +70,8 @@ class TapeRun:
         if wrong or not steps or self.inputs.ndim != 2 or self.answers.ndim != 2:
             problem = ", ".join(f"{name} has {count} steps" for name, count in wrong.items())
             problem = problem or f"inputs has shape {self.inputs.shape}"
-            raise ArgumentError(
-                message("TapeRun()", problem, expected=f"{steps} steps, at least 1, as inputs")
-            )
+            expected = f"as many steps as inputs ({steps}), at least 1; inputs (T, X) and answers (T, Y)"
+            raise ArgumentError(message("TapeRun()", problem, expected=expected))
 
     @property
     def steps(self) -> int:
@@ -101,8 +101,8 @@ class TapeRun:
     def most_changed_slot(self) -> int:
         """Return the index of the slot whose contents were replaced most.
 
-        Of the changes of a slot, one for each step, the second largest is compared: a slot that was written
-        only once has one large change, so its second largest change is small.
+        Each step changes the contents of a slot by some amount. Slots are compared by their second largest
+        change. It is small for a slot that was written only once.
         """
         if self.memory is None:
             raise ArgumentError(message("TapeRun", "the contents of the tape were not recorded"))

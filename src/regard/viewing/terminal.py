@@ -184,8 +184,9 @@ def draw(
     title: one or more lines above the matrix, the first in bold.
     numbers: whether to write each weight in its cell.
     legend: whether to show the colour scale below the matrix.
-    most: the weight at the top of the scale. Default: 1, or the largest weight if that is larger, so that the
-        same shade means the same weight in every drawing. Use most=weights.max() to see small differences.
+    most: the weight at the top of the scale. Default: 1, so that the same shade means the same weight in
+        every drawing. If the largest weight is above 1, it is the default. Use most=weights.max() to see
+        small differences.
 
     >>> from regard.viewing import draw
     >>> print(draw([[0.9, 0.1], [0.0, 1.0]], ["I", "cat"], ["나는", "고양이"], most=1))

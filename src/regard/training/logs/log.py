@@ -246,8 +246,8 @@ class Log:
     def _show(self, now: float) -> None:
         """Update the live table, or print a line if there is none, with mean losses and the speed.
 
-        The table shows means over the last `every` to 2 * `every` seconds. A line shows means over the steps
-        since the previous line.
+        The table shows means over a period of `every` to 2 * `every` seconds that ends now. A line shows
+        means over the steps since the previous line.
         """
         if self._display.live:
             self._display.standing = self._standing(self._before.joined(self._recent), now)

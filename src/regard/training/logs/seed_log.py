@@ -93,9 +93,10 @@ class SeedLog(Log):
         self.event("failed", text, seed=seed, step=step)
 
     def rewind_to_step(self, step: int) -> None:
-        """Truncate log.jsonl before the first evaluation or failure of a seed after training step `step`.
+        """Remove the records from log.jsonl that a run resumed at training step `step` will write again.
 
-        A run that is resumed at this step logs them again.
+        The file is truncated before the first record of an evaluation, or of the failure of a seed, at a
+        later step.
         """
         position = 0
         if self.path is not None and self.path.is_file():

@@ -65,9 +65,9 @@ def steps(
     query: (T, D), the query vectors.
     key: (S, D), the key vectors.
     value: (S, E), the value vectors.
-    score: the score function: "dot", "scaled_dot" or "cosine". If `scores` is set, a name or formula of your
-        own, which is written above the scores.
-    scores: (T, S), the scores, if you computed them with another score function; -inf for masked keys.
+    score: the score function: "dot", "scaled_dot" or "cosine".
+    scores: (T, S), the scores, if you computed them with another score function; -inf for masked keys. Then
+        `score` can be any text, such as a formula. It is written above the scores.
     rows, columns: T words for the queries, S words for the keys.
     title: the title of the picture.
     about: a line below the title.

@@ -152,8 +152,8 @@ class Paper:
     round: the radius of the corners of the background.
     font: "sans" or "monospace" (the keys of svg_writer.FONTS).
     font_size: the default font size of the file. Text of this size needs no font-size attribute of its own.
-    size: width and height of the picture. Default: the size of the bounding box of the marks with its margin.
-        With the default, the marks are moved so that this box starts at (0, 0).
+    size: width and height of the picture. If it is None, the picture is the bounding box of the marks with a
+        margin, and the marks are moved so that this box starts at (0, 0).
     """
 
     color: str = WHITE

@@ -21,10 +21,10 @@ PIXELS = 4_000_000
 
 
 def caption_animation(seen: ImageAttention, seconds: float = 0.8) -> Picture:
-    """Draw an animation of a caption: a frame for each word, in which the image is bright where it attends.
+    """Draw an animation of a caption, with one frame for each word.
 
-    Below the image is the caption up to this word. The first frame is the image alone. All frames have the
-    same size.
+    In each frame, the image is bright where the word attends. Below the image is the caption up to this word.
+    The first frame is the image alone. All frames have the same size.
 
     seen: the image with its caption and the attention of each word.
     seconds: how long each frame is shown, from 0.05 to 60.

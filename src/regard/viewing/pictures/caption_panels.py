@@ -23,11 +23,12 @@ from regard.viewing.terminal_image import terminal_caption
 __all__ = ["MARK", "SCALE_NOTE", "caption_panels", "outline", "panel_size", "shaded_image"]
 
 SIDE, NARROWEST, GAP, ACROSS = 118.0, 100.0, 12.0, 5
-"""Layout of the panels (the image, and a copy of it for each word). SIDE: length of the longer side of a
-panel.
-NARROWEST: minimum width of a column of panels, so that a word and its weight fit. GAP: distance between
-    panels. All
-in points. ACROSS: number of panels in a row."""
+"""Layout of the panels (the image, and a copy of it for each word). Lengths are in points.
+
+SIDE: length of the longer side of a panel.
+NARROWEST: minimum width of a column of panels, so that a word and its weight fit.
+GAP: distance between panels.
+ACROSS: number of panels in a row."""
 
 LARGEST, SMALLEST, PIXELS = 256, 64, 1_000_000
 """LARGEST: maximum width and height in pixels of a panel (the copy of the image for one word). If all panels
@@ -48,7 +49,7 @@ SCALE_NOTE = (
 
 
 def caption_panels(seen: ImageAttention, *, pixels: int = PIXELS) -> Picture:
-    """Draw an image and, for each word of its caption, a copy of the image that is bright where it attends.
+    """Draw an image, and a copy of it for each word of its caption, which is bright where the word attends.
 
     seen: the image with its caption and the attention of each word.
     pixels: maximum number of pixels of all copies together, which bounds the size of files.
@@ -146,7 +147,7 @@ def outline(
     if seen.is_uniform(word):
         return
     rows, columns = seen.weights.shape[1:]
-    # With as many pixels as cells, box() returns the row and column of the cell and of the next cell.
+    # In this grid, each cell is one pixel. So box() returns the position of the cell, measured in cells.
     box = CellGrid(rows, columns, rows, columns).box(seen.strongest(word))
     left, right = (x + width * column / columns for column in (box.left, box.right))
     top, bottom = (y + height * row / rows for row in (box.top, box.bottom))

@@ -169,6 +169,6 @@ def _terminal(sites: Sequence[Site], most: float, title: str) -> RenderableType:
         drawn.append(Thumbnails(label(site.name), small))
         size, cells = site.weights.shape[1:], small[0].shape if small else (0, 0)
         if small and size != cells:
-            note = f"{size[0]} x {size[1]} weights in {cells[0]} x {cells[1]} cells"
-            drawn.append(Text(f"{note}, each the largest of its block", "dim"))
+            sizes = f"{size[0]} x {size[1]} weights in {cells[0]} x {cells[1]} cells"
+            drawn.append(Text(f"{sizes}; each cell shows the largest weight of a block", "dim"))
     return Group(*drawn, Scale(most))

@@ -23,9 +23,10 @@ EDGE = 720.0
 """Height of a matrix with more than LONG rows, and width of one with more than LONG columns, in points."""
 
 LEVEL = 620.0
-"""Maximum width in points of a matrix whose columns are widened for horizontal labels.
+"""Maximum width in points of a matrix with horizontal column labels.
 
-In a matrix that would be wider, the column labels are slanted."""
+Columns are widened, so that their labels fit. If the matrix would then be wider than LEVEL, the labels are
+slanted instead."""
 
 
 def matrix(

@@ -32,8 +32,8 @@ SHOWN_ROWS, SHOWN_COLUMNS = 24, 76
 def tape_panels(run: TapeRun) -> Picture:
     """Draw all steps: inputs above write weights, answers above read weights (Graves et al. 2014, figure 6).
 
-    The horizontal axis is time. Answers are drawn only at the steps that count. Of several heads, the largest
-    weight is drawn.
+    The horizontal axis is time. Answers are drawn only at the steps whose answers are scored. If there are
+    several heads, the largest of their weights is drawn for each slot.
     """
     return Picture([_canvas(run, run.steps)], _terminal(run))
 
@@ -48,7 +48,10 @@ def tape_animation(run: TapeRun, seconds: float = 0.25) -> Picture:
 
 
 def _panels(run: TapeRun) -> dict[str, NDArray[numpy.float64]]:
-    """Return the matrices to draw, (rows, T): two above, two below."""
+    """Return the four matrices to draw, (rows, T), by name.
+
+    The first two, inputs and answers, are drawn above the last two, write weights and read weights.
+    """
     first, last = run.slots
     answers = numpy.where(run.scored[:, None], run.answers, 0.0)
     return {
@@ -109,10 +112,13 @@ def _about(run: TapeRun, step: int) -> str:
 def _terminal(run: TapeRun) -> RenderableType:
     first, last = run.slots
     heading = [Text(label(run.title, 90), "bold")] if run.title else []
-    slots = f", slots {first} to {last - 1}"
+    names = {
+        "write weights": f"write weights, slots {first} to {last - 1}",
+        "read weights": f"read weights, slots {first} to {last - 1}",
+    }
     drawn = [
         Thumbnails(
-            f"{name}{slots if 'weights' in name else ''}",
+            names.get(name, name),
             (pooled_down(numpy.abs(values), SHOWN_ROWS, SHOWN_COLUMNS),),
         )
         for name, values in _panels(run).items()
