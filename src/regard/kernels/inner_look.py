@@ -95,8 +95,8 @@ def _with_tile(
 @triton.jit
 def inner_look_kernel(
     query, key, lse, bias, table, entropy, alignment, mass, lengths, document_of_query, document_of_key,
-    length_step, start, left, right, documents_query_step, documents_key_step, scale, bias_scale, heads, groups,
-    queries, keys, width, query_tiles, programs, query_batch, query_head, query_row, key_batch, key_head,
+    length_step, start, left, right, documents_query_step, documents_key_step, scale, bias_scale, heads,
+    groups, queries, keys, width, query_tiles, programs, query_batch, query_head, query_row, key_batch, key_head,
     key_row, bias_batch, bias_head, bias_row, bias_column, table_batch, table_head, table_row, table_column,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     BIAS: tl.constexpr, TABLE: tl.constexpr, ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr,
@@ -154,23 +154,23 @@ def inner_look_kernel(
         for tile in range(first, full_first):
             total, best, best_tile = _with_tile(
                 total, best, best_tile, tile, row, queries_RD, level, key, mass, bias, table,
-                document_of_query, document_of_key, start, left, right, scale, bias_scale, queries, end, width,
-                key_row, bias_row, bias_column, table_row, table_column, LEFT, RIGHT, DOCUMENTS, BIAS, TABLE, ENTROPY,
-                ALIGNMENT, MASS, True, ROWS, COLUMNS, WIDTH, PRECISION,
+                document_of_query, document_of_key, start, left, right, scale, bias_scale, queries, end,
+                width, key_row, bias_row, bias_column, table_row, table_column, LEFT, RIGHT, DOCUMENTS,
+                BIAS, TABLE, ENTROPY, ALIGNMENT, MASS, True, ROWS, COLUMNS, WIDTH, PRECISION,
             )  # fmt: skip
         for tile in range(full_first, full_last):
             total, best, best_tile = _with_tile(
                 total, best, best_tile, tile, row, queries_RD, level, key, mass, bias, table,
-                document_of_query, document_of_key, start, left, right, scale, bias_scale, queries, end, width,
-                key_row, bias_row, bias_column, table_row, table_column, LEFT, RIGHT, DOCUMENTS, BIAS, TABLE, ENTROPY,
-                ALIGNMENT, MASS, False, ROWS, COLUMNS, WIDTH, PRECISION,
+                document_of_query, document_of_key, start, left, right, scale, bias_scale, queries, end,
+                width, key_row, bias_row, bias_column, table_row, table_column, LEFT, RIGHT, DOCUMENTS,
+                BIAS, TABLE, ENTROPY, ALIGNMENT, MASS, False, ROWS, COLUMNS, WIDTH, PRECISION,
             )  # fmt: skip
         for tile in range(full_last, last):
             total, best, best_tile = _with_tile(
                 total, best, best_tile, tile, row, queries_RD, level, key, mass, bias, table,
-                document_of_query, document_of_key, start, left, right, scale, bias_scale, queries, end, width,
-                key_row, bias_row, bias_column, table_row, table_column, LEFT, RIGHT, DOCUMENTS, BIAS, TABLE, ENTROPY,
-                ALIGNMENT, MASS, True, ROWS, COLUMNS, WIDTH, PRECISION,
+                document_of_query, document_of_key, start, left, right, scale, bias_scale, queries, end,
+                width, key_row, bias_row, bias_column, table_row, table_column, LEFT, RIGHT, DOCUMENTS,
+                BIAS, TABLE, ENTROPY, ALIGNMENT, MASS, True, ROWS, COLUMNS, WIDTH, PRECISION,
             )  # fmt: skip
         if ENTROPY:
             tl.store(entropy + both * queries + rows, tl.sum(total, 0) * NEGATIVE_LN2, mask=rows < queries)

@@ -1,8 +1,8 @@
 """Looking: a second pass after the forward pass, which computes what a Look requests (weights, entropy, ...).
 
-The second pass does not change output or lse. look_at() uses the first entry of PASSES that supports the Look.
-There is one exception: if `fused` does not support it, and the matrix of weights is small, the matrix is
-computed as a whole.
+The second pass does not change output or lse. look_at() uses the first entry of PASSES that supports the
+Look, with one exception: `blocked` is not used if the matrix of weights is small. Computing the whole matrix
+is faster then.
 """
 
 from __future__ import annotations
