@@ -96,8 +96,9 @@ def _with_tile(
 def inner_look_kernel(
     query, key, lse, bias, table, entropy, alignment, mass, lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step, scale, bias_scale, heads,
-    groups, queries, keys, width, query_tiles, programs, query_batch, query_head, query_row, key_batch, key_head,
-    key_row, bias_batch, bias_head, bias_row, bias_column, table_batch, table_head, table_row, table_column,
+    groups, queries, keys, width, query_tiles, programs, query_batch, query_head, query_row, key_batch,
+    key_head, key_row, bias_batch, bias_head, bias_row, bias_column, table_batch, table_head, table_row,
+    table_column,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     BIAS: tl.constexpr, TABLE: tl.constexpr, ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr,
     MASS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
