@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -13,6 +15,8 @@ from tests.agreement.cases import CASES, DTYPES, Case, Inputs, checked
 from tests.agreement.exact import in_float64
 
 LOOK = regard.Look(rows=(0, -1), top=3, alignment=True, entropy=True, mass=True)
+LOOKS = {"blocked": LOOK, "fused": replace(LOOK, top=0)}
+"""Name of a looking pass -> what it can compute."""
 FORWARDS = ["reference", "sdpa-cpu", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "fused", "blocked"]
 
 
@@ -24,37 +28,42 @@ def error(found: torch.Tensor, oracle: torch.Tensor) -> float:
     return (found.double() - oracle).abs().max().item() if oracle.numel() else 0.0
 
 
-def assert_looks_agree(case: Case, device: str) -> dict[str, float]:
-    """Compare the looks of the blocked pass with float64 on the same inputs, for every forward backend.
+def assert_looks_agree(case: Case, device: str, name: str = "blocked") -> dict[str, float]:
+    """Compare the looks of a pass with float64 on the same inputs, after every forward backend.
 
     Returns the tolerance of each look relative to its largest value: the largest error that would pass.
     The pass computes in float32 at least, whatever the dtype of the call. Only rounding is allowed: of the
     scores, of the lse, and of sums over keys and rows.
     """
     inputs, dtype = Inputs(case, device, gradients=False), DTYPES[case.dtype]
-    call = checked(inputs.call(dtype)[0], LOOK)
+    call = checked(inputs.call(dtype)[0], LOOKS[name])
     exact = in_float64(call)
-    assert call.look is not None and not PASSES["blocked"].reasons(call, call.look)
+    assert call.look is not None and not PASSES[name].reasons(call, call.look)
     oracle = PASSES["materialised"].run(exact, reference.run(exact), call.look)
     scores, visible = reference.compare(exact)
     loudest = scores[visible].abs().max().item() / case.temperature if visible.any() else 1.0
     step = 8 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps * max(1.0, loudest)
     if dtype in (torch.bfloat16, torch.float16):
         step += 2e-4  # the exp of PyTorch's CPU kernel in half precision is exact to about 5e-5
-    for name in FORWARDS:
-        if BACKENDS[name].reasons(call):
+    for forward in FORWARDS:
+        if BACKENDS[forward].reasons(call):
             continue
-        seen = PASSES["blocked"].run(call, BACKENDS[name].run(call), call.look)
+        seen = PASSES[name].run(call, BACKENDS[forward].run(call), call.look)
         for look in ("rows", "entropy", "mass"):
             wanted, found = getattr(oracle, look), getattr(seen, look)
             assert found.shape == wanted.shape
-            assert error(found, wanted) <= step * max(1.0, largest(wanted)), (name, look)
+            assert error(found, wanted) <= step * max(1.0, largest(wanted)), (forward, look)
+        assert torch.equal(seen.alignment < 0, oracle.alignment < 0)
+        whole = torch.softmax(torch.where(visible, scores / case.temperature, -torch.inf), -1)
+        chosen = whole.gather(-1, seen.alignment.clamp_min(0)[..., None])[..., 0]
+        largest_weight = whole.amax(-1).where(seen.alignment >= 0, 0.0)
+        assert error(chosen.where(seen.alignment >= 0, 0.0), largest_weight) <= step, forward
+        if not call.look.top:
+            continue
         assert error(seen.top.weights, oracle.top.weights) <= step
         assert torch.equal(seen.top.keys < 0, oracle.top.keys < 0)
-        assert torch.equal(seen.alignment < 0, oracle.alignment < 0)
         assert torch.equal(seen.alignment, seen.top.keys[..., 0])
         # The returned key has the returned weight, and no other key has a larger one.
-        whole = torch.softmax(torch.where(visible, scores / case.temperature, -torch.inf), -1)
         named = whole.gather(-1, seen.top.keys.clamp_min(0)).where(seen.top.keys >= 0, 0.0)
         assert error(named, oracle.top.weights) <= step
     sizes = {look: largest(getattr(oracle, look)) for look in ("rows", "entropy", "mass")}
@@ -67,6 +76,15 @@ def test_blocked_looks_agree(case: Case, device: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(tiling, "AT_ONCE", 1 << 9)
     monkeypatch.setattr(tiling, "ROWS", 48)
     assert_looks_agree(case, device)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_fused_looks_agree(case: Case):
+    call = checked(Inputs(case, "cuda", gradients=False).call(DTYPES[case.dtype])[0], LOOKS["fused"])
+    if reasons := PASSES["fused"].reasons(call, LOOKS["fused"]):
+        pytest.skip(reasons[0])
+    assert_looks_agree(case, "cuda", "fused")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -17,7 +17,7 @@ from regard.kernels.additive_forward import (
 from regard.kernels.additive_scores import additive_prepare_kernel, additive_scores_kernel
 from regard.kernels.launch import SPAN, Shape, multiplies_tf32, up
 
-__all__ = ["Forward", "Prepared", "Sight", "in_eights", "in_rows", "steps"]
+__all__ = ["Forward", "Prepared", "Sight", "in_eights", "in_rows", "precision_of", "steps"]
 
 
 class Prepared(NamedTuple):
@@ -118,7 +118,7 @@ def in_rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _precision(value: Tensor) -> str:
+def precision_of(value: Tensor) -> str:
     """Return the name of the precision of matrix products, the parameter PRECISION of kernels.
 
     For float32: "tf32x3", three TF32 products, which are as precise as one float32 product and faster; or
@@ -159,7 +159,7 @@ class Forward:
         self.shape = Shape.of(query, key, value, back)
         self.hold = hold and self.shape.held
         self.launch = self.shape.launch
-        self.precision = _precision(value)
+        self.precision = precision_of(value)
         self.centred = value.dtype == torch.float32  # more precise sums; see shared_sum() in tanh.py
         self.approximate = not interpreting()
         shape = self.shape

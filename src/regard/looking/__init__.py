@@ -1,7 +1,8 @@
 """Looking: a second pass after the forward pass, which computes what a Look requests (weights, entropy, ...).
 
-The second pass does not change output or lse. If the matrix of weights is small, look_at() computes it as a
-whole; otherwise it uses the first entry of PASSES that supports the Look.
+The second pass does not change output or lse. look_at() uses the first entry of PASSES that supports the
+Look, with one exception: `blocked` is not used if the matrix of weights is small. Computing the whole matrix
+is faster then.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 from regard.attended import Attended
 from regard.call import Call, Forward
 from regard.look import Look
-from regard.looking import blockwise, materialised
+from regard.looking import blockwise, fused, materialised
 from regard.looking.look_result import Seen
 
 __all__ = ["PASSES", "Pass", "choose_pass", "look_at"]
@@ -39,6 +40,7 @@ class Pass:
 
 
 PASSES: dict[str, Pass] = {
+    "fused": Pass(fused.reasons, fused.run, "one Triton kernel for inner products, from lse; any length"),
     "blocked": Pass(blockwise.reasons, blockwise.run, "block by block from lse; for any length"),
     "materialised": Pass(
         materialised.reasons, materialised.run, "from the whole matrix of weights; supports gradients"
@@ -49,6 +51,8 @@ PASSES: dict[str, Pass] = {
 def choose_pass(call: Call, look: Look) -> str:
     """Return the key of PASSES for the looking pass that computes what `look` requests for this call."""
     batch, heads, queries, keys = call.sizes
+    if not PASSES["fused"].reasons(call, look):
+        return "fused"
     if batch * heads * queries * keys <= SMALL:
         return "materialised"
     return next(name for name, each in PASSES.items() if not each.reasons(call, look))

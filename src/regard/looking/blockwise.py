@@ -19,7 +19,7 @@ from regard.looking.look_result import Seen
 from regard.masks.tile import Tile
 from regard.select import Soft
 
-__all__ = ["reasons", "run"]
+__all__ = ["reasons", "run", "weights_of_rows"]
 
 
 def reasons(call: Call, look: Look) -> list[str]:
@@ -72,7 +72,7 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
                 entropy[:, :, rows] -= torch.where(weights > 0, weights * logs, 0.0).sum(-1)
     level = torch.where(forward.lse == -torch.inf, 0.0, forward.lse)
     return Seen(
-        rows=_rows(call, forward.lse, look.rows) if look.rows is not None else None,
+        rows=weights_of_rows(call, forward.lse, look.rows) if look.rows is not None else None,
         top=Top((top_scores - level[..., None]).exp(), top_keys) if look.top else None,
         alignment=top_keys[..., 0] if look.alignment else None,
         entropy=entropy if look.entropy else None,
@@ -95,11 +95,13 @@ def _merged(largest: Tensor, largest_keys: Tensor, scores: Tensor, first: int) -
     return best.values, keys.gather(-1, best.indices)
 
 
-def _rows(call: Call, lse: Tensor, rows: tuple[int, ...]) -> Tensor:
+def weights_of_rows(call: Call, lse: Tensor, rows: tuple[int, ...]) -> Tensor:
     """Return the weights of the R queries with the indices `rows` over all keys, (B, H, R, S)."""
     rows_R = torch.tensor(rows, device=lse.device, dtype=torch.long)
     whole = call.whole
     tile = Tile(rows_R, whole.columns_S, whole.start, whole.batch, whole.heads)
-    scores = tile_scores(call, call.query.index_select(2, rows_R), call.key, tile)
+    dtype = torch.promote_types(call.query.dtype, torch.float32)
+    query, key = call.query.index_select(2, rows_R).to(dtype), call.spread(call.key).to(dtype)
+    scores = tile_scores(call, query, key, tile)
     level = lse.index_select(2, rows_R)[..., None].to(scores.dtype)
     return (scores - torch.where(level == -torch.inf, 0.0, level)).exp()

@@ -1,0 +1,185 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Looking pass for inner products: entropy, alignment and column mass from query, key and lse.
+
+The weight of query i and key j is p = exp(score - lse_i). So the scores are computed again, tile by tile, and
+nothing of size T x S is stored. The tiles are transposed, (keys, queries), because then
+
+- sums and maxima over keys are kept per element of the tile, and reduced once, after the last key;
+- sums over queries, which the column mass needs, are sums over few threads.
+
+One program processes several tiles of queries. It adds their column mass to its own row of `mass`; the caller
+adds these rows. No atomics are used, so results are reproducible bit by bit.
+
+Tested: under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from regard.kernels.kernel_mask import end_of, visible
+from regard.kernels.matrix_product import product
+from regard.kernels.tanh import LOG2E
+
+__all__ = ["inner_look_kernel"]
+
+HIDDEN = tl.constexpr(-1e30)
+"""Score of a hidden key. It is finite, so that 0 * HIDDEN is 0; 0 * -inf would be NaN."""
+
+NO_KEY = tl.constexpr(2147483647)
+"""Greater than the index of every key."""
+
+NEGATIVE_LN2 = tl.constexpr(-0.6931471805599453)
+"""-ln 2. The kernel sums p log2(p); multiplied by -ln 2 this is the entropy in nats."""
+
+
+@triton.jit
+def _with_tile(
+    total, best, best_tile, tile, row, query, level, key, mass, bias, table, document_of_query,
+    document_of_key, start, left, right, scale, bias_scale, queries, end, width, key_row, bias_row,
+    bias_column, table_row, table_column,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, BIAS: tl.constexpr,
+    TABLE: tl.constexpr, ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr, MASS: tl.constexpr,
+    MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Look at one tile of COLUMNS keys and ROWS queries; return total, best and best_tile after it.
+
+    total: sum of p log2(p) so far, for each element of the tile, (COLUMNS, ROWS).
+    best, best_tile: largest score so far for each element, and the number of the tile it is in.
+    tile: number of this tile of keys.
+    row: index of the first query.
+    level: lse * log2(e) of the queries, (ROWS,).
+    MASKED: whether keys of this tile can be hidden. If False, all are visible to all queries.
+    """
+    columns = tile * COLUMNS + tl.arange(0, COLUMNS)
+    rows = row + tl.arange(0, ROWS)
+    channels = tl.arange(0, WIDTH)
+    keys_CD = tl.load(
+        key + columns.to(tl.int64)[:, None] * key_row + channels[None, :],
+        mask=(columns < end)[:, None] & (channels < width)[None, :], other=0.0,
+    )  # fmt: skip
+    scores = product(keys_CD, tl.trans(query), tl.zeros([COLUMNS, ROWS], tl.float32), PRECISION)
+    scores = scores * (scale * LOG2E)
+    inside = (columns < end)[:, None] & (rows < queries)[None, :]
+    if BIAS:
+        at = columns.to(tl.int64)[:, None] * bias_column + rows.to(tl.int64)[None, :] * bias_row
+        scores += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32) * (bias_scale * LOG2E)
+        scores = tl.maximum(scores, HIDDEN, propagate_nan=tl.PropagateNan.ALL)
+    if MASKED:
+        # The tile is transposed: keys stand in the place of queries, and left and right are exchanged.
+        seen = visible(
+            columns, rows, end, queries, -start, right, left,
+            document_of_key + start, document_of_query + start, RIGHT, LEFT, DOCUMENTS,
+        )  # fmt: skip
+        if TABLE:
+            at = columns.to(tl.int64)[:, None] * table_column + rows.to(tl.int64)[None, :] * table_row
+            seen = seen & (tl.load(table + at, mask=inside, other=0) != 0)
+        scores = tl.where(seen, scores, HIDDEN)
+    if ALIGNMENT:
+        better = scores > best
+        best = tl.where(better, scores, best)
+        best_tile = tl.where(better, tile, best_tile)
+    if ENTROPY or MASS:
+        logs = scores - level[None, :]
+        weights = tl.exp2(logs)
+        if ENTROPY:
+            total += weights * logs
+        if MASS:
+            sums = tl.sum(weights, 1) + tl.load(mass + columns, mask=columns < end, other=0.0)
+            tl.store(mass + columns, sums, mask=columns < end)
+    return total, best, best_tile
+
+
+@triton.jit
+def inner_look_kernel(
+    query, key, lse, bias, table, entropy, alignment, mass, lengths, document_of_query, document_of_key,
+    length_step, start, left, right, documents_query_step, documents_key_step, scale, bias_scale, heads,
+    groups, queries, keys, width, query_tiles, programs, query_batch, query_head, query_row, key_batch,
+    key_head, key_row, bias_batch, bias_head, bias_row, bias_column, table_batch, table_head, table_row,
+    table_column,
+    LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
+    BIAS: tl.constexpr, TABLE: tl.constexpr, ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr,
+    MASS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    EIGHTS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Compute entropy, alignment and column mass of the tiles p, p + programs, ... of queries.
+
+    lse: (B, H, T), with -inf for queries that see no key.
+    bias, table: added to the scores, and True where a query sees a key; broadcast by strides of 0.
+    entropy, alignment: writes (B, H, T); alignment is -1 for queries that see no key.
+    mass: adds to (programs, B H, S), which the caller has set to 0.
+    scale, bias_scale: factors of the inner product and of the bias.
+    Launch grid: (programs, B H).
+    """
+    if EIGHTS:
+        width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8
+        query_batch, query_head = query_batch // 8 * 8, query_head // 8 * 8
+        key_batch, key_head = key_batch // 8 * 8, key_head // 8 * 8
+    both = tl.program_id(1).to(tl.int64)
+    batch, head = both // heads, both % heads
+    query += batch * query_batch + head * query_head
+    key += batch * key_batch + head // groups * key_head
+    bias += batch * bias_batch + head * bias_head
+    table += batch * table_batch + head * table_head
+    mass += (tl.program_id(0).to(tl.int64) * tl.num_programs(1) + both) * keys
+    document_of_query += batch * documents_query_step
+    document_of_key += batch * documents_key_step
+    end = end_of(lengths, length_step, batch, keys, LENGTHS)
+    channels = tl.arange(0, WIDTH)
+    for query_tile in range(tl.program_id(0), query_tiles, programs):
+        row = query_tile * ROWS
+        rows = row + tl.arange(0, ROWS)
+        queries_RD = tl.load(
+            query + rows.to(tl.int64)[:, None] * query_row + channels[None, :],
+            mask=(rows < queries)[:, None] & (channels < width)[None, :], other=0.0,
+        )  # fmt: skip
+        sums = tl.load(lse + both * queries + rows, mask=rows < queries, other=float("-inf"))
+        level = tl.where(sums == float("-inf"), -HIDDEN, sums * LOG2E)  # all weights 0 if no key is seen
+        # Tiles first to last can have visible keys. In tiles full_first to full_last - 1, all are visible.
+        first, last, full_first, full_last = 0, tl.cdiv(end, COLUMNS), 0, end // COLUMNS
+        if LEFT:
+            first = tl.maximum(row + start - left, 0) // COLUMNS
+            full_first = tl.cdiv(tl.maximum(row + ROWS - 1 + start - left, 0), COLUMNS)
+        if RIGHT:
+            last = tl.minimum(last, tl.cdiv(tl.maximum(row + ROWS + start + right, 0), COLUMNS))
+            full_last = tl.minimum(full_last, tl.maximum(row + start + right + 1, 0) // COLUMNS)
+        if DOCUMENTS or TABLE:
+            full_last = first
+        full_first = tl.minimum(tl.maximum(full_first, first), last)
+        full_last = tl.minimum(tl.maximum(full_last, full_first), last)
+        total = tl.zeros([COLUMNS, ROWS], tl.float32)
+        best = tl.full([COLUMNS, ROWS], HIDDEN, tl.float32)
+        best_tile = tl.zeros([COLUMNS, ROWS], tl.int32)
+        for tile in range(first, full_first):
+            total, best, best_tile = _with_tile(
+                total, best, best_tile, tile, row, queries_RD, level, key, mass, bias, table,
+                document_of_query, document_of_key, start, left, right, scale, bias_scale, queries, end,
+                width, key_row, bias_row, bias_column, table_row, table_column, LEFT, RIGHT, DOCUMENTS,
+                BIAS, TABLE, ENTROPY, ALIGNMENT, MASS, True, ROWS, COLUMNS, WIDTH, PRECISION,
+            )  # fmt: skip
+        for tile in range(full_first, full_last):
+            total, best, best_tile = _with_tile(
+                total, best, best_tile, tile, row, queries_RD, level, key, mass, bias, table,
+                document_of_query, document_of_key, start, left, right, scale, bias_scale, queries, end,
+                width, key_row, bias_row, bias_column, table_row, table_column, LEFT, RIGHT, DOCUMENTS,
+                BIAS, TABLE, ENTROPY, ALIGNMENT, MASS, False, ROWS, COLUMNS, WIDTH, PRECISION,
+            )  # fmt: skip
+        for tile in range(full_last, last):
+            total, best, best_tile = _with_tile(
+                total, best, best_tile, tile, row, queries_RD, level, key, mass, bias, table,
+                document_of_query, document_of_key, start, left, right, scale, bias_scale, queries, end,
+                width, key_row, bias_row, bias_column, table_row, table_column, LEFT, RIGHT, DOCUMENTS,
+                BIAS, TABLE, ENTROPY, ALIGNMENT, MASS, True, ROWS, COLUMNS, WIDTH, PRECISION,
+            )  # fmt: skip
+        if ENTROPY:
+            tl.store(entropy + both * queries + rows, tl.sum(total, 0) * NEGATIVE_LN2, mask=rows < queries)
+        if ALIGNMENT:
+            # Of equal scores, the key with the smallest index is chosen.
+            columns = best_tile * COLUMNS + tl.arange(0, COLUMNS)[:, None]
+            largest = tl.max(best, 0)
+            chosen = tl.min(tl.where(best == largest[None, :], columns, NO_KEY), 0)
+            chosen = tl.where(largest > HIDDEN, chosen, -1).to(tl.int64)
+            tl.store(alignment + both * queries + rows, chosen, mask=rows < queries)
+        tl.debug_barrier()  # another thread can add to the same column mass for the next tile of queries

@@ -1,0 +1,146 @@
+"""The looking pass for inner products as a custom operator, which torch.compile does not trace into."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.kernels.forward_pass import Sight, in_eights, in_rows, precision_of, steps
+from regard.kernels.inner_look import inner_look_kernel
+from regard.kernels.launch import processors
+
+__all__ = ["inner_look"]
+
+
+class Tiles(NamedTuple):
+    """Launch parameters: queries and keys of a tile, warps and pipeline stages."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+FILL = 4
+"""Number of programs per multiprocessor that the queries are divided into, if there are enough tiles."""
+
+MOST_PROGRAMS = 32
+"""Maximum number of programs per sequence and head. Each needs memory for the column mass, (S,)."""
+
+
+def tiles_of(width: int, dtype: torch.dtype) -> Tiles:
+    """Return the launch parameters for a head size and a dtype."""
+    if dtype == torch.float32:
+        return Tiles(32, 32, 4, 2) if width > 64 else Tiles(64, 64, 4, 2)
+    return Tiles(64, 64, 4, 3 if width <= 128 else 2)
+
+
+@torch.library.custom_op(
+    "regard::inner_look",
+    mutates_args=(),
+    schema="(Tensor query, Tensor key, Tensor lse, Tensor? bias, Tensor? table, Tensor? lengths, "
+    "Tensor? document_of_query, Tensor? document_of_key, SymInt start, SymInt? left, SymInt? right, "
+    "float scale, float bias_scale, bool entropy, bool alignment, bool mass)"
+    " -> (Tensor entropy, Tensor alignment, Tensor mass)",
+)
+def inner_look(
+    query: Tensor,
+    key: Tensor,
+    lse: Tensor,
+    bias: Tensor | None,
+    table: Tensor | None,
+    lengths: Tensor | None,
+    document_of_query: Tensor | None,
+    document_of_key: Tensor | None,
+    start: int,
+    left: int | None,
+    right: int | None,
+    scale: float,
+    bias_scale: float,
+    entropy: bool,
+    alignment: bool,
+    mass: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute what `entropy`, `alignment` and `mass` request; what is not requested is an empty tensor.
+
+    query: (B, H, T, D).
+    key: (B, K, S, D), with K key heads.
+    lse: (B, H, T), the log-sum-exp of the scores of each query.
+    bias: added to the scores, broadcastable to (B, H, T, S).
+    table: a bool mask, broadcastable to (B, H, T, S).
+    lengths, document_of_query, document_of_key, start, left, right: the mask, as in forward_pass.Sight.
+    scale, bias_scale: factors of the inner product and of the bias.
+
+    Returns entropy (B, H, T), alignment (B, H, T) and column mass (B, H, S).
+    """
+    batch, heads, queries, width = query.shape
+    key_heads, keys = key.shape[1], key.shape[2]
+    query, key, lse = in_rows(query), in_rows(key), lse.float().contiguous()
+    tiles = tiles_of(width, query.dtype)
+    query_tiles = -(-queries // tiles.rows)
+    needed = -(-FILL * processors(query.device) // (batch * heads))
+    programs = max(1, min(query_tiles, needed, MOST_PROGRAMS))
+    new, sizes = query.new_empty, (batch, heads, queries)
+    entropy_BHT = new(sizes if entropy else 0, dtype=torch.float32)
+    alignment_BHT = new(sizes if alignment else 0, dtype=torch.int64)
+    mass_PBHS = query.new_zeros((programs, batch, heads, keys) if mass else 0, dtype=torch.float32)
+    sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
+    with torch.cuda.device(query.device) if query.is_cuda else nullcontext():
+        inner_look_kernel[(programs, batch * heads)](
+            query,
+            key,
+            lse,
+            query if bias is None else bias,
+            query if table is None else table.view(torch.uint8),
+            entropy_BHT,
+            alignment_BHT,
+            mass_PBHS,
+            **sight.whole(query),
+            **steps("query", query),
+            **steps("key", key),
+            **_broadcast_steps("bias", bias, query, keys),
+            **_broadcast_steps("table", table, query, keys),
+            scale=scale,
+            bias_scale=bias_scale,
+            heads=heads,
+            groups=heads // key_heads,
+            queries=queries,
+            keys=keys,
+            width=width,
+            query_tiles=query_tiles,
+            programs=programs,
+            BIAS=bias is not None,
+            TABLE=table is not None,
+            ENTROPY=entropy,
+            ALIGNMENT=alignment,
+            MASS=mass,
+            ROWS=tiles.rows,
+            COLUMNS=tiles.columns,
+            WIDTH=max(16, 1 << (width - 1).bit_length()),
+            EIGHTS=in_eights(query, key),
+            PRECISION=precision_of(query),
+            num_warps=tiles.warps,
+            num_stages=tiles.stages,
+        )
+    return entropy_BHT, alignment_BHT, mass_PBHS.sum(0) if mass else mass_PBHS
+
+
+@inner_look.register_fake
+def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    entropy, alignment, mass = rest[-3:]
+    sizes = query.shape[:3]
+    return (
+        query.new_empty(sizes if entropy else 0, dtype=torch.float32),
+        query.new_empty(sizes if alignment else 0, dtype=torch.int64),
+        query.new_empty((*query.shape[:2], key.shape[2]) if mass else 0, dtype=torch.float32),
+    )
+
+
+def _broadcast_steps(name: str, tensor: Tensor | None, query: Tensor, keys: int) -> dict[str, int]:
+    """Return the strides of a tensor broadcast to (B, H, T, S) as keyword arguments of a kernel."""
+    wide = None if tensor is None else tensor.expand(*query.shape[:3], keys)
+    names = ("batch", "head", "row", "column")
+    return {f"{name}_{each}": 0 if wide is None else wide.stride(at) for at, each in enumerate(names)}

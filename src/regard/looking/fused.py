@@ -1,0 +1,77 @@
+"""fused: entropy, alignment and mass of inner products by a Triton kernel, from query, key and lse.
+
+Memory is linear in T + S. The pass runs after every backend that returns an lse. It runs on CUDA; with
+TRITON_INTERPRET=1 in the environment, it runs in Triton's interpreter on the CPU, which is meant for tests.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.call import Call, Forward
+from regard.errors import install_command
+from regard.kernels import TRITON, interpreting
+from regard.look import Look
+from regard.looking.blockwise import weights_of_rows
+from regard.looking.look_result import Seen
+from regard.positions import Bias
+from regard.select import Soft
+
+__all__ = ["reasons", "run"]
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MAX_WIDTH = 256
+
+
+def reasons(call: Call, look: Look) -> list[str]:
+    """Return why this pass cannot compute what `look` requests; empty if it can."""
+    reasons, device = [], call.query.device.type
+    if call.combine != "inner":
+        reasons.append("computes inner products, but this score is additive")
+    if not isinstance(call.select, Soft):
+        reasons.append(f"computes the weights of Soft only, from lse, not of {type(call.select).__name__}")
+    if not TRITON:
+        reasons.append(f"needs triton ({install_command('kernels')})")
+    if device != "cuda" and not (device == "cpu" and interpreting()):
+        reasons.append(f"runs on cuda, but the call is on {device}")
+    if look.weights:
+        reasons.append("does not compute the whole matrix of weights")
+    if look.top:
+        reasons.append("does not compute the largest weights (top)")
+    if look.gradient:
+        reasons.append("computes no gradients")
+    if not call.mask.only("causal", "lengths", "window", "documents", "table"):
+        reasons.append("supports named masks and bool tensors, but no conditions such as where()")
+    if isinstance(call.bias, Bias):
+        reasons.append(f"does not support {type(call.bias).__name__}")
+    if call.query.dtype not in DTYPES:
+        reasons.append(f"supports float32, bfloat16 and float16, not {call.query.dtype}")
+    if call.query.shape[-1] > MAX_WIDTH:
+        reasons.append(f"supports D up to {MAX_WIDTH}, not {call.query.shape[-1]}")
+    if 0 in (*call.sizes, call.query.shape[-1]):
+        reasons.append("does not support dimensions of size 0")
+    return reasons
+
+
+@torch.no_grad()
+def run(call: Call, forward: Forward, look: Look) -> Seen:
+    """Compute entropy, alignment and mass with one kernel; the weights of look.rows from their scores."""
+    assert forward.lse is not None
+    from regard.kernels.inner_look_pass import inner_look
+
+    wanted = look.entropy, look.alignment, look.mass
+    entropy = alignment = mass = None
+    if any(wanted):
+        mask, scale = call.mask, call.scale / call.temperature
+        documents = (None if ids is None else ids.contiguous() for ids in mask.documents or (None, None))
+        bias = call.bias if isinstance(call.bias, Tensor) else None
+        tensors = call.query, call.key, forward.lse, bias, mask.table, mask.lengths, *documents
+        numbers = call.start, *mask.sides, scale, 1 / call.temperature, *wanted
+        entropy, alignment, mass = inner_look(*tensors, *numbers)
+    return Seen(
+        rows=weights_of_rows(call, forward.lse, look.rows) if look.rows is not None else None,
+        alignment=alignment if look.alignment else None,
+        entropy=entropy if look.entropy else None,
+        mass=mass if look.mass else None,
+    )
