@@ -9,6 +9,7 @@ To add an encoder: write its class in a file of its own, and add one line to IMA
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from inspect import signature
@@ -82,11 +83,20 @@ class ImageEncoder(nn.Module):
     def _normalised(self, images: Tensor) -> Tensor:
         dtype = next(self.parameters()).dtype
         mean, deviation = (
-            torch.tensor(each, dtype=dtype, device=images.device)[:, None, None]
-            for each in (self.mean, self.deviation)
+            _channel_constants(each, dtype, images.device) for each in (self.mean, self.deviation)
         )
         values = images.to(dtype)
         return ((values if images.is_floating_point() else values / 255) - mean) / deviation
+
+
+@functools.lru_cache(maxsize=64)
+def _channel_constants(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return one number for each channel of an image as a tensor (3, 1, 1).
+
+    Cached: building the tensor on a GPU would synchronise, which is an error while a CUDA graph is captured.
+    """
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype, device=device)[:, None, None]
 
 
 class ConvolutionalEncoder(ImageEncoder):
