@@ -5,9 +5,10 @@ python -m benchmarks.captioning --data data --only flickr8k-soft --at-once 4    
 python -m benchmarks.captioning --data data --encoders convolutional NAME         also with a frozen encoder
 python -m benchmarks.captioning --data data --measured                            a table of finished runs
 
-DATA/flickr8k has captions.tsv.gz (image, split, five captions) and images128.tar, a tar file of JPEG files,
-which is extracted to the folder of the runs. A run with a measured.json in its folder is not measured again;
-an interrupted run is resumed.
+DATA/flickr8k has captions.tsv.gz (image, split, five captions) and images128.tar (or .tar.xz), a tar file of
+JPEG files, which is extracted to the folder of the runs. A run with a measured.json in its folder is not
+measured again; an interrupted run is resumed. The image encoder efficientnet-lite0 reads its weights from
+Regard's cache folder (REGARD_CACHE), or from its Python package.
 """
 
 from __future__ import annotations
@@ -79,11 +80,12 @@ def changes_of(recipe: str, variant: str, encoder: str) -> dict[str, Any]:
 
 
 def extracted(data: Path, runs: Path) -> Path:
-    """Extract DATA/flickr8k/images128.tar to the folder of the runs, once; return the folder of images."""
+    """Extract DATA/flickr8k/images128.tar* to the folder of the runs, once; return the folder of images."""
     folder = runs / "flickr8k-images"
     if not folder.is_dir():
         part = runs / "flickr8k-images.part"
-        with tarfile.open(data / "flickr8k" / "images128.tar") as archive:
+        (path,) = sorted((data / "flickr8k").glob("images128.tar*"))[:1]
+        with tarfile.open(path) as archive:
             archive.extractall(part, filter="data")
         part.rename(folder)
     return folder

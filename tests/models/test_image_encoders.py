@@ -63,7 +63,10 @@ def test_feature_vectors_are_in_row_major_order():
     images = torch.zeros(1, 3, 32, 64)
     images[0, 1, 16:24, 40:48] = 1  # row 2, column 5 of 4 x 8
     features = MeanPixels()(images)
-    assert features.shape == (1, 32, 3) and features.nonzero().tolist() == [[0, 2 * 8 + 5, 1]]
+    assert features.shape == (1, 32, 3) and features.any(-1).nonzero().tolist() == [[0, 2 * 8 + 5]]
+    # Each feature vector is normalised: (0, 1, 0) has mean 1/3 and standard deviation sqrt(2)/3.
+    expected = torch.tensor([-(0.5**0.5), 2**0.5, -(0.5**0.5)])
+    torch.testing.assert_close(features[0, 2 * 8 + 5], expected, atol=1e-3, rtol=0)
 
 
 def test_image_smaller_than_a_part_is_an_error():

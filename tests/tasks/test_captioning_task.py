@@ -181,7 +181,7 @@ def test_features_of_a_frozen_encoder_are_computed_once(tmp_path: Path):
     assert batch.source.dim() == 1 and ready.image.shape == (8, 64, 8)
     pixels = task.corpus.split.train.pixels
     torch.testing.assert_close(ready.image, task.model.image_encoder(pixels[batch.source]))
-    assert isinstance(task._train_features, FeatureCache)
+    assert isinstance(task._train_store, FeatureCache)
     assert task.evaluate(lambda: False).scores["loss"] > 0
 
 

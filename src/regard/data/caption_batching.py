@@ -79,7 +79,8 @@ class CaptionBatches:
         at the centre if it is None.
     augmentation: random crops and flips, for training; different for each caption of an image.
     images: if False, ImageBatch.source is not images, but the index of each image, (B,), so that the caller
-        can replace it by stored feature vectors.
+        can replace it by stored images or feature vectors. With `augmentation`, it is (B, 4): the index of
+        each image, and the result of augmentation.draw().
     workers: number of threads that prepare the next batches; 0 prepares each batch when it is needed.
     tokens: maximum number of tokens of a batch, see Batches.
     options: other keyword arguments of Batches: sentences, rounded, shuffle, seed, rank, world and so on.
@@ -148,6 +149,9 @@ class CaptionBatches:
     def _with_images(self, text: Batch, epoch: int) -> ImageBatch:
         rows = torch.from_numpy(self.data.image_rows[text.index.numpy()])
         if not self.images:
+            if self.augmentation is not None:
+                choices = self.augmentation.draw(text.index, epoch, self.pixels.size, self.pixels.size)
+                rows = torch.cat((rows[:, None], choices), 1)
             return ImageBatch.of_text(rows, text)
         images = self.pixels[rows]
         if self.augmentation is not None:

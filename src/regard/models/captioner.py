@@ -79,9 +79,12 @@ class Captioner(Model):
         which reads the mean feature vector.
     gate: whether the context is multiplied with beta_t, one number for each step.
     dropout: dropout probability of the word embeddings, the feature vectors and the input of L_o.
+    context_dropout: probability, for each caption in training, that z_t is 0 in eq. 1 to 3 at all its steps.
+        The output layer (eq. 7) still reads z_t. So the state of the LSTM cannot hold what earlier steps read
+        from the image, and each word must attend to the location that it describes.
 
     Differs from the paper: the default of `query` is "word". With "state", the model would choose a location
-    for the word after "a small red" before it has read "red".
+    for the word after "a small red" before it has read "red". `context_dropout` is not in the paper.
 
     The attribute `read`, which can be set at any time, says how hard attention reads the image in eval mode:
     "argmax" (the location with the highest score), "sample" (a random location), or "expectation" (the mean
@@ -114,10 +117,15 @@ class Captioner(Model):
         select: SelectOption = "softmax",
         gate: bool = True,
         dropout: float = 0.0,
+        context_dropout: float = 0.0,
     ):
         super().__init__()
         sizes = {"vocabulary_size": vocabulary_size, "width": width, "embedding": embedding}
         positive("Captioner()", dropout, **sizes)
+        if isinstance(context_dropout, bool) or not 0 <= context_dropout < 1:
+            problem = f"context_dropout is {context_dropout!r}"
+            raise ArgumentError(message("Captioner()", problem, expected="0 <= context_dropout < 1"))
+        self.context_dropout = context_dropout
         self.target_size, self.width = vocabulary_size, width
         if query not in QUERIES:
             raise UnknownName("query", query, QUERIES)
@@ -228,6 +236,7 @@ class Captioner(Model):
         gates_RTG = self.decoder.gates(embedded_RTM)
         h, c = state.hidden
         hidden, contexts, weights = [], [], []
+        kept_R1 = self._kept_contexts(h)
         for at, (gates_RG, word_RM) in enumerate(
             zip(gates_RTG.unbind(1), embedded_RTM.unbind(1), strict=True), state.position
         ):
@@ -235,7 +244,8 @@ class Captioner(Model):
             context_RF, weights_RL = self._read(query_RD, memory, at, look)
             if self.gate is not None:
                 context_RF = torch.sigmoid(self.gate(h)) * context_RF
-            after, h = self.decoder.advance(gates_RG, context_RF, (h[:, None], c[:, None]))
+            fed_RF = context_RF if kept_R1 is None else context_RF * kept_R1
+            after, h = self.decoder.advance(gates_RG, fed_RF, (h[:, None], c[:, None]))
             c = after[1][:, 0]
             hidden.append(h)
             contexts.append(context_RF)
@@ -245,6 +255,13 @@ class Captioner(Model):
         logits_RTV = self.output(self.dropout(sum_RTM))
         weights_RTL = None if look is None else torch.stack(weights, 1)  # type: ignore[arg-type]
         return State(state.position + tokens.shape[1], (h, c)), logits_RTV, weights_RTL
+
+    def _kept_contexts(self, hidden_RH: Tensor) -> Tensor | None:
+        """Return 1 for each row whose LSTM reads the context and 0 for the others, (R, 1); None if all do."""
+        if not self.context_dropout or not self.training:
+            return None
+        random_R1 = torch.rand(len(hidden_RH), 1, device=hidden_RH.device)
+        return (random_R1 >= self.context_dropout).to(hidden_RH.dtype)
 
     def _read(
         self, query_RD: Tensor, memory: Memory, at: int, look: Look | None

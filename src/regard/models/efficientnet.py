@@ -106,7 +106,8 @@ class EfficientNetLite0(ImageEncoder):
                 inputs = stage.channels
         self.blocks = nn.ModuleList(blocks)
         self.features = inputs
-        if pretrained:
+        # Settings are checked with a model on the meta device, which has no values to load.
+        if pretrained and not self.stem.weight.is_meta:
             weights = pretrained_weights()
             self.load_state_dict({name: weights[name] for name in self.state_dict()})
         if frozen:

@@ -50,7 +50,7 @@ def test_pictures_do_not_depend_on_their_batch():
     assert render([]).shape == (0, 3, 64, 64)
 
 
-@pytest.mark.parametrize(("split", "seed", "checksum"), [("train", 1, 0xBE02CA32), ("test", 0, 0x20AF9332)])
+@pytest.mark.parametrize(("split", "seed", "checksum"), [("train", 1, 0xEE651695), ("test", 0, 0xA362AD1E)])
 def test_pictures_have_these_bytes_on_every_machine(split: str, seed: int, checksum: int):
     computed = zlib.crc32(shapes(split, 50, seed).images(range(50)).numpy().tobytes())
     assert computed == checksum

@@ -48,12 +48,28 @@ class Augmentation:
         indices: (B,), for each image, its index in the training data. The random crop and flip depend on it.
         epoch: index of the epoch, from 0.
         """
+        height, width = images.shape[-2:]
+        if len(indices) != len(images):
+            problem = f"there are {len(images)} images and {len(indices)} indices"
+            raise ArgumentError(message("Augmentation()", problem, expected="one index for each image"))
+        return self.apply(images, self.draw(indices, epoch, height, width))
+
+    def draw(self, indices: Sequence[int] | Tensor, epoch: int, height: int, width: int) -> Tensor:
+        """Return the random crop and flip of each image, int64, (B, 3): first row, first column, flip.
+
+        The column "flip" is 1 for images to mirror, otherwise 0. apply() uses the result.
+
+        indices: (B,), for each image, its index in the training data.
+        epoch: index of the epoch, from 0.
+        height: height of the images in pixels.
+        width: width of the images in pixels.
+
+        >>> Augmentation(size=2, seed=1).draw([7, 8], 0, height=4, width=4).tolist()
+        [[1, 0, 1], [1, 2, 1]]
+        """
         call = "Augmentation()"
-        size = _crop_size(call, images, self.size)
+        rows, columns = _crop_size(call, height, width, self.size)
         numbers = indices.tolist() if isinstance(indices, Tensor) else [int(index) for index in indices]
-        if len(numbers) != len(images):
-            problem = f"there are {len(images)} images and {len(numbers)} indices"
-            raise ArgumentError(message(call, problem, expected="one index for each image"))
         _check_not_negative(call, epoch=epoch, index=min(numbers, default=0))
         # Use raw random bits: they are the same in every version of numpy, unlike integers() and similar
         # methods.
@@ -62,18 +78,27 @@ class Augmentation:
             for number in numbers
         ]
         words = numpy.stack(drawn) if drawn else numpy.zeros((0, 3), numpy.uint64)
-        height, width = images.shape[-2:]
-        tops = words[:, 0] % (height - size[0] + 1)
-        lefts = words[:, 1] % (width - size[1] + 1)
-        flips = (words[:, 2] % 2 == 1) & self.flip
-        rows = tops.astype(numpy.int64)[:, None] + numpy.arange(size[0])
-        columns = lefts.astype(numpy.int64)[:, None] + numpy.arange(size[1])
-        columns = numpy.where(flips[:, None], columns[:, ::-1], columns)
-        # Crop and flip the whole batch with one indexing operation, on the device of the images.
-        row_index, column_index = (torch.from_numpy(each).to(images.device) for each in (rows, columns))
-        batch = torch.arange(len(images), device=images.device)[:, None, None, None]
-        channel = torch.arange(images.shape[1], device=images.device)[None, :, None, None]
-        return images[batch, channel, row_index[:, None, :, None], column_index[:, None, None, :]]
+        ranges = numpy.array([height - rows + 1, width - columns + 1, 2], numpy.uint64)
+        choices = (words % ranges).astype(numpy.int64)
+        choices[:, 2] *= self.flip
+        return torch.from_numpy(choices)
+
+    def apply(self, images: Tensor, choices: Tensor) -> Tensor:
+        """Crop and flip images as `choices` says, on the device of the images.
+
+        images: (B, 3, H, W), any dtype.
+        choices: (B, 3), the result of draw().
+        """
+        height, width = _crop_size("Augmentation()", *images.shape[-2:], self.size)
+        device = images.device
+        top_B1, left_B1, flip_B1 = choices.to(device).unsqueeze(-1).unbind(1)
+        rows_BH = top_B1 + torch.arange(height, device=device)
+        columns_W = torch.arange(width, device=device)
+        columns_BW = left_B1 + torch.where(flip_B1 == 1, width - 1 - columns_W, columns_W)
+        batch = torch.arange(len(images), device=device)[:, None, None, None]
+        channel = torch.arange(images.shape[1], device=device)[None, :, None, None]
+        # One indexing operation crops and flips the whole batch.
+        return images[batch, channel, rows_BH[:, None, :, None], columns_BW[:, None, None, :]]
 
 
 def centre_crop(images: Tensor, size: int) -> Tensor:
@@ -83,14 +108,14 @@ def centre_crop(images: Tensor, size: int) -> Tensor:
     [[6, 7, 8], [11, 12, 13], [16, 17, 18]]
     """
     positive("centre_crop()", size=size)
-    _crop_size("centre_crop()", images, size)
     height, width = images.shape[-2:]
+    _crop_size("centre_crop()", height, width, size)
     top, left = (height - size) // 2, (width - size) // 2
     return images[..., top : top + size, left : left + size]
 
 
-def _crop_size(call: str, images: Tensor, size: int | None) -> tuple[int, int]:
-    height, width = images.shape[-2:]
+def _crop_size(call: str, height: int, width: int, size: int | None) -> tuple[int, int]:
+    """Return the height and width of the crops: `size`, or those of the images if `size` is None."""
     if size is None:
         return height, width
     if size > min(height, width):

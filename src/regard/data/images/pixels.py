@@ -68,6 +68,11 @@ class Pixels:
         """Whether all images are in memory. If not, each is decoded when it is needed."""
         return self._array is not None
 
+    def on_device(self, device: torch.device | str) -> Tensor:
+        """Return all images as a tensor (N, 3, size, size) on a device. They must be in memory."""
+        assert self._array is not None
+        return self._array.to(device)
+
     def select(self, rows: Sequence[int]) -> Pixels:
         """Return a Pixels with only some of the images. rows: the indices of these images, from 0."""
         if self._array is not None:

@@ -1,6 +1,7 @@
 """The built-in corpus `shapes`: random pictures of simple shapes, with captions, in separate splits.
 
-The test split also has pairs of colour and shape that do not occur in the training split (HELD_OUT).
+Training never shows some pairs of colour and shape. Of these, some occur in the validation split
+(VALID_PAIRS), so that settings can be chosen for unseen pairs, and others only in the test split (HELD_OUT).
 """
 
 from __future__ import annotations
@@ -26,9 +27,19 @@ from regard.data.shapes.scenes import (
 )
 from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["CAPTIONS", "HELD_OUT", "SPLITS", "VERSION", "Shapes", "ShapesExample", "has_held_out", "shapes"]
+__all__ = [
+    "CAPTIONS",
+    "HELD_OUT",
+    "SPLITS",
+    "VALID_PAIRS",
+    "VERSION",
+    "Shapes",
+    "ShapesExample",
+    "has_held_out",
+    "shapes",
+]
 
-VERSION = 2
+VERSION = 3
 """Version of the corpus. Any change of the pictures or captions requires a new version."""
 
 CAPTIONS = 3
@@ -36,6 +47,13 @@ CAPTIONS = 3
 
 HELD_OUT = frozenset({("blue", "circle"), ("green", "square"), ("red", "triangle"), ("yellow", "cross")})
 """The pairs of colour and shape that do not occur in the splits "train" and "valid"."""
+
+VALID_PAIRS = frozenset({("purple", "square"), ("black", "triangle")})
+"""The pairs of colour and shape that occur in "valid", but not in "train".
+
+They measure on the validation split how well a captioner names unseen pairs. Together, HELD_OUT and
+VALID_PAIRS have one pair for each colour.
+"""
 
 Kind = tuple[str, str, str]
 
@@ -69,19 +87,21 @@ class Split(NamedTuple):
     eighths: frozenset[int]
 
 
-SEEN_KINDS = tuple(kind for kind in KINDS if kind[1:] not in HELD_OUT)
+TRAIN_KINDS = tuple(kind for kind in KINDS if kind[1:] not in HELD_OUT | VALID_PAIRS)
+VALID_KINDS = tuple(kind for kind in KINDS if kind[1:] not in HELD_OUT)
 HELD_OUT_KINDS = tuple(kind for kind in KINDS if kind[1:] in HELD_OUT)
 
 SPLITS = {
-    "train": Split(0, SEEN_KINDS, frozenset(range(2, 8))),
-    "valid": Split(1, SEEN_KINDS, frozenset({0})),
+    "train": Split(0, TRAIN_KINDS, frozenset(range(2, 8))),
+    "valid": Split(1, VALID_KINDS, frozenset({0})),
     "test": Split(2, KINDS, frozenset({1})),
     "held-out": Split(3, HELD_OUT_KINDS, frozenset(range(2, 8))),
 }
 """Name of a split -> which scenes it contains.
 
-"train" and "valid" have no object whose colour and shape are a pair in HELD_OUT. "test" has all pairs: about
-4 of 10 scenes have at least one object of a pair in HELD_OUT. In "held-out", all objects are of these pairs.
+"train" and "valid" have no object whose colour and shape are a pair in HELD_OUT, and "train" has none of a
+pair in VALID_PAIRS. "test" has all pairs: about 4 of 10 scenes have at least one object of a pair in
+HELD_OUT. In "held-out", all objects are of these pairs.
 Each object is in one of 3 x 3 squares of the picture. A hash of the size, colour, shape and square of all
 objects determines the split of a scene. So two splits never contain the same scene, not even with slightly
 different colours or with objects moved inside their squares.
@@ -107,7 +127,7 @@ class Shapes:
 
     >>> corpus = Shapes("test", count=2, seed=0)
     >>> corpus[0].captions[0]
-    'a large red triangle at the top right and a small black circle at the left'
+    'a large blue triangle above a small black cross'
     >>> corpus.images([1]).shape
     torch.Size([1, 3, 64, 64])
     """
@@ -178,7 +198,8 @@ def shapes(split: str = "train", count: int = 10000, seed: int = 0, captions: in
     """Return the built-in corpus of pictures with captions, which are generated when they are requested.
 
     split: "train", "valid", "test" or "held-out". "test" also has pairs of colour and shape (such as blue
-        circles) that do not occur in "train" and "valid"; "held-out" has only objects of these pairs.
+        circles) that do not occur in "train" and "valid"; "held-out" has only objects of these pairs. "valid"
+        has two other pairs that do not occur in "train".
     count: number of pictures. A larger count only adds pictures at the end.
     seed: random seed. The same split, seed and index always give the same picture and captions.
     captions: number of captions of each picture, 1 to 3, all different.
@@ -193,7 +214,7 @@ def shapes(split: str = "train", count: int = 10000, seed: int = 0, captions: in
 
 
 def has_held_out(scene: Scene) -> bool:
-    """Return whether an object of the scene has a colour and shape that never occur together in "train"."""
+    """Return whether an object of the scene has a colour and shape that are a pair in HELD_OUT."""
     return any((each.colour, each.shape) in HELD_OUT for each in scene.objects)
 
 

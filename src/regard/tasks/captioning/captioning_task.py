@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -51,6 +52,7 @@ from regard.tasks.captioning.evaluate_captioning import (
 )
 from regard.tasks.captioning.feature_cache import FeatureCache, features_fit
 from regard.tasks.captioning.image_captioner import ImageCaptioner
+from regard.tasks.captioning.stored_images import stored_images
 from regard.tasks.captioning.view_captioning import (
     OWN_VIEWS,
     VIEW_OPTIONS,
@@ -64,7 +66,6 @@ from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
 from regard.training.losses import cross_entropy, sequence_losses
 from regard.training.sampled_loss import (
-    SAMPLED,
     RowLosses,
     add_estimator,
     check_estimator,
@@ -85,7 +86,7 @@ when a model starts from the weights of another run, because the weights fit one
 TRAIN_OPTIONS = (*FILE_FORMATS, *(f"valid_{each}" for each in FILE_FORMATS))
 """The options of `regard train` that train_files() reads."""
 
-AT_ONCE = 64
+AT_ONCE = 250
 """Number of validation images that are captioned between two checks for Ctrl-C."""
 
 
@@ -101,7 +102,8 @@ class CaptioningTask(RunTask):
 
     If an image has several captions, each of them is a training example of its own. If the image encoder is
     frozen (its weights are not trained) and images are not augmented, the feature vectors of all images are
-    computed once, before the first step, as far as they fit in memory.
+    computed once, before the first step, as far as they fit in memory. On a GPU, the images or their feature
+    vectors are kept in its memory, if they fit.
     """
 
     model: Captioner
@@ -148,7 +150,6 @@ class CaptioningTask(RunTask):
         features = 0 if training.estimator is None else features_size(model.target)
         self._estimator = add_estimator(model, training, features=features, processes=processes)
         self.small_steps = model.small_steps
-        self.uncapturable = "" if self._estimator is None else SAMPLED
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
         rows, longest = training.batch_size, data.max_length + 1
@@ -157,17 +158,16 @@ class CaptioningTask(RunTask):
         train, valid = corpus.split.train, corpus.split.valid
         encoder, count = model.image_encoder, len(train) + len(valid)
         self._fits = features_fit(encoder, count, data.size)
-        caches = encoder.frozen and self._fits
-        self._train_features = FeatureCache(encoder, train.pixels, data.size) if caches else None
-        self._valid_features = FeatureCache(encoder, valid.pixels, data.size) if caches else None
-        if data.augmented:
-            self._train_features = None
+        features, augmentation = encoder.frozen and self._fits, augmentation_of(data, settings.seed)
+        store = partial(stored_images, encoder, size=data.size, device=device, features=features)
+        self._train_store = store(train.pixels, augmentation=augmentation)
+        self._valid_store = store(valid.pixels)
         self._train = CaptionBatches(
             corpus.train,
             train.pixels,
             size=data.size,
-            augmentation=augmentation_of(data, settings.seed),
-            images=self._train_features is None,
+            augmentation=augmentation,
+            images=self._train_store is None,
             workers=data.workers,
             tokens=training.batch_tokens,
             sentences=rows,
@@ -180,7 +180,7 @@ class CaptioningTask(RunTask):
             corpus.valid,
             valid.pixels,
             size=data.size,
-            images=self._valid_features is None,
+            images=self._valid_store is None,
             tokens=training.batch_tokens,
             sentences=rows,
             shuffle=False,
@@ -317,8 +317,8 @@ class CaptioningTask(RunTask):
         return int(batch.target_lengths.sum())
 
     def prepare(self, batch: ImageBatch, device: Any) -> ImageBatch:
-        if batch.source.dim() == 1 and self._train_features is not None:
-            batch = replace(batch, source=self._train_features[batch.source])
+        if self._train_store is not None:
+            batch = replace(batch, source=self._train_store[batch.source])
         if self._shapes is not None:
             need = batch.target.shape[1] - 1
             length = next((each for each in self._shapes.lengths if each >= need), need)
@@ -399,8 +399,8 @@ class CaptioningTask(RunTask):
         for batch in self._valid.epoch(0):
             if stopping():
                 raise Stopped
-            if batch.source.dim() == 1 and self._valid_features is not None:
-                batch = replace(batch, source=self._valid_features[batch.source])
+            if self._valid_store is not None:
+                batch = replace(batch, source=self._valid_store[batch.source])
             moved = batch.to(device)
             total += float(cross_entropy(self.model(moved), moved.targets)[1])
             tokens += self.count(batch)
@@ -441,7 +441,8 @@ class CaptioningTask(RunTask):
             if stopping():
                 raise Stopped
             rows = torch.arange(start, min(start + AT_ONCE, count))
-            features = None if self._valid_features is None else self._valid_features[rows]
+            stored = self._valid_store
+            features = stored[rows] if isinstance(stored, FeatureCache) else None
             pixels = centre_crop(valid.pixels[rows], data.size)
             names = valid.names[start : start + len(rows)]
             captions += captioner.caption_pixels(names, pixels, how, look, features)

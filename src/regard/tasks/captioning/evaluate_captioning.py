@@ -228,7 +228,7 @@ def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> Captio
 
 
 def _captions(captioner: CaptioningRun, data: CaptionData, look: str | None) -> list[Caption]:
-    captions, at_once = list[Caption](), 64
+    captions, at_once = list[Caption](), 250
     with advancing("captioning", len(data)) as report:
         for start in range(0, len(data), at_once):
             rows = torch.arange(start, min(start + at_once, len(data)))

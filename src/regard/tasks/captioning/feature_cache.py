@@ -10,11 +10,22 @@ from regard.data.images.pixels import Pixels, memory_limit
 from regard.data.progress_bar import advancing
 from regard.models.image_encoders import ImageEncoder
 
-__all__ = ["FeatureCache", "features_fit"]
+__all__ = ["FeatureCache", "features_fit", "fits_on_device"]
 
 CHUNK = 64
 """Number of images that are encoded in one batch. It does not depend on settings, so that a resumed run
 computes exactly the same feature vectors."""
+
+
+DEVICE_PART = 8
+"""Tensors are kept on a GPU if they need at most one of DEVICE_PART equal parts of its free memory."""
+
+
+def fits_on_device(device: torch.device | str, needed: int) -> bool:
+    """Return whether `device` is a GPU with enough free memory to keep `needed` bytes there all the time."""
+    if torch.device(device).type != "cuda" or not torch.cuda.is_available():
+        return False
+    return needed * DEVICE_PART <= torch.cuda.mem_get_info(device)[0]
 
 
 def features_fit(encoder: ImageEncoder, images: int, size: int) -> bool:
@@ -29,7 +40,9 @@ def features_fit(encoder: ImageEncoder, images: int, size: int) -> bool:
 
 
 class FeatureCache:
-    """The feature vectors of images, in float32 on the CPU; all are computed when the first is needed.
+    """The feature vectors of images, in float32; all are computed when the first is needed.
+
+    They are kept on the device of the encoder if this is a GPU with enough free memory, otherwise on the CPU.
 
     encoder: an image encoder that is not trained.
     pixels: the images.
@@ -44,7 +57,7 @@ class FeatureCache:
         """Return the feature vectors (B, L, F) of the images with these indices. rows: int64, (B,)."""
         if self._features is None:
             self._features = self._computed()
-        return self._features[rows.cpu()]
+        return self._features[rows.to(self._features.device)]
 
     @torch.no_grad()
     def _computed(self) -> Tensor:
@@ -56,4 +69,5 @@ class FeatureCache:
                 with torch.autocast(device.type, enabled=False):
                     parts.append(self.encoder(images).float().cpu())
                 report(start + len(rows))
-        return torch.cat(parts)
+        features = torch.cat(parts)
+        return features.to(device) if fits_on_device(device, features.nbytes) else features
