@@ -17,7 +17,7 @@ from regard.training.task import Capture
 def task_of(folder: Path, name: str, **training: Any) -> LanguageTask:
     """Return the task of documents with 1 to 40 words."""
     folder.mkdir(exist_ok=True)
-    words = "the cat sat on a mat and saw dogs".split()
+    words = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "dogs"]
     lines = [" ".join(words[(n + k) % 9] for k in range(1 + 7 * n % 40)) for n in range(60)]
     (folder / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     files = [str(folder / "text.txt")]
