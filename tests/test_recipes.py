@@ -160,9 +160,9 @@ def test_lstm_of_zaremba_et_al_has_the_settings_of_the_paper():
 def test_lstmn_of_cheng_et_al_has_the_sizes_of_the_paper():
     recipe = read_toml(FOLDER / "ptb-lstmn.toml")
     assert (recipe["model"]["embedding"], recipe["model"]["width"], recipe["model"]["depth"]) == (150, 300, 1)
-    build_language_model(
-        "lstm", 100, **{key: recipe["model"][key] for key in recipe["model"] if key != "name"}
-    )
+    assert (recipe["data"]["layout"], recipe["model"].pop("tape")) == ("documents", "window")
+    twin = read_toml(FOLDER / "ptb-lstm-300.toml")
+    assert twin == {**recipe, "model": {**recipe["model"], "name": "lstm"}}
 
 
 def test_memory_network_of_sukhbaatar_et_al_has_the_settings_of_the_paper():

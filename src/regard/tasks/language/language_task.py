@@ -36,10 +36,13 @@ from regard.tasks.language.language_plan import plan_language
 from regard.tasks.language.language_run import LanguageRun, evaluation_batches, load_language_run
 from regard.tasks.language.language_settings import FIXED, TOKENS, LanguageSettings
 from regard.tasks.language.view_language import VIEW_OPTIONS, LanguageView, view_language
+from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
+from regard.training.length_buckets import Shapes
 from regard.training.losses import cross_entropy, sequence_losses
 from regard.training.sampled_loss import (
+    SAMPLED,
     RowLosses,
     add_estimator,
     embedding_features,
@@ -61,7 +64,7 @@ class LanguageTask(RunTask):
 
     A recurrent model reads a continuous text as parallel parts (streams), and its state is carried from batch
     to batch: keep_state() keeps the state after a batch, loss() continues from it, and checkpoints save it.
-    On a GPU, the training steps of such a model are captured in CUDA graphs.
+    On a GPU, the training steps of a recurrent model are captured in CUDA graphs, also if it reads documents.
     """
 
     model: LanguageModel
@@ -98,10 +101,12 @@ class LanguageTask(RunTask):
         self._estimator = add_estimator(model, settings.training, features=features, processes=processes)
         self._state: State | None = None
         self._states_before: WeakKeyDictionary[TextBatch, State] = WeakKeyDictionary()
+        self.small_steps = model.recurrent
+        self.uncapturable = "" if self._estimator is None else SAMPLED
         if settings.carried:
-            self.small_steps = True  # CUDA graphs suit, because all batches but the last have one shape
             self._check_carried(processes)
         self.check_settings(settings)  # check again: the plan has chosen the window and the streams
+        self._shapes = self._document_shapes(device, processes)
         self._train = self._training_batches(processes)
         self._check_window()
 
@@ -114,6 +119,21 @@ class LanguageTask(RunTask):
             problem = "a recurrent state that is carried from batch to batch cannot be compiled"
             raise ArgumentError(message("training.compile", problem, hint=hint))
 
+    def _document_shapes(self, device: str, processes: Processes) -> Shapes | None:
+        """Return the shapes that batches of documents are padded to if steps are captured in CUDA graphs.
+
+        Otherwise, return None. Batches of a continuous text need no padding: only the last one is shorter.
+        """
+        training, data = self.settings.training, self.settings.data
+        if data.layout != "documents":
+            return None
+        self.capture = capture_chosen(training, self, device, processes.world)
+        if not self.capture.chosen:
+            return None
+        shapes = Shapes(training.batch_tokens, data.max_length + 1, training.batch_size or 1)
+        self.shapes = shapes.most
+        return shapes
+
     def _training_batches(self, processes: Processes) -> DocumentBatches | StreamBatches | WindowBatches:
         data, training, text = self.settings.data, self.settings.training, self.corpus.train
         ranks: dict[str, Any] = {"rank": processes.rank, "world": processes.world}
@@ -123,6 +143,7 @@ class LanguageTask(RunTask):
                 training.batch_tokens,
                 sentences=training.batch_size,
                 longest=data.max_length,
+                rounded=() if self._shapes is None else self._shapes.lengths,
                 seed=self.settings.seed,
                 **ranks,
             )
@@ -260,7 +281,7 @@ class LanguageTask(RunTask):
 
     def prepare(self, batch: TextBatch, device: Any) -> tuple[TextBatch, State | None]:
         if not batch.carried:
-            return batch.to(device), None
+            return (batch if self._shapes is None else self._padded(batch, self._shapes)).to(device), None
         if batch not in self._states_before:
             if self._state is None:
                 problem = "a batch continues the batch before it, but that batch was not read"
@@ -270,6 +291,17 @@ class LanguageTask(RunTask):
         # Recurrent models do not use the position. It is set to 0, because each other value would need
         # another CUDA graph.
         return batch.to(device), replace(before.to(device), position=0)
+
+    @staticmethod
+    def _padded(batch: TextBatch, shapes: Shapes) -> TextBatch:
+        """Pad a batch of documents to one of a few shapes, because each shape needs its own CUDA graph.
+
+        The documents are padded to the smallest sufficient length in shapes.lengths. Then empty documents are
+        added, until the batch has as many documents as all batches of this length.
+        """
+        length = next(each for each in shapes.lengths if each >= batch.inputs.shape[1])
+        rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
+        return batch.padded_to(max(rows, len(batch)), length)
 
     def padded_sizes(self, ready: tuple[TextBatch, State | None]) -> tuple[int, ...]:
         # The baseline of REINFORCE (training.estimator) is a mean over all rows: padding would change it.
