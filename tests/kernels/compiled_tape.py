@@ -1,5 +1,4 @@
-"""Compile the kernels of the neural Turing machine for Hopper, without a GPU; test_compiling.py runs this file
-in a subprocess."""
+"""Compile the kernels of the neural Turing machine for Hopper, without a GPU, for test_compiling.py."""
 
 from __future__ import annotations
 

@@ -35,7 +35,9 @@ def _tanh(x):
 def _softplus(x):
     """Return log(1 + exp(x)), precise also if it is small."""
     small = tl.exp(-tl.abs(x))
-    return tl.where(x > 0.0, x, 0.0) + tl.where(small < 1e-3, small * (1.0 - 0.5 * small), tl.log(1.0 + small))
+    return tl.where(x > 0.0, x, 0.0) + tl.where(
+        small < 1e-3, small * (1.0 - 0.5 * small), tl.log(1.0 + small)
+    )
 
 
 @triton.jit
@@ -252,7 +254,9 @@ def tape_backward_kernel(
             dkey = tl.sum(divided[:, None] * mem, 0)
             dbeta = tl.sum(unit * dkey, 0)
             tl.store(down + at_beta + head, dbeta * _softplus_slope(beta, MOST_BETA))
-            tl.store(down + at_key + head * width + column, (dkey - unit * dbeta) * beta / size, mask=in_width)
+            tl.store(
+                down + at_key + head * width + column, (dkey - unit * dbeta) * beta / size, mask=in_width
+            )
             inward += divided * tl.sum(mem * unit[None, :], 1) * beta / (lengths * lengths)
             dmem += divided[:, None] * (unit * beta)[None, :]
         tl.debug_barrier()

@@ -100,7 +100,9 @@ def kernel_backward(
     to_recurrent, from_heads = recurrent.transpose(1, 2), to_heads.transpose(1, 2)
     first_weights, first = flat(weights0).contiguous(), torch.cat((hidden0, cell0), -1)
     for t in reversed(range(steps)):
-        own = [flat(each[t]) for each in (saved.memory, saved.content, saved.gated, saved.logs, saved.weights)]
+        own = [
+            flat(each[t]) for each in (saved.memory, saved.content, saved.gated, saved.logs, saved.weights)
+        ]
         before = flat(saved.weights[t - 1]) if t else first_weights
         dreads = flat(dstate[t + 1, ..., :columns])
         tape_step.tape_step_backward(
