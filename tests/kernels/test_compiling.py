@@ -22,6 +22,7 @@ KERNELS = {
         "cross_entropy_backward_kernel", "read_forward_kernel", "read_backward_kernel",
         "cell_forward_kernel", "cell_backward_kernel",
     },
+    "compiled_tape": {"tape_forward_kernel", "tape_backward_kernel"},
 }  # fmt: skip
 
 

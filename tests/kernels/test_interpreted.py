@@ -19,5 +19,5 @@ def test_additive_kernels_agree(share: str):
 
 @pytest.mark.parametrize("part", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_series_gradients_cells_and_losses_agree(part: str):
-    files = ("interpreted_series.py", "interpreted_cells.py", "interpreted_lstmn.py")
+    files = ("interpreted_series.py", "interpreted_cells.py", "interpreted_lstmn.py", "interpreted_tape.py")
     assert_passes_interpreted(*files, "-m", part)

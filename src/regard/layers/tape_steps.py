@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.kernels.kernel_choice import by_kernel
 from regard.layers.tape_buffers import (
     Activations,
     Saved,
@@ -94,6 +95,10 @@ class _Steps(torch.autograd.Function):
 
     @staticmethod
     def forward(layout: HeadLayout, *tensors: Tensor) -> tuple[Tensor, ...]:
+        if by_kernel(tensors[0]):
+            from regard.layers.tape_kernel_steps import kernel_forward
+
+            return kernel_forward(layout, *tensors)
         return _forward(layout, *tensors)
 
     @staticmethod
@@ -124,7 +129,12 @@ class _StepsBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(layout: HeadLayout, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return _backward(layout, tensors[:5], tensors[5:13], Saved(*tensors[13:]))
+        parts = tensors[:5], tensors[5:13], Saved(*tensors[13:])
+        if by_kernel(tensors[0]):
+            from regard.layers.tape_kernel_steps import kernel_backward
+
+            return kernel_backward(layout, *parts)
+        return _backward(layout, *parts)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.kernels.kernel_choice import is_current
+from regard.training.progress import seed_generators
 from regard.training.settings import Training
 from regard.training.task import Capture, Loss, Task
 
@@ -110,7 +111,7 @@ class Captured:
             buffer.copy_(tensor, non_blocking=True)
         self._factor.fill_(factor)
         self._release_buffers()
-        torch.manual_seed(seed)
+        seed_generators(seed, self._device)
         graph.replay()
         with torch.no_grad():
             for number, (parameter, place) in enumerate(zip(self._parameters, self._places, strict=True)):

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from regard.errors import RegardError, message
 from regard.training.cuda_graphs import Captured, Uncaptured
 from regard.training.distributed import Processes
-from regard.training.progress import step_seed
+from regard.training.progress import seed_generators, step_seed
 from regard.training.task import Loss, Task
 
 __all__ = ["Gradients", "Objective", "coarse_products", "in_half"]
@@ -115,7 +115,7 @@ class Gradients:
         place: index of the batch within the step, from 0.
         """
         seed = step_seed(self.seed, step, place, self.processes.rank)
-        torch.manual_seed(seed)
+        seed_generators(seed, self.device)
         return self.task.prepare(batch, self.device), seed
 
     def of_one(self, ready: Any, seed: int, tokens: int, last: bool = True) -> Loss:
@@ -148,7 +148,7 @@ class Gradients:
         except Uncaptured as error:
             self._captured, self.captures = None, False
             self._say(f"CUDA graphs could not be captured; steps run without them, more slowly: {error}")
-            torch.manual_seed(seed)
+            seed_generators(seed, self.device)
             return None
 
     def _precise(self, ready: Any) -> Loss:

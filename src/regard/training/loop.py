@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from rich.console import Console
@@ -29,25 +29,13 @@ from regard.training.progress import Progress, changes, surroundings
 from regard.training.schedule import scheduled_rate
 from regard.training.settings import Training
 from regard.training.slowdown import Slowdown, slowdown_warning
+from regard.training.step_results import Sent, StepDone, StepRequest
 from regard.training.task import Stopped, Task
 
-__all__ = ["StepRequest", "Trainer"]
+__all__ = ["Trainer"]
 
 SAVE_SECONDS = 600.0
 """A checkpoint is written if the last one is older than this many seconds."""
-
-
-class StepRequest(NamedTuple):
-    """A training step whose gradients the caller of Trainer.steps() has to compute.
-
-    step: number of the step, from 1.
-    batches: the batches of this process.
-    tokens: number of target tokens of the step, in all processes.
-    """
-
-    step: int
-    batches: list[Any]
-    tokens: int
 
 
 class Trainer:
@@ -176,7 +164,7 @@ class Trainer:
 
         See Gradients.add().
         """
-        return self.gradients.add(*request)
+        return self.gradients.add(request.step, request.batches, request.tokens)
 
     def take_step(self) -> None:
         """Train for one step, without an evaluation or a checkpoint. StepTimer measures its duration."""
@@ -184,13 +172,13 @@ class Trainer:
         with suppress(StopIteration):
             step.send(self.add_gradients(next(step)))
 
-    def steps(self, requested: Interruption) -> Generator[StepRequest, Mapping[str, Tensor] | None, Progress]:
+    def steps(self, requested: Interruption) -> Generator[StepRequest, Sent, Progress]:
         """Train as run() does, but let the caller compute the gradients of each training step.
 
         The generator yields a StepRequest. The caller adds the gradients of this step to the parameters, and
-        sends the losses to the generator, as add_gradients() returns them. If it sends None instead, the step
-        is cancelled, and training stops as after Ctrl-C. SeedTrainers uses this to compute the gradients of
-        several models at once.
+        sends the losses to the generator, as add_gradients() returns them. If the caller has also updated the
+        weights, it sends StepDone. If it sends None instead, the step is cancelled, and training stops as
+        after Ctrl-C. SeedTrainers uses this to train several models at once.
 
         requested: a flag that becomes true when a stop is requested.
 
@@ -273,7 +261,7 @@ class Trainer:
                 yield batch
             self.progress.epoch, self.progress.batch = self.progress.epoch + 1, 0
 
-    def _step(self, requested: Interruption) -> Generator[StepRequest, Mapping[str, Tensor] | None, None]:
+    def _step(self, requested: Interruption) -> Generator[StepRequest, Sent, None]:
         """Take one training step: get the gradients from the caller of steps(), then update the weights.
 
         Yields one StepRequest and expects the losses, as steps() does.
@@ -294,31 +282,25 @@ class Trainer:
         tokens, stopping, self._out_of_time, self._save_wanted, self._replan_wanted = exchanged
         tokens = max(tokens, 1)
         rate = scheduled_rate(settings, step=at.step, epoch=at.epoch + 1, total=at.total)
-        self.model.train()
-        parts = yield StepRequest(at.step, batches, tokens)
-        if parts is None:
+        if not self.model.training:
+            self.model.train()
+        sent = yield StepRequest(at.step, batches, tokens, rate)
+        if sent is None:
             (at.step, at.epoch, at.batch), self._stop = before, True
             return
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_grad_norm or math.inf)
-        *sums, total, size = torch.stack([*parts.values(), norm.detach()]).tolist()
-        if not math.isfinite(total) or not math.isfinite(size):
-            self._refuse(batches, tokens, size if math.isfinite(total) else total)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        done = sent if isinstance(sent, StepDone) else self._update(sent, batches, tokens, rate)
         if self.average is not None:
             self.average.update(at.step)
         at.tokens += tokens
         # A single process can stop at once. Several processes stop together, after the next all-reduce.
         self._stop = bool(stopping) or (self.processes.world == 1 and bool(requested))
-        means = {name: value / tokens for name, value in zip(parts, sums, strict=False)}
+        means = {name: value / tokens for name, value in done.losses.items()}
         loss = means.pop("loss")
         self._budget.add_step(self.clock() - began)
         slower = self._slowdown.add_step(tokens, self.clock() - began)
         if self.processes.first:
             moved = self._follow_folder()
-            self.log.step(at.step, loss=loss, tokens=tokens, rate=rate, norm=size, parts=means)
+            self.log.step(at.step, loss=loss, tokens=tokens, rate=rate, norm=done.norm, parts=means)
             if slower is not None:
                 threads = torch.get_num_threads() if self.device.type == "cpu" else 1
                 self._event("slowdown", slowdown_warning(*slower, threads, self.task.counted))
@@ -326,6 +308,21 @@ class Trainer:
                 if not self._saver.nonfinite():
                     self._saver.write(at, self._surroundings())
                 raise moved
+
+    def _update(self, parts: Mapping[str, Tensor], batches: list[Any], tokens: int, rate: float) -> StepDone:
+        """Clip the gradients and update the weights. Raise NonFinite if the loss or a gradient is not finite.
+
+        parts: the summed losses by name; the minimised one is the last.
+        """
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm or math.inf)
+        *sums, total, size = torch.stack([*parts.values(), norm.detach()]).tolist()
+        if not math.isfinite(total) or not math.isfinite(size):
+            self._refuse(batches, tokens, size if math.isfinite(total) else total)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return StepDone(dict(zip(parts, sums, strict=False)), size)
 
     def _refuse(self, batches: list[Any], tokens: int, value: float) -> NoReturn:
         """Stop at a step whose loss or gradient norm is NaN or infinite: save its batches, raise NonFinite.

@@ -12,7 +12,7 @@ import torch
 
 from regard.errors import DataError, message
 
-__all__ = ["Progress", "changes", "check_surroundings", "step_seed", "surroundings"]
+__all__ = ["Progress", "changes", "check_surroundings", "seed_generators", "step_seed", "surroundings"]
 
 LARGEST = 10**18
 """Upper limit of numbers in state.json, such as steps and tokens. A file with a larger number is damaged."""
@@ -211,3 +211,17 @@ def step_seed(seed: int, step: int, place: int, rank: int) -> int:
     """
     text = f"{seed} {step} {place} {rank}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=6).digest())
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed the random number generators of the CPU and of this device.
+
+    torch.manual_seed() seeds those of all device types, which takes a quarter of a millisecond.
+    """
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    elif device.type == "cuda":
+        torch.default_generator.manual_seed(seed)
+        torch.cuda.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)

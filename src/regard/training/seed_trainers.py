@@ -10,10 +10,11 @@ from regard.errors import RegardError
 from regard.training.checkpoints.checkpoints import Checkpoint
 from regard.training.interrupts import Interruption
 from regard.training.logs.seed_log import SeedLog
-from regard.training.loop import StepRequest, Trainer
+from regard.training.loop import Trainer
 from regard.training.nonfinite_steps import NonFinite
 from regard.training.progress import Progress
 from regard.training.stacked_gradients import StackedGradients
+from regard.training.step_results import Sent, StepRequest
 
 __all__ = ["SeedTrainers", "SharedClock"]
 
@@ -150,11 +151,11 @@ class SeedTrainers:
             for seed in list(self._pending):
                 self._advance(seed, None)
 
-    def _advance(self, seed: int, losses: Mapping[str, Any] | None) -> None:
+    def _advance(self, seed: int, losses: Sent) -> None:
         """Let the trainer of a seed continue until it needs the gradients of its next step.
 
-        losses: the losses of the step whose gradients were just computed. With None, a trainer that has not
-            started is started, and a running trainer is stopped.
+        losses: the losses of the step whose gradients were just computed, or StepDone if the weights were
+            updated too. With None, a trainer that has not started is started, and a running one is stopped.
 
         A trainer that has ended or failed is not called again.
         """

@@ -10,9 +10,12 @@ from torch import Tensor, nn
 
 from regard.training.cuda_graphs import Uncaptured, shape_of
 from regard.training.gradients import coarse_products
-from regard.training.loop import StepRequest, Trainer
+from regard.training.loop import Trainer
+from regard.training.progress import seed_generators
 from regard.training.stacked_graphs import StackedGraphs
 from regard.training.stacked_seeds import LossOf, StackedSeeds
+from regard.training.stacked_updates import StackedUpdates, can_update
+from regard.training.step_results import StepDone, StepRequest
 from regard.training.task import Loss
 
 __all__ = ["StackedGradients"]
@@ -32,8 +35,8 @@ class StackedGradients:
     Each seed has its own batch. Task.padded() pads the batches to the same shape. If the batch of a seed has
     another shape nevertheless, its gradients are computed separately. The tokens of a batch get the same
     random numbers, such as dropout masks, with and without padding. So each model gets the gradients that it
-    would get alone, up to rounding. Each Trainer clips the gradients and updates the weights and the moving
-    average of its model, as in a run with a single seed.
+    would get alone, up to rounding. If a step of each seed has one batch, the gradients are also clipped and
+    the weights updated here, for all models at once; otherwise each Trainer does it for its model.
     """
 
     def __init__(
@@ -47,20 +50,28 @@ class StackedGradients:
         self._graphs: StackedGraphs | None = None
         self._seeds: list[int] = []
         self._unused: frozenset[str] = frozenset()
+        self._updates: StackedUpdates | None = None
+        self._done: dict[int, StepDone] = {}
+        self._groups: list[tuple[list[int], dict[str, Tensor], Loss]] = []
 
-    def add(self, requests: Mapping[int, StepRequest]) -> dict[int, dict[str, Tensor]]:
+    def add(self, requests: Mapping[int, StepRequest]) -> Mapping[int, dict[str, Tensor] | StepDone]:
         """Add the gradients of one training step of each seed to the parameters of its model.
 
         requests: for each seed, the step that its trainer takes, with the batches.
 
         Returns, for each seed, the losses that Gradients.add() would return: their sums over the batches by
-        name, and last the minimised loss, whose name is "".
+        name, and last the minimised loss, whose name is "". If each seed has one batch and all models are
+        stacked, the weights are updated too, and the result of each seed is a StepDone.
         """
+        self._done = {}
         sums: dict[int, dict[str, Tensor]] = {seed: {} for seed in requests}
         for place in range(max(len(request.batches) for request in requests.values())):
             for seed, loss in self._batch(requests, place).items():
                 for name, value in (*loss.shown.items(), ("", loss.total)):
                     sums[seed][name] = sums[seed][name] + value if name in sums[seed] else value
+        if self._done:
+            return self._done
+        self._release()  # each trainer updates the weights of its model
         return sums
 
     def _batch(self, requests: Mapping[int, StepRequest], place: int) -> dict[int, Loss]:
@@ -74,14 +85,19 @@ class StackedGradients:
             gradients = self.trainers[seed].gradients
             ready[seed], drawn[seed] = gradients.prepared(request.step, place, request.batches[place])
         losses: dict[int, Loss] = {}
+        self._groups = []
         if len(requests) > 1 and not self.problem:
             try:
                 losses = self._stacked_losses(requests, ready, drawn)
             except Exception as error:  # vmap raises many types of errors for functions it does not support
+                self._groups = []
                 self._give_up(error)
+        for seeds, named, both in self._groups:
+            if not self._updated(seeds, requests, named, both):
+                self._distribute(seeds, named)
         for seed in requests:
             if seed not in losses:
-                torch.manual_seed(drawn[seed])
+                seed_generators(drawn[seed], self.trainers[seed].device)
                 gradients = self.trainers[seed].gradients
                 losses[seed] = gradients.of_one(ready[seed], drawn[seed], requests[seed].tokens)
         for seed, request in requests.items():
@@ -92,15 +108,16 @@ class StackedGradients:
         """Compute the gradients of each seed separately from now on, and log the error as the reason."""
         text = str(getattr(getattr(error, "message", None), "problem", "") or error).strip()
         self.problem = text.splitlines()[0] if text else type(error).__name__
+        self._release()
         self._stacked = self._graphs = None
         self.say(f"the seeds are trained one by one, not as one stacked model: {self.problem}")
 
     def _stacked_losses(
         self, requests: Mapping[int, StepRequest], ready: Mapping[int, Any], drawn: Mapping[int, int]
     ) -> dict[int, Loss]:
-        """Add the gradients of one batch of each seed whose model can be stacked with another one.
+        """Compute the gradients of one batch of each seed whose model can be stacked with another one.
 
-        Models can be stacked if their batches have equal shapes after padding.
+        They are kept in _groups. Models can be stacked if their batches have equal shapes after padding.
 
         requests: for each seed, the training step that its trainer takes.
         ready: for each seed, the batch, as Gradients.prepared() returns it.
@@ -133,12 +150,44 @@ class StackedGradients:
                     rows=[self._seeds.index(seed) for seed in seeds],
                     sizes=[sizes[seed] for seed in seeds],
                 )
-            self._distribute(seeds, named)
+            self._groups.append((seeds, named, both))
             for number, seed in enumerate(seeds):
                 shown = {name: each[number] for name, each in both.shown.items()}
                 state = tuple(each[number].clone() for each in both.state)
                 losses[seed] = Loss(both.total[number], shown, state)
         return losses
+
+    def _updated(
+        self, seeds: list[int], requests: Mapping[int, StepRequest], named: Mapping[str, Tensor], loss: Loss
+    ) -> bool:
+        """Update the weights of all models together, and keep the results in _done.
+
+        Returns whether this was done. It is not done if a model is missing, a step has several batches, the
+        learning rates differ, or a loss or gradient is NaN or infinite. Then each trainer updates the weights
+        of its model.
+
+        seeds: the seeds of the stacked models, in order.
+        requests: for each seed, the training step that its trainer takes.
+        named: dict from the name of a parameter to its gradients, (number of seeds, ...).
+        loss: the losses of all models.
+        """
+        rates = {request.rate for request in requests.values()}
+        if seeds != self._seeds or len(rates) > 1 or any(len(each.batches) > 1 for each in requests.values()):
+            return False
+        if self._updates is None:
+            trainers = [self.trainers[seed] for seed in seeds]
+            if self._stacked is None or not can_update(trainers):
+                return False
+            used = [name for name in named if name not in self._unused]
+            self._updates = StackedUpdates(self._stacked, trainers, used)
+        results = self._updates.apply(named, loss, rates.pop())
+        self._done = {} if results is None else dict(zip(seeds, results, strict=True))
+        return results is not None
+
+    def _release(self) -> None:
+        if self._updates is not None:
+            self._updates.release()
+            self._updates = None
 
     def _replayed(
         self, loss: LossOf, batches: list[Any], factor: Tensor
@@ -180,6 +229,7 @@ class StackedGradients:
         ready: for each seed, a batch, to find out which parameters the loss uses.
         """
         if self._stacked is None or self._seeds != seeds:
+            self._release()
             self._unused = self._unused_parameters(seeds[0], ready[seeds[0]])
             self._stacked = StackedSeeds([self.trainers[seed].model for seed in seeds])
             self._stacked.share()

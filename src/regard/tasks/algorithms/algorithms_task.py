@@ -214,7 +214,7 @@ class AlgorithmsTask(RunTask):
         if not self._fits(longer):
             longer = source.task.longest
         parts = {
-            "bits": source.mixed(count),
+            "bits": [TapeBatch.joined(source.mixed(count))],
             "bits_longest": [source.fixed(count, source.task.longest)],
             "bits_longer": [source.fixed(count, longer)],
         }

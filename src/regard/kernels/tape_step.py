@@ -1,0 +1,301 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Triton kernels for one step of the tape of a neural Turing machine (Graves et al. 2014), and its gradients.
+
+layers/tape_heads.py has the equations. layers/tape_kernel_steps.py computes the controller and the matrix
+products between the kernels. There are E tapes of N slots of size M, with H heads; read heads come first. One
+program computes all heads of one tape, so that each gradient is summed in a fixed order and results are
+reproducible bit by bit. The circular shift needs the weights of neighbouring slots: the program stores them,
+waits for all its threads, and loads them again. Arithmetic is in float32.
+
+Tested under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from regard.layers.tape_heads import MOST_BETA, MOST_GAMMA, SMALLEST, HeadLayout
+
+__all__ = ["tape_step", "tape_step_backward"]
+
+WARPS = 8
+"""Number of warps per program."""
+
+
+@triton.jit
+def _tanh(x):
+    return 2.0 * tl.sigmoid(2.0 * x) - 1.0
+
+
+@triton.jit
+def _softplus(x):
+    """Return log(1 + exp(x)), precise also if it is small."""
+    small = tl.exp(-tl.abs(x))
+    return tl.where(x > 0.0, x, 0.0) + tl.where(
+        small < 1e-3, small * (1.0 - 0.5 * small), tl.log(1.0 + small)
+    )
+
+
+@triton.jit
+def _softplus_slope(y, most):
+    """Return the derivative of y = softplus(x), which is 1 - exp(-y), and 0 from the limit `most` on."""
+    slope = tl.where(y < 1e-3, y * (1.0 - 0.5 * y), 1.0 - tl.exp(-y))
+    return tl.where(y < most, slope, 0.0)
+
+
+@triton.jit
+def _at_most(x, most):
+    """Return the smaller number; unlike tl.minimum, NaN stays NaN."""
+    return tl.where(x > most, most, x)
+
+
+@triton.jit
+def _softmax(x, there):
+    """Return the softmax of a vector, over the elements where `there` is True; 0 elsewhere."""
+    x = tl.where(there, x, -float("inf"))
+    power = tl.exp(x - tl.max(x, 0))
+    return power / tl.sum(power, 0)
+
+
+@triton.jit
+def _softmax_gradient(y, dy):
+    return y * (dy - tl.sum(y * dy, 0))
+
+
+@triton.jit
+def _length(squares):
+    """Return the square root; 1 for 0, so that a vector of zeros is not divided by 0."""
+    return tl.where(squares == 0.0, 1.0, tl.sqrt(squares))
+
+
+@triton.jit
+def _get(pointer, places, there):
+    return tl.load(pointer + places, mask=there, other=0.0)
+
+
+@triton.jit
+def _sum(left, right, place):
+    return tl.load(left + place) + tl.load(right + place)
+
+
+@triton.jit
+def _neighbours(pointer, slot, there, slots, move):
+    """Load the elements at slot + move of a circular tape."""
+    return _get(pointer, (slot + move + slots) % slots, there)
+
+
+@triton.jit
+def tape_forward_kernel(
+    raw, bias, parts, before, memory, content, gated, logs, weights, after, reads, slots, width, batch,
+    raw_row, parts_row, reads_row, at_gate, at_beta, at_gamma, at_shift, at_key,
+    READS: tl.constexpr, WRITES: tl.constexpr, SHIFTS: tl.constexpr, CONTENT: tl.constexpr,
+    LOCATION: tl.constexpr, MOST_BETA: tl.constexpr, MOST_GAMMA: tl.constexpr, SMALLEST: tl.constexpr,
+    SLOTS: tl.constexpr, WIDTH: tl.constexpr, MOVES: tl.constexpr,
+):  # fmt: skip
+    """Compute the weights of all heads of one tape, read, then write.
+
+    raw: (E, P), the outputs of the controller without the bias.
+    bias: (Z, P), the bias of each of Z models, with `batch` tapes each.
+    parts: (E, P), receives the head parameters.
+    before, weights: (E, H, N), the weights at the previous step; receives the weights.
+    memory, after: (E, N, M), the slots before the step; receives the slots after it.
+    content, gated, logs: (E, H, N), receive w_c, w_g and log(w~ + SMALLEST).
+    reads: (E, R M), receives what the read heads have read.
+    at_gate, ...: the first column of each head parameter in `parts`; HeadLayout.slices.
+    """
+    HEADS: tl.constexpr = READS + WRITES
+    row = tl.program_id(0).to(tl.int64)
+    slot, column, move = tl.arange(0, SLOTS), tl.arange(0, WIDTH), tl.arange(0, MOVES)
+    in_slots, in_width, in_moves = slot < slots, column < width, move < SHIFTS
+    in_tile = in_slots[:, None] & in_width[None, :]
+    tile = row * slots * width + slot[:, None] * width + column[None, :]
+    mem = _get(memory, tile, in_tile)
+    lengths = _length(tl.sum(mem * mem, 1))
+    own, given, more = parts + row * parts_row, raw + row * raw_row, bias + row // batch * raw_row
+    kept, added = mem, tl.zeros([SLOTS, WIDTH], tl.float32)
+    for head in tl.static_range(HEADS):
+        here = (row * HEADS + head) * slots
+        if CONTENT:
+            at = at_key + head * width + column
+            key = _get(given, at, in_width) + _get(more, at, in_width)
+            tl.store(own + at, key, mask=in_width)
+            beta = _at_most(_softplus(_sum(given, more, at_beta + head)), MOST_BETA)
+            tl.store(own + at_beta + head, beta)
+            scaled = key * (beta / _length(tl.sum(key * key, 0)))
+            weight = _softmax(tl.sum(mem * scaled[None, :], 1) / lengths, in_slots)
+            tl.store(content + here + slot, weight, mask=in_slots)
+        if LOCATION:
+            mixed = _get(before + here, slot, in_slots)
+            if CONTENT:
+                gate = tl.sigmoid(_sum(given, more, at_gate + head))
+                tl.store(own + at_gate + head, gate)
+                mixed += gate * (weight - mixed)
+            tl.store(gated + here + slot, mixed, mask=in_slots)
+            tl.debug_barrier()
+            at = at_shift + head * SHIFTS + move
+            chances = _softmax(_get(given, at, in_moves) + _get(more, at, in_moves), in_moves)
+            shifted = tl.zeros([SLOTS], tl.float32)
+            for q in tl.static_range(SHIFTS):
+                chance = tl.sum(tl.where(move == q, chances, 0.0), 0)
+                shifted += chance * _neighbours(gated + here, slot, in_slots, slots, q - SHIFTS // 2)
+            tl.store(own + at, chances, mask=in_moves)
+            powers = tl.log(shifted + SMALLEST)
+            tl.store(logs + here + slot, powers, mask=in_slots)
+            gamma = _at_most(1.0 + _softplus(_sum(given, more, at_gamma + head)), MOST_GAMMA)
+            tl.store(own + at_gamma + head, gamma)
+            weight = _softmax(gamma * powers, in_slots)
+        tl.store(weights + here + slot, weight, mask=in_slots)
+        if head < READS:
+            read = tl.sum(weight[:, None] * mem, 0)
+            tl.store(reads + row * reads_row + head * width + column, read, mask=in_width)
+        else:
+            add_at = (head - READS) * width + column
+            erase_at = add_at + WRITES * width
+            add = _tanh(_get(given, add_at, in_width) + _get(more, add_at, in_width))
+            erase = tl.sigmoid(_get(given, erase_at, in_width) + _get(more, erase_at, in_width))
+            tl.store(own + add_at, add, mask=in_width)
+            tl.store(own + erase_at, erase, mask=in_width)
+            kept -= kept * weight[:, None] * erase[None, :]
+            added += weight[:, None] * add[None, :]
+    tl.store(after + tile, kept + added, mask=in_tile)
+
+
+@triton.jit
+def tape_backward_kernel(
+    parts, before, memory, content, gated, logs, weights, dreads, dweights, dmemory, dparts, slots, width,
+    parts_row, dreads_row, dparts_row, at_gate, at_beta, at_gamma, at_shift, at_key,
+    READS: tl.constexpr, WRITES: tl.constexpr, SHIFTS: tl.constexpr, CONTENT: tl.constexpr,
+    LOCATION: tl.constexpr, MOST_BETA: tl.constexpr, MOST_GAMMA: tl.constexpr,
+    SLOTS: tl.constexpr, WIDTH: tl.constexpr, MOVES: tl.constexpr,
+):  # fmt: skip
+    """Backward pass of tape_forward_kernel.
+
+    parts: the head parameters, as the forward pass has stored them.
+    dreads: (E, R M), the gradient of `reads`.
+    dweights: (E, H, N), the gradient of `weights` through later steps; overwritten with that of `before`.
+    dmemory: (E, N, M), the gradient of `after`; overwritten with that of `memory`.
+    dparts: (E, P), receives the gradient of the outputs of the controller.
+    """
+    HEADS: tl.constexpr = READS + WRITES
+    row = tl.program_id(0).to(tl.int64)
+    slot, column, move = tl.arange(0, SLOTS), tl.arange(0, WIDTH), tl.arange(0, MOVES)
+    in_slots, in_width, in_moves = slot < slots, column < width, move < SHIFTS
+    in_tile = in_slots[:, None] & in_width[None, :]
+    tile = row * slots * width + slot[:, None] * width + column[None, :]
+    mem, dafter = _get(memory, tile, in_tile), _get(dmemory, tile, in_tile)
+    lengths = _length(tl.sum(mem * mem, 1))
+    own, down = parts + row * parts_row, dparts + row * dparts_row
+    dmem = dafter
+    for head in tl.static_range(READS, HEADS):
+        weight = _get(weights + (row * HEADS + head) * slots, slot, in_slots)
+        erase = _get(own, (WRITES + head - READS) * width + column, in_width)
+        dmem -= dmem * weight[:, None] * erase[None, :]
+    inward = tl.zeros([SLOTS], tl.float32)
+    for head in tl.static_range(HEADS):
+        here = (row * HEADS + head) * slots
+        weight = _get(weights + here, slot, in_slots)
+        dweight = _get(dweights + here, slot, in_slots)
+        if head < READS:
+            dread = _get(dreads + row * dreads_row, head * width + column, in_width)
+            dweight += tl.sum(mem * dread[None, :], 1)
+            dmem += weight[:, None] * dread[None, :]
+        else:
+            add_at = (head - READS) * width + column
+            erase_at = add_at + WRITES * width
+            add, erase = _get(own, add_at, in_width), _get(own, erase_at, in_width)
+            dkept = dafter * mem
+            for other in tl.static_range(READS, HEADS):
+                if other != head:
+                    more = _get(weights + (row * HEADS + other) * slots, slot, in_slots)
+                    erased = _get(own, (WRITES + other - READS) * width + column, in_width)
+                    dkept -= dkept * more[:, None] * erased[None, :]
+            dadd = tl.sum(weight[:, None] * dafter, 0)
+            derase = -tl.sum(weight[:, None] * dkept, 0)
+            dweight += tl.sum(dafter * add[None, :] - dkept * erase[None, :], 1)
+            tl.store(down + add_at, dadd * (1.0 - add * add), mask=in_width)
+            tl.store(down + erase_at, derase * erase * (1.0 - erase), mask=in_width)
+        dbefore = tl.zeros([SLOTS], tl.float32)
+        if LOCATION:
+            powers = _get(logs + here, slot, in_slots)
+            gamma = tl.load(own + at_gamma + head)
+            dscaled = _softmax_gradient(weight, dweight)
+            dgamma = tl.sum(dscaled * powers, 0) * _softplus_slope(gamma - 1.0, MOST_GAMMA - 1.0)
+            tl.store(down + at_gamma + head, dgamma)
+            dshifted = dscaled * gamma * tl.exp(-powers)
+            tl.debug_barrier()  # dweights is free now: all threads have loaded it
+            tl.store(dweights + here + slot, dshifted, mask=in_slots)
+            tl.debug_barrier()
+            chances = _get(own + at_shift + head * SHIFTS, move, in_moves)
+            dchances = tl.zeros([MOVES], tl.float32)
+            for q in tl.static_range(SHIFTS):
+                chance = tl.sum(tl.where(move == q, chances, 0.0), 0)
+                moved = _neighbours(gated + here, slot, in_slots, slots, q - SHIFTS // 2)
+                dchances += tl.where(move == q, tl.sum(moved * dshifted, 0), 0.0)
+                dbefore += chance * _neighbours(dweights + here, slot, in_slots, slots, SHIFTS // 2 - q)
+            dchances = _softmax_gradient(chances, dchances)
+            tl.store(down + at_shift + head * SHIFTS + move, dchances, mask=in_moves)
+            dweight = dbefore
+        if CONTENT:
+            found = _get(content + here, slot, in_slots)
+            if LOCATION:
+                gate = tl.load(own + at_gate + head)
+                change = found - _get(before + here, slot, in_slots)
+                tl.store(down + at_gate + head, tl.sum(change * dbefore, 0) * gate * (1.0 - gate))
+                dweight = dbefore * gate
+                dbefore -= dweight
+            divided = _softmax_gradient(found, dweight) / lengths
+            key = _get(own, at_key + head * width + column, in_width)
+            beta, size = tl.load(own + at_beta + head), _length(tl.sum(key * key, 0))
+            unit = key / size
+            dkey = tl.sum(divided[:, None] * mem, 0)
+            dbeta = tl.sum(unit * dkey, 0)
+            tl.store(down + at_beta + head, dbeta * _softplus_slope(beta, MOST_BETA))
+            tl.store(
+                down + at_key + head * width + column, (dkey - unit * dbeta) * beta / size, mask=in_width
+            )
+            inward += divided * tl.sum(mem * unit[None, :], 1) * beta / (lengths * lengths)
+            dmem += divided[:, None] * (unit * beta)[None, :]
+        tl.debug_barrier()
+        tl.store(dweights + here + slot, dbefore, mask=in_slots)
+    tl.store(dmemory + tile, dmem - mem * inward[:, None], mask=in_tile)
+
+
+def tape_step(
+    layout: HeadLayout, raw: Tensor, bias: Tensor, parts: Tensor, before: Tensor, memory: Tensor,
+    content: Tensor, gated: Tensor, logs: Tensor, weights: Tensor, after: Tensor, reads: Tensor,
+) -> None:  # fmt: skip
+    """Compute one step of E tapes; the arguments are those of tape_forward_kernel, without strides."""
+    assert bias.is_contiguous() and raw.stride(0) == bias.stride(0)
+    tensors = raw, bias, parts, before, memory, content, gated, logs, weights, after, reads
+    counts = *memory.shape[1:], len(memory) // len(bias)
+    rows = raw.stride(0), parts.stride(0), reads.stride(0)
+    sizes, options = _sizes(layout, memory)
+    tape_forward_kernel[(len(memory),)](*tensors, *counts, *rows, *sizes, SMALLEST=SMALLEST, **options)
+
+
+def tape_step_backward(
+    layout: HeadLayout, parts: Tensor, before: Tensor, memory: Tensor, content: Tensor, gated: Tensor,
+    logs: Tensor, weights: Tensor, dreads: Tensor, dweights: Tensor, dmemory: Tensor, dparts: Tensor,
+) -> None:  # fmt: skip
+    """Backward pass of tape_step(); the arguments are those of tape_backward_kernel, without strides."""
+    tensors = parts, before, memory, content, gated, logs, weights, dreads, dweights, dmemory, dparts
+    rows = parts.stride(0), dreads.stride(0), dparts.stride(0)
+    sizes, options = _sizes(layout, memory)
+    tape_backward_kernel[(len(memory),)](*tensors, *memory.shape[1:], *rows, *sizes, **options)
+
+
+def _sizes(layout: HeadLayout, memory: Tensor) -> tuple[list[int], dict[str, Any]]:
+    """Return the first columns of the head parameters, and the compile-time constants of the kernels."""
+    slots, width = memory.shape[1:]
+    places = [layout.slices[name].start for name in ("gate", "beta", "gamma", "shift", "key")]
+    return places, {
+        "READS": layout.reads, "WRITES": layout.writes, "SHIFTS": layout.shifts,
+        "CONTENT": layout.content, "LOCATION": layout.location,
+        "MOST_BETA": MOST_BETA, "MOST_GAMMA": MOST_GAMMA,
+        "SLOTS": triton.next_power_of_2(slots), "WIDTH": triton.next_power_of_2(width),
+        "MOVES": triton.next_power_of_2(layout.shifts), "num_warps": WARPS,
+    }  # fmt: skip

@@ -1,0 +1,36 @@
+"""Compile the kernels of the neural Turing machine for Hopper, without a GPU, for test_compiling.py."""
+
+from __future__ import annotations
+
+import torch
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from regard.kernels import tape_step
+from regard.layers.tape_heads import HeadLayout
+from tests.kernels.compiled import Hopper, compiling
+
+TAPES = 2
+
+
+def main() -> None:
+    """Compile both kernels for each way of addressing, for several heads, and for slots of size 1."""
+    driver.set_active(Hopper())
+    JITFunction.__getitem__ = compiling
+    for heads, width, slots, addressing in (
+        (1, 20, 128, "both"),
+        (1, 20, 128, "content"),
+        (1, 20, 128, "location"),
+        (2, 20, 128, "both"),
+        (1, 1, 2560, "both"),
+    ):
+        layout = HeadLayout(heads, heads, width, addressing)
+        parts, reads = torch.zeros(TAPES, layout.size), torch.zeros(TAPES, heads * width)
+        weights, memory = torch.zeros(TAPES, layout.heads, slots), torch.zeros(TAPES, slots, width)
+        saved = memory, weights, weights, weights, weights
+        tape_step.tape_step(layout, parts, parts[:1], parts, weights, *saved, memory, reads)
+        tape_step.tape_step_backward(layout, parts, weights, *saved, reads, weights, memory, parts)
+
+
+if __name__ == "__main__":
+    main()

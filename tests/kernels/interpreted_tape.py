@@ -1,0 +1,74 @@
+"""Tests of the steps of a neural Turing machine under Triton's interpreter, run by test_interpreted.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.data.tape_batch import TapeBatch
+from regard.evaluation.sequence_bits import answer_loss
+from regard.kernels import tape_step
+from regard.models.turing_machine import NeuralTuringMachine
+from regard.training.stacked_seeds import StackedSeeds
+from regard.training.task import Loss
+from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
+
+CASES: dict[str, dict[str, Any]] = {
+    "both": {},
+    "feedforward, content": {"controller": "feedforward", "addressing": "content"},
+    "location, slots of size 1": {"addressing": "location", "slot_width": 1},
+    "several heads, longer moves": {"heads": 3, "max_shift": 2, "slots": 8},
+}
+
+
+def machine(dtype: torch.dtype, seed: int = 0, **options: Any) -> NeuralTuringMachine:
+    torch.manual_seed(seed)
+    model = NeuralTuringMachine(5, 4, **{"width": 7, "slots": 9, "slot_width": 6, **options})
+    with torch.no_grad():
+        for each in model.parameters():
+            each += torch.randn_like(each) * 0.5
+        model.heads.bias += 2 * torch.randn_like(model.heads.bias)
+    return model.to(dtype)
+
+
+def results(dtype: torch.dtype, **options: Any) -> list[Tensor]:
+    """Return the outputs and the state of a machine, and all gradients, from the same random numbers."""
+    model = machine(dtype, **options)
+    logits, state = model(torch.randn(3, 4, 5).to(dtype))
+    outputs = [logits, *state.tensors]
+    factors = [torch.randn(each.shape).to(dtype) for each in outputs]
+    total = sum((each * factor).sum() for each, factor in zip(outputs, factors, strict=True))
+    return [*outputs, *torch.autograd.grad(total, list(model.parameters()))]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_steps_agree(case: str):
+    for mine, oracle in zip(
+        results(torch.float32, **CASES[case]), results(torch.float64, **CASES[case]), strict=True
+    ):
+        assert mine.dtype == torch.float32 and mine.isfinite().all()
+        assert (mine.double() - oracle).norm() / oracle.norm().clamp(min=1e-9) < 1e-5
+
+
+def test_stacked_seeds_use_the_kernels(monkeypatch: pytest.MonkeyPatch):
+    launches, step = [], tape_step.tape_step
+    monkeypatch.setattr(tape_step, "tape_step", lambda *given: (launches.append(given), step(*given)))
+    models = [machine(torch.float32, seed) for seed in range(2)]
+    batches = [
+        TapeBatch(torch.randn(2, 3, 5), torch.randint(0, 2, (2, 3, 4)).float(), torch.ones(2, 3).bool())
+        for _ in models
+    ]
+
+    def loss(model: Any, batch: TapeBatch) -> Loss:
+        total = answer_loss(model(batch.inputs)[0], batch).sum()
+        return Loss(total, {"loss": total.detach()})
+
+    named, _ = StackedSeeds(models).gradients(loss, batches, seeds=[1, 2])
+    assert len(launches) == 3 and len(launches[0][1]) == 4  # one launch per step, for all four tapes
+    for number, (model, batch) in enumerate(zip(models, batches, strict=True)):
+        loss(model, batch).total.backward()
+        for name, each in model.named_parameters():
+            assert torch.allclose(named[name][number], each.grad, rtol=1e-4, atol=1e-5), name
