@@ -71,7 +71,10 @@ def test_learning_rate_is_halved_every_15_epochs():
     assert decayed == [1, 1 / 2, 1 / 2, 1 / 4, 1 / 4, 1 / 8, 1 / 16]
 
 
-@pytest.mark.parametrize("options", [{"epoch": 0}, {"after": -1}, {"factor": 0.5}, {"factor": math.nan}, {"every": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [{"epoch": 0}, {"after": -1}, {"factor": 0.5}, {"factor": math.nan}, {"every": 0}],
+)
 def test_invalid_arguments_of_decay_by_epoch_raise(options: dict[str, float]):
     ((name, value),) = options.items()
     with pytest.raises(ArgumentError, match=f"{name} is {value}"):

@@ -62,7 +62,7 @@ def learning_rate(step: int, *, rate: float, schedule: str, warmup_steps: int, t
 
 
 def decay_by_epoch(epoch: int, *, rate: float, after: int, factor: float, every: int = 1) -> float:
-    """Return the learning rate of an epoch: constant up to epoch `after`, then divided by `factor` repeatedly.
+    """Return the learning rate of an epoch: constant up to epoch `after`, then divided by powers of `factor`.
 
     rate / factor^ceil(max(epoch - after, 0) / every)          (Zaremba et al. 2015, section 4.1, every = 1)
 
