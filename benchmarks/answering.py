@@ -48,7 +48,8 @@ TASKS = range(1, 21)
 ABOUT = """\
 Test error in per cent. best: the seed with the lowest training loss, as in the papers; mean: over all seeds ±
 standard deviation (n - 1). The last checkpoint of each seed is evaluated, on the 1,000 test questions of each
-task. The settings were chosen by the error on held-out training stories, not on the test set. An answer of several words (qa8, qa19) is one class. A task is failed if its error is above 5 per cent.
+task. The settings were chosen by the error on held-out training stories, not on the test set. An answer of
+several words (qa8, qa19) is one class. A task is failed if its error is above 5 per cent.
 """
 
 

@@ -72,8 +72,8 @@ def forward_by_hand(model: MemoryNetwork, story, question, linear: bool = False)
         {"tying": "layer-wise"},
         {"encoding": "bag", "time": False},
         {"tying": "layer-wise", "hops": 2, "time": False},
-        {"slots": 6, "sentence_words": 3},
-        {"slots": 2, "sentence_words": 7, "tying": "layer-wise"},
+        {"padding": [6, 3]},
+        {"padding": (2, 7), "tying": "layer-wise"},
     ],
 )
 @pytest.mark.parametrize("linear", [False, True])
@@ -165,7 +165,7 @@ def test_noise_is_for_training_only():
 
 @pytest.mark.parametrize("slots", [0, 6])
 def test_padding_does_not_change_the_answer(slots: int):
-    model = network(slots=slots)
+    model = network(padding=(slots, 0))
     alone = model(StoryBatch.collate(STORIES[1:], QUESTIONS[1:]))
     together = model(StoryBatch.collate(STORIES, QUESTIONS).padded_to(5, 6))
     torch.testing.assert_close(together[1:2], alone)
@@ -188,8 +188,9 @@ def test_every_hop_is_declared_with_its_role():
         {"time": "yes"},
         {"tying": "none"},
         {"encoding": "words"},
-        {"slots": -1},
-        {"sentence_words": 1.5},
+        {"padding": (-1, 0)},
+        {"padding": (0, 1.5)},
+        {"padding": (0,)},
     ],
 )
 def test_wrong_options_are_errors(options: dict):

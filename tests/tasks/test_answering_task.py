@@ -137,7 +137,7 @@ def test_plan_follows_the_paper(files: list[str], tmp_path: Path):
     assert joint.model.options["width"] == 50 and one.model.options["width"] == 20
     assert joint.training.batch_size == 32 and joint.training.linear_start > 0
     assert one.training.weight_decay == 0 and one.training.precision == "float32"
-    assert one.model.options["slots"] == 4 and one.model.options["sentence_words"] == 5  # the longest of each
+    assert one.model.options["padding"] == [4, 5]  # the longest story and the longest sentence
 
 
 def test_evaluation_reports_each_task_and_faithfulness(run: Path, files: list[str], tmp_path: Path):

@@ -6,6 +6,7 @@ A hop is one attention to the sentences of the story; its result changes the que
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -62,11 +63,10 @@ class MemoryNetwork(nn.Module):
     noise: in training, up to noise * (number of sentences) empty sentences are inserted into each story at
         random places, so that the temporal encodings do not overfit (random noise). An empty sentence only
         makes the sentences before it older.
-    slots: number of memory slots. A story with fewer sentences is padded with empty sentences, whose keys and
-        values are 0 (section 4.2). They take part in the softmax, so a hop can attend to nothing. 0: a hop
-        attends only to the sentences of the story.
-    sentence_words: number of words J of every sentence in the position encoding, as if shorter sentences were
-        padded with empty words (section 4.2). 0: J is the number of words of each sentence.
+    padding: two sizes to which all stories and sentences are padded with null symbols (section 4.2). The first
+        is a number of sentences: a shorter story gets empty sentences, whose keys and values are 0. They take
+        part in the softmax, so a hop can attend to nothing. The second is a number of words, which is J in
+        the position encoding of every sentence. 0: no empty sentences; J is the length of each sentence.
 
     A batch with linear=True is computed without softmax in the hops (linear start).
 
@@ -99,16 +99,14 @@ class MemoryNetwork(nn.Module):
         encoding: str = "position",
         time: bool = True,
         noise: float = 0.1,
-        slots: int = 0,
-        sentence_words: int = 0,
+        padding: Sequence[int] = (0, 0),
     ):
         super().__init__()
         call = "MemoryNetwork()"
         check_sizes(call, vocabulary_size, answers, sentences)
         positive(call, width=width, hops=hops)
-        for name, value in (("slots", slots), ("sentence_words", sentence_words)):
-            if type(value) is not int or value < 0:
-                raise ArgumentError(message(call, f"{name} is {value!r}", expected="0 or more"))
+        if len(padding) != 2 or not all(type(size) is int and size >= 0 for size in padding):
+            raise ArgumentError(message(call, f"padding is {padding!r}", expected="two sizes, 0 or more"))
         if tying not in TYINGS:
             raise UnknownName("tying", tying, TYINGS)
         if encoding not in ENCODINGS:
@@ -120,7 +118,7 @@ class MemoryNetwork(nn.Module):
         self.vocabulary_size, self.answers, self.sentences = vocabulary_size, answers, sentences
         self.width, self.hops, self.tying = width, hops, tying
         self.encoding, self.noise = encoding, noise
-        self.slots, self.sentence_words = slots, sentence_words
+        self.slots, self.sentence_words = padding
         self.hop = nn.ModuleList(MemoryHop(number) for number in range(hops))
         adjacent = tying == "adjacent"
         tables = hops + 1 if adjacent else 3

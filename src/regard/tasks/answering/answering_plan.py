@@ -62,7 +62,7 @@ def plan_answering(
     model: dict[str, Any] = {"width": ONE_TASK if len(corpus.tasks) == 1 else SEVERAL_TASKS}
     if given.get("model", {}).get("name", "end-to-end") == "end-to-end":
         # As in the paper, all stories and sentences are padded to the size of the longest one.
-        model |= {"slots": corpus.train.stories.shape[1], "sentence_words": corpus.train.vectors.shape[1]}
+        model["padding"] = [corpus.train.stories.shape[1], corpus.train.vectors.shape[1]]
     batch: dict[str, Any] = {"batch_size": max(BATCH_SIZE // group, 1)}
     if training.get("optimizer") != "sgd":
         batch |= {"learning_rate": RATE, "max_grad_norm": NORM}
