@@ -63,10 +63,10 @@ class MemoryNetwork(nn.Module):
     noise: in training, up to noise * (number of sentences) empty sentences are inserted into each story at
         random places, so that the temporal encodings do not overfit (random noise). An empty sentence only
         makes the sentences before it older.
-    padding: two sizes to which all stories and sentences are padded with null symbols (section 4.2). The first
-        is a number of sentences: a shorter story gets empty sentences, whose keys and values are 0. They take
-        part in the softmax, so a hop can attend to nothing. The second is a number of words, which is J in
-        the position encoding of every sentence. 0: no empty sentences; J is the length of each sentence.
+    padding: two sizes to which all stories and sentences are padded with null symbols (section 4.2). First, a
+        number of sentences: a shorter story gets empty sentences, whose keys and values are 0. They take part
+        in the softmax, so a hop can attend to nothing. Second, a number of words, which is J in the position
+        encoding of every sentence. 0: no empty sentences; J is the number of words of each sentence.
 
     A batch with linear=True is computed without softmax in the hops (linear start).
 
