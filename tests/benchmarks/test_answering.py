@@ -48,6 +48,7 @@ def test_measured_job_has_the_errors_of_each_seed_and_task(arguments: Namespace)
     assert list(result["seeds"]) == ["0", "1"] and not result["failed"]
     for seed in result["seeds"].values():
         assert set(seed["tasks"]) == {"qa1_moves", "qa2_moves"} and seed["training_loss"] > 0
+        assert 0 <= seed["validation_error"] <= 100
         assert seed["error"] == pytest.approx(sum(seed["tasks"].values()) / 2, abs=0.01)
     text = table([result])
     assert f"| qa1_moves | {result['seeds'][best_seed(result['seeds'])]['tasks']['qa1_moves']:.1f} |" in text

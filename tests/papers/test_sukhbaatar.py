@@ -11,7 +11,13 @@ from regard.data.story_batch import StoryBatch
 from regard.errors import ArgumentError, UnknownName
 from regard.layers.memory_hop import STORY_MEMORY
 from regard.layers.sentence_encoding import position_weights
-from regard.models.memory_network import MemoryNetwork, encode_ages, sentence_ages, shifted_ages
+from regard.models.memory_network import (
+    MemoryNetwork,
+    encode_ages,
+    noise_size,
+    sentence_ages,
+    shifted_ages,
+)
 from regard.sites import declared_sites
 
 STORIES = [[[5, 6, 7], [8, 6], [9]], [[7, 7, 5]]]
@@ -30,7 +36,8 @@ def forward_by_hand(model: MemoryNetwork, story, question, linear: bool = False)
     times = None if model.time is None else model.time.detach().numpy()
 
     def encoded(words, table):
-        j, k = np.arange(1, len(words) + 1)[:, None] / len(words), np.arange(1, model.width + 1) / model.width
+        j = np.arange(1, len(words) + 1)[:, None] / (model.sentence_words or len(words))
+        k = np.arange(1, model.width + 1) / model.width
         weights = (
             2 * ((1 - j) - k * (1 - 2 * j)) if model.encoding == "position" else np.ones((len(words), 1))
         )
@@ -45,6 +52,9 @@ def forward_by_hand(model: MemoryNetwork, story, question, linear: bool = False)
             age = len(story) - place
             keys.append(encoded(words, a) + (0 if times is None else times[a][age - 1]))
             values.append(encoded(words, c) + (0 if times is None else times[c][age - 1]))
+        for _ in range(model.slots - len(story)):  # empty sentences, section 4.2
+            keys.append(np.zeros(model.width))
+            values.append(np.zeros(model.width))
         scores = np.array([u @ key for key in keys])
         weights = scores if linear else np.exp(scores) / np.exp(scores).sum()
         o = sum(weight * value for weight, value in zip(weights, values, strict=True))
@@ -62,6 +72,8 @@ def forward_by_hand(model: MemoryNetwork, story, question, linear: bool = False)
         {"tying": "layer-wise"},
         {"encoding": "bag", "time": False},
         {"tying": "layer-wise", "hops": 2, "time": False},
+        {"padding": [6, 3]},
+        {"padding": (2, 7), "tying": "layer-wise"},
     ],
 )
 @pytest.mark.parametrize("linear", [False, True])
@@ -75,7 +87,7 @@ def test_network_follows_the_equations(options: dict, linear: bool):
         weights, expected = forward_by_hand(model, story, question, linear)
         np.testing.assert_allclose(logits[row].detach().numpy(), expected, rtol=1e-9, atol=1e-12)
         for hop, own in enumerate(weights):
-            recorded = seen[f"hop.{hop}"][0].weights[row, 0, : len(story)].detach().numpy()
+            recorded = seen[f"hop.{hop}"][0].weights[row, 0, : len(own)].detach().numpy()
             np.testing.assert_allclose(recorded, own, rtol=1e-9, atol=1e-12)
 
 
@@ -111,7 +123,7 @@ def test_random_noise_inserts_empty_memories_and_keeps_the_order(noise: float):
     torch.manual_seed(0)
     lengths = torch.tensor([10, 4, 1, 0]).repeat(100)
     ages = sentence_ages(lengths, 10)
-    shifted = shifted_ages(ages, lengths, noise)
+    shifted = shifted_ages(ages, lengths, noise, torch.rand(400, noise_size(10, noise)))
     real = ages > 0
     most = (noise * lengths).ceil()
     assert torch.equal(shifted[~real], ages[~real])
@@ -123,6 +135,25 @@ def test_random_noise_inserts_empty_memories_and_keeps_the_order(noise: float):
     assert 0.3 < (gaps[0::4] > 0).float().mean() < 0.95
 
 
+def test_empty_memories_are_inserted_at_uniform_places():
+    lengths = torch.full((6000,), 2)
+    torch.manual_seed(0)
+    random = torch.rand(6000, noise_size(2, 1.0))
+    random[:, 0] = 0.99  # always 2 empty sentences: 6 ways to place them among 4
+    shifted = shifted_ages(sentence_ages(lengths, 2), lengths, 1.0, random)
+    ways, counts = shifted.unique(dim=0, return_counts=True)
+    assert ways.tolist() == [[2, 1], [3, 1], [3, 2], [4, 1], [4, 2], [4, 3]]
+    assert (counts - 1000).abs().max() < 120
+
+
+def test_random_numbers_of_the_noise_can_be_given():
+    model = network(noise=1.0).train()
+    batch = StoryBatch.collate(STORIES, QUESTIONS)
+    given = StoryBatch(**{**vars(batch), "noise": torch.rand(2, noise_size(3, 1.0))})
+    assert torch.equal(model(given), model(given))
+    assert torch.equal(model.eval()(given), model(batch))
+
+
 def test_noise_is_for_training_only():
     model = network(noise=1.0)
     batch = StoryBatch.collate(STORIES, QUESTIONS)
@@ -132,8 +163,9 @@ def test_noise_is_for_training_only():
     assert len({tuple(model(batch).flatten().tolist()) for _ in range(8)}) > 1
 
 
-def test_padding_does_not_change_the_answer():
-    model = network()
+@pytest.mark.parametrize("slots", [0, 6])
+def test_padding_does_not_change_the_answer(slots: int):
+    model = network(padding=(slots, 0))
     alone = model(StoryBatch.collate(STORIES[1:], QUESTIONS[1:]))
     together = model(StoryBatch.collate(STORIES, QUESTIONS).padded_to(5, 6))
     torch.testing.assert_close(together[1:2], alone)
@@ -156,6 +188,9 @@ def test_every_hop_is_declared_with_its_role():
         {"time": "yes"},
         {"tying": "none"},
         {"encoding": "words"},
+        {"padding": (-1, 0)},
+        {"padding": (0, 1.5)},
+        {"padding": (0,)},
     ],
 )
 def test_wrong_options_are_errors(options: dict):

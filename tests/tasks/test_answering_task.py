@@ -63,7 +63,8 @@ def test_answer_has_probabilities_hops_and_a_dict(run: Path):
     result = regard.load(run, device="cpu").ask(STORY, "Where is Mary?", hide=True)
     assert result.answer in ("garden", "kitchen", "hall", "office")
     assert sum(result.probabilities.values()) == pytest.approx(1)
-    assert result.hops.shape == (2, 3) and result.hops.sum(1) == pytest.approx([1, 1])
+    assert result.hops.shape == (2, 3)
+    assert ((result.hops.sum(1) > 0.5) & (result.hops.sum(1) < 1)).all()  # the rest: one empty sentence
     assert [each.index for each in result.effects.sentences] == [0, 1, 2]
     saved = result.to_dict()
     assert saved["story"] == STORY and list(saved["hops"]) == ["hop.0", "hop.1"]
@@ -136,6 +137,7 @@ def test_plan_follows_the_paper(files: list[str], tmp_path: Path):
     assert joint.model.options["width"] == 50 and one.model.options["width"] == 20
     assert joint.training.batch_size == 32 and joint.training.linear_start > 0
     assert one.training.weight_decay == 0 and one.training.precision == "float32"
+    assert one.model.options["padding"] == [4, 5]  # the longest story and the longest sentence
 
 
 def test_evaluation_reports_each_task_and_faithfulness(run: Path, files: list[str], tmp_path: Path):

@@ -62,7 +62,19 @@ def test_decay_by_epoch_divides_by_the_factor_after_the_given_epoch():
     assert decay_by_epoch(10**6, rate=2.0, after=3, factor=4.0) == 0.0
 
 
-@pytest.mark.parametrize("options", [{"epoch": 0}, {"after": -1}, {"factor": 0.5}, {"factor": math.nan}])
+def test_learning_rate_is_halved_every_15_epochs():
+    """Sukhbaatar et al. 2015, section 4.2: here 14 epochs without decay come first."""
+    settings = Training(learning_rate=1.0, schedule="epoch-decay", decay_after=14, decay_factor=2.0)
+    settings = settings.model_copy(update={"decay_every": 15, "warmup_steps": 0})
+    epochs = [14, 15, 29, 30, 44, 45, 60]
+    decayed = [scheduled_rate(settings, step=9, epoch=epoch, total=None) for epoch in epochs]
+    assert decayed == [1, 1 / 2, 1 / 2, 1 / 4, 1 / 4, 1 / 8, 1 / 16]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"epoch": 0}, {"after": -1}, {"factor": 0.5}, {"factor": math.nan}, {"every": 0}],
+)
 def test_invalid_arguments_of_decay_by_epoch_raise(options: dict[str, float]):
     ((name, value),) = options.items()
     with pytest.raises(ArgumentError, match=f"{name} is {value}"):

@@ -32,6 +32,8 @@ class StoryBatch(BatchRows):
     index: (B,), position of each question in its dataset.
     linear: whether the network computes attention without softmax, as in the first epochs of training
         (linear start).
+    noise: (B, n), uniform random numbers for the random noise of an end-to-end network in training; None if
+        the network generates them itself.
 
     >>> batch = StoryBatch.collate([[[5, 6], [7]], [[6]]], [[8, 5], [9]], answers=[0, 1], facts=[[1], []])
     >>> batch.sentences.shape, batch.lengths, batch.facts.tolist()
@@ -45,6 +47,7 @@ class StoryBatch(BatchRows):
     facts: Tensor
     index: Tensor
     linear: bool = False
+    noise: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.sentences)

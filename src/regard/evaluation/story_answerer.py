@@ -263,7 +263,8 @@ class StoryAnswerer:
                 [[self.words.encode(sentence) for sentence in row.sentences] for row in rows],
                 [self.words.encode(row.question) for row in rows],
             )
-            masked_B1S = torch.zeros(len(rows), 1, batch.sentences.shape[1] + more, dtype=torch.bool)
+            keys = self.model.keys(batch.sentences.shape[1])
+            masked_B1S = torch.zeros(len(rows), 1, keys, dtype=torch.bool)
             for row, indices in enumerate(hidden[at : at + self.batch_size]):
                 masked_B1S[row, 0, [index + more for index in indices]] = True
             with scope(edit=HideKeys(masked_B1S.to(device)), at=ALL_HOPS):

@@ -21,7 +21,7 @@ DENSE_WORDS = 2048
 """If the vocabulary has at most this many words, sentences are encoded by a matrix product of word counts."""
 
 SCALE = 2.0
-"""Factor of the weights of the position encoding: their mean is then about 1, as for a bag of words."""
+"""Factor of the weights of the position encoding: their mean is then about 1, as in the authors' program."""
 
 KNOWN = 2
 """The first id of a word: the ids below are padding and unknown words, whose embedding is zero."""
@@ -35,7 +35,8 @@ def position_weights(words: int, width: int) -> Tensor:
     words: the number of words J of the sentence; word j is 1 to J.
     width: the embedding size d; dimension k is 1 to d.
 
-    Differs from the paper: with the factor 2, the weights are about 1 on average, as for a bag of words.
+    Differs from the paper: the factor 2, with which the weights are about 1 on average, as in the program
+    that the authors published (MemN2N-babi-matlab).
 
     >>> position_weights(2, 4)
     tensor([[1.0000, 1.0000, 1.0000, 1.0000],
@@ -46,7 +47,9 @@ def position_weights(words: int, width: int) -> Tensor:
     return SCALE * ((1 - place_J1) - part_d * (1 - 2 * place_J1))
 
 
-def encode_sentences(tokens: Tensor, tables: Tensor, encoding: str = "position") -> Tensor:
+def encode_sentences(
+    tokens: Tensor, tables: Tensor, encoding: str = "position", sentence_words: int = 0
+) -> Tensor:
     """Encode sentences with one or more embedding tables.
 
     m = sum_j l_j * (A x_j)     position encoding, with the weights l of position_weights(), elementwise
@@ -56,6 +59,8 @@ def encode_sentences(tokens: Tensor, tables: Tensor, encoding: str = "position")
         an unknown word counts as a word of its sentence: the other words keep their positions.
     tables: (n, V, D), the embedding tables.
     encoding: "position" or "bag".
+    sentence_words: the number of words J of the position encoding, as if shorter sentences were padded to
+        this length with empty words. 0: J is the number of words of each sentence.
 
     Returns (..., n, D).
 
@@ -71,7 +76,7 @@ def encode_sentences(tokens: Tensor, tables: Tensor, encoding: str = "position")
     side_VM = tables.permute(1, 0, 2).reshape(vocabulary, count * width)
     known_W = (tokens >= KNOWN).to(tables.dtype)
     place_W = torch.arange(1, tokens.shape[-1] + 1, device=tokens.device, dtype=tables.dtype) * known_W
-    words_1 = (tokens > 0).sum(-1, keepdim=True).clamp(min=1)
+    words_1: Tensor | int = sentence_words or (tokens > 0).sum(-1, keepdim=True).clamp(min=1)
     part_M = (torch.arange(1, width + 1, device=tokens.device, dtype=tables.dtype) / width).repeat(count)
     if vocabulary <= DENSE_WORDS:
         sum_M = _dense(tokens, side_VM, known_W, place_W, words_1, part_M, encoding)
@@ -85,7 +90,7 @@ def _dense(
     side_VM: Tensor,
     known_W: Tensor,
     place_W: Tensor,
-    words_1: Tensor,
+    words_1: Tensor | int,
     part_M: Tensor,
     encoding: str,
 ) -> Tensor:
@@ -109,7 +114,7 @@ def _looked_up(
     side_VM: Tensor,
     known_W: Tensor,
     place_W: Tensor,
-    words_1: Tensor,
+    words_1: Tensor | int,
     part_M: Tensor,
     encoding: str,
 ) -> Tensor:

@@ -6,6 +6,7 @@ A hop is one attention to the sentences of the story; its result changes the que
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ __all__ = [
     "MemoryNetwork",
     "check_sizes",
     "encode_ages",
+    "noise_size",
     "sentence_ages",
     "shifted_ages",
 ]
@@ -61,6 +63,10 @@ class MemoryNetwork(nn.Module):
     noise: in training, up to noise * (number of sentences) empty sentences are inserted into each story at
         random places, so that the temporal encodings do not overfit (random noise). An empty sentence only
         makes the sentences before it older.
+    padding: two sizes to which all stories and sentences are padded with null symbols (section 4.2). First, a
+        number of sentences: a shorter story gets empty sentences, whose keys and values are 0. They take part
+        in the softmax, so a hop can attend to nothing. Second, a number of words, which is J in the position
+        encoding of every sentence. 0: no empty sentences; J is the number of words of each sentence.
 
     A batch with linear=True is computed without softmax in the hops (linear start).
 
@@ -93,11 +99,14 @@ class MemoryNetwork(nn.Module):
         encoding: str = "position",
         time: bool = True,
         noise: float = 0.1,
+        padding: Sequence[int] = (0, 0),
     ):
         super().__init__()
         call = "MemoryNetwork()"
         check_sizes(call, vocabulary_size, answers, sentences)
         positive(call, width=width, hops=hops)
+        if len(padding) != 2 or not all(type(size) is int and size >= 0 for size in padding):
+            raise ArgumentError(message(call, f"padding is {padding!r}", expected="two sizes, 0 or more"))
         if tying not in TYINGS:
             raise UnknownName("tying", tying, TYINGS)
         if encoding not in ENCODINGS:
@@ -109,6 +118,7 @@ class MemoryNetwork(nn.Module):
         self.vocabulary_size, self.answers, self.sentences = vocabulary_size, answers, sentences
         self.width, self.hops, self.tying = width, hops, tying
         self.encoding, self.noise = encoding, noise
+        self.slots, self.sentence_words = padding
         self.hop = nn.ModuleList(MemoryHop(number) for number in range(hops))
         adjacent = tying == "adjacent"
         tables = hops + 1 if adjacent else 3
@@ -126,16 +136,24 @@ class MemoryNetwork(nn.Module):
         """The names of the attention sites of the hops, in order, for example ("hop.0", "hop.1")."""
         return tuple(str(each.site) for each in self.hop)
 
+    def keys(self, sentences: int) -> int:
+        """Return the number of keys of each hop for a batch of stories of up to `sentences` sentences."""
+        return max(sentences, self.slots)
+
     def forward(self, batch: StoryBatch) -> Tensor:
         """Return the logits of all answers for each of B questions, (B, answers)."""
         memory_BSnD, state_BD = self._encoded(batch)
         if self.time is not None:
-            memory_BSnD = self._with_time(memory_BSnD, batch.lengths)
+            memory_BSnD = memory_BSnD[:, :, : len(self.time)] + self._times(batch)
+        lengths = batch.lengths
+        if self.slots:
+            memory_BSnD = self._padded(memory_BSnD, lengths)
+            lengths = lengths.clamp(min=self.slots)
         select: Select = _LINEAR if batch.linear else _SOFT
         for number, hop in enumerate(self.hop):
             keys, values = (number, number + 1) if self.between is None else (0, 1)
             story = memory_BSnD[:, :, keys], memory_BSnD[:, :, values]
-            attended = hop(state_BD, *story, batch.lengths, select)
+            attended = hop(state_BD, *story, lengths, select)
             kept_BD = state_BD if self.between is None else self.between(state_BD)
             state_BD = kept_BD + attended.output.squeeze(1)
         if self.output is not None:
@@ -149,22 +167,31 @@ class MemoryNetwork(nn.Module):
         them, (B, D).
         """
         tokens_BSW = torch.cat((batch.sentences, batch.question.unsqueeze(1)), 1)
-        encoded_BSnD = encode_sentences(tokens_BSW, self.embedding, self.encoding)
+        encoded_BSnD = encode_sentences(tokens_BSW, self.embedding, self.encoding, self.sentence_words)
         question = 0 if self.between is None else 2
         return encoded_BSnD[:, :-1], encoded_BSnD[:, -1, question]
 
-    def _with_time(self, memory_BSnD: Tensor, lengths: Tensor) -> Tensor:
-        """Add the temporal encoding of each sentence to its vectors.
+    def _times(self, batch: StoryBatch) -> Tensor:
+        """Return the temporal encoding of each sentence, (B, S, n, D).
 
         It depends on the age of the sentence; see sentence_ages(). In training, noise changes the ages.
         """
         assert self.time is not None
-        size = memory_BSnD.shape[1]
-        ages_BS = sentence_ages(lengths, size)
+        size = batch.sentences.shape[1]
+        ages_BS = sentence_ages(batch.lengths, size)
         if self.training and self.noise:
-            ages_BS = shifted_ages(ages_BS, lengths, self.noise)
-        time_BSnD = encode_ages(ages_BS, self.time)
-        return memory_BSnD[:, :, : len(self.time)] + time_BSnD
+            random_BN = batch.noise
+            if random_BN is None:
+                random_BN = torch.rand(len(batch), noise_size(size, self.noise), device=ages_BS.device)
+            ages_BS = shifted_ages(ages_BS, batch.lengths, self.noise, random_BN)
+        return encode_ages(ages_BS, self.time)
+
+    def _padded(self, memory_BSnD: Tensor, lengths: Tensor) -> Tensor:
+        """Pad each story to the number of slots with empty sentences, whose vectors are 0."""
+        size = memory_BSnD.shape[1]
+        real_BS = torch.arange(size, device=lengths.device) < lengths.unsqueeze(1)
+        real_BSnD = memory_BSnD * real_BS[..., None, None].to(memory_BSnD.dtype)
+        return nn.functional.pad(real_BSnD, (0, 0, 0, 0, 0, self.keys(size) - size))
 
 
 def check_sizes(call: str, vocabulary_size: int, answers: int, sentences: int) -> None:
@@ -210,34 +237,37 @@ def encode_ages(ages: Tensor, tables: Tensor) -> Tensor:
     return (one_hot_BSN @ tables.permute(1, 0, 2).flatten(1)).unflatten(-1, (count, width))
 
 
-def shifted_ages(ages: Tensor, lengths: Tensor, noise: float) -> Tensor:
+def noise_size(sentences: int, noise: float) -> int:
+    """Return how many random numbers shifted_ages() needs for a story of up to `sentences` sentences.
+
+    >>> noise_size(50, 0.1)
+    6
+    """
+    return 1 + math.ceil(noise * sentences)
+
+
+def shifted_ages(ages: Tensor, lengths: Tensor, noise: float, random: Tensor) -> Tensor:
     """Return the ages of sentences after empty sentences were inserted into the stories at random, (B, S).
 
-    Between 0 and noise * length empty sentences, rounded up, are inserted into each story, at uniformly
-    distributed positions. The sentences keep their order.
+    Between 0 and noise * length empty sentences, rounded up, are inserted into each story, one after the
+    other, each at a uniformly distributed position. The sentences keep their order.
 
     ages: (B, S), from sentence_ages().
     lengths: (B,), the number of sentences of each story.
     noise: the maximum number of empty sentences, as a fraction of the length.
+    random: (B, noise_size(S, noise)), uniform random numbers. The first column determines the number of empty
+        sentences, the others their positions.
 
-    >>> _ = torch.manual_seed(0)
-    >>> lengths = torch.tensor([5])
-    >>> shifted_ages(sentence_ages(lengths, 5), lengths, 1.0)
-    tensor([[7, 6, 5, 4, 1]])
+    >>> lengths, random = torch.tensor([4]), torch.tensor([[0.7, 0.5, 0.1, 0.0, 0.0]])
+    >>> shifted_ages(sentence_ages(lengths, 4), lengths, 1.0, random)
+    tensor([[7, 6, 4, 3]])
     """
-    rows, size = ages.shape
-    most = math.ceil(noise * size)
-    drawn_B1 = torch.rand(rows, 1, device=ages.device)
-    counts_B1 = (drawn_B1 * ((noise * lengths).ceil() + 1).unsqueeze(1)).floor()
-    # With e empty sentences, a story has length + e places. The empty ones are e random places: those with
-    # the smallest of length + e random numbers.
-    places = torch.arange(size + most, device=ages.device)
-    total_B1 = lengths.unsqueeze(1) + counts_B1
-    drawn_BP = torch.rand(rows, size + most, device=ages.device).masked_fill(places >= total_B1, 2.0)
-    order_BP = drawn_BP.argsort(1).argsort(1)
-    filled_BP = (order_BP >= counts_B1) & (places < total_B1)
-    numbers_BP = filled_BP.cumsum(1) * filled_BP  # place -> age of the sentence without noise; 0 if empty
-    # For each sentence, the place whose number is its age.
-    found_BSP = numbers_BP.unsqueeze(1) == ages.unsqueeze(2)
-    place_BS = (found_BSP * (places + 1)).amax(2)
-    return torch.where(ages > 0, place_BS, ages)
+    count_B1 = (random[:, :1] * ((noise * lengths).ceil() + 1).unsqueeze(1)).floor()
+    shifted_BS = ages
+    for number in range(1, random.shape[1]):
+        # Before this insertion, the story has length + number - 1 sentences, so there are length + number
+        # positions. The sentences that are older than the position become older by 1.
+        position_B1 = (random[:, number : number + 1] * (lengths.unsqueeze(1) + number)).floor()
+        older_BS = (shifted_BS > position_B1) & (count_B1 >= number) & (ages > 0)
+        shifted_BS = shifted_BS + older_BS.to(ages.dtype)
+    return shifted_BS

@@ -118,6 +118,10 @@ class SupervisedMemoryNetwork(nn.Module):
         """The names of the attention sites of the hops, in order, for example ("hop.0", "hop.1")."""
         return tuple(str(each.site) for each in self.hop)
 
+    def keys(self, sentences: int) -> int:
+        """Return the number of keys of each hop for a batch of stories of up to `sentences` sentences."""
+        return sentences + 1
+
     def forward(self, batch: StoryBatch) -> Tensor:
         """Return the scores of all answers for each of B questions, divided by the margin, (B, answers).
 

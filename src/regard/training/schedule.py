@@ -61,26 +61,29 @@ def learning_rate(step: int, *, rate: float, schedule: str, warmup_steps: int, t
     return rate * SCHEDULES[schedule](step, warmup_steps, total or step)
 
 
-def decay_by_epoch(epoch: int, *, rate: float, after: int, factor: float) -> float:
-    """Return the learning rate of an epoch: constant up to epoch `after`, then divided by `factor` per epoch.
+def decay_by_epoch(epoch: int, *, rate: float, after: int, factor: float, every: int = 1) -> float:
+    """Return the learning rate of an epoch: constant up to epoch `after`, then divided by powers of `factor`.
 
-    rate / factor^max(epoch - after, 0)          (Zaremba et al. 2015, section 4.1)
+    rate / factor^ceil(max(epoch - after, 0) / every)          (Zaremba et al. 2015, section 4.1, every = 1)
 
     epoch: number of the epoch; the first is 1.
     after: number of epochs with the learning rate `rate`, 0 or more.
     factor: 1 or more.
+    every: number of epochs between two divisions, 1 or more.
 
     Values in the paper: rate=1, after=6, factor=1.2 (medium model); rate=1, after=14, factor=1.15 (large
     model).
 
     >>> [round(decay_by_epoch(epoch, rate=1.0, after=6, factor=1.2), 4) for epoch in (1, 6, 7, 8)]
     [1.0, 1.0, 0.8333, 0.6944]
+    >>> [decay_by_epoch(epoch, rate=1.0, after=2, factor=2, every=3) for epoch in (2, 3, 5, 6)]
+    [1.0, 0.5, 0.5, 0.25]
     """
-    if epoch < 1 or after < 0 or not 1 <= factor < math.inf:
-        problem = f"epoch is {epoch}, after is {after}, factor is {factor}"
-        expected = "epoch >= 1, after >= 0 and factor >= 1"
+    if epoch < 1 or after < 0 or every < 1 or not 1 <= factor < math.inf:
+        problem = f"epoch is {epoch}, after is {after}, factor is {factor}, every is {every}"
+        expected = "epoch >= 1, after >= 0, factor >= 1 and every >= 1"
         raise ArgumentError(message("decay_by_epoch()", problem, expected=expected))
-    return rate * factor ** -max(epoch - after, 0)
+    return rate * factor ** -math.ceil(max(epoch - after, 0) / every)
 
 
 def scheduled_rate(settings: Training, *, step: int, epoch: int, total: int | None) -> float:
@@ -95,6 +98,12 @@ def scheduled_rate(settings: Training, *, step: int, epoch: int, total: int | No
     """
     rate, schedule = settings.learning_rate, settings.schedule
     if schedule == "epoch-decay":
-        rate = decay_by_epoch(epoch, rate=rate, after=settings.decay_after, factor=settings.decay_factor)
+        rate = decay_by_epoch(
+            epoch,
+            rate=rate,
+            after=settings.decay_after,
+            factor=settings.decay_factor,
+            every=settings.decay_every,
+        )
         schedule = "constant"
     return learning_rate(step, rate=rate, schedule=schedule, warmup_steps=settings.warmup_steps, total=total)

@@ -152,8 +152,8 @@ class Training(Section):
     accumulation_steps: number of batches per step.
     optimizer: "adamw" or "sgd". For "sgd", learning_rate must be set, and `momentum` may be set.
     learning_rate: the peak of the schedule, reached after warmup_steps. With the schedule "epoch-decay", the
-        learning rate is constant for `decay_after` epochs, and divided by `decay_factor` at the start of each
-        later epoch.
+        learning rate is constant for `decay_after` epochs, and then divided by `decay_factor`, again after
+        every `decay_every` epochs.
     beta2: second beta of AdamW.
     max_grad_norm: gradients with a larger norm are scaled down to this norm (0 or inf disables clipping).
     ema: decay of the moving average of the weights (0 disables it).
@@ -180,6 +180,7 @@ class Training(Section):
     schedule: Literal["constant", "cosine", "inverse-root", "epoch-decay"] = "cosine"
     decay_after: Annotated[int, Field(ge=0, le=1_000_000)] = 6
     decay_factor: Annotated[float, Field(ge=1, le=1e6)] = 1.2
+    decay_every: Whole = 1
     warmup_steps: Annotated[int, Field(ge=0, le=2**63 - 1)] = 200
     weight_decay: Weight = 0.01
     beta2: Annotated[float, Field(gt=0, lt=1)] = 0.98

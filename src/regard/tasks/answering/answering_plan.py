@@ -59,11 +59,14 @@ def plan_answering(
     """
     training, questions = given.get("training", {}), len(corpus.train)
     group = processes.world * training.get("accumulation_steps", 1)
-    width = ONE_TASK if len(corpus.tasks) == 1 else SEVERAL_TASKS
+    model: dict[str, Any] = {"width": ONE_TASK if len(corpus.tasks) == 1 else SEVERAL_TASKS}
+    if given.get("model", {}).get("name", "end-to-end") == "end-to-end":
+        # As in the paper, all stories and sentences are padded to the size of the longest one.
+        model["padding"] = [corpus.train.stories.shape[1], corpus.train.vectors.shape[1]]
     batch: dict[str, Any] = {"batch_size": max(BATCH_SIZE // group, 1)}
     if training.get("optimizer") != "sgd":
         batch |= {"learning_rate": RATE, "max_grad_norm": NORM}
-    settings = merged({"model": {"width": width}, "training": batch}, given)
+    settings = merged({"model": model, "training": batch}, given)
     size = settings["training"]["batch_size"]
     minutes, speed = training.get("minutes"), None
     if timed or minutes is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +21,7 @@ from regard.data.story_text import format_of_stories
 from regard.errors import ArgumentError, DataError, message
 from regard.evaluation.story_answerer import StoryAnswerer
 from regard.evaluation.story_report import StoryReport, story_report
-from regard.models.memory_network import MemoryNetwork
+from regard.models.memory_network import MemoryNetwork, noise_size
 from regard.models.memory_networks import StoryModel, build_memory_network
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
@@ -85,6 +85,7 @@ class AnsweringTask(RunTask):
     view_options = VIEW_OPTIONS
     own_views = OWN_VIEWS
     shapes = 4  # the batches of an epoch, and its last batch, with and without softmax
+    deterministic = True  # prepare() generates the random numbers of random noise
 
     def __init__(
         self,
@@ -211,7 +212,11 @@ class AnsweringTask(RunTask):
         return len(batch)
 
     def prepare(self, batch: StoryRows, device: Any) -> StoryBatch:
-        return self.corpus.on(str(device)).batch(batch.rows, linear=batch.linear)
+        ready = self.corpus.on(str(device)).batch(batch.rows, linear=batch.linear)
+        if not (isinstance(self.model, MemoryNetwork) and self.model.noise and self.model.time is not None):
+            return ready
+        size = noise_size(ready.sentences.shape[1], self.model.noise)
+        return replace(ready, noise=torch.rand(len(ready), size, device=ready.lengths.device))
 
     def padded_sizes(self, ready: StoryBatch) -> tuple[int, ...]:
         return (len(ready),)
