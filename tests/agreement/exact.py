@@ -59,18 +59,23 @@ def gradients_of(call: Call, output: Tensor, doutput: Tensor) -> dict[str, Tenso
     learning = {name: each for name, each in tensors.items() if each is not None and each.requires_grad}
     gradients = torch.autograd.grad(output, list(learning.values()), doutput.to(output), allow_unused=True)
     named = zip(learning, gradients, strict=True)
-    return {"output": output.detach().double().cpu()} | {
-        name: each.double().cpu() for name, each in named if each is not None
+    return {"output": output.detach().double()} | {
+        name: each.double() for name, each in named if each is not None
     }
 
 
-def without_normaliser(call: Call, doutput: Tensor) -> dict[str, Tensor]:
+def without_normaliser(call: Call, doutput: Tensor, absolute: bool = False) -> dict[str, Tensor]:
     """Return the gradients in float64 if the normaliser of the softmax were a constant.
 
     The backward pass subtracts w * sum(w * dO.v) from w * dO.v, both rounded to the dtype of the call. The
     rounding error is therefore relative to the size of these terms, not of their difference.
+
+    absolute: use the absolute values of dO and v. Then dO.v has the size of its largest possible partial
+    sum, and the rounding error of the sum is relative to it even if the terms of the sum cancel.
     """
     call = in_dtype(call, torch.float64, gradients=True)
+    if absolute:
+        call, doutput = replace(call, value=call.value.abs()), doutput.abs()
     scores_BHTS, visible_BHTS = reference.compare(call)
     weights_BHTS = reference.select(call, scores_BHTS, visible_BHTS).weights.detach()
     scaled_BHTS = torch.where(visible_BHTS, scores_BHTS, 0.0) / call.select.temperature
@@ -102,6 +107,10 @@ def frobenius(
 
 
 def assert_near(name: str, ours: Tensor, exact: Tensor, dtype: torch.dtype, size: float = 0.0) -> None:
-    """Assert that the Frobenius error, relative to the norm or to `size` if larger, is within tolerance."""
-    error = (ours - exact).norm().item() / max(exact.norm().item(), size)
-    assert error <= FROBENIUS[dtype], f"{name}: relative Frobenius error {error:.2g}"
+    """Assert that the Frobenius error, relative to the norm, is at most FROBENIUS.
+
+    size: the norm of larger terms whose difference is `exact`. One rounding step of it is allowed too.
+    """
+    error, norm = (ours - exact).norm().item(), exact.norm().item()
+    allowed = max(FROBENIUS[dtype] * norm, torch.finfo(dtype).eps * size)
+    assert error <= allowed, f"{name}: relative Frobenius error {error / norm:.2g}, size {size / norm:.2g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -156,7 +157,16 @@ def test_best_evaluation_is_always_shown(command, copied):
 
 @pytest.mark.parametrize(
     ("values", "width", "expected"),
-    [([1.0], 5, "▁"), ([2.0, 1.0], 5, "█▁"), ([1.0] * 9, 3, "▁▁▁"), (list(range(8)), 8, "▁▂▃▄▅▆▇█")],
+    [
+        ([1.0], 5, "▁"),
+        ([2.0, 1.0], 5, "█▁"),
+        ([1.0] * 9, 3, "▁▁▁"),
+        (list(range(8)), 8, "▁▂▃▄▅▆▇█"),
+        ([math.nan, 2.0, 1.0], 3, " █▁"),
+        ([2.0, math.nan, -math.inf, math.inf, 1.0], 5, "█   ▁"),
+        ([math.nan] * 4, 2, "  "),
+        ([-1e308, 1e308], 2, "▁█"),
+    ],
 )
 def test_sparkline(values, width, expected):
     assert sparkline(values, width) == expected

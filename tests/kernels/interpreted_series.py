@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import regard
 from regard.kernels import backward_pass, launch
 from regard.kernels.additive_series import BASIS, REACH, series
 from tests.kernels.interpreted import long, small_tiles  # noqa: F401  (fixtures)
+from tests.kernels.series_bound import Unprojected, assert_within_bound, generated
 
 ALL = 1 << 20
 """Enough bytes for the basis functions of all channels at once."""
@@ -28,18 +30,6 @@ def small_series(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
-
-
-class Unprojected(regard.Score):
-    """Additive score without projections of query and key."""
-
-    combine = "additive"
-
-    def __init__(self, vector: torch.Tensor):
-        self.vector = vector
-
-    def mixing_vector(self) -> torch.Tensor:
-        return self.vector
 
 
 class Try(NamedTuple):
@@ -238,6 +228,11 @@ def test_rows_with_small_gradients_keep_their_precision(
     ours = mixed.gradients(tensors, doutput, "fused", torch.bfloat16)
     exact = mixed.gradients(tensors, doutput, "reference", torch.float64)
     assert (relative(ours[0], exact[0], 0, 2) < 2.0**-6).all()
+
+
+@pytest.mark.parametrize("number", [0, slow(1), slow(2), slow(3)])
+def test_errors_are_within_the_stated_bound(number: int):
+    assert_within_bound(generated(random.Random(number), 20, 35, 6, "cpu"))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -10,6 +12,8 @@ from regard.backends import reference
 from regard.kernels.launch import Shape
 from tests.agreement.cases import Case, checked
 from tests.agreement.test_backends import assert_case_agrees
+from tests.conftest import seed
+from tests.kernels.series_bound import assert_within_bound, generated
 
 pytestmark = pytest.mark.gpu
 
@@ -23,6 +27,9 @@ SHAPES = {
     "decode": (64, 1, 50, 1000, 2000),
     "decode far": (2, 1, 20011, 128, 128),
 }
+BOUNDED = 100
+"""Number of generated calls whose gradients are compared with the bound of additive_series.py."""
+
 MASKS = {
     "none": lambda queries, keys: None,
     "causal padding": lambda queries, keys: regard.causal() & regard.padding(torch.tensor([keys, keys // 2])),
@@ -83,6 +90,17 @@ def test_series_in_chunks_with_far_keys_agrees(monkeypatch: pytest.MonkeyPatch):
     assert shape.series and shape.chunk < shape.queries and shape.queries % shape.chunk
     monkeypatch.setattr(backward_pass, "BASIS_ROOM", 64 * 8 * shape.chunk * 24)
     assert_as_precise([query, key, value], regard.Additive(64, 64).cuda(), None, 0)
+
+
+def test_series_errors_are_within_the_stated_bound():
+    """Generated calls with saturated channels and |q| or |k| up to 9, in full-size tiles."""
+    draw = random.Random(seed())
+    for _ in range(BOUNDED):
+        call = generated(
+            draw, 128 + 2 * draw.randint(0, 20) + 1, 128 + 2 * draw.randint(0, 40) + 1, 22, "cuda"
+        )
+        assert Shape.of(*call[:3]).series
+        assert_within_bound(call)
 
 
 @pytest.mark.parametrize("width", [64, 1030])

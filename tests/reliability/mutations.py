@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import tomllib
 from collections.abc import Callable, Iterator
@@ -66,6 +67,15 @@ class Mutation:
     def changes_content(self) -> bool:
         """Whether the file is still a regular file, with other bytes."""
         return not self.what.startswith("replaced")
+
+    @property
+    def moves_the_position(self) -> bool:
+        """Whether only the position in the data is another valid number, and the manifest has its hash.
+
+        Nothing can detect this, as nothing can detect changed weights with a matching hash.
+        """
+        valid = re.fullmatch("(batch|epoch) = [0-3]", self.what)
+        return self.signed and self.file.endswith("state.json") and valid is not None
 
     def __str__(self) -> str:
         return f"mutation {self.number}: {self.file}, {self.what}" + (", signed" if self.signed else "")

@@ -224,16 +224,19 @@ def _curve(losses: list[tuple[int, float]], console: Console) -> Text:
 def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
     """Draw numbers as a row of bars, at most `width` bars: neighbouring numbers are averaged if necessary.
 
+    NaN and infinity are drawn as a space.
+
     >>> sparkline([8, 6, 4, 3, 2, 2], width=3)
     '█▃▁'
     """
     count = min(len(values), max(width, 1))
     edges = [round(place * len(values) / count) for place in range(count + 1)]
     means = [sum(each / (b - a) for each in values[a:b]) for a, b in itertools.pairwise(edges)]
-    low, high = min(means), max(means)
+    finite = [mean for mean in means if math.isfinite(mean)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
     span = high - low if 0 < high - low < math.inf else 1.0
-    means = [min(max(mean, low), low + span) for mean in means]
-    return "".join(bars[round((mean - low) / span * (len(bars) - 1))] for mean in means)
+    heights = [min((mean - low) / span, 1.0) if math.isfinite(mean) else None for mean in means]
+    return "".join(" " if height is None else bars[round(height * (len(bars) - 1))] for height in heights)
 
 
 def _evaluations(facts: RunFacts, console: Console) -> Table:

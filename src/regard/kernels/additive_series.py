@@ -24,7 +24,7 @@ For x <= -SATURATED, tanh'(x) = tanh'(-x) and tanh(x) = -tanh(-x).
 Range: tiles where largest |q| + largest |k| <= REACH. The other tiles are computed by the kernels of
 additive_backward, which use no series and are called the exact kernels here.
 
-Error in channel c, before the result is rounded to bfloat16 (which has a relative error of 2^-9). i is the
+Error in channel c, before the result is rounded to bfloat16 (with a relative error of at most 2^-8). i is the
 index of a query and j the index of a key; g_j is g of key j and the query whose gradient dq is computed:
 
     not saturated   |error of dq_c| <= 5e-4 |v_c| sum_j |g_j|  (2.3e-4 from the series, the rest from float16)
