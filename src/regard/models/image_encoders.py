@@ -161,7 +161,8 @@ class ConvolutionalEncoder(ImageEncoder):
             map_BChw = stage(map_BChw)
         inputs = [map_BChw, _coordinates(map_BChw).expand(len(map_BChw), -1, -1, -1)]
         if self.shared_filters:
-            inputs.append(functional.adaptive_avg_pool2d(images_BCHW, map_BChw.shape[2:]))
+            height, width = map_BChw.shape[2:]
+            inputs.append(functional.adaptive_avg_pool2d(images_BCHW, (height, width)))
         map_BFhw: Tensor = self.first(torch.cat(inputs, 1))
         for block in self.blocks:
             map_BFhw = map_BFhw + block(map_BFhw)
