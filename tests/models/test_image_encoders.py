@@ -271,3 +271,18 @@ def test_missing_timm_is_an_error(monkeypatch: pytest.MonkeyPatch):
 def test_timm_resnet():
     encoder = build_image_encoder("timm:resnet18", layer=-2)
     assert encoder.map_size(64, 64) == (4, 4) and encoder(torch.zeros(1, 3, 64, 64)).shape == (1, 16, 256)
+
+
+def test_shared_filters_give_the_same_form_for_every_colour():
+    encoder = build_image_encoder("convolutional", features=8, channels=4, shared_filters=True)
+    forms = []
+    encoder.first.register_forward_pre_hook(lambda _, inputs: forms.append(inputs[0]))
+    red = torch.full((1, 3, 64, 64), 250, dtype=torch.uint8)
+    red[:, 1:, 20:40, 20:30] = 40  # red on white: green and blue are dark
+    assert encoder(red).shape == (1, 64, 8)
+    encoder(red.roll(1, 1))  # green instead of red
+    first, second = forms
+    assert first.shape[1] == 8 + 2 + 3  # form, coordinates, mean colour
+    torch.testing.assert_close(first[:, :10], second[:, :10])
+    torch.testing.assert_close(first[:, 10:].roll(1, 1), second[:, 10:])
+    assert not torch.equal(first[:, 10:], second[:, 10:])

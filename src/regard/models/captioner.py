@@ -79,16 +79,18 @@ class Captioner(Model):
         which reads the mean feature vector.
     gate: whether the context is multiplied with beta_t, one number for each step.
     dropout: dropout probability of the word embeddings, the feature vectors and the input of L_o.
-    context_dropout: probability, for each caption in training, that z_t is 0 in eq. 1 to 3 at all its steps.
-        The output layer (eq. 7) still reads z_t. So the state of the LSTM cannot hold what earlier steps read
-        from the image, and each word must attend to the location that it describes.
 
     Differs from the paper: the default of `query` is "word". With "state", the model would choose a location
-    for the word after "a small red" before it has read "red". `context_dropout` is not in the paper.
+    for the word after "a small red" before it has read "red".
 
     The attribute `read`, which can be set at any time, says how hard attention reads the image in eval mode:
     "argmax" (the location with the highest score), "sample" (a random location), or "expectation" (the mean
     weighted by the softmax, as in soft attention).
+
+    The attribute `context_dropout` is the probability, for each caption in training, that z_t is 0 in eq. 1
+    to 3 at all its steps. The output layer (eq. 7) still reads z_t. So the state of the LSTM cannot hold what
+    earlier steps read from the image, and each word must attend to the location that it describes. It is not
+    in the paper; the default is 0.
 
     The attention has the site "decoder.cross" and the role IMAGE_ATTENTION. The weights of row t, over the L
     locations from left to right and top to bottom, are those for predicting word y_t.
@@ -103,6 +105,7 @@ class Captioner(Model):
     small_steps = True
     site, role = "decoder.cross", IMAGE_ATTENTION
     read: str = "argmax"
+    context_dropout: float = 0.0
 
     def __init__(
         self,
@@ -117,15 +120,10 @@ class Captioner(Model):
         select: SelectOption = "softmax",
         gate: bool = True,
         dropout: float = 0.0,
-        context_dropout: float = 0.0,
     ):
         super().__init__()
         sizes = {"vocabulary_size": vocabulary_size, "width": width, "embedding": embedding}
         positive("Captioner()", dropout, **sizes)
-        if isinstance(context_dropout, bool) or not 0 <= context_dropout < 1:
-            problem = f"context_dropout is {context_dropout!r}"
-            raise ArgumentError(message("Captioner()", problem, expected="0 <= context_dropout < 1"))
-        self.context_dropout = context_dropout
         self.target_size, self.width = vocabulary_size, width
         if query not in QUERIES:
             raise UnknownName("query", query, QUERIES)

@@ -117,23 +117,34 @@ class ConvolutionalEncoder(ImageEncoder):
     stages: number of stages. With 3 stages, 64 x 64 pixels give a feature map of 8 x 8 cells, and 128 x 128
         pixels one of 16 x 16 cells; with 4 stages, 128 x 128 pixels give 8 x 8 cells.
     blocks: number of residual convolutions.
+    shared_filters: if True, the first stage applies the same filters to the red, the green and the blue
+        channel, and keeps the largest of the three responses. So all stages respond to form, whatever the
+        colour is. The mean colour of each cell is then three more input channels of the 3 x 3 convolution. A
+        captioner can thus name the form of an object whose colour and form never occurred together.
 
     >>> encoder = ConvolutionalEncoder(features=16, channels=4)
     >>> encoder(torch.zeros(2, 3, 64, 64, dtype=torch.uint8)).shape, encoder.map_size(64, 64)
     (torch.Size([2, 64, 16]), (8, 8))
     """
 
-    def __init__(self, features: int = 64, channels: int = 16, stages: int = 3, blocks: int = 1):
+    def __init__(
+        self,
+        features: int = 64,
+        channels: int = 16,
+        stages: int = 3,
+        blocks: int = 1,
+        shared_filters: bool = False,
+    ):
         super().__init__()
         sizes = {"features": features, "channels": channels, "stages": stages, "blocks": blocks}
         positive("ConvolutionalEncoder()", **sizes)
-        self.features = features
+        self.features, self.shared_filters = features, shared_filters
         outputs = [min(channels * 2**stage, features) for stage in range(stages)]
-        inputs = [3, *outputs]
+        inputs = [1 if shared_filters else 3, *outputs]
         self.stages = nn.ModuleList(
             _layer(before, after, stride=2) for before, after in zip(inputs, outputs, strict=False)
         )
-        self.first = _layer(inputs[-1] + 2, features)
+        self.first = _layer(inputs[-1] + (5 if shared_filters else 2), features)
         self.blocks = nn.ModuleList(_layer(features, features, size=1) for _ in range(blocks))
 
     def map_size(self, height: int, width: int) -> tuple[int, int]:
@@ -143,10 +154,16 @@ class ConvolutionalEncoder(ImageEncoder):
 
     def feature_map(self, images_BCHW: Tensor) -> Tensor:
         map_BChw = images_BCHW
-        for stage in self.stages:
+        if self.shared_filters:
+            each_channel = images_BCHW.flatten(0, 1).unsqueeze(1)
+            map_BChw = self.stages[0](each_channel).unflatten(0, (-1, 3)).amax(1)
+        for stage in self.stages[1:] if self.shared_filters else self.stages:
             map_BChw = stage(map_BChw)
-        coordinates_B2hw = _coordinates(map_BChw).expand(len(map_BChw), -1, -1, -1)
-        map_BFhw: Tensor = self.first(torch.cat((map_BChw, coordinates_B2hw), 1))
+        inputs = [map_BChw, _coordinates(map_BChw).expand(len(map_BChw), -1, -1, -1)]
+        if self.shared_filters:
+            height, width = map_BChw.shape[2:]
+            inputs.append(functional.adaptive_avg_pool2d(images_BCHW, (height, width)))
+        map_BFhw: Tensor = self.first(torch.cat(inputs, 1))
         for block in self.blocks:
             map_BFhw = map_BFhw + block(map_BFhw)
         return map_BFhw

@@ -89,7 +89,8 @@ class Augmentation:
         images: (B, 3, H, W), any dtype.
         choices: (B, 3), the result of draw().
         """
-        height, width = _crop_size("Augmentation()", *images.shape[-2:], self.size)
+        height, width = images.shape[-2:]
+        height, width = _crop_size("Augmentation()", height, width, self.size)
         device = images.device
         top_B1, left_B1, flip_B1 = choices.to(device).unsqueeze(-1).unbind(1)
         rows_BH = top_B1 + torch.arange(height, device=device)
