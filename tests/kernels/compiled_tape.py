@@ -8,6 +8,7 @@ from triton.runtime.jit import JITFunction
 
 from regard.kernels import tape_step
 from regard.layers.tape_heads import HeadLayout
+from regard.layers.tape_kernel_steps import tape_layout
 from tests.kernels.compiled import Hopper, compiling
 
 TAPES = 2
@@ -28,8 +29,9 @@ def main() -> None:
         parts, reads = torch.zeros(TAPES, layout.size), torch.zeros(TAPES, heads * width)
         weights, memory = torch.zeros(TAPES, layout.heads, slots), torch.zeros(TAPES, slots, width)
         saved = memory, weights, weights, weights, weights
-        tape_step.tape_step(layout, parts, parts[:1], parts, weights, *saved, memory, reads)
-        tape_step.tape_step_backward(layout, parts, weights, *saved, reads, weights, memory, parts)
+        own = tape_layout(layout)
+        tape_step.tape_step(own, parts, parts[:1], parts, weights, *saved, memory, reads)
+        tape_step.tape_step_backward(own, parts, weights, *saved, reads, weights, memory, parts)
 
 
 if __name__ == "__main__":

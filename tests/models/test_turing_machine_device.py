@@ -1,4 +1,4 @@
-"""The neural Turing machine on a CUDA device: its kernels, and seeds that are trained as one stacked model."""
+"""The neural Turing machine on a CUDA device: its kernels, and seeds trained as one stacked model."""
 
 from __future__ import annotations
 

@@ -12,18 +12,38 @@ Tested under Triton's interpreter (triton 3.7).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.layers.tape_heads import MOST_BETA, MOST_GAMMA, SMALLEST, HeadLayout
-
-__all__ = ["tape_step", "tape_step_backward"]
+__all__ = ["TapeLayout", "tape_step", "tape_step_backward"]
 
 WARPS = 8
 """Number of warps per program."""
+
+
+class TapeLayout(NamedTuple):
+    """The heads of a tape, and the limits of their parameters.
+
+    reads, writes: number of read heads and of write heads.
+    shifts: number of moves that a head can make in one step.
+    content, location: how heads find their slots; both can be True.
+    places: the first columns of gate, beta, gamma, shift and key in the outputs of the controller.
+    most_beta, most_gamma: the largest beta and gamma.
+    smallest: added to the shifted weights before the logarithm.
+    """
+
+    reads: int
+    writes: int
+    shifts: int
+    content: bool
+    location: bool
+    places: tuple[int, int, int, int, int]
+    most_beta: float
+    most_gamma: float
+    smallest: float
 
 
 @triton.jit
@@ -165,6 +185,43 @@ def tape_forward_kernel(
 
 
 @triton.jit
+def _erased(parts, weights, slot, column, slots, width, head, READS: tl.constexpr, WRITES: tl.constexpr):
+    """Return the fraction of each element of a tape that a write head erases, w(i) e."""
+    weight = _get(weights + head * slots, slot, slot < slots)
+    return weight[:, None] * _get(parts, (WRITES + head - READS) * width + column, column < width)[None, :]
+
+
+@triton.jit
+def _location_backward(
+    gamma, shift, gated, logs, scratch, dshift, weight, dweight, slots,
+    SHIFTS: tl.constexpr, SLOTS: tl.constexpr, MOVES: tl.constexpr,
+):  # fmt: skip
+    """Backward pass of the shift and the sharpening of one head. Return the gradients of gamma and of w_g.
+
+    gamma, shift, gated, logs: pointers to the values of this head.
+    scratch: N elements, overwritten; the argument dweight may come from there.
+    dshift: receives the gradient of the shift before its softmax.
+    weight, dweight: w and its gradient.
+    """
+    slot, move = tl.arange(0, SLOTS), tl.arange(0, MOVES)
+    in_slots, in_moves = slot < slots, move < SHIFTS
+    powers, dscaled = _get(logs, slot, in_slots), _softmax_gradient(weight, dweight)
+    dshifted = dscaled * tl.load(gamma) * tl.exp(-powers)
+    tl.debug_barrier()  # all threads have loaded dweight
+    tl.store(scratch + slot, dshifted, mask=in_slots)
+    tl.debug_barrier()
+    chances = _get(shift, move, in_moves)
+    dchances, dgated = tl.zeros([MOVES], tl.float32), tl.zeros([SLOTS], tl.float32)
+    for q in tl.static_range(SHIFTS):
+        chance = tl.sum(tl.where(move == q, chances, 0.0), 0)
+        moved = _neighbours(gated, slot, in_slots, slots, q - SHIFTS // 2)
+        dchances += tl.where(move == q, tl.sum(moved * dshifted, 0), 0.0)
+        dgated += chance * _neighbours(scratch, slot, in_slots, slots, SHIFTS // 2 - q)
+    tl.store(dshift + move, _softmax_gradient(chances, dchances), mask=in_moves)
+    return tl.sum(dscaled * powers, 0), dgated
+
+
+@triton.jit
 def tape_backward_kernel(
     parts, before, memory, content, gated, logs, weights, dreads, dweights, dmemory, dparts, slots, width,
     parts_row, dreads_row, dparts_row, at_gate, at_beta, at_gamma, at_shift, at_key,
@@ -182,18 +239,16 @@ def tape_backward_kernel(
     """
     HEADS: tl.constexpr = READS + WRITES
     row = tl.program_id(0).to(tl.int64)
-    slot, column, move = tl.arange(0, SLOTS), tl.arange(0, WIDTH), tl.arange(0, MOVES)
-    in_slots, in_width, in_moves = slot < slots, column < width, move < SHIFTS
+    slot, column = tl.arange(0, SLOTS), tl.arange(0, WIDTH)
+    in_slots, in_width = slot < slots, column < width
     in_tile = in_slots[:, None] & in_width[None, :]
     tile = row * slots * width + slot[:, None] * width + column[None, :]
     mem, dafter = _get(memory, tile, in_tile), _get(dmemory, tile, in_tile)
     lengths = _length(tl.sum(mem * mem, 1))
-    own, down = parts + row * parts_row, dparts + row * dparts_row
+    own, down, every = parts + row * parts_row, dparts + row * dparts_row, weights + row * HEADS * slots
     dmem = dafter
     for head in tl.static_range(READS, HEADS):
-        weight = _get(weights + (row * HEADS + head) * slots, slot, in_slots)
-        erase = _get(own, (WRITES + head - READS) * width + column, in_width)
-        dmem -= dmem * weight[:, None] * erase[None, :]
+        dmem -= dmem * _erased(own, every, slot, column, slots, width, head, READS, WRITES)
     inward = tl.zeros([SLOTS], tl.float32)
     for head in tl.static_range(HEADS):
         here = (row * HEADS + head) * slots
@@ -207,37 +262,22 @@ def tape_backward_kernel(
             add_at = (head - READS) * width + column
             erase_at = add_at + WRITES * width
             add, erase = _get(own, add_at, in_width), _get(own, erase_at, in_width)
-            dkept = dafter * mem
+            others = dafter * mem
             for other in tl.static_range(READS, HEADS):
                 if other != head:
-                    more = _get(weights + (row * HEADS + other) * slots, slot, in_slots)
-                    erased = _get(own, (WRITES + other - READS) * width + column, in_width)
-                    dkept -= dkept * more[:, None] * erased[None, :]
-            dadd = tl.sum(weight[:, None] * dafter, 0)
-            derase = -tl.sum(weight[:, None] * dkept, 0)
-            dweight += tl.sum(dafter * add[None, :] - dkept * erase[None, :], 1)
+                    others -= others * _erased(own, every, slot, column, slots, width, other, READS, WRITES)
+            dadd, derase = tl.sum(weight[:, None] * dafter, 0), -tl.sum(weight[:, None] * others, 0)
+            dweight += tl.sum(dafter * add[None, :] - others * erase[None, :], 1)
             tl.store(down + add_at, dadd * (1.0 - add * add), mask=in_width)
             tl.store(down + erase_at, derase * erase * (1.0 - erase), mask=in_width)
         dbefore = tl.zeros([SLOTS], tl.float32)
         if LOCATION:
-            powers = _get(logs + here, slot, in_slots)
-            gamma = tl.load(own + at_gamma + head)
-            dscaled = _softmax_gradient(weight, dweight)
-            dgamma = tl.sum(dscaled * powers, 0) * _softplus_slope(gamma - 1.0, MOST_GAMMA - 1.0)
-            tl.store(down + at_gamma + head, dgamma)
-            dshifted = dscaled * gamma * tl.exp(-powers)
-            tl.debug_barrier()  # dweights is free now: all threads have loaded it
-            tl.store(dweights + here + slot, dshifted, mask=in_slots)
-            tl.debug_barrier()
-            chances = _get(own + at_shift + head * SHIFTS, move, in_moves)
-            dchances = tl.zeros([MOVES], tl.float32)
-            for q in tl.static_range(SHIFTS):
-                chance = tl.sum(tl.where(move == q, chances, 0.0), 0)
-                moved = _neighbours(gated + here, slot, in_slots, slots, q - SHIFTS // 2)
-                dchances += tl.where(move == q, tl.sum(moved * dshifted, 0), 0.0)
-                dbefore += chance * _neighbours(dweights + here, slot, in_slots, slots, SHIFTS // 2 - q)
-            dchances = _softmax_gradient(chances, dchances)
-            tl.store(down + at_shift + head * SHIFTS + move, dchances, mask=in_moves)
+            at, moves = at_gamma + head, at_shift + head * SHIFTS
+            dgamma, dbefore = _location_backward(
+                own + at, own + moves, gated + here, logs + here, dweights + here, down + moves, weight,
+                dweight, slots, SHIFTS, SLOTS, MOVES,
+            )  # fmt: skip
+            tl.store(down + at, dgamma * _softplus_slope(tl.load(own + at) - 1.0, MOST_GAMMA - 1.0))
             dweight = dbefore
         if CONTENT:
             found = _get(content + here, slot, in_slots)
@@ -248,15 +288,13 @@ def tape_backward_kernel(
                 dweight = dbefore * gate
                 dbefore -= dweight
             divided = _softmax_gradient(found, dweight) / lengths
-            key = _get(own, at_key + head * width + column, in_width)
-            beta, size = tl.load(own + at_beta + head), _length(tl.sum(key * key, 0))
-            unit = key / size
-            dkey = tl.sum(divided[:, None] * mem, 0)
+            at = at_key + head * width + column
+            beta, key = tl.load(own + at_beta + head), _get(own, at, in_width)
+            size = _length(tl.sum(key * key, 0))
+            unit, dkey = key / size, tl.sum(divided[:, None] * mem, 0)
             dbeta = tl.sum(unit * dkey, 0)
             tl.store(down + at_beta + head, dbeta * _softplus_slope(beta, MOST_BETA))
-            tl.store(
-                down + at_key + head * width + column, (dkey - unit * dbeta) * beta / size, mask=in_width
-            )
+            tl.store(down + at, (dkey - unit * dbeta) * beta / size, mask=in_width)
             inward += divided * tl.sum(mem * unit[None, :], 1) * beta / (lengths * lengths)
             dmem += divided[:, None] * (unit * beta)[None, :]
         tl.debug_barrier()
@@ -265,7 +303,7 @@ def tape_backward_kernel(
 
 
 def tape_step(
-    layout: HeadLayout, raw: Tensor, bias: Tensor, parts: Tensor, before: Tensor, memory: Tensor,
+    layout: TapeLayout, raw: Tensor, bias: Tensor, parts: Tensor, before: Tensor, memory: Tensor,
     content: Tensor, gated: Tensor, logs: Tensor, weights: Tensor, after: Tensor, reads: Tensor,
 ) -> None:  # fmt: skip
     """Compute one step of E tapes; the arguments are those of tape_forward_kernel, without strides."""
@@ -273,29 +311,30 @@ def tape_step(
     tensors = raw, bias, parts, before, memory, content, gated, logs, weights, after, reads
     counts = *memory.shape[1:], len(memory) // len(bias)
     rows = raw.stride(0), parts.stride(0), reads.stride(0)
-    sizes, options = _sizes(layout, memory)
-    tape_forward_kernel[(len(memory),)](*tensors, *counts, *rows, *sizes, SMALLEST=SMALLEST, **options)
+    tape_forward_kernel[(len(memory),)](
+        *tensors, *counts, *rows, *layout.places, SMALLEST=layout.smallest, **_constants(layout, memory)
+    )
 
 
 def tape_step_backward(
-    layout: HeadLayout, parts: Tensor, before: Tensor, memory: Tensor, content: Tensor, gated: Tensor,
+    layout: TapeLayout, parts: Tensor, before: Tensor, memory: Tensor, content: Tensor, gated: Tensor,
     logs: Tensor, weights: Tensor, dreads: Tensor, dweights: Tensor, dmemory: Tensor, dparts: Tensor,
 ) -> None:  # fmt: skip
     """Backward pass of tape_step(); the arguments are those of tape_backward_kernel, without strides."""
     tensors = parts, before, memory, content, gated, logs, weights, dreads, dweights, dmemory, dparts
     rows = parts.stride(0), dreads.stride(0), dparts.stride(0)
-    sizes, options = _sizes(layout, memory)
-    tape_backward_kernel[(len(memory),)](*tensors, *memory.shape[1:], *rows, *sizes, **options)
+    tape_backward_kernel[(len(memory),)](
+        *tensors, *memory.shape[1:], *rows, *layout.places, **_constants(layout, memory)
+    )
 
 
-def _sizes(layout: HeadLayout, memory: Tensor) -> tuple[list[int], dict[str, Any]]:
-    """Return the first columns of the head parameters, and the compile-time constants of the kernels."""
+def _constants(layout: TapeLayout, memory: Tensor) -> dict[str, Any]:
+    """Return the compile-time constants of the kernels."""
     slots, width = memory.shape[1:]
-    places = [layout.slices[name].start for name in ("gate", "beta", "gamma", "shift", "key")]
-    return places, {
+    return {
         "READS": layout.reads, "WRITES": layout.writes, "SHIFTS": layout.shifts,
         "CONTENT": layout.content, "LOCATION": layout.location,
-        "MOST_BETA": MOST_BETA, "MOST_GAMMA": MOST_GAMMA,
+        "MOST_BETA": layout.most_beta, "MOST_GAMMA": layout.most_gamma,
         "SLOTS": triton.next_power_of_2(slots), "WIDTH": triton.next_power_of_2(width),
         "MOVES": triton.next_power_of_2(layout.shifts), "num_warps": WARPS,
     }  # fmt: skip

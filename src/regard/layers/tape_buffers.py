@@ -7,14 +7,24 @@ M, and E = Z * B tapes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.layers.tape_heads import MOST_BETA, MOST_GAMMA, HeadLayout, HeadParts
 
-__all__ = ["Activations", "Saved", "activations", "each_step", "flat", "sharpness_limits", "step_views"]
+__all__ = [
+    "Activations",
+    "Saved",
+    "activations",
+    "each_step",
+    "flat",
+    "merged",
+    "sharpness_limits",
+    "step_views",
+    "summed",
+]
 
 
 class Saved(NamedTuple):
@@ -122,3 +132,26 @@ def sharpness_limits(layout: HeadLayout, like: Tensor) -> tuple[Tensor, Tensor]:
     kinds = ((0.0, MOST_BETA),) * layout.content + ((1.0, MOST_GAMMA),) * layout.location
     offset, most = (torch.cat([like.new_full((heads,), kind[place]) for kind in kinds]) for place in (0, 1))
     return offset, most
+
+
+def summed(left_TZBK: Tensor, right_TZBG: Tensor) -> Tensor:
+    """Return the matrix products left^T right, summed over T and B, (Z, K, G)."""
+    left, right = (each.transpose(0, 1).flatten(1, 2) for each in (left_TZBK, right_TZBG))
+    return torch.bmm(left.transpose(1, 2), right)
+
+
+def merged(dims: Sequence[int | None], tensors: Sequence[Any], size: int) -> list[Any]:
+    """Return the arguments of a vmap rule with the vmap dimension merged into the first dimension, Z.
+
+    dims: for each argument, its vmap dimension. A tensor without one (None) is repeated.
+    tensors: the arguments. Those that are not tensors are returned unchanged.
+    size: the size of the vmap dimension.
+    """
+    arguments: list[Any] = []
+    for dim, tensor in zip(dims, tensors, strict=True):
+        if not isinstance(tensor, Tensor):
+            arguments.append(tensor)
+        else:
+            own = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            arguments.append(own.flatten(0, 1))
+    return arguments

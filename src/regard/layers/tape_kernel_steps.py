@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from regard.kernels import lstmn_step, tape_step
-from regard.layers.tape_buffers import Saved, flat
-from regard.layers.tape_heads import HeadLayout
+from regard.kernels.tape_step import TapeLayout
+from regard.layers.tape_buffers import Saved, flat, summed
+from regard.layers.tape_heads import MOST_BETA, MOST_GAMMA, SMALLEST, HeadLayout
 
-__all__ = ["kernel_backward", "kernel_forward"]
+__all__ = ["kernel_backward", "kernel_forward", "tape_layout"]
 
 
 def kernel_forward(
@@ -46,7 +47,7 @@ def kernel_forward(
     content, gated, logs, own = (buffer(heads, slots) for _ in range(4))
     parts, memories, raw = buffer(layout.size), buffer(slots, layout.width, more=1), buffer(layout.size)[0]
     memories[0].copy_(memory)
-    before, bias = flat(weights).contiguous(), head_bias.contiguous()
+    before, bias, heads_layout = flat(weights).contiguous(), head_bias.contiguous(), tape_layout(layout)
     for t in range(steps):
         now, after = joined[t], joined[t + 1]
         gates_TZBG[t].baddbmm_(now[..., : recurrent.shape[1]], recurrent)
@@ -55,11 +56,9 @@ def kernel_forward(
         else:
             torch.tanh(gates_TZBG[t], out=after[..., columns : columns + width])
         torch.bmm(after[..., columns : columns + width], to_heads, out=raw)
-        rows = (flat(each[t]) for each in (parts, memories, content, gated, logs, own))
-        own_parts, slots_now, *buffers = rows
         tape_step.tape_step(
-            layout, flat(raw), bias, own_parts, before, slots_now, *buffers, flat(memories[t + 1]),
-            flat(after[..., :columns]),
+            heads_layout, flat(raw), bias, flat(parts[t]), before, flat(memories[t]), flat(content[t]),
+            flat(gated[t]), flat(logs[t]), flat(own[t]), flat(memories[t + 1]), flat(after[..., :columns]),
         )  # fmt: skip
         before = flat(own[t])
     empty = inputs.new_empty(steps, models, batch, 0)
@@ -99,15 +98,14 @@ def kernel_backward(
     )
     to_recurrent, from_heads = recurrent.transpose(1, 2), to_heads.transpose(1, 2)
     first_weights, first = flat(weights0).contiguous(), torch.cat((hidden0, cell0), -1)
+    heads_layout = tape_layout(layout)
     for t in reversed(range(steps)):
-        own = [
-            flat(each[t]) for each in (saved.memory, saved.content, saved.gated, saved.logs, saved.weights)
-        ]
         before = flat(saved.weights[t - 1]) if t else first_weights
-        dreads = flat(dstate[t + 1, ..., :columns])
         tape_step.tape_step_backward(
-            layout, flat(saved.parts[t]), before, *own, dreads, dweights, dmemory, flat(dparts[t])
-        )
+            heads_layout, flat(saved.parts[t]), before, flat(saved.memory[t]), flat(saved.content[t]),
+            flat(saved.gated[t]), flat(saved.logs[t]), flat(saved.weights[t]),
+            flat(dstate[t + 1, ..., :columns]), dweights, dmemory, flat(dparts[t]),
+        )  # fmt: skip
         dhidden = dstate[t + 1, ..., columns : columns + width]
         dhidden.baddbmm_(dparts[t], from_heads)
         if lstm:
@@ -121,14 +119,18 @@ def kernel_backward(
         torch.cat((start[None], each[:-1])) for start, each in ((read0, saved.reads), (hidden0, saved.hidden))
     )
     joined = torch.cat((reads, hidden), -1) if lstm else reads
-    drecurrent, dto_heads = _summed(joined, dgates), _summed(saved.hidden, dparts)
+    drecurrent, dto_heads = summed(joined, dgates), summed(saved.hidden, dparts)
     dread0, dhidden0, dcell0 = (each.clone() for each in dstate[0].split((columns, width, width), -1))
     dstart = dhidden0, dcell0 if lstm else dcell.clone(), dread0
     dtape = dweights.view(weights0.shape), dmemory.view(dmemory_ZBNM.shape)
     return dgates.permute(1, 2, 0, 3).clone(), drecurrent, dto_heads, dparts.sum((0, 2)), *dstart, *dtape
 
 
-def _summed(left_TZBK: Tensor, right_TZBG: Tensor) -> Tensor:
-    """Return the matrix products left^T right, summed over T and B, (Z, K, G)."""
-    left, right = (each.transpose(0, 1).flatten(1, 2) for each in (left_TZBK, right_TZBG))
-    return torch.bmm(left.transpose(1, 2), right)
+def tape_layout(layout: HeadLayout) -> TapeLayout:
+    """Return the layout of the heads as the kernels need it."""
+    gate, beta, gamma, shift, key = (
+        layout.slices[name].start for name in ("gate", "beta", "gamma", "shift", "key")
+    )
+    ways = layout.content, layout.location
+    places, limits = (gate, beta, gamma, shift, key), (MOST_BETA, MOST_GAMMA, SMALLEST)
+    return TapeLayout(layout.reads, layout.writes, layout.shifts, *ways, places, *limits)

@@ -23,8 +23,10 @@ from regard.layers.tape_buffers import (
     activations,
     each_step,
     flat,
+    merged,
     sharpness_limits,
     step_views,
+    summed,
 )
 from regard.layers.tape_heads import SMALLEST, HeadLayout, HeadParts, around
 
@@ -73,23 +75,6 @@ def machine_steps(
     return MachineSteps(*_Steps.apply(layout, *tensors)[:5])
 
 
-def _merged(dims: Sequence[int | None], tensors: Sequence[Any], size: int) -> list[Any]:
-    """Return the arguments of a vmap rule with the vmap dimension merged into the first dimension, Z.
-
-    dims: for each argument, its vmap dimension. A tensor without one (None) is repeated.
-    tensors: the arguments. Those that are not tensors are returned unchanged.
-    size: the size of the vmap dimension.
-    """
-    merged: list[Any] = []
-    for dim, tensor in zip(dims, tensors, strict=True):
-        if not isinstance(tensor, Tensor):
-            merged.append(tensor)
-        else:
-            own = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            merged.append(own.flatten(0, 1))
-    return merged
-
-
 class _Steps(torch.autograd.Function):
     """Autograd function of machine_steps(). It outputs the fields of MachineSteps, then those of Saved."""
 
@@ -120,7 +105,7 @@ class _Steps(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        outputs = _Steps.apply(*_merged(in_dims, args, info.batch_size))
+        outputs = _Steps.apply(*merged(in_dims, args, info.batch_size))
         return tuple(each.unflatten(0, (info.batch_size, -1)) for each in outputs), (0,) * len(outputs)
 
 
@@ -146,7 +131,7 @@ class _StepsBackward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        outputs = _StepsBackward.apply(*_merged(in_dims, args, info.batch_size))
+        outputs = _StepsBackward.apply(*merged(in_dims, args, info.batch_size))
         return tuple(each.unflatten(0, (info.batch_size, -1)) for each in outputs), (0,) * len(outputs)
 
 
@@ -337,16 +322,10 @@ def _backward(
     reads = torch.cat((read0[None], saved.reads[:-1]))
     hidden = torch.cat((hidden0[None], saved.hidden[:-1]))
     joined = torch.cat((reads, hidden), -1) if lstm else reads
-    drecurrent, dto_heads = _summed(joined, dinputs_TZBG), _summed(saved.hidden, dparts_TZBP)
+    drecurrent, dto_heads = summed(joined, dinputs_TZBG), summed(saved.hidden, dparts_TZBP)
     dstate = dhidden, dcell, dread, dweights.view_as(weights0), dmemory.view_as(dmemory_ZBNM)
     dinputs = dinputs_TZBG.permute(1, 2, 0, 3).clone()
     return dinputs, drecurrent, dto_heads, dparts_TZBP.sum((0, 2)), *(each.clone() for each in dstate)
-
-
-def _summed(left_TZBK: Tensor, right_TZBG: Tensor) -> Tensor:
-    """Return the matrix products left^T right, summed over T and B, (Z, K, G)."""
-    left, right = (each.transpose(0, 1).flatten(1, 2) for each in (left_TZBK, right_TZBG))
-    return torch.bmm(left.transpose(1, 2), right)
 
 
 def _write_backward(

@@ -154,9 +154,9 @@ class NeuralTuringMachine(nn.Module):
         """Set all parameters to their initial values.
 
         Weight matrices are Xavier uniform, except those of the hidden state of an LSTM, which are orthogonal.
-        Biases are 0, except those of INITIAL_HEADS. A forget bias of 1 is usual for an LSTM. Here, what must be kept for many steps belongs
-        on the tape: with a forget bias of 0, the machine works better on sequences that are longer than those
-        of the training.
+        Biases are 0, except those of INITIAL_HEADS. A forget bias of 1 is usual for an LSTM. Here, what must
+        be kept for many steps belongs on the tape: with a forget bias of 0, the machine works better on
+        sequences that are longer than those of the training.
         """
         columns = self.first_reads.shape[0]
         for linear in (self.input, self.heads, self.output):
