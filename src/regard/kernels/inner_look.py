@@ -10,7 +10,7 @@ nothing of size T x S is stored. The tiles are transposed, (keys, queries), beca
 One program processes several tiles of queries. It adds their column mass to its own row of `mass`; the caller
 adds these rows. No atomics are used, so results are reproducible bit by bit.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
