@@ -20,8 +20,9 @@ from torch import Tensor
 
 __all__ = ["TapeLayout", "tape_step", "tape_step_backward"]
 
-WARPS = 8
-"""Number of warps per program."""
+WARPS = 4
+"""Number of warps per program. On an H200, 4 is faster than 8 and 16 (3.06, 4.10 and 4.18 ms for a training
+step of 41 steps, 10 models and batch size 16)."""
 
 
 class TapeLayout(NamedTuple):
