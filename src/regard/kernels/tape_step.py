@@ -7,7 +7,7 @@ program computes all heads of one tape, so that each gradient is summed in a fix
 reproducible bit by bit. The circular shift needs the weights of neighbouring slots: the program stores them,
 waits for all its threads, and loads them again. Arithmetic is in float32.
 
-Tested under Triton's interpreter (triton 3.7).
+Tested under Triton's interpreter (triton 3.7) and on an H200 (triton 3.6, with WARPS = 8).
 """
 
 from __future__ import annotations
