@@ -131,8 +131,8 @@ def assert_agrees(inputs: Inputs, backend: str, saturated: bool = False) -> bool
         return False
     ours = run(inputs, dtype, backend)
     plain = once(inputs, "plain", lambda: run(inputs, dtype, "plain"))
-    # In half precision, projections of query and key are rounded. Plain PyTorch rounds the scores too, and the
-    # two errors can cancel by chance; another backend has the first one only.
+    # In half precision, projections of query and key are rounded. Plain PyTorch rounds the scores too, and
+    # the two errors can cancel by chance; another backend has the first one only.
     other = "blocked" if backend == "reference" else "reference"
     rounded = once(inputs, f"by {other}", lambda: run(inputs, dtype, other))
     oracle = once(inputs, "oracle", lambda: run(inputs, torch.float64, "reference"))

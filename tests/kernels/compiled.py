@@ -1,5 +1,6 @@
-"""Compile the kernels of attention and looking for Hopper, without a GPU: the interpreter accepts code that the
-compiler rejects. test_compiling.py runs this file in a subprocess; it prints each kernel's name and size."""
+"""Compile the kernels of attention and looking for Hopper, without a GPU: the interpreter accepts code that
+the compiler rejects. test_compiling.py runs this file in a subprocess. It prints the name and the size of
+each kernel."""
 
 from __future__ import annotations
 
