@@ -35,6 +35,7 @@ from regard.data.labelled_batch import NO_LABEL
 from regard.data.story_encoding import EncodedStories, encode_stories
 from regard.data.story_text import Stories, read_stories, task_of_file
 from regard.evaluation.story_report import StoryReport, story_report, task_order
+from regard.models.supervised_memory_network import SupervisedMemoryNetwork
 from regard.runs.prepare_run import Machine
 from regard.runs.seed_folders import failures_of
 from regard.runs.train_run import train_run
@@ -175,7 +176,7 @@ def errors_and_loss(
         logits = run.model(batch)
         right += (logits.argmax(-1) == batch.answers).tolist()
         known = batch.answers != NO_LABEL
-        if run.model.facts_needed:
+        if isinstance(run.model, SupervisedMemoryNetwork):
             total += float(sum(run.model.ranking_loss(batch.select(known.nonzero().squeeze(1)))))
         else:
             total += float(cross_entropy(logits, batch.answers, reduction="sum", ignore_index=NO_LABEL))
