@@ -93,6 +93,30 @@ def _with_tiles(
 
 
 @triton.jit
+def _tile_ranges(
+    row, end, start, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, ANY: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Return (first, full_first, full_last, last), numbers of key tiles, for ROWS queries from `row` on.
+
+    Keys of tiles first to last - 1 can be visible. In tiles full_first to full_last - 1, all keys are visible
+    to all queries. ANY: whether the mask can hide any key, so that no tile is known to be visible.
+    """
+    first, full_first, full_last, last = 0, 0, end // COLUMNS, tl.cdiv(end, COLUMNS)
+    if LEFT:
+        first = tl.maximum(row + start - left, 0) // COLUMNS
+        full_first = tl.cdiv(tl.maximum(row + ROWS - 1 + start - left, 0), COLUMNS)
+    if RIGHT:
+        last = tl.minimum(last, tl.cdiv(tl.maximum(row + ROWS + start + right, 0), COLUMNS))
+        full_last = tl.minimum(full_last, tl.maximum(row + start + right + 1, 0) // COLUMNS)
+    if ANY:
+        full_last = first
+    full_first = tl.minimum(tl.maximum(full_first, first), last)
+    full_last = tl.minimum(tl.maximum(full_last, full_first), last)
+    return first, full_first, full_last, last
+
+
+@triton.jit
 def inner_look_kernel(
     query, key, lse, bias, table, entropy, alignment, mass, lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step, scale, bias_scale, heads,
@@ -137,18 +161,9 @@ def inner_look_kernel(
         )  # fmt: skip
         sums = tl.load(lse + both * queries + rows, mask=rows < queries, other=float("-inf"))
         level = tl.where(sums == float("-inf"), -HIDDEN, sums * LOG2E)  # all weights 0 if no key is seen
-        # Tiles first to last can have visible keys. In tiles full_first to full_last - 1, all are visible.
-        first, last, full_first, full_last = 0, tl.cdiv(end, COLUMNS), 0, end // COLUMNS
-        if LEFT:
-            first = tl.maximum(row + start - left, 0) // COLUMNS
-            full_first = tl.cdiv(tl.maximum(row + ROWS - 1 + start - left, 0), COLUMNS)
-        if RIGHT:
-            last = tl.minimum(last, tl.cdiv(tl.maximum(row + ROWS + start + right, 0), COLUMNS))
-            full_last = tl.minimum(full_last, tl.maximum(row + start + right + 1, 0) // COLUMNS)
-        if DOCUMENTS or TABLE:
-            full_last = first
-        full_first = tl.minimum(tl.maximum(full_first, first), last)
-        full_last = tl.minimum(tl.maximum(full_last, full_first), last)
+        first, full_first, full_last, last = _tile_ranges(
+            row, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
+        )
         total = tl.zeros([COLUMNS, ROWS], tl.float32)
         best = tl.full([COLUMNS, ROWS], HIDDEN, tl.float32)
         best_tile = tl.zeros([COLUMNS, ROWS], tl.int32)
