@@ -209,7 +209,7 @@ def test_several_samples_keep_the_mean_and_divide_the_variance(decoder: Decoder,
 
 
 def test_leave_one_out_keeps_the_mean_and_lowers_the_variance(decoder: Decoder, draw):
-    """Kool et al. 2019: the mean reward of the other samples is a baseline that does not bias the estimate."""
+    """Kool et al. 2019: the mean reward of the other samples is a baseline that does not bias the mean."""
     wanted, _, _ = exact(decoder, [FIRST, SECOND])
     results = estimates(decoder, draw, LeaveOneOut(2), [FIRST, SECOND], samples=2)
     torch.testing.assert_close(mean(results), wanted, rtol=0, atol=1e-10)
