@@ -193,10 +193,12 @@ BASELINES: dict[str, type[Baseline]] = {
 }
 
 
-def build_baseline(baseline: str | Mapping[str, Any] | Baseline) -> Baseline:
+def build_baseline(baseline: str | Mapping[str, Any] | Baseline, samples: int | None = None) -> Baseline:
     """Create a baseline from its name, or from a dict with its name and options.
 
     A Baseline is returned unchanged.
+
+    samples: number of samples per example, for "leave-one-out".
 
     >>> build_baseline({"name": "moving-average", "decay": 0.99}).decay
     0.99
@@ -208,6 +210,8 @@ def build_baseline(baseline: str | Mapping[str, Any] | Baseline) -> Baseline:
     if name not in BASELINES:
         raise UnknownName("baseline", name, BASELINES)
     known = signature(BASELINES[name]).parameters
+    if name == "leave-one-out" and samples is not None:
+        options["samples"] = samples
     for option in options:
         if option not in known:
             raise UnknownName(f"option of the baseline {name}", option, known)

@@ -136,8 +136,6 @@ class EstimatorSettings(Section):
         baseline = {key: value for key, value in dict(self.baseline).items() if value is not None}
         if self.baseline.name == "learned":
             baseline["features"] = features
-        elif self.baseline.name == "leave-one-out":
-            baseline["samples"] = self.samples
         return {**dict(self), "baseline": baseline}
 
 
