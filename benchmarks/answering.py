@@ -18,21 +18,24 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
+from torch.nn.functional import cross_entropy
 
 import regard
 from benchmarks.measure import environment
 from benchmarks.published_babi import PUBLISHED, PUBLISHED_AS
 from benchmarks.recipe_runs import MEASURED, add_options, finish, measured_on, recipe_settings
-from regard.data.story_encoding import encode_stories
-from regard.data.story_text import read_stories, task_of_file
-from regard.evaluation.story_report import task_order
+from regard.data.labelled_batch import NO_LABEL
+from regard.data.story_encoding import EncodedStories, encode_stories
+from regard.data.story_text import Stories, read_stories, task_of_file
+from regard.evaluation.story_report import StoryReport, story_report, task_order
+from regard.models.supervised_memory_network import SupervisedMemoryNetwork
 from regard.runs.prepare_run import Machine
 from regard.runs.seed_folders import failures_of
 from regard.runs.train_run import train_run
@@ -122,19 +125,11 @@ def measure(job: StoryJob) -> dict[str, Any]:
     if outcome.interrupted:
         raise RuntimeError(f"{job.folder.name}: stopped by {outcome.interrupted}")
     seconds = time.monotonic() - began
-    tests = read_stories([path.replace("_train", "_test") for path in job.files])
     failed = failures_of(job.folder)
-    seeds, valid = {}, None
-    for seed in (each for each in range(job.seeds) if each not in failed):
-        run: AnsweringRun = regard.load(job.folder, seed=seed, checkpoint="latest", device=job.device)
-        report = run.evaluate(tests.questions)
-        valid = valid or read_story_split(run.settings.data).valid.questions
-        seeds[str(seed)] = {
-            "training_loss": round(training_loss(run), 6),
-            "validation_error": round(100 * run.evaluate(valid).error, 3),
-            "error": round(100 * report.error, 3),
-            "tasks": {task: round(100 * error, 2) for task, error in report.errors().items()},
-        }
+    chosen = [seed for seed in range(job.seeds) if seed not in failed]
+    runs = (regard.load(job.folder, seed=seed, checkpoint="latest", device=job.device) for seed in chosen)
+    tests = read_stories([path.replace("_train", "_test") for path in job.files])
+    seeds = {str(seed): each for seed, each in zip(chosen, evaluated(runs, tests), strict=True)}
     gpu = torch.cuda.is_available() and job.device != "cpu"
     return {
         "recipe": job.recipe,
@@ -149,21 +144,44 @@ def measure(job: StoryJob) -> dict[str, Any]:
     }
 
 
+def evaluated(runs: Iterable[AnsweringRun], tests: Stories) -> Iterator[dict[str, Any]]:
+    """Yield the losses and errors of the runs of several seeds. The stories are read and encoded once."""
+    parts: list[tuple[Stories, EncodedStories]] = []
+    for run in runs:
+        device = next(run.model.parameters()).device
+        if not parts:
+            data = run.settings.data
+            split = read_story_split(data)
+            for part in (tests, split.valid, split.train):
+                encoded = encode_stories(part.questions, run.words, split.tasks, data.max_sentences)
+                parts.append((part, encoded.to(device)))
+        (report, _), (valid, _), (_, loss) = (errors_and_loss(run, *part) for part in parts)
+        yield {
+            "training_loss": round(loss, 6),
+            "validation_error": round(100 * valid.error, 3),
+            "error": round(100 * report.error, 3),
+            "tasks": {task: round(100 * error, 2) for task, error in report.errors().items()},
+        }
+
+
 @torch.no_grad()
-def training_loss(run: AnsweringRun) -> float:
-    """Return the mean loss of the training questions of a run in eval mode."""
-    split = read_story_split(run.settings.data)
-    encoded = encode_stories(split.train.questions, run.words, split.tasks, run.settings.data.max_sentences)
-    device = next(run.model.parameters()).device
-    encoded, total = encoded.to(device), 0.0
+def errors_and_loss(
+    run: AnsweringRun, stories: Stories, encoded: EncodedStories
+) -> tuple[StoryReport, float]:
+    """Return the errors of each task, and the mean loss of the questions with a known answer (eval mode)."""
+    total, right = 0.0, list[bool]()
+    run.model.eval()
     for rows in torch.arange(len(encoded)).split(1000):
         batch = encoded.batch(rows)
-        if run.model.facts_needed:
-            total += float(sum(run.model.ranking_loss(batch)))
+        logits = run.model(batch)
+        right += (logits.argmax(-1) == batch.answers).tolist()
+        known = batch.answers != NO_LABEL
+        if isinstance(run.model, SupervisedMemoryNetwork):
+            total += float(sum(run.model.ranking_loss(batch.select(known.nonzero().squeeze(1)))))
         else:
-            loss = torch.nn.functional.cross_entropy(run.model(batch), batch.answers, reduction="sum")
-            total += float(loss)
-    return total / len(encoded)
+            total += float(cross_entropy(logits, batch.answers, reduction="sum", ignore_index=NO_LABEL))
+    count = int((encoded.answers != NO_LABEL).sum())
+    return story_report([each.task for each in stories], right), total / max(count, 1)
 
 
 def best_seed(seeds: Mapping[str, Mapping[str, Any]]) -> str:

@@ -35,7 +35,7 @@ def run(inputs: Inputs, dtype: torch.dtype, backend: str) -> list[torch.Tensor]:
 
 def assert_as_good(
     ours: torch.Tensor,
-    plain: torch.Tensor,
+    plain: list[torch.Tensor],
     oracle: torch.Tensor,
     dtype: torch.dtype,
     size: float,
@@ -44,15 +44,17 @@ def assert_as_good(
     """Assert that our error is at most twice that of plain PyTorch in the same dtype, plus one rounding step.
 
     The rounding step is that of the result itself plus, because a weight is exp(score - lse), that of the
-    scores in float32.
+    scores in float32, plus WEIGHT_STEPS.
+
+    plain: results whose errors are allowed: of plain PyTorch, and of another backend.
     """
     finite = oracle.isfinite()
     assert torch.equal(ours[~finite], oracle[~finite])
-    ours, plain, oracle = ours[finite], plain[finite], oracle[finite]
-    if not oracle.numel():
+    if not finite.any():
         return
-    error, plain_error = ((each - oracle).abs().max().item() for each in (ours, plain))
-    step = (torch.finfo(dtype).eps + torch.finfo(torch.float32).eps * loudest) * size
+    error, *plain_errors = ((each - oracle)[finite].abs().max().item() for each in (ours, *plain))
+    plain_error = max(plain_errors)
+    step = (torch.finfo(dtype).eps + torch.finfo(torch.float32).eps * (loudest + WEIGHT_STEPS)) * size
     if dtype == torch.float64:  # same dtype as the reference: only the order of sums differs
         plain_error, step = 0.0, 1e-12 * max(size, 1.0)
     assert error <= 2 * plain_error + step
@@ -68,6 +70,10 @@ def cancelled(inputs: Inputs, call: Call) -> torch.Tensor:
     value = call.spread(call.value).detach().double()
     return torch.where(call.mask.tile(call.whole), inputs.doutput.to(value) @ value.transpose(-2, -1), 0.0)
 
+
+WEIGHT_STEPS = 2.0
+"""Rounding steps in float32 allowed for a weight: one for its exponential, one for the division by the sum.
+With a single key, plain PyTorch has no error, because both are exactly 1."""
 
 WIDTH_SUM = 4.0
 """Rounding steps allowed for the difference of two sums over the width that a kernel computes in different
@@ -125,14 +131,18 @@ def assert_agrees(inputs: Inputs, backend: str, saturated: bool = False) -> bool
         return False
     ours = run(inputs, dtype, backend)
     plain = once(inputs, "plain", lambda: run(inputs, dtype, "plain"))
+    # In half precision, projections of query and key are rounded. Plain PyTorch rounds the scores too, and
+    # the two errors can cancel by chance; another backend has the first one only.
+    other = "blocked" if backend == "reference" else "reference"
+    rounded = once(inputs, f"by {other}", lambda: run(inputs, dtype, other))
     oracle = once(inputs, "oracle", lambda: run(inputs, torch.float64, "reference"))
     sizes = without_normaliser(call, inputs.doutput) if saturated and gradients else {}
     of_gradients, loudest = size_of_gradients(inputs, call, oracle, sizes), largest([oracle[1]])
-    for place, three in enumerate(zip(ours, plain, oracle, strict=True)):
-        size = largest([three[2]]) if place < 2 else of_gradients
+    for place, (mine, *allowed, exact) in enumerate(zip(ours, plain, rounded, oracle, strict=True)):
+        size = largest([exact]) if place < 2 else of_gradients
         if saturated and place == 1:  # the lse of one small score: the terms of its sum over the width cancel
             size *= WIDTH_SUM
-        assert_as_good(*three, dtype, size * (LONG_SUM if place >= 5 else 1.0), loudest)
+        assert_as_good(mine, allowed, exact, dtype, size * (LONG_SUM if place >= 5 else 1.0), loudest)
     if gradients and dtype in (torch.bfloat16, torch.float16):  # else the elementwise check suffices
         exact = once(inputs, "exact", lambda: exact_gradients(call, inputs.doutput))
         pairs = frobenius(call, backend, inputs.doutput, exact)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import regard
 from benchmarks.answering import RECIPES, best_seed, jobs_of, measure, table
 from benchmarks.published_babi import COLUMNS, PUBLISHED
+from regard.data.story_text import read_stories
 from regard.tasks.answering import AnsweringSettings
 from regard.training.settings import build
 from tests.tasks.small_stories import written
@@ -43,13 +45,19 @@ def test_jobs_are_valid_and_leave_out_missing_tasks(arguments: Namespace, capsys
         assert all(Path(path).is_file() for path in settings.data.train_file)
 
 
-def test_measured_job_has_the_errors_of_each_seed_and_task(arguments: Namespace):
-    result = measure(jobs_of(arguments)[0])
+@pytest.mark.parametrize("job", [0, 3])
+def test_measured_job_has_the_errors_of_each_seed_and_task(job: int, arguments: Namespace):
+    chosen = jobs_of(arguments)[job]
+    result = measure(chosen)
     assert list(result["seeds"]) == ["0", "1"] and not result["failed"]
     for seed in result["seeds"].values():
         assert set(seed["tasks"]) == {"qa1_moves", "qa2_moves"} and seed["training_loss"] > 0
         assert 0 <= seed["validation_error"] <= 100
         assert seed["error"] == pytest.approx(sum(seed["tasks"].values()) / 2, abs=0.01)
+    run = regard.load(chosen.folder, seed=1, checkpoint="latest", device="cpu")
+    tests = read_stories([path.replace("_train", "_test") for path in chosen.files])
+    errors = {task: round(100 * error, 2) for task, error in run.evaluate(tests.questions).errors().items()}
+    assert result["seeds"]["1"]["tasks"] == errors
     text = table([result])
     assert f"| qa1_moves | {result['seeds'][best_seed(result['seeds'])]['tasks']['qa1_moves']:.1f} |" in text
 

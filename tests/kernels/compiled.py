@@ -1,5 +1,6 @@
-"""Compile the kernels of additive attention for Hopper, without a GPU: the interpreter accepts code that the
-compiler rejects. test_compiling.py runs this file in a subprocess; it prints each kernel's name and size."""
+"""Compile the kernels of attention and looking for Hopper, without a GPU: the interpreter accepts code that
+the compiler rejects. test_compiling.py runs this file in a subprocess. It prints the name and the size of
+each kernel."""
 
 from __future__ import annotations
 
@@ -66,6 +67,15 @@ def main() -> None:
         vector = torch.zeros(1, width, dtype=dtype)
         output, _, *held = additive_forward(query, key, value, vector, *sight, True)
         additive_backward(torch.zeros_like(output), query, key, value, vector, *held, *sight, True)
+    from regard.kernels.inner_look_pass import inner_look
+
+    no_mask = (None, None, None, None, None, 0, None, None, 0.5, 1.0)
+    for width, dtype in ((128, torch.bfloat16), (60, torch.float32)):
+        query = torch.zeros(2, 2, 300, width, dtype=dtype)
+        inner_look(query, query, torch.zeros(2, 2, 300), *no_mask, True, True, True)
+        bias, table = torch.zeros(2, 1, 300, 300, dtype=dtype), torch.ones(1, 1, 300, 300, dtype=torch.bool)
+        masks = bias, table, lengths, documents, documents, 1, 7, 0, 0.5, 1.0
+        inner_look(query, query[:, :1], torch.zeros(2, 2, 300), *masks, True, True, True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,10 @@ def test_additive_kernels_agree(share: str):
     assert_passes_interpreted("interpreted.py", "-k", SHARES[share])
 
 
+def test_looks_agree():
+    assert_passes_interpreted("interpreted_looks.py")
+
+
 @pytest.mark.parametrize("part", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_series_gradients_cells_and_losses_agree(part: str):
     files = ("interpreted_series.py", "interpreted_cells.py", "interpreted_lstmn.py", "interpreted_tape.py")

@@ -13,6 +13,7 @@ import regard
 from regard.data.tape_batch import TapeBatch
 from regard.errors import ArgumentError, UnknownName
 from regard.evaluation.sequence_bits import answer_loss
+from regard.layers.tape_heads import shifted
 from regard.models.sequence_models import SEQUENCE_MODELS, build_sequence_model
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.sites import declared_sites
@@ -77,6 +78,17 @@ def test_weights_are_distributions_and_start_at_slot_0():
     _, state = model(torch.randn(3, 6, 5, dtype=torch.float64) * 30)
     assert torch.allclose(state.weights.sum(-1), torch.ones(3, 4).double())
     assert state.select(torch.tensor([2, 0])).memory.shape == (2, 9, 6)
+
+
+@pytest.mark.parametrize("max_shift", [1, 2])
+def test_heads_first_prefer_to_move_forward(max_shift: int):
+    model = NeuralTuringMachine(5, 4, width=7, slots=9, slot_width=6, heads=2, max_shift=max_shift)
+    parts = model.layout.activated(model.heads.bias[None])
+    assert parts.gate is not None and parts.gamma is not None and parts.shift is not None
+    assert torch.allclose(parts.gate, torch.tensor(0.1192), atol=1e-4)
+    assert torch.allclose(parts.gamma, torch.tensor(3.1269), atol=1e-4)
+    ahead = shifted(functional.one_hot(torch.tensor(4), 9).float().expand(1, 4, 9), parts.shift)
+    assert (ahead.argmax(-1) == 5).all() and (ahead[..., 5] > 2.7 * ahead[..., 4]).all()
 
 
 def test_sites_are_recorded_and_edited():

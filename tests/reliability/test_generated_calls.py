@@ -16,6 +16,8 @@ from tests.reliability.generated_calls import FAMILIES, Calls
 
 COUNT, PARTS = 500, 10
 """Calls in a part, and parts per backend, in `make test-all`; calls that a backend refuses do not count."""
+FLEX_COUNT = 60
+"""Calls in a part of the backend `flex`, which PyTorch compiles for most calls: about 4 s per call."""
 SAMPLE = 20
 """Calls per backend in `make test`."""
 
@@ -84,4 +86,4 @@ def test_generated_calls_agree(backend: str, part: int):
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("backend", [*ON_GPU, "flex"])
 def test_generated_calls_agree_on_gpu(backend: str, part: int):
-    assert_calls_agree(backend, COUNT, "cuda", part)
+    assert_calls_agree(backend, FLEX_COUNT if backend == "flex" else COUNT, "cuda", part)

@@ -22,6 +22,7 @@ from regard.tasks.answering import AnsweringRun, AnsweringTask
 from regard.tasks.answering.answering_data import hold_out_stories, load_words
 from regard.tasks.task_table import find_task
 from regard.training.checkpoints.checkpoints import Checkpoints
+from regard.training.stacked_updates import StackedUpdates
 from tests.tasks.small_stories import babi_text, small, written
 
 STORY = ["Mary went to the garden.", "John went to the office.", "Mary went to the kitchen."]
@@ -104,19 +105,51 @@ def test_resumed_run_ends_with_the_same_weights(run: Path, files: list[str], tmp
         assert torch.equal(tensor, again.tensors("weights")[name]), name
 
 
-@pytest.mark.parametrize("name", ["end-to-end", "supervised"])
-def test_stacked_seeds_equal_seeds_trained_alone(name: str, files: list[str], tmp_path: Path):
+SGD = {"optimizer": "sgd", "learning_rate": 0.5, "warmup_steps": 0, "max_grad_norm": 0.2}
+
+
+@pytest.mark.parametrize(("name", "training"), [("end-to-end", {}), ("end-to-end", SGD), ("supervised", {})])
+def test_stacked_seeds_equal_seeds_trained_alone(
+    name: str, training: dict[str, Any], files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    updates, apply = [], StackedUpdates.apply
+    monkeypatch.setattr(StackedUpdates, "apply", lambda *args: updates.append(1) or apply(*args))
     start = 1 if name == "end-to-end" else 0
-    settings = small(files, model={"name": name}, training={"steps": 4, "linear_start": start})
+    settings = small(files, model={"name": name}, training={"steps": 4, "linear_start": start, **training})
     alone = trained({**settings, "seed": 1}, tmp_path / "alone")
     together = trained({**settings, "seeds": 2, "stack": True}, tmp_path / "together")
     log = (together / "log.jsonl").read_text()
-    assert "as one stacked model" in log and "one by one" not in log
+    assert "as one stacked model" in log and "one by one" not in log and len(updates) == 4
     expected = Checkpoints(alone).latest().tensors("weights")
     for weight, tensor in Checkpoints(together / "seed-1").latest().tensors("weights").items():
         torch.testing.assert_close(tensor, expected[weight], rtol=1e-4, atol=1e-6)
     other = Checkpoints(together / "seed-0").latest().tensors("weights")
     assert any(not torch.equal(other[weight], expected[weight]) for weight in expected)
+
+
+def test_resumed_stacked_seeds_with_sgd_end_with_the_same_weights(files: list[str], tmp_path: Path):
+    settings = small(files, training={**SGD, "weight_decay": 0.1})
+    whole = trained({**settings, "seeds": 2, "stack": True}, tmp_path / "whole")
+    folder = tmp_path / "again"
+    shutil.copytree(whole, folder)
+    for seed in ("seed-0", "seed-1"):
+        shutil.rmtree(folder / seed / "step-000006")
+        (folder / seed / "latest").write_text("step-000003")
+        (folder / seed / "best").unlink(missing_ok=True)
+    train_run(AnsweringTask, {}, folder, resume=True, **QUIET)
+    for seed in ("seed-0", "seed-1"):
+        again = Checkpoints(folder / seed).latest()
+        assert again.step == 6 and not again.tensors("optimizer")
+        for name, tensor in Checkpoints(whole / seed).latest().tensors("weights").items():
+            assert torch.equal(tensor, again.tensors("weights")[name]), name
+
+
+def test_random_numbers_of_noise_depend_only_on_the_seed_and_the_epoch(run: Path):
+    task = regard.tasks.task_table.load_task(run)
+    whole, rest = list(task.batches(1)), list(task.batches(1, 1))
+    assert all(torch.equal(a.noise, b.noise) for a, b in zip(whole[1:], rest, strict=True))
+    assert not torch.equal(next(task.batches(2)).noise, whole[0].noise)
+    assert whole[0].noise.shape == (16, 2)  # stories of up to 4 sentences, noise 0.1
 
 
 def test_linear_start_is_the_first_epochs(run: Path, files: list[str]):

@@ -24,7 +24,7 @@ class Tiles(NamedTuple):
     stages: int
 
 
-FILL = 4
+FILL = 8
 """Number of programs per multiprocessor that the queries are divided into, if there are enough tiles."""
 
 MOST_PROGRAMS = 32

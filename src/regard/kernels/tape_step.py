@@ -7,7 +7,7 @@ program computes all heads of one tape, so that each gradient is summed in a fix
 reproducible bit by bit. The circular shift needs the weights of neighbouring slots: the program stores them,
 waits for all its threads, and loads them again. Arithmetic is in float32.
 
-Tested under Triton's interpreter (triton 3.7).
+Tested under Triton's interpreter (triton 3.7) and on an H200 (triton 3.6, with WARPS = 8).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from torch import Tensor
 
 __all__ = ["TapeLayout", "tape_step", "tape_step_backward"]
 
-WARPS = 8
-"""Number of warps per program."""
+WARPS = 4
+"""Number of warps per program. On an H200, 4 is faster than 8 and 16 (3.06, 4.10 and 4.18 ms for a training
+step of 41 steps, 10 models and batch size 16)."""
 
 
 class TapeLayout(NamedTuple):

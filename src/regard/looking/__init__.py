@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.attended import Attended
 from regard.call import Call, Forward
 from regard.look import Look
-from regard.looking import blockwise, fused, materialised
+from regard.looking import blockwise, fused_look, materialised
 from regard.looking.look_result import Seen
 
 __all__ = ["PASSES", "Pass", "choose_pass", "look_at"]
@@ -40,7 +40,9 @@ class Pass:
 
 
 PASSES: dict[str, Pass] = {
-    "fused": Pass(fused.reasons, fused.run, "one Triton kernel for inner products, from lse; any length"),
+    "fused": Pass(
+        fused_look.reasons, fused_look.run, "one Triton kernel for inner products, from lse; any length"
+    ),
     "blocked": Pass(blockwise.reasons, blockwise.run, "block by block from lse; for any length"),
     "materialised": Pass(
         materialised.reasons, materialised.run, "from the whole matrix of weights; supports gradients"
@@ -51,11 +53,11 @@ PASSES: dict[str, Pass] = {
 def choose_pass(call: Call, look: Look) -> str:
     """Return the key of PASSES for the looking pass that computes what `look` requests for this call."""
     batch, heads, queries, keys = call.sizes
-    if not PASSES["fused"].reasons(call, look):
-        return "fused"
-    if batch * heads * queries * keys <= SMALL:
+    small = batch * heads * queries * keys <= SMALL
+    if small and call.query.device.type == "cpu":
         return "materialised"
-    return next(name for name, each in PASSES.items() if not each.reasons(call, look))
+    passes = (name for name in PASSES if name != "blocked" or not small)
+    return next(name for name in passes if not PASSES[name].reasons(call, look))
 
 
 def look_at(call: Call, forward: Forward, look: Look | None) -> Attended:

@@ -23,12 +23,9 @@ from regard.sites import scopes_at
 __all__ = ["CONTROLLERS", "MachineState", "NeuralTuringMachine"]
 
 CONTROLLERS = ("lstm", "feedforward")
-INITIAL_HEADS: dict[str, dict[str, float]] = {
-    "neutral": {},
-    "forward": {"gate": -2.0, "gamma": 2.0, "shift": 1.0},
-}
+HEAD_BIASES = {"gate": -2.0, "gamma": 2.0, "shift": 1.0}
 """The initial biases of head parameters, before their activation functions, by name; others are 0. The bias
-of the shift is that of a move forward by one slot."""
+of the shift is that of a move forward by one slot. See NeuralTuringMachine.initialize()."""
 LEARNED, BLANK = "learned", 1e-6
 """The default values of initial_memory."""
 
@@ -88,9 +85,6 @@ class NeuralTuringMachine(nn.Module):
     initial_memory: the initial value of all slots, or "learned". Default: 1e-6, because a small constant
         converges best (Collier and Beel 2018). For addressing = "content" it is "learned": if only contents
         address the slots, slots with equal contents always have equal weights.
-    initial_heads: "neutral", all biases of the heads are 0 at first; or "forward", heads first keep most of
-        their previous weights (g = 0.12), keep them sharp (gamma = 3.1), and prefer a move forward by one
-        slot (0.58; 0.21 for others if max_shift is 1).
 
     All heads start at slot 0, and the initial states of the controller are learned. If the initial memory is
     constant, a longer tape can be used at any time: start(slots=...).
@@ -118,13 +112,10 @@ class NeuralTuringMachine(nn.Module):
         addressing: str = "both",
         max_shift: int = 1,
         initial_memory: float | str | None = None,
-        initial_heads: str = "neutral",
     ):
         super().__init__()
         if controller not in CONTROLLERS:
             raise UnknownName("controller", controller, CONTROLLERS)
-        if initial_heads not in INITIAL_HEADS:
-            raise UnknownName("initial_heads", initial_heads, INITIAL_HEADS)
         layout = HeadLayout(heads, heads, slot_width, addressing, max_shift)
         sizes = {"input_size": input_size, "target_size": target_size, "width": width, "slots": slots}
         positive("NeuralTuringMachine()", **sizes)
@@ -133,7 +124,7 @@ class NeuralTuringMachine(nn.Module):
         if isinstance(initial_memory, str) and initial_memory != LEARNED:
             raise UnknownName("initial_memory", initial_memory, (LEARNED,), hint="or a number")
         self.blank = None if isinstance(initial_memory, str) else float(initial_memory)
-        self.layout, self.slots, self.width, self.initial_heads = layout, slots, width, initial_heads
+        self.layout, self.slots, self.width = layout, slots, width
         self.lstm = controller == "lstm"
         self._check_slots(slots)
         columns, gates = heads * slot_width, 4 * width if self.lstm else width
@@ -154,15 +145,16 @@ class NeuralTuringMachine(nn.Module):
         """Set all parameters to their initial values.
 
         Weight matrices are Xavier uniform, except those of the hidden state of an LSTM, which are orthogonal.
-        Biases are 0, except those of INITIAL_HEADS. A forget bias of 1 is usual for an LSTM. Here, what must
-        be kept for many steps belongs on the tape: with a forget bias of 0, the machine works better on
-        sequences that are longer than those of the training.
+        Biases are 0, also that of the forget gate: what must be kept for many steps belongs on the tape. The
+        biases of HEAD_BIASES are the exception. With them, heads first keep most of their previous weights
+        (g = 0.12), keep them sharp (gamma = 3.1), and prefer a move forward by one slot (0.58, and 0.21 for
+        each other move, if max_shift is 1).
         """
         columns = self.first_reads.shape[0]
         for linear in (self.input, self.heads, self.output):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
-        for name, bias in INITIAL_HEADS[self.initial_heads].items():
+        for name, bias in HEAD_BIASES.items():
             part = self.heads.bias[self.layout.slices[name]]
             if name == "shift" and self.layout.location:
                 part = part.view(-1, self.layout.shifts)[:, self.layout.max_shift - 1]

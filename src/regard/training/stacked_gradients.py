@@ -145,7 +145,7 @@ class StackedGradients:
                 named, both = replayed or stacked.gradients(
                     loss,
                     batches,
-                    seeds=[drawn[seed] for seed in seeds],
+                    seeds=None if task.deterministic else [drawn[seed] for seed in seeds],
                     factor=factor,
                     rows=[self._seeds.index(seed) for seed in seeds],
                     sizes=[sizes[seed] for seed in seeds],

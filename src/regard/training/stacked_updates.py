@@ -1,9 +1,10 @@
-"""Update the weights of stacked models together: clip the gradient of each model, apply AdamW to all."""
+"""Update the weights of stacked models together: clip each gradient, apply AdamW or SGD to all models."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,12 @@ __all__ = ["StackedUpdates", "can_update"]
 
 
 def can_update(trainers: Sequence[Trainer]) -> bool:
-    """Whether the weights of stacked models can be updated together: all have AdamW at the same step."""
+    """Whether the weights of stacked models can be updated together.
+
+    They can, if all have AdamW at the same step, or all have SGD without momentum, which has no state.
+    """
+    if all(type(each.optimizer) is torch.optim.SGD for each in trainers):
+        return not any(each.optimizer.defaults["momentum"] for each in trainers)
     if not all(type(each.optimizer) is torch.optim.AdamW for each in trainers):
         return False
     states = [state for each in trainers for state in each.optimizer.state.values()]
@@ -26,7 +32,7 @@ def can_update(trainers: Sequence[Trainer]) -> bool:
 
 
 class StackedUpdates:
-    """Clip the gradients of stacked models, and update their weights with AdamW, all models together.
+    """Clip the gradients of stacked models, and update their weights with AdamW or SGD, all models together.
 
     Ten models that update their weights one by one launch ten times as many kernels, and wait for the GPU ten
     times per step. Here, the optimizer state of each trainer becomes a part of stacked tensors, so that each
@@ -40,13 +46,15 @@ class StackedUpdates:
     def __init__(self, stacked: StackedSeeds, trainers: Sequence[Trainer], names: Sequence[str]):
         self._trainers = list(trainers)
         self._limit = trainers[0].settings.max_grad_norm or math.inf
+        self._has_state = type(trainers[0].optimizer) is torch.optim.AdamW
         own = [dict(each.model.named_parameters()) for each in trainers]
         self._groups = []
         for group in trainers[0].optimizer.param_groups:
             members = {id(each) for each in group["params"]}
             chosen = [name for name in names if id(own[0][name]) in members]
             parameters = [stacked.parameters[f"model.{name}"].data for name in chosen]
-            states = [self._stack_state([each[name] for each in own]) for name in chosen]
+            kept = chosen if self._has_state else []
+            states = [self._stack_state([each[name] for each in own]) for name in kept]
             self._groups.append((group, chosen, parameters, states))
 
     def _stack_state(self, parameters: Sequence[nn.Parameter]) -> dict[str, Tensor]:
@@ -87,14 +95,11 @@ class StackedUpdates:
         for each in used:
             each.mul_(scale.view(-1, *(1 for _ in each.shape[1:])))
         for group, chosen, parameters, states in self._groups:
-            means, squares, steps = ([each[kind] for each in states] for kind in STATE_ORDER)
-            torch._foreach_add_(steps, 1)
-            beta1, beta2 = group["betas"]
-            torch._fused_adamw_(
-                parameters, [named[name] for name in chosen], means, squares, [], steps,
-                lr=rate, beta1=beta1, beta2=beta2, weight_decay=group["weight_decay"], eps=group["eps"],
-                amsgrad=False, maximize=False,
-            )  # fmt: skip
+            gradients = [named[name] for name in chosen]
+            if self._has_state:
+                _apply_adamw(group, parameters, gradients, states, rate)
+            else:
+                _apply_sgd(group, parameters, gradients, rate)
         return [StepDone(dict(zip(names, row, strict=False)), row[-1]) for row in values]
 
     def release(self) -> None:
@@ -103,6 +108,33 @@ class StackedUpdates:
             for state in trainer.optimizer.state.values():
                 for kind, value in state.items():
                     state[kind] = value.clone()
+
+
+def _apply_adamw(
+    group: Mapping[str, Any],
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    states: Sequence[Mapping[str, Tensor]],
+    rate: float,
+) -> None:
+    means, squares, steps = ([each[kind] for each in states] for kind in STATE_ORDER)
+    torch._foreach_add_(steps, 1)
+    beta1, beta2 = group["betas"]
+    torch._fused_adamw_(
+        parameters, gradients, means, squares, [], steps,
+        lr=rate, beta1=beta1, beta2=beta2, weight_decay=group["weight_decay"], eps=group["eps"],
+        amsgrad=False, maximize=False,
+    )  # fmt: skip
+
+
+def _apply_sgd(
+    group: Mapping[str, Any], parameters: list[Tensor], gradients: list[Tensor], rate: float
+) -> None:
+    torch._fused_sgd_(
+        parameters, gradients, [],
+        lr=rate, weight_decay=group["weight_decay"], momentum=0.0, dampening=0.0, nesterov=False,
+        maximize=False, is_first_step=False,
+    )  # fmt: skip
 
 
 STATE_ORDER = ("exp_avg", "exp_avg_sq", "step")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -49,14 +50,18 @@ EVALUATED = 1000
 
 @dataclass(frozen=True, eq=False)
 class StoryRows(BatchRows):
-    """A batch of training questions, given by their indices; AnsweringTask.prepare() selects their tensors.
+    """A batch of training questions, given by their indices; AnsweringTask.loss() selects their tensors.
+
+    So a step copies few tensors to the inputs of a CUDA graph, and the graph selects all others.
 
     rows: (B,), the indices of the questions in the training set.
     linear: whether the network computes attention without softmax (linear start).
+    noise: (B, n), uniform random numbers for random noise; None if the network does not use it.
     """
 
     rows: Tensor
     linear: bool = False
+    noise: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -65,7 +70,7 @@ class StoryRows(BatchRows):
 class AnsweringTask(RunTask):
     """Trains a memory network on questions about stories, and evaluates it on the validation questions.
 
-    All training questions are copied to the device once. A batch is a selection of rows of these tensors.
+    All training questions are copied to the device once, and loss() selects the rows of a batch.
     """
 
     model: StoryModel
@@ -85,7 +90,7 @@ class AnsweringTask(RunTask):
     view_options = VIEW_OPTIONS
     own_views = OWN_VIEWS
     shapes = 4  # the batches of an epoch, and its last batch, with and without softmax
-    deterministic = True  # prepare() generates the random numbers of random noise
+    deterministic = True  # batches() generates the random numbers of random noise
 
     def __init__(
         self,
@@ -191,16 +196,30 @@ class AnsweringTask(RunTask):
     def batches(self, epoch: int, start: int = 0) -> Iterator[StoryRows]:
         """Yield the batches of an epoch. The order of the questions depends only on the seed and the epoch.
 
+        The random numbers of random noise are drawn here too, so they also depend only on the seed and the
+        epoch. All tensors of an epoch are copied to the device of the model at once.
+
         start: number of batches to skip, to resume within an epoch.
         """
         generator = torch.Generator().manual_seed(epoch_seed(self.settings.seed, epoch))
         order = torch.randperm(len(self.corpus.train), generator=generator)
-        rank, world = self._processes.rank, self._processes.world
-        linear = epoch < self.settings.training.linear_start
-        for rows in order.split(self._rows_of_step())[start:]:
-            if len(rows) < world:  # each process needs at least one question
-                rows = torch.cat((rows, order[: world - len(rows)]))
-            yield StoryRows(rows[rank::world], linear)
+        count = self._noise_size()
+        noise = torch.rand(len(order), count, generator=generator)
+        rank, world, size = self._processes.rank, self._processes.world, self._rows_of_step()
+        linear, device = epoch < self.settings.training.linear_start, next(self.model.parameters()).device
+        if 0 < len(order) % size < world:  # each process needs at least one question in the last batch
+            repeated = torch.arange(world - len(order) % size)
+            places = torch.cat((torch.arange(len(order)), repeated))
+            order, noise = order[places], noise[places]
+        steps = zip(order.to(device).split(size), noise.to(device).split(size), strict=True)
+        for rows, numbers in islice(steps, start, None):
+            yield StoryRows(rows[rank::world], linear, numbers[rank::world] if count else None)
+
+    def _noise_size(self) -> int:
+        """Return the number of random numbers of each question, or 0 if the network uses no random noise."""
+        if not (isinstance(self.model, MemoryNetwork) and self.model.noise and self.model.time is not None):
+            return 0
+        return noise_size(self.corpus.train.stories.shape[1], self.model.noise)
 
     def _rows_of_step(self) -> int:
         return int(self.settings.training.batch_size or 1) * self._processes.world
@@ -211,24 +230,20 @@ class AnsweringTask(RunTask):
     def count(self, batch: StoryRows) -> int:
         return len(batch)
 
-    def prepare(self, batch: StoryRows, device: Any) -> StoryBatch:
-        ready = self.corpus.on(str(device)).batch(batch.rows, linear=batch.linear)
-        if not (isinstance(self.model, MemoryNetwork) and self.model.noise and self.model.time is not None):
-            return ready
-        size = noise_size(ready.sentences.shape[1], self.model.noise)
-        return replace(ready, noise=torch.rand(len(ready), size, device=ready.lengths.device))
-
-    def padded_sizes(self, ready: StoryBatch) -> tuple[int, ...]:
-        return (len(ready),)
-
-    def padded(self, ready: StoryBatch, sizes: tuple[int, ...]) -> StoryBatch:
-        return ready.padded_to(sizes[0])
+    def prepare(self, batch: StoryRows, device: Any) -> StoryRows:
+        on_device = batch.rows.device.type == torch.device(device).type
+        return batch if on_device else batch.to(device)
 
     def restored(self, tensors: dict[str, Tensor]) -> StoryRows:
         return StoryRows.from_tensors(tensors)
 
-    def loss(self, batch: StoryBatch) -> Loss:
-        """Return the loss of a batch, summed over its questions.
+    def loss(self, batch: StoryRows) -> Loss:
+        """Return the loss of a batch, summed over its questions; see story_loss()."""
+        stories = self.corpus.on(str(batch.rows.device)).batch(batch.rows, linear=batch.linear)
+        return self.story_loss(replace(stories, noise=batch.noise))
+
+    def story_loss(self, batch: StoryBatch) -> Loss:
+        """Return the loss of stories and questions, summed over the questions.
 
         The end-to-end network learns from the answers only: the loss is their cross-entropy. The supervised
         memory network also learns from labelled supporting facts: the loss is the margin ranking loss of the
@@ -263,7 +278,7 @@ class AnsweringTask(RunTask):
         An answer that is not in the vocabulary has no output of the network, so it has no loss.
         """
         known = (batch.answers != NO_LABEL).nonzero().squeeze(1)
-        return self.loss(batch.select(known)).total if len(known) else torch.zeros(())
+        return self.story_loss(batch.select(known)).total if len(known) else torch.zeros(())
 
     def _shown(self, report: StoryReport) -> list[RenderableType]:
         """Return what is printed after an evaluation.
