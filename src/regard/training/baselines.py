@@ -205,7 +205,7 @@ def build_baseline(baseline: str | Mapping[str, Any] | Baseline, samples: int | 
     """
     if isinstance(baseline, Baseline):
         return baseline
-    options = {"name": baseline} if isinstance(baseline, str) else dict(baseline)
+    options: dict[str, Any] = {"name": baseline} if isinstance(baseline, str) else dict(baseline)
     name = options.pop("name", None)
     if name not in BASELINES:
         raise UnknownName("baseline", name, BASELINES)
