@@ -76,6 +76,15 @@ def test_unreadable_images_are_counted(command, run: Path, tmp_path: Path):
     assert "bad.jpg" in said.err and "1 of 2" in said.err
 
 
+def test_missing_images_are_reported_and_the_others_are_captioned(command, run: Path, tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    absent = tmp_path / "none.jpg", tmp_path / "empty", tmp_path / "*.bmp"
+    said = command("caption", run / "run", absent[0], run / "picture_000000.png", *absent[1:])
+    assert said.status == 1 and len(said.lines) == 1 and "picture_000000.png" in said.lines[0]
+    assert all(path.name in said.err for path in absent) and "3 of 4" in said.err
+    assert command("caption", run / "run", *absent).status == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "fact"),
     [

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import regard
 from regard.data.batch import Batch
 from regard.models import build_model
-from regard.training.baselines import Baseline, LearnedBaseline, MovingAverage, NoBaseline
+from regard.training.baselines import Baseline, LearnedBaseline, LeaveOneOut, MovingAverage, NoBaseline
 from regard.training.estimators import (
     Estimate,
     Reinforce,
@@ -206,6 +206,15 @@ def test_several_samples_keep_the_mean_and_divide_the_variance(decoder: Decoder,
     assert variance(three) == pytest.approx(variance(one) / 3, rel=1e-9)
     tighter = sum(each.probability * each.estimate.shown["bound"] for each in three)
     assert bound < tighter < whole
+
+
+def test_leave_one_out_keeps_the_mean_and_lowers_the_variance(decoder: Decoder, draw):
+    """Kool et al. 2019: the mean reward of the other samples is a baseline that does not bias the mean."""
+    wanted, _, _ = exact(decoder, [FIRST, SECOND])
+    results = estimates(decoder, draw, LeaveOneOut(2), [FIRST, SECOND], samples=2)
+    torch.testing.assert_close(mean(results), wanted, rtol=0, atol=1e-10)
+    without = estimates(decoder, draw, NoBaseline(), [FIRST, SECOND], samples=2)
+    assert 0 < variance(results) < 0.5 * variance(without)
 
 
 def test_bound_is_below_the_likelihood(decoder: Decoder, draw):

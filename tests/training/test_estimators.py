@@ -18,6 +18,7 @@ from regard.training.estimators import (
     hard_selections,
     log_likelihood,
 )
+from regard.training.settings import BaselineSettings, EstimatorSettings
 
 
 def attend(
@@ -131,6 +132,17 @@ def test_processes_share_the_mean_of_all_rewards():
     estimator = Reinforce(processes=Two(world=2))
     estimator(drawn_once(), torch.tensor([-3.0, -6.0]))
     assert estimator.baseline.average.item() == pytest.approx(0.1 * -7.0)
+
+
+def test_leave_one_out_needs_several_samples_and_gets_their_number():
+    estimator = Reinforce("leave-one-out", samples=3)
+    settings = EstimatorSettings(samples=3, baseline=BaselineSettings(name="leave-one-out"))
+    for each in (estimator, build_estimator(settings.options(features=1))):
+        value, loss = each.baseline(torch.tensor([1.0, 2.0, 3.0, 0.0, 0.0, 6.0]))
+        assert value.tolist() == [2.5, 2.0, 1.5, 3.0, 3.0, 0.0] and not loss.any()
+        assert not each.state_dict()
+    with pytest.raises(ArgumentError, match="samples"):
+        Reinforce("leave-one-out", samples=1)
 
 
 def test_learned_baseline_is_trained_by_its_own_loss():

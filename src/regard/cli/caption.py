@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -152,7 +152,8 @@ def caption(
     if coco is not None and not coco.resolve().parent.is_dir():
         raise DataError(message(shown(coco), "its folder does not exist", hint="create the folder first"))
     search = build_search(beam_size, length_penalty, n_best, greedy, max_length)
-    paths = list_images(images)
+    missing = list[DataError]()
+    paths = list_images(images, missing)
     picture = output if is_picture(output) else None
     output = None if picture else output
     pictures = CaptionPictures(picture, page, len(paths))
@@ -160,7 +161,7 @@ def caption(
     if draw and captioner.model.select is None:
         raise ArgumentError(message("--draw", "this captioner has no attention (model.select is none)"))
     pictures.check_attention(captioner.model.select is not None)
-    inputs = Inputs(captioner, paths)
+    inputs = Inputs(captioner, paths, missing)
     results = captioner.stream(inputs, look="cross" if draw or json or pictures.enabled else None)
     records = list[dict[str, Any]]()
     with writing(output) as write:
@@ -188,29 +189,37 @@ class Inputs:
 
     captioner: the ImageCaptioner, whose prepare() reads an image.
     paths: the image files.
-    errors: the errors of the images that could not be read.
+    missing: the errors of arguments for which there is no image file; they are reported first.
+    errors: the number of errors so far.
     """
 
     captioner: Any
     paths: list[Path]
-    errors: list[DataError] = field(default_factory=list)
+    missing: list[DataError]
+    errors: int = 0
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
+        for error in self.missing:
+            self._add(error)
         for path in self.paths:
             try:
                 pixels = self.captioner.prepare(path)
             except DataError as error:
-                self.errors.append(error)
-                if len(self.errors) <= NAMED:
-                    say(str(error))
+                self._add(error)
                 continue
             yield shown(path), pixels
+
+    def _add(self, error: DataError) -> None:
+        self.errors += 1
+        if self.errors <= NAMED:
+            say(str(error))
 
     def report(self) -> int:
         """Print how many images could not be read, if any; return the exit status, 0 or 1."""
         if not self.errors:
             return 0
-        say(f"{len(self.errors):,} of {len(self.paths):,} images could not be read and are left out")
+        total = len(self.paths) + len(self.missing)
+        say(f"{self.errors:,} of {total:,} images could not be read and are left out")
         return 1
 
 

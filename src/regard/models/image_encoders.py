@@ -108,9 +108,10 @@ class ConvolutionalEncoder(ImageEncoder):
     Each stage halves height and width: a 3 x 3 convolution with stride 2, group normalisation and ReLU. One
     3 x 3 convolution follows, so that a feature vector depends on the neighbourhood of its location in the
     image. Two more input channels of this convolution are the coordinates of each location, from -1 to 1, so
-    that a feature vector depends on its location (CoordConv, Liu et al. 2018). Residual 1 x 1 convolutions
-    follow, x + relu(norm(convolution(x))); they are not 3 x 3, because otherwise the feature vectors of more
-    locations would depend on the same object.
+    that a feature vector depends on its location (CoordConv, Liu et al. 2018). A linear projection of the
+    mean colour of each cell is added to the result, because the stages learn forms much earlier than colours.
+    Residual 1 x 1 convolutions follow, x + relu(norm(convolution(x))); they are not 3 x 3, because otherwise
+    the feature vectors of more locations would depend on the same object.
 
     features: F, the size of a feature vector.
     channels: number of channels of the first stage; each later stage has twice as many, at most `features`.
@@ -119,8 +120,8 @@ class ConvolutionalEncoder(ImageEncoder):
     blocks: number of residual convolutions.
     shared_filters: if True, the first stage applies the same filters to the red, the green and the blue
         channel, and keeps the largest of the three responses. So all stages respond to form, whatever the
-        colour is. The mean colour of each cell is then three more input channels of the 3 x 3 convolution. A
-        captioner can thus name the form of an object whose colour and form never occurred together.
+        colour is. A captioner can thus name the form of an object whose colour and form never occurred
+        together.
 
     >>> encoder = ConvolutionalEncoder(features=16, channels=4)
     >>> encoder(torch.zeros(2, 3, 64, 64, dtype=torch.uint8)).shape, encoder.map_size(64, 64)
@@ -144,7 +145,8 @@ class ConvolutionalEncoder(ImageEncoder):
         self.stages = nn.ModuleList(
             _layer(before, after, stride=2) for before, after in zip(inputs, outputs, strict=False)
         )
-        self.first = _layer(inputs[-1] + (5 if shared_filters else 2), features)
+        self.first = _layer(inputs[-1] + 2, features)
+        self.colour = nn.Conv2d(3, features, 1, bias=False)
         self.blocks = nn.ModuleList(_layer(features, features, size=1) for _ in range(blocks))
 
     def map_size(self, height: int, width: int) -> tuple[int, int]:
@@ -159,11 +161,10 @@ class ConvolutionalEncoder(ImageEncoder):
             map_BChw = self.stages[0](each_channel).unflatten(0, (-1, 3)).amax(1)
         for stage in self.stages[1:] if self.shared_filters else self.stages:
             map_BChw = stage(map_BChw)
-        inputs = [map_BChw, _coordinates(map_BChw).expand(len(map_BChw), -1, -1, -1)]
-        if self.shared_filters:
-            height, width = map_BChw.shape[2:]
-            inputs.append(functional.adaptive_avg_pool2d(images_BCHW, (height, width)))
-        map_BFhw: Tensor = self.first(torch.cat(inputs, 1))
+        height, width = map_BChw.shape[2:]
+        coordinates_BChw = _coordinates(map_BChw).expand(len(map_BChw), -1, -1, -1)
+        mean_BChw = functional.adaptive_avg_pool2d(images_BCHW, (height, width))
+        map_BFhw = self.first(torch.cat((map_BChw, coordinates_BChw), 1)) + self.colour(mean_BChw)
         for block in self.blocks:
             map_BFhw = map_BFhw + block(map_BFhw)
         return map_BFhw

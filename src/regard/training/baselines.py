@@ -12,7 +12,15 @@ from torch import Tensor, nn
 from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.training.distributed import Processes
 
-__all__ = ["BASELINES", "Baseline", "LearnedBaseline", "MovingAverage", "NoBaseline", "build_baseline"]
+__all__ = [
+    "BASELINES",
+    "Baseline",
+    "LearnedBaseline",
+    "LeaveOneOut",
+    "MovingAverage",
+    "NoBaseline",
+    "build_baseline",
+]
 
 
 class Baseline(nn.Module):
@@ -28,8 +36,8 @@ class Baseline(nn.Module):
         A row is one sequence of the batch, with the keys that were sampled for it. The baseline is detached.
         The loss is 0 if the baseline has no parameters.
 
-        reward: (rows,), detached. The loss may depend on the rewards. The baseline may depend on their
-            number only, because the rewards depend on the keys that were sampled.
+        reward: (rows,), detached. The loss may depend on the rewards. The baseline of a row must not depend
+            on the reward of this row, because it depends on the keys that were sampled for this row.
         features: (rows, F), the input of a learned baseline, or None.
         """
         raise TypeError(f"{type(self).__name__} does not implement forward()")
@@ -49,6 +57,33 @@ class NoBaseline(Baseline):
 
     def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(reward), torch.zeros_like(reward)
+
+
+class LeaveOneOut(Baseline):
+    """Baseline b of a sample: the mean reward of the other samples of the same example.
+
+    b_k = 1/(K - 1) sum_{j != k} r_j   (Kool et al. 2019, "Buy 4 REINFORCE samples, get a baseline for free!")
+
+    Some targets have a lower likelihood than others, whatever keys are sampled. This difference is a large
+    part of the variance of the rewards of a batch, and it does not occur in r_k - b_k.
+
+    samples: K, at least 2. Row r of the rewards is a sample of example r // K.
+
+    >>> LeaveOneOut(samples=3)(torch.tensor([-1.0, -2.0, -6.0]))[0]
+    tensor([-4.0000, -3.5000, -1.5000])
+    """
+
+    def __init__(self, samples: int = 2):
+        super().__init__()
+        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
+            problem, hint = f"samples is {samples!r}", "set training.estimator.samples=4, for example"
+            raise ArgumentError(message("LeaveOneOut()", problem, expected="2 or more", hint=hint))
+        self.samples = samples
+
+    def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        reward_NK = reward.unflatten(0, (-1, self.samples))
+        others_NK = (reward_NK.sum(1, keepdim=True) - reward_NK) / (self.samples - 1)
+        return others_NK.flatten(), torch.zeros_like(reward)
 
 
 class MovingAverage(Baseline):
@@ -154,24 +189,29 @@ BASELINES: dict[str, type[Baseline]] = {
     "none": NoBaseline,
     "moving-average": MovingAverage,
     "learned": LearnedBaseline,
+    "leave-one-out": LeaveOneOut,
 }
 
 
-def build_baseline(baseline: str | Mapping[str, Any] | Baseline) -> Baseline:
+def build_baseline(baseline: str | Mapping[str, Any] | Baseline, samples: int | None = None) -> Baseline:
     """Create a baseline from its name, or from a dict with its name and options.
 
     A Baseline is returned unchanged.
+
+    samples: number of samples per example, for "leave-one-out".
 
     >>> build_baseline({"name": "moving-average", "decay": 0.99}).decay
     0.99
     """
     if isinstance(baseline, Baseline):
         return baseline
-    options = {"name": baseline} if isinstance(baseline, str) else dict(baseline)
+    options: dict[str, Any] = {"name": baseline} if isinstance(baseline, str) else dict(baseline)
     name = options.pop("name", None)
     if name not in BASELINES:
         raise UnknownName("baseline", name, BASELINES)
     known = signature(BASELINES[name]).parameters
+    if name == "leave-one-out" and samples is not None:
+        options["samples"] = samples
     for option in options:
         if option not in known:
             raise UnknownName(f"option of the baseline {name}", option, known)

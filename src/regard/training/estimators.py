@@ -268,7 +268,7 @@ class Reinforce(nn.Module):
     entropy is 0, the gradient of the sum is an unbiased estimate of the gradient of -L_s. L_s is a lower
     bound of log p(y): L_s = sum_s p(s) log p(y | s) (eq. 10).
 
-    baseline: "moving-average", "learned", "none", a mapping with the name and its options, or a Baseline.
+    baseline: a name in BASELINES, such as "moving-average", a mapping with name and options, or a Baseline.
     scale: weight of the term with the reward (lambda_r).
     entropy: weight of the entropy (lambda_e). The keys that were sampled at earlier decoding steps change the
         entropy of a later step, but the gradient ignores this effect.
@@ -314,7 +314,7 @@ class Reinforce(nn.Module):
             problem = f"expected is {expected!r}"
             raise ArgumentError(message("Reinforce()", problem, expected="0 <= expected < 1"))
         self.scale, self.entropy, self.samples, self.expected = scale, entropy, samples, expected
-        self.baseline = build_baseline(baseline)
+        self.baseline = build_baseline(baseline, samples)
         if isinstance(self.baseline, MovingAverage):
             self.baseline.processes = processes or Processes()
 

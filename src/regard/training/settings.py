@@ -74,23 +74,21 @@ class Section(BaseModel):
 class BaselineSettings(Section):
     """The baseline that an estimator subtracts from the reward, and its options (see training/baselines.py).
 
-    name: "moving-average" (of the rewards), "learned" (a network that predicts the reward from the input), or
-        "none".
+    name: "moving-average" (of the rewards), "learned" (a network that predicts the reward from the input),
+        "leave-one-out" (the mean reward of the other samples of the example), or "none".
     decay: decay of the moving averages.
     hidden: for "learned" only, the size of the hidden layer.
     weight: for "learned" only, the weight of the loss that trains the network.
     """
 
-    name: Literal["moving-average", "learned", "none"] = "moving-average"
+    name: Literal["moving-average", "learned", "leave-one-out", "none"] = "moving-average"
     decay: Part | None = None
     hidden: Annotated[int, Field(ge=1, le=65536)] | None = None
     weight: Weight | None = None
 
     @model_validator(mode="after")
     def _known_options(self) -> BaselineSettings:
-        known = {"moving-average": ("decay",), "learned": ("decay", "hidden", "weight"), "none": ()}[
-            self.name
-        ]
+        known = {"moving-average": ("decay",), "learned": ("decay", "hidden", "weight")}.get(self.name, ())
         for option in ("decay", "hidden", "weight"):
             if getattr(self, option) is not None and option not in known:
                 problem = f"{option} is not an option of the baseline {self.name}"

@@ -37,7 +37,7 @@ def test_areas_tell_the_shapes_and_sizes_apart():
     area = {(shape, size): int(object_mask(alone(shape, size)).sum()) for shape in SHAPES for size in SIZES}
     assert area["square", "small"] == 11 * 11 and area["square", "large"] == 17 * 17
     assert abs(area["circle", "large"] - numpy.pi * 8.5**2) < 5
-    assert abs(area["triangle", "large"] - 17 * 17 / 2) < 10
+    assert all(abs(area[shape, "large"] - 17 * 17 / 2) < 10 for shape in ("triangle", "diamond"))
     assert all(area[shape, "large"] > 2 * area[shape, "small"] for shape in SHAPES)
 
 
@@ -50,7 +50,7 @@ def test_pictures_do_not_depend_on_their_batch():
     assert render([]).shape == (0, 3, 64, 64)
 
 
-@pytest.mark.parametrize(("split", "seed", "checksum"), [("train", 1, 0xEE651695), ("test", 0, 0xA362AD1E)])
+@pytest.mark.parametrize(("split", "seed", "checksum"), [("train", 1, 0x031CD2E3), ("test", 0, 0x4D234784)])
 def test_pictures_have_these_bytes_on_every_machine(split: str, seed: int, checksum: int):
     computed = zlib.crc32(shapes(split, 50, seed).images(range(50)).numpy().tobytes())
     assert computed == checksum

@@ -19,13 +19,17 @@ MOST_IMAGES = 1_000_000
 NUMBER = re.compile(r"(\d{1,18})$")
 
 
-def list_images(places: Sequence[str | os.PathLike[str]]) -> list[Path]:
+def list_images(
+    places: Sequence[str | os.PathLike[str]], missing: list[DataError] | None = None
+) -> list[Path]:
     """Return the paths of the image files in `places`, without duplicates.
 
     places: files, folders and patterns. A folder stands for the image files in it, in the order of their
         names, without subfolders. A pattern contains * or ?, for example "photos/*.jpg".
+    missing: a list, to which the errors of files and folders that do not exist, and of folders and patterns
+        without image files, are appended. None: these errors are raised.
 
-    Raise DataError for a file or folder that does not exist, and for a folder or pattern without image files.
+    Raise DataError if there is no image file at all.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -46,10 +50,15 @@ def list_images(places: Sequence[str | os.PathLike[str]]) -> list[Path]:
             files = sorted(each for each in map(Path, glob.iglob(str(place))) if _is_image(each))
             problem = "no image file matches this pattern"
         if not files:
-            raise DataError(message(shown(path), problem, expected="an image file, folder or pattern"))
+            error = DataError(message(shown(path), problem, expected="an image file, folder or pattern"))
+            if missing is None:
+                raise error
+            missing.append(error)
         found |= dict.fromkeys(files)
         if len(found) > MOST_IMAGES:
             raise DataError(message(shown(path), f"there are more than {MOST_IMAGES:,} images"))
+    if missing and not found:
+        raise missing[0]
     return list(found)
 
 

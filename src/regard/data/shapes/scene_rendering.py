@@ -82,5 +82,6 @@ def _coverage(shape: str, size: str) -> NDArray[numpy.int32]:
         "square": (abs(across) <= edge) & (abs(down) <= edge),
         "triangle": 2 * abs(across) <= down + edge,
         "cross": (3 * abs(across) <= edge) | (3 * abs(down) <= edge),
+        "diamond": abs(across) + abs(down) <= edge,
     }[shape]
     return inside.reshape(width, SAMPLES, width, SAMPLES).sum((1, 3), dtype=numpy.int32)

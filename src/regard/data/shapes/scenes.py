@@ -33,7 +33,7 @@ SQUARE: width and height of a square in pixels. SQUARE_STARTS: the first pixel o
 of each of the three columns, of squares.
 """
 
-SHAPES = ("circle", "square", "triangle", "cross")
+SHAPES = ("circle", "square", "triangle", "cross", "diamond")
 
 SIZES = {"small": 5, "large": 8}
 """Name of a size of objects -> distance in pixels from the centre to the edge of the bounding box.
@@ -43,13 +43,19 @@ A bounding box is 2 * 5 + 1 = 11 or 2 * 8 + 1 = 17 pixels wide and high.
 
 COLOURS = {
     "red": (214, 40, 40),
-    "green": (40, 160, 70),
+    "orange": (232, 130, 30),
+    "brown": (120, 75, 35),
+    "yellow": (232, 205, 30),
+    "lime": (150, 215, 50),
+    "green": (30, 130, 60),
+    "cyan": (40, 185, 200),
     "blue": (40, 80, 214),
-    "yellow": (232, 200, 24),
-    "purple": (150, 50, 180),
+    "purple": (145, 50, 180),
+    "pink": (235, 125, 180),
+    "grey": (130, 130, 130),
     "black": (24, 24, 24),
 }
-"""Name of a colour of objects -> RGB values, to which a small random number is added for each object."""
+"""Name of a colour of objects -> RGB values, to which small random numbers are added for each object."""
 
 PLACES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "at the top left": ((0,), (0,)),
@@ -89,7 +95,7 @@ class SceneObject(NamedTuple):
 
     size: "small" or "large".
     colour: a name in COLOURS, for example "red".
-    shape: "circle", "square", "triangle" or "cross".
+    shape: a name in SHAPES, for example "circle".
     x: column of the pixel at its centre, from 0 at the left.
     y: row of the pixel at its centre, from 0 at the top.
     tint: its RGB values, which are close to those of the colour in COLOURS.

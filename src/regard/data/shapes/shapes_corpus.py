@@ -39,20 +39,22 @@ __all__ = [
     "shapes",
 ]
 
-VERSION = 3
+VERSION = 4
 """Version of the corpus. Any change of the pictures or captions requires a new version."""
 
 CAPTIONS = 3
 """Maximum number of captions of a picture. Every scene has at least this many different captions."""
 
-HELD_OUT = frozenset({("blue", "circle"), ("green", "square"), ("red", "triangle"), ("yellow", "cross")})
+HELD_OUT = frozenset({("blue", "circle"), ("green", "square"), ("red", "triangle"), ("orange", "cross")})
 """The pairs of colour and shape that do not occur in the splits "train" and "valid"."""
 
-VALID_PAIRS = frozenset({("purple", "square"), ("black", "triangle")})
+VALID_PAIRS = frozenset(
+    {("brown", "circle"), ("purple", "square"), ("cyan", "triangle"), ("pink", "diamond")}
+)
 """The pairs of colour and shape that occur in "valid", but not in "train".
 
-They measure on the validation split how well a captioner names unseen pairs. Together, HELD_OUT and
-VALID_PAIRS have one pair for each colour.
+They measure on the validation split how well a captioner names unseen pairs. No colour occurs twice in
+HELD_OUT and VALID_PAIRS, and training shows each colour with at least 4 of the 5 shapes.
 """
 
 Kind = tuple[str, str, str]
@@ -62,8 +64,8 @@ KINDS: tuple[Kind, ...] = tuple(
 )
 """All kinds of objects: every combination of a size, a colour and a shape."""
 
-BACKGROUNDS = range(225, 256)
-TINTS = range(-12, 13)
+BACKGROUNDS = range(205, 256)
+TINTS = range(-20, 21)
 """Ranges from which values are sampled for each picture.
 
 BACKGROUNDS: the grey level of the background. TINTS: the number that is added to each of the RGB values of
@@ -100,7 +102,7 @@ SPLITS = {
 """Name of a split -> which scenes it contains.
 
 "train" and "valid" have no object whose colour and shape are a pair in HELD_OUT, and "train" has none of a
-pair in VALID_PAIRS. "test" has all pairs: about 4 of 10 scenes have at least one object of a pair in
+pair in VALID_PAIRS. "test" has all pairs: about 2 of 10 scenes have at least one object of a pair in
 HELD_OUT. In "held-out", all objects are of these pairs.
 Each object is in one of 3 x 3 squares of the picture. A hash of the size, colour, shape and square of all
 objects determines the split of a scene. So two splits never contain the same scene, not even with slightly
@@ -127,7 +129,7 @@ class Shapes:
 
     >>> corpus = Shapes("test", count=2, seed=0)
     >>> corpus[0].captions[0]
-    'a large blue triangle above a small black cross'
+    'a small red square at the top left'
     >>> corpus.images([1]).shape
     torch.Size([1, 3, 64, 64])
     """
@@ -199,7 +201,7 @@ def shapes(split: str = "train", count: int = 10000, seed: int = 0, captions: in
 
     split: "train", "valid", "test" or "held-out". "test" also has pairs of colour and shape (such as blue
         circles) that do not occur in "train" and "valid"; "held-out" has only objects of these pairs. "valid"
-        has two other pairs that do not occur in "train".
+        has four other pairs that do not occur in "train".
     count: number of pictures. A larger count only adds pictures at the end.
     seed: random seed. The same split, seed and index always give the same picture and captions.
     captions: number of captions of each picture, 1 to 3, all different.
