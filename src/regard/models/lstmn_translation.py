@@ -16,11 +16,12 @@ from regard.layers.attention_options import (
     select_argument,
 )
 from regard.layers.lstmn import LSTMN
+from regard.layers.recurrent import flip
 from regard.masks.constructors import padding
 from regard.memory import Memory, prepare
 from regard.models.bahdanau import Maxout, near_uniform
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
-from regard.roles import CROSS_ATTENTION, DECODER_SELF
+from regard.roles import CROSS_ATTENTION, DECODER_SELF, REVERSED_SELF
 from regard.scores import Location, Score, learned_in
 from regard.select import build_select
 
@@ -57,17 +58,22 @@ class LSTMNTranslationModel(Model):
         of the last layer of the encoder.
     connections: what layer k + 1 reads: "plain", the output of layer k; "skip", also the input of the first
         layer; "gated", as "plain", and a gate adds the cell state of layer k to that of layer k + 1.
+    both_ways: whether a second encoder reads the source from the last word to the first. The states of both
+        encoders are concatenated and projected: g_j = W_both [forward_j; backward_j], and with deep fusion
+        the cells alpha_j in the same way.
     score: score function of the attention to the source: a name, {"name": "cosine", "sharpness": 9.0}, or a
         Score. If it needs queries and keys of the same size, as dot does, the keys are projected.
     select: how the scores of this attention become weights: a name, {"name": "softmax", "temperature": 0.5},
         or a Select. In eval mode, "hard" reads the source position with the highest score.
 
     The names (sites) of the attention are "encoder.{k}.self" and "decoder.{k}.self" for the attention of
-    layer k to its own tapes, and "decoder.cross" for the attention to the source. The tapes of the decoder
-    are empty before the first word, and the initial g~ and h are 0.
+    layer k to its own tapes, and "decoder.cross" for the attention to the source. With both_ways, also
+    "reversed.{k}.self", where queries and keys are the source words in reverse order. The tapes of the
+    decoder are empty before the first word, and the initial g~ and h are 0.
 
     Differs from the paper: it gives no equations for shallow fusion, the output layer and several layers with
-    fusion. All gates have biases.
+    fusion. All gates have biases. The encoder of the paper reads the source in one direction; both_ways is
+    not in the paper.
 
     >>> from regard.data.batch import Batch
     >>> model = LSTMNTranslationModel(source_size=9, target_size=7, width=8, fusion="shallow")
@@ -87,6 +93,7 @@ class LSTMNTranslationModel(Model):
         embedding: int | None = None,
         depth: int = 1,
         connections: str = "skip",
+        both_ways: bool = False,
         dropout: float = 0.0,
         score: ScoreOption = "additive",
         select: SelectOption = "softmax",
@@ -102,6 +109,11 @@ class LSTMNTranslationModel(Model):
         shared: dict[str, Any] = {"depth": depth, "connections": connections, "dropout": dropout}
         read = width if fusion == "shallow" else 0
         self.encoder = LSTMN(inputs, width, **shared, site="encoder")
+        self.reversed = (
+            LSTMN(inputs, width, **shared, site="reversed", role=REVERSED_SELF) if both_ways else None
+        )
+        self.both_states = nn.Linear(2 * width, width, bias=False) if both_ways else None
+        self.both_cells = nn.Linear(2 * width, width, bias=False) if both_ways and not read else None
         self.cross = SourceAttention(inputs + width, width, score, select)
         self.longest_source = self.cross.longest
         self.decoder = LSTMN(inputs + read, width, **shared, site="decoder", role=DECODER_SELF)
@@ -111,8 +123,13 @@ class LSTMNTranslationModel(Model):
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
         embedded_BSI = self.dropout(self.source(source))
-        _, (tapes_BLSE, *_) = self.encoder.run(embedded_BSI, self.encoder.zeros(embedded_BSI))
-        states_BSM, cells_BSM = tapes_BLSE[:, -1].chunk(2, -1)
+        states_BSM, cells_BSM = _tapes(self.encoder, embedded_BSI)
+        if self.reversed is not None and self.both_states is not None:
+            backward = _tapes(self.reversed, flip(embedded_BSI, lengths))
+            backward_states_BSM, backward_cells_BSM = (flip(each, lengths) for each in backward)
+            states_BSM = self.both_states(torch.cat((states_BSM, backward_states_BSM), -1))
+            if self.both_cells is not None:
+                cells_BSM = self.both_cells(torch.cat((cells_BSM, backward_cells_BSM), -1))
         states_BSM = self.dropout(states_BSM)
         values_BSE = torch.cat((states_BSM, cells_BSM), -1) if self.fusion == "deep" else states_BSM
         return Encoded(lengths, (self.cross.prepare(states_BSM, values_BSE, lengths),))
@@ -175,6 +192,16 @@ class LSTMNTranslationModel(Model):
             states.append(last_RM)
             reads.append(read_RM)
         return torch.stack(states, 1), torch.stack(reads, 1), tapes, last_RM
+
+
+def _tapes(encoder: LSTMN, x_BSI: Tensor) -> tuple[Tensor, Tensor]:
+    """Read whole sequences; return the tapes of the last layer: states and cells, each (B, S, width).
+
+    x_BSI: the inputs, padded at the end; the tapes also have entries for padding.
+    """
+    _, (tapes_BLSE, *_) = encoder.run(x_BSI, encoder.zeros(x_BSI))
+    states_BSM, cells_BSM = tapes_BLSE[:, -1].chunk(2, -1)
+    return states_BSM, cells_BSM
 
 
 class SourceAttention(nn.Module):
