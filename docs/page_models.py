@@ -106,7 +106,7 @@ LSTMN_OPTIONS = {
 
 def lstmn_settings() -> str:
     """Return the settings table of lstmn, with the defaults of each of its three models."""
-    translation = direct_options("lstmn")
+    translation = direct_options("lstmn") | {"score": "additive"}
     language = model_arguments(LANGUAGE_MODELS["lstmn"], 1)
     classifier = model_arguments(CLASSIFIERS["lstmn"], 2) | {"score": "additive"}
     if {*translation, *language, *classifier} != set(LSTMN_OPTIONS):

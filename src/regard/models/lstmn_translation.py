@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import torch
@@ -61,10 +62,8 @@ class LSTMNTranslationModel(Model):
     both_ways: whether a second encoder reads the source from the last word to the first. The states of both
         encoders are concatenated and projected: g_j = W_both [forward_j; backward_j], and with deep fusion
         the cells alpha_j in the same way.
-    score: score function of the attention to the source: a name, {"name": "cosine", "sharpness": 9.0}, or a
-        Score. If it needs queries and keys of the same size, as dot does, the keys are projected.
-    select: how the scores of this attention become weights: a name, {"name": "softmax", "temperature": 0.5},
-        or a Select. In eval mode, "hard" reads the source position with the highest score.
+    attention: the options `score` and `select` of the attention to the source, see SourceAttention. The
+        defaults are score="additive" and select="softmax".
 
     The names (sites) of the attention are "encoder.{k}.self" and "decoder.{k}.self" for the attention of
     layer k to its own tapes, and "decoder.cross" for the attention to the source. With both_ways, also
@@ -95,12 +94,17 @@ class LSTMNTranslationModel(Model):
         connections: str = "skip",
         both_ways: bool = False,
         dropout: float = 0.0,
-        score: ScoreOption = "additive",
-        select: SelectOption = "softmax",
+        **attention: Any,
     ):
         super().__init__()
         if fusion not in FUSIONS:
             raise UnknownName("fusion", fusion, FUSIONS)
+        known = signature(LSTMNTranslationModel).parameters
+        for option in attention:
+            if option not in ("score", "select"):
+                raise UnknownName(
+                    "argument of LSTMNTranslationModel()", option, {*known, "score", "select"} - {"attention"}
+                )
         inputs = width if embedding is None else embedding
         sizes = {"source_size": source_size, "target_size": target_size, "embedding": inputs}
         positive("LSTMNTranslationModel()", dropout, **sizes, width=width, depth=depth)
@@ -114,7 +118,7 @@ class LSTMNTranslationModel(Model):
         )
         self.both_states = nn.Linear(2 * width, width, bias=False) if both_ways else None
         self.both_cells = nn.Linear(2 * width, width, bias=False) if both_ways and not read else None
-        self.cross = SourceAttention(inputs + width, width, score, select)
+        self.cross = SourceAttention(inputs + width, width, **attention)
         self.longest_source = self.cross.longest
         self.decoder = LSTMN(inputs + read, width, **shared, site="decoder", role=DECODER_SELF)
         self.gate = nn.Linear(width + inputs, width) if fusion == "deep" else None
@@ -210,13 +214,21 @@ class SourceAttention(nn.Module):
     query_size: size of the query, [x_t; g~_t-1] with deep fusion or [x_t; h_t-1] with shallow fusion.
     key_size: size of the states of the encoder.
     score: the score function: a name, {"name": "cosine", "sharpness": 9.0}, or a Score. The tanh layer of
-        "additive" and "concat" has the size key_size, unless the dict sets `hidden`.
-    select: how scores become weights: a name, {"name": "softmax", "temperature": 0.5}, or a Select.
+        "additive" and "concat" has the size key_size, unless the dict sets `hidden`. If the score function
+        needs queries and keys of the same size, as dot does, the keys are projected.
+    select: how scores become weights: a name, {"name": "softmax", "temperature": 0.5}, or a Select. In eval
+        mode, "hard" reads the source position with the highest score.
     """
 
     site, role = "decoder.cross", CROSS_ATTENTION
 
-    def __init__(self, query_size: int, key_size: int, score: ScoreOption, select: SelectOption):
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        score: ScoreOption = "additive",
+        select: SelectOption = "softmax",
+    ):
         super().__init__()
         if isinstance(score, str | Mapping):
             table = {"name": score} if isinstance(score, str) else dict(score)
