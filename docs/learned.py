@@ -20,6 +20,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src")]
 KEPT = ROOT / "docs" / "learned.json"
+READING = ROOT / "docs" / "reading.json"
+"""How an LSTMN trained on Penn Treebank reads a sentence: the text, its words, and their weights."""
 
 SENTENCE = "최웅준은 집에서 집중이 안되서 카페에 공부하러 갔다"
 TRANSLATION = "Woongjun could not focus at home so he went to a café to study"
@@ -60,14 +62,21 @@ def written(learned: dict[str, Any]) -> str:
 
 
 def pictures() -> dict[str, Any]:
-    """Return the picture, by the name of its file."""
+    """Return the pictures of learned weights, by the names of their files."""
     from regard.viewing import Seen, Site
 
     learned = json.loads(KEPT.read_text(encoding="utf-8"))
     source, target = learned["source"], learned["target"]
     site = Site("decoder.cross", learned["weights"], target, source)
     seen = Seen([site], source, target, range(len(source)), range(len(target)))
-    return {"readme-1": seen.picture("matrix", title=TITLE)}
+    drawn = {"readme-1": seen.picture("matrix", title=TITLE)}
+    if READING.exists():
+        kept = json.loads(READING.read_text(encoding="utf-8"))
+        words = kept["words"]
+        site = Site("decoder.0.self", kept["weights"], words, words)
+        seen = Seen([site], (), words, (), range(len(words)))
+        drawn["models-lstmn-1"] = seen.picture("reading", title=kept["text"])
+    return drawn
 
 
 def main() -> int:

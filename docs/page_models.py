@@ -56,6 +56,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "embedding": "size of the word embeddings; `None`: `width`",
         "depth": "number of layers of the encoder and of the decoder",
         "connections": "between layers: `plain`, `skip` or `gated`, see above",
+        "both_ways": "a second encoder reads the source from the last word to the first, see above",
         "dropout": "on embeddings, encoder states, between layers and in the output layer",
         "score": "of the attention to the source: any [score](../mechanisms/index.md)",
         "select": f"of the attention to the source: {SELECT}",
@@ -89,6 +90,7 @@ LSTMN_OPTIONS = {
     "depth": "translation and language models: number of layers",
     "layers": "classifiers: number of layers",
     "connections": "between layers: `plain`, `skip` or `gated`, see above",
+    "both_ways": "translation: a second encoder reads the source from the last word to the first, see above",
     "tape": "language models: number of past words that a word can attend to, or `window`, see above",
     "dropout": "on embeddings, between layers, and on what the output layer reads",
     "tie": "language models: embedding and output layer share their weights",
@@ -104,7 +106,7 @@ LSTMN_OPTIONS = {
 
 def lstmn_settings() -> str:
     """Return the settings table of lstmn, with the defaults of each of its three models."""
-    translation = direct_options("lstmn")
+    translation = direct_options("lstmn") | {"score": "additive"}
     language = model_arguments(LANGUAGE_MODELS["lstmn"], 1)
     classifier = model_arguments(CLASSIFIERS["lstmn"], 2) | {"score": "additive"}
     if {*translation, *language, *classifier} != set(LSTMN_OPTIONS):

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from learned import READING
+
 from benchmarks.measure import RESULTS
 from benchmarks.plot import Plot, plot_of
 from benchmarks.report import about, markdown, measured_on, number, table_of
@@ -140,6 +142,34 @@ def plots() -> dict[str, Plot]:
     return pictures
 
 
+def lstmn_reading() -> str:
+    """Return the picture of how a trained LSTMN reads a sentence, with the run that it comes from."""
+    if not READING.exists():
+        return NOTHING
+    kept = json.loads(READING.read_text(encoding="utf-8"))
+    settings = f", {kept['variant']}" if kept["variant"] else ""
+    return (
+        f"The model is `{kept['recipe']}`{settings}; its validation perplexity is {kept['valid']:.1f}.\n\n"
+        "![One line per word; the earlier words are shaded by the weights that this word gives them]"
+        "(../pictures/models-lstmn-1.svg)\n"
+    )
+
+
+def lstmn_translation() -> str:
+    """Return the BLEU of the LSTMN and of the models with a bidirectional encoder of GRUs or LSTMs."""
+    names = tuple(f"multi30k-de-en-{model}" for model in ("lstmn", "lstmn-shallow", "bahdanau", "luong"))
+    runs = [each for each in (record("multi30k") or {"runs": []})["runs"] if each["recipe"] in names]
+    if not any("lstmn" in each["recipe"] for each in runs):
+        return NOTHING
+    columns = ("parameters", "steps", "val", "test")
+    rows = [
+        [f"`{each['recipe']}`", f"{each['parameters']:,}", f"{each['steps']:,}"]
+        + [f"{each[key]:.1f}" for key in ("val", "test")]
+        for each in sorted(runs, key=lambda each: (names.index(each["recipe"]), each["seed"]))
+    ]
+    return markdown(["recipe", *columns], rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "measured": measured,
     "targets": targets,
@@ -152,6 +182,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "classification": partial(report, "classification"),
     "language": partial(report, "language"),
     "lstmn": partial(report, "lstmn"),
+    "lstmn_reading": lstmn_reading,
+    "lstmn_translation": lstmn_translation,
     "results": others,
 }
 

@@ -39,6 +39,7 @@ MODELS = {
     "bahdanau": (lambda: build_model("bahdanau", 9, 9, width=4), PAIRS),
     "luong": (lambda: build_model("luong", 9, 9, width=4), PAIRS),
     "lstmn": (lambda: build_model("lstmn", 9, 9, width=4, depth=2), PAIRS),
+    "lstmn both ways": (lambda: build_model("lstmn", 9, 9, width=4, both_ways=True), PAIRS),
     "seq2seq": (lambda: build_model("seq2seq", 9, 9, width=4), PAIRS),
     "language": (lambda: build_language_model("transformer", 9, size=SIZE), TextBatch.collate([[4, 5]])),
     "classifier": (

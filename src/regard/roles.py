@@ -17,6 +17,7 @@ __all__ = [
     "ENCODER_SELF",
     "POOLING",
     "READING_SELF",
+    "REVERSED_SELF",
     "BySite",
     "Role",
     "matches",
@@ -33,7 +34,7 @@ class Role(NamedTuple):
     kind: "self", "cross", "memory" (a memory that the model writes to), "image", or "pool" (one learned query
         that pools the states of a sequence).
     rows: the sequence that the queries come from, for example "source", "target" (the tokens that a decoder
-        generates), "input" or "label".
+        generates), "input", "label" or "reversed" (the source tokens, last token first).
     columns: the sequence that the keys come from, for example "source", "input" (the tokens that a decoder
         reads: the target, shifted by one position) or "image".
 
@@ -53,6 +54,7 @@ class Role(NamedTuple):
 ENCODER_SELF = Role("self", "source", "source")
 DECODER_SELF = Role("self", "target", "input")
 READING_SELF = Role("self", "input", "input")
+REVERSED_SELF = Role("self", "reversed", "reversed")
 CROSS_ATTENTION = Role("cross", "target", "source")
 POOLING = Role("pool", "label", "source")
 

@@ -77,6 +77,18 @@ NAMES: dict[str, Shapes] = {
         **linear("readout.pairs", 6, 17),
         **linear("readout.output", 11, 3),
     },
+    "lstmn both ways": {
+        **words(5),
+        **lstmn("encoder.layers.0", 5),
+        **lstmn("reversed.layers.0", 5),
+        **lstmn("decoder.layers.0", 5),
+        "both_states.weight": (6, 12),
+        "both_cells.weight": (6, 12),
+        **additive("cross.score", 11),
+        **linear("gate", 6, 11),
+        **linear("readout.pairs", 6, 17),
+        **linear("readout.output", 11, 3),
+    },
     "luong general": {
         **LUONG,
         "score.weight": (6, 6),

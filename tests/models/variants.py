@@ -33,6 +33,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "luong both ways general": ("luong", {"width": 6, "both_ways": True, "embedding": 5}),
     "lstmn shallow": ("lstmn", {"width": 6, "embedding": 5, "fusion": "shallow"}),
     "lstmn deep": ("lstmn", {"width": 6, "embedding": 5, "depth": 2}),
+    "lstmn both ways": ("lstmn", {"width": 6, "embedding": 5, "both_ways": True}),
     "lstmn gated dot": ("lstmn", {"width": 6, "depth": 2, "connections": "gated", "score": "dot"}),
     **{f"transformer {position}": ("transformer", {**SMALL, "position": position}) for position in POSITIONS},
     "transformer post swiglu": ("transformer", {**SMALL, "norm": "post", "activation": "swiglu"}),

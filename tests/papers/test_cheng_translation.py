@@ -11,10 +11,11 @@ from torch.nn import functional
 
 import regard
 from regard.data.batch import Batch
-from regard.decoding import Beam, Greedy, Rules, search
+from regard.decoding import Beam, Greedy, Passage, Rules, Scored, search
 from regard.decoding.forced_decoding import observe
 from regard.layers.lstmn import LSTMNLayer
 from regard.models import LSTMNTranslationModel, build_model
+from regard.roles import BySite
 
 SIZE = 11
 BATCH = Batch.collate([[4, 5, 6, 7], [8, 9]], [[5, 6, 10], [7]])
@@ -52,15 +53,31 @@ def lstmn_step(
     return summary
 
 
+def source_tapes(model: LSTMNTranslationModel, source: list[int]) -> tuple[list[Tensor], list[Tensor]]:
+    """States and cells of each source word; with both_ways, projections of the two directions."""
+    tapes = []
+    for encoder, words in ((model.encoder, source), (model.reversed, source[::-1])):
+        states: list[Tensor] = []
+        cells: list[Tensor] = []
+        summary = torch.zeros(6).double()
+        for word in words if encoder is not None else []:
+            summary = lstmn_step(encoder.layers[0], model.source.weight[word], states, cells, summary, 0.0)
+        tapes.append((states, cells))
+    if model.reversed is None:
+        return tapes[0]
+    (states, cells), (last_first, cells_last_first) = tapes
+    both = [model.both_states(torch.cat(pair)) for pair in zip(states, last_first[::-1], strict=True)]
+    if model.both_cells is None:
+        return both, cells
+    pairs = zip(cells, cells_last_first[::-1], strict=True)
+    return both, [model.both_cells(torch.cat(pair)) for pair in pairs]
+
+
 def logits_by_hand(model: LSTMNTranslationModel, source: list[int], inputs: list[int]) -> Tensor:
     """One sentence, one word after the other, from the equations."""
-    g: list[Tensor] = []
-    alpha: list[Tensor] = []
+    g, alpha = source_tapes(model, source)
     h: list[Tensor] = []
     c: list[Tensor] = []
-    summary = torch.zeros(6).double()
-    for word in source:
-        summary = lstmn_step(model.encoder.layers[0], model.source.weight[word], g, alpha, summary, 0.0)
     score, logits = model.cross.score, []
     w_x, w_last = score.query_weight.split((5, 6))
     last = summary = torch.zeros(6).double()
@@ -82,8 +99,9 @@ def logits_by_hand(model: LSTMNTranslationModel, source: list[int], inputs: list
 
 
 @FUSIONS
-def test_outputs_and_gradients_by_hand(fusion: str):
-    model = make(fusion)
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_outputs_and_gradients_by_hand(fusion: str, both_ways: bool):
+    model = make(fusion, both_ways=both_ways)
     logits, factors = model(BATCH), torch.randn(2, 4, SIZE, dtype=torch.double)
     expected, losses = [], []
     for row in range(2):
@@ -120,6 +138,21 @@ def test_attention_is_recorded_at_every_site(fusion: str):
     plain = model(BATCH).detach()
     torch.testing.assert_close(changed[:, :2], plain[:, :2], rtol=0, atol=1e-12)
     assert ((changed - plain)[:, 2].abs() > 1e-9).any()
+
+
+def test_the_reversed_encoder_is_recorded_in_its_own_order():
+    model = make("deep", both_ways=True).eval()
+    observed = observe(model, BATCH, "self")
+    assert set(observed.attention) == {"encoder.0.self", "reversed.0.self", "decoder.0.self"}
+    alone = Batch.collate([[8, 9]], [[7]])  # the second, shorter row of BATCH: padding is not read
+    expected = observe(model, alone, "self").attention_of(0)["reversed.0.self"]
+    weights = observed.attention_of(1)["reversed.0.self"]
+    assert weights.shape[-2:] == (3, 3) and not weights.triu().any()
+    torch.testing.assert_close(weights, expected, rtol=0, atol=1e-12)
+    sites = BySite({"reversed.0.self": weights}, observed.attention.roles)
+    passage = Passage(("a", "b", "</s>"), (0, 1, -1), ("c", "</s>"), (0, -1), (0.0, 0.0), sites)
+    (site,) = Scored("a b", "c", (passage,)).seen().sites
+    assert site.rows == site.columns == ("</s>", "b", "a") and site.row_words == (-1, 1, 0)
 
 
 @FUSIONS

@@ -85,7 +85,8 @@ class Observed:
         role = self.attention.role(site)
         # The locations of an image are not padded.
         whole = self.attention[site].shape[-1] if role.columns == "image" else target
-        return source if role.rows == "source" else target, source if role.columns == "source" else whole
+        sides = ("source", "reversed")
+        return source if role.rows in sides else target, source if role.columns in sides else whole
 
 
 def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:

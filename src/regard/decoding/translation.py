@@ -217,7 +217,8 @@ class Scored:
         """Return the recorded attention as arrays with their tokens, to draw, explore or save.
 
         At decoder self-attention sites, the rows are the output tokens. The columns are the input tokens:
-        "<s>", then all output tokens but the last.
+        "<s>", then all output tokens but the last. At sites that read the source backwards, rows and columns
+        are the source tokens in this order, last token first.
 
         title: the title of the pictures. Default: the target text.
         by_values: multiply each weight by the norm of the value vector of its key (Kobayashi et al. 2020).
@@ -232,6 +233,10 @@ class Scored:
             "input": (
                 tuple(piece for each in self.passages for piece in ("<s>", *each.pieces[:-1])),
                 tuple(word for each in self.passages for word in (-1, *each.words[:-1])),
+            ),
+            "reversed": (
+                tuple(piece for each in self.passages for piece in each.source_pieces[::-1]),
+                tuple(word for each in self.passages for word in each.source_words[::-1]),
             ),
         }
         sites, values, attention = [], self.values, self.attention

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import torch
@@ -16,11 +17,12 @@ from regard.layers.attention_options import (
     select_argument,
 )
 from regard.layers.lstmn import LSTMN
+from regard.layers.recurrent import flip
 from regard.masks.constructors import padding
 from regard.memory import Memory, prepare
 from regard.models.bahdanau import Maxout, near_uniform
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
-from regard.roles import CROSS_ATTENTION, DECODER_SELF
+from regard.roles import CROSS_ATTENTION, DECODER_SELF, REVERSED_SELF
 from regard.scores import Location, Score, learned_in
 from regard.select import build_select
 
@@ -57,17 +59,20 @@ class LSTMNTranslationModel(Model):
         of the last layer of the encoder.
     connections: what layer k + 1 reads: "plain", the output of layer k; "skip", also the input of the first
         layer; "gated", as "plain", and a gate adds the cell state of layer k to that of layer k + 1.
-    score: score function of the attention to the source: a name, {"name": "cosine", "sharpness": 9.0}, or a
-        Score. If it needs queries and keys of the same size, as dot does, the keys are projected.
-    select: how the scores of this attention become weights: a name, {"name": "softmax", "temperature": 0.5},
-        or a Select. In eval mode, "hard" reads the source position with the highest score.
+    both_ways: whether a second encoder reads the source from the last word to the first. The states of both
+        encoders are concatenated and projected: g_j = W_both [forward_j; backward_j], and with deep fusion
+        the cells alpha_j in the same way.
+    attention: the options `score` and `select` of the attention to the source, see SourceAttention. The
+        defaults are score="additive" and select="softmax".
 
     The names (sites) of the attention are "encoder.{k}.self" and "decoder.{k}.self" for the attention of
-    layer k to its own tapes, and "decoder.cross" for the attention to the source. The tapes of the decoder
-    are empty before the first word, and the initial g~ and h are 0.
+    layer k to its own tapes, and "decoder.cross" for the attention to the source. With both_ways, also
+    "reversed.{k}.self", where queries and keys are the source words in reverse order. The tapes of the
+    decoder are empty before the first word, and the initial g~ and h are 0.
 
     Differs from the paper: it gives no equations for shallow fusion, the output layer and several layers with
-    fusion. All gates have biases.
+    fusion. All gates have biases. The encoder of the paper reads the source in one direction; both_ways is
+    not in the paper.
 
     >>> from regard.data.batch import Batch
     >>> model = LSTMNTranslationModel(source_size=9, target_size=7, width=8, fusion="shallow")
@@ -87,13 +92,19 @@ class LSTMNTranslationModel(Model):
         embedding: int | None = None,
         depth: int = 1,
         connections: str = "skip",
+        both_ways: bool = False,
         dropout: float = 0.0,
-        score: ScoreOption = "additive",
-        select: SelectOption = "softmax",
+        **attention: Any,
     ):
         super().__init__()
         if fusion not in FUSIONS:
             raise UnknownName("fusion", fusion, FUSIONS)
+        known = signature(LSTMNTranslationModel).parameters
+        for option in attention:
+            if option not in ("score", "select"):
+                raise UnknownName(
+                    "argument of LSTMNTranslationModel()", option, {*known, "score", "select"} - {"attention"}
+                )
         inputs = width if embedding is None else embedding
         sizes = {"source_size": source_size, "target_size": target_size, "embedding": inputs}
         positive("LSTMNTranslationModel()", dropout, **sizes, width=width, depth=depth)
@@ -102,7 +113,12 @@ class LSTMNTranslationModel(Model):
         shared: dict[str, Any] = {"depth": depth, "connections": connections, "dropout": dropout}
         read = width if fusion == "shallow" else 0
         self.encoder = LSTMN(inputs, width, **shared, site="encoder")
-        self.cross = SourceAttention(inputs + width, width, score, select)
+        self.reversed = (
+            LSTMN(inputs, width, **shared, site="reversed", role=REVERSED_SELF) if both_ways else None
+        )
+        self.both_states = nn.Linear(2 * width, width, bias=False) if both_ways else None
+        self.both_cells = nn.Linear(2 * width, width, bias=False) if both_ways and not read else None
+        self.cross = SourceAttention(inputs + width, width, **attention)
         self.longest_source = self.cross.longest
         self.decoder = LSTMN(inputs + read, width, **shared, site="decoder", role=DECODER_SELF)
         self.gate = nn.Linear(width + inputs, width) if fusion == "deep" else None
@@ -111,8 +127,13 @@ class LSTMNTranslationModel(Model):
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
         embedded_BSI = self.dropout(self.source(source))
-        _, (tapes_BLSE, *_) = self.encoder.run(embedded_BSI, self.encoder.zeros(embedded_BSI))
-        states_BSM, cells_BSM = tapes_BLSE[:, -1].chunk(2, -1)
+        states_BSM, cells_BSM = _tapes(self.encoder, embedded_BSI)
+        if self.reversed is not None and self.both_states is not None:
+            backward = _tapes(self.reversed, flip(embedded_BSI, lengths))
+            backward_states_BSM, backward_cells_BSM = (flip(each, lengths) for each in backward)
+            states_BSM = self.both_states(torch.cat((states_BSM, backward_states_BSM), -1))
+            if self.both_cells is not None:
+                cells_BSM = self.both_cells(torch.cat((cells_BSM, backward_cells_BSM), -1))
         states_BSM = self.dropout(states_BSM)
         values_BSE = torch.cat((states_BSM, cells_BSM), -1) if self.fusion == "deep" else states_BSM
         return Encoded(lengths, (self.cross.prepare(states_BSM, values_BSE, lengths),))
@@ -177,19 +198,37 @@ class LSTMNTranslationModel(Model):
         return torch.stack(states, 1), torch.stack(reads, 1), tapes, last_RM
 
 
+def _tapes(encoder: LSTMN, x_BSI: Tensor) -> tuple[Tensor, Tensor]:
+    """Read whole sequences; return the tapes of the last layer: states and cells, each (B, S, width).
+
+    x_BSI: the inputs, padded at the end; the tapes also have entries for padding.
+    """
+    _, (tapes_BLSE, *_) = encoder.run(x_BSI, encoder.zeros(x_BSI))
+    states_BSM, cells_BSM = tapes_BLSE[:, -1].chunk(2, -1)
+    return states_BSM, cells_BSM
+
+
 class SourceAttention(nn.Module):
     """Attention of the LSTMN decoder to the source (inter-attention in Cheng et al. 2016), one call per step.
 
     query_size: size of the query, [x_t; g~_t-1] with deep fusion or [x_t; h_t-1] with shallow fusion.
     key_size: size of the states of the encoder.
     score: the score function: a name, {"name": "cosine", "sharpness": 9.0}, or a Score. The tanh layer of
-        "additive" and "concat" has the size key_size, unless the dict sets `hidden`.
-    select: how scores become weights: a name, {"name": "softmax", "temperature": 0.5}, or a Select.
+        "additive" and "concat" has the size key_size, unless the dict sets `hidden`. If the score function
+        needs queries and keys of the same size, as dot does, the keys are projected.
+    select: how scores become weights: a name, {"name": "softmax", "temperature": 0.5}, or a Select. In eval
+        mode, "hard" reads the source position with the highest score.
     """
 
     site, role = "decoder.cross", CROSS_ATTENTION
 
-    def __init__(self, query_size: int, key_size: int, score: ScoreOption, select: SelectOption):
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        score: ScoreOption = "additive",
+        select: SelectOption = "softmax",
+    ):
         super().__init__()
         if isinstance(score, str | Mapping):
             table = {"name": score} if isinstance(score, str) else dict(score)

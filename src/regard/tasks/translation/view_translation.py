@@ -135,7 +135,9 @@ def _with_unknown_words(seen: Seen, pair: Scored) -> Seen:
     sites = tuple(
         replace(
             site,
-            rows=spell(site.rows, site.row_words, "source" if site.kind == "encoder" else "target"),
+            rows=spell(
+                site.rows, site.row_words, "source" if site.kind in ("encoder", "reversed") else "target"
+            ),
             columns=spell(site.columns, site.column_words, "target" if site.kind == "decoder" else "source"),
         )
         for site in seen.sites
