@@ -24,10 +24,10 @@ __all__ = ["CONTROLLERS", "MachineState", "NeuralTuringMachine"]
 
 CONTROLLERS = ("lstm", "feedforward")
 HEAD_BIASES = {"gate": -2.0, "gamma": 2.0, "shift": 1.0}
-"""The initial biases of head parameters, before their activation functions, by name; others are 0. The bias
-of the shift is that of a move forward by one slot. See NeuralTuringMachine.initialize()."""
+"""Name of a head parameter -> its initial bias, before the activation function. All other biases are 0. For
+"shift", it is the bias of a move forward by one slot only. See NeuralTuringMachine.initialize()."""
 LEARNED, BLANK = "learned", 1e-6
-"""The default values of initial_memory."""
+"""The default of initial_memory is LEARNED for addressing="content", and BLANK for the other addressings."""
 
 LARGEST_TAPE = 100_000_000
 """Maximum number of values on the tape of one sequence."""
@@ -221,10 +221,11 @@ class NeuralTuringMachine(nn.Module):
             return self._stepwise(x, state) if self._observed() else self._fused(x, state)
 
     def _observed(self) -> bool:
-        """Whether _stepwise() has to be used instead of _fused().
+        """Return whether _stepwise() has to be used instead of _fused(). There are two cases:
 
-        That is the case if record() or intervene() applies to a site of this model, because _fused() makes no
-        attention calls that can be recorded or changed, and if torch.compile traces the model.
+        1. record() or intervene() applies to a site of this model. _fused() makes no attention calls that
+           they could record or change.
+        2. torch.compile traces the model.
         """
         sites = [each for each in self.tape.values() if isinstance(each, TapeSite)]
         seen = [bool(scopes_at(each.site, each.role)) for each in sites]

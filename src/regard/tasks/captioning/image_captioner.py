@@ -248,7 +248,8 @@ class ImageCaptioner:
         if how is not None:
             if beam_size is not None or n_best != 1:
                 problem = "search is set together with beam_size or n_best"
-                raise ArgumentError(message("caption()", problem, expected="search alone, or the others"))
+                expected = "either search, or beam_size and n_best"
+                raise ArgumentError(message("caption()", problem, expected=expected))
             return how
         if beam_size is None and n_best == 1:
             return self.search
