@@ -57,7 +57,8 @@ class StoryRows(BatchRows):
 
     rows: (B,), the indices of the questions in the training set.
     linear: whether the network computes attention without softmax (linear start).
-    noise: (B, n), uniform random numbers for random noise; None if the network does not use it.
+    noise: uniform random numbers for the random noise of an end-to-end network, as in StoryBatch; None if the
+        network does not use them.
     """
 
     rows: Tensor
