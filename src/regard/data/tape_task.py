@@ -81,7 +81,7 @@ class TapeTask(ABC):
 
     @property
     def longest(self) -> Sizes:
-        """The largest sizes in training."""
+        """The largest value of each size of the sequences in training, such as {"length": 20}."""
         return {name: high for name, (_, high) in self.ranges.items()}
 
     def steps(self, sizes: Mapping[str, int]) -> int:

@@ -1,8 +1,8 @@
 """fused: a Triton kernel computes entropy, alignment and mass from query, key and lse.
 
-The score must be an inner product of query and key. Memory is linear in T + S. The pass runs after every
-backend that returns an lse. It runs on CUDA; with TRITON_INTERPRET=1 in the environment, it runs in Triton's
-interpreter on the CPU, which is meant for tests.
+The score must be an inner product of query and key. Memory is linear in T + S. The kernel can run after the
+forward pass of any backend that returns an lse. It runs on CUDA; with TRITON_INTERPRET=1 in the environment,
+it runs in Triton's interpreter on the CPU, which is meant for tests.
 """
 
 from __future__ import annotations

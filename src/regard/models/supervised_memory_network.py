@@ -158,7 +158,7 @@ class SupervisedMemoryNetwork(nn.Module):
         visible_BS = keys_S <= batch.lengths.unsqueeze(1)
         total = memory.keys_BSD.new_zeros(())
         for number, hop in enumerate(self.hop):
-            # The weights of a linear selection are the scores, with their gradient.
+            # With the selection _LINEAR, the weights are the scores themselves, and have a gradient.
             query_BD, story = state_BM[:, : self.width], (memory.keys_BSD, memory.values_BSM)
             scores_BS = hop(query_BD, *story, memory.lengths, _LINEAR, _SCORES).weights.squeeze(1)
             true_BS = keys_S == facts_BK[:, number, None]

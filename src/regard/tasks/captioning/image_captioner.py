@@ -48,8 +48,8 @@ class ImageCaptioner:
     batch_size: maximum number of images in one batch.
     look: the attention layers (sites) whose weights are recorded, by default "cross", the attention over the
         image. None records nothing.
-    read: how hard attention reads the image: "argmax" (the best location), "sample" (a random location) or
-        "expectation" (the weighted mean). None: the attribute `read` of the model decides.
+    read: what a captioner with hard attention reads: "argmax" (the best location), "sample" (a random
+        location) or "expectation" (the weighted mean). None: the attribute `read` of the model decides.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("word", ["a red circle"])
