@@ -31,6 +31,7 @@ PLACES = {
     "classification": "[Text classification](classification.md)",
     "language": "[Language models](language-models.md)",
     "lstmn": "[LSTMN](models/lstmn.md)",
+    "algorithms": "[Algorithms](algorithms.md)",
     "series": "on this page",
 }
 """The page that reports each kind of result."""
@@ -182,6 +183,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "classification": partial(report, "classification"),
     "language": partial(report, "language"),
     "lstmn": partial(report, "lstmn"),
+    "algorithms": partial(report, "algorithms"),
     "lstmn_reading": lstmn_reading,
     "lstmn_translation": lstmn_translation,
     "results": others,
