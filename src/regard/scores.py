@@ -84,9 +84,9 @@ class Score:
         return None
 
     def narrowed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the projected query and key, without columns that are 0 in all keys.
+        """Return the projected query and key.
 
-        Such columns do not change the scores. By default, all columns are returned.
+        A subclass may leave out columns that are 0 in all keys, because they do not change the scores.
         """
         return query, key
 

@@ -149,7 +149,7 @@ def _rebuilt_call(
     of_query: Tensor | None, of_key: Tensor | None, start: int, left: int | None, right: int | None,
     scale: float,
 ) -> Call:  # fmt: skip
-    """Return the Call that the inputs of the operator additive_forward came from, for a double backward."""
+    """Return a Call with these inputs of the operator additive_forward. A double backward needs it."""
     documents = None if of_query is None or of_key is None else (of_query, of_key)
     window = None if left is None and right is None else (left, right)
     mask = Mask(lengths=lengths, window=window, documents=documents)

@@ -60,8 +60,8 @@ class Raw:
     unit: what a line is called in messages: "line", "row" or "pair".
     reached: number of bytes or rows read so far, including this block.
     reasons: for each malformed line, its index in the block, and why it is malformed.
-    remedy: the setting that an error about a malformed line asks the user to check, or None.
-    whole: the complete lines of the file, if `data` has only one column of them; otherwise empty.
+    remedy: the name of a setting. If a line is malformed, the error asks the user to check this setting.
+    whole: if `data` has only one column of the file, the lines with all columns; otherwise empty.
     """
 
     name: str

@@ -108,8 +108,8 @@ class Launch:
     def channels(self) -> int:
         """Number of channels per program in the gradient kernels for query and key.
 
-        The threads of a program form `fours` groups. Each group computes all these channels, for other rows;
-        each thread computes four of the channels."""
+        The threads of a program form `fours` groups. All groups compute the same channels, each for its own
+        rows. Each thread computes four channels."""
         return 128 * self.warps // self.fours
 
 

@@ -156,11 +156,13 @@ def gru_forward_kernel(
 
     h is the previous state, and x the projected input ("input part").
 
+    All tensors have one row for each sequence; each GRU has `rows` consecutive rows.
+
     gates: (all rows, 3 width). Contains the input parts of r, z and n; overwritten with r, z and n.
     more: (all rows, 3 width). Contains U h; its last third is overwritten with u_n, the last third of u.
-    bias: reads b of each GRU, (number of GRUs, 3 width). Each GRU has `rows` consecutive rows.
-    state: reads h.
-    after: writes the next state.
+    bias: input, the vector b of each GRU, (number of GRUs, 3 width).
+    state: input, h.
+    after: output, the next state.
     """
     row, columns, there = _place(width, BLOCK)
     at, other = row * gates_row + columns, row * more_row + columns

@@ -139,7 +139,7 @@ def sharpness_limits(layout: HeadLayout, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def summed(left_TZBK: Tensor, right_TZBG: Tensor) -> Tensor:
-    """Return the matrix products left^T right, summed over T and B, (Z, K, G)."""
+    """Return the matrix products of left (transposed) and right, summed over time and batch, (Z, K, G)."""
     left, right = (each.transpose(0, 1).flatten(1, 2) for each in (left_TZBK, right_TZBG))
     return torch.bmm(left.transpose(1, 2), right)
 

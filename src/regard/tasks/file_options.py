@@ -1,4 +1,4 @@
-"""Options for data files that more than one task has."""
+"""Command options for data files, which several tasks share."""
 
 from __future__ import annotations
 

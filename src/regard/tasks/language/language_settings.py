@@ -102,7 +102,8 @@ FIXED = ("task", "model", *TOKENS, "data.layout", "data.streams")
 class LanguageSettings(RunSettings):
     """All settings of a language model run, as in config.toml.
 
-    In the example, the first token of a line is predicted from token 3, which is EOS.
+    carried: whether the recurrent state is carried from batch to batch.
+    first_token: the token from which the first token of a line is predicted; 3 is EOS.
 
     >>> settings = LanguageSettings(data=TextData(train_file=["a.txt"]))
     >>> settings.model.name, settings.carried, settings.first_token

@@ -26,8 +26,8 @@ def search_alignments(
 ) -> Iterator[str]:
     """Find out which attention weights give the best word alignments, and save this choice in the run folder.
 
-    A choice is an attention layer (site), a head, and whether a token is aligned with the weights of the next
-    decoding step instead of its own. Yields lines of text to print: the PRINTED best choices, best first.
+    A choice is an attention layer (site), a head, and a decoding step: the step that predicts a token, or the
+    next step. Yields lines of text to print: the best choices, best first.
 
     translator: the run whose attention is ranked.
     other: the run of the opposite translation direction; only used with gold=None.
