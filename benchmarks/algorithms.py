@@ -16,6 +16,7 @@ import argparse
 import math
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,11 +37,12 @@ from benchmarks.recipe_runs import (
     recipe_settings,
     train_job,
 )
-from regard.data.tape_tasks import build_tape_task
+from regard.data.tape_tasks import TapeTask, build_tape_task
+from regard.evaluation.sequence_bits import sequence_bits
 from regard.models.sequence_models import build_sequence_model
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.runs.seed_folders import failures_of
-from regard.tasks.algorithms.algorithms_data import SequenceSource
+from regard.tasks.algorithms.algorithms_data import SequenceSource, generator_of
 from regard.tasks.algorithms.evaluate_algorithms import evaluate_sizes
 from regard.training.progress import Progress
 from regard.training.settings import merged
@@ -60,6 +62,8 @@ MEMORY = 128 * 20
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "ntm": {},
+    "forward-heads": {"initial_heads": "forward"},
+    "neutral-heads": {"initial_heads": "neutral"},
     "feedforward": {"controller": "feedforward"},
     "content": {"addressing": "content"},
     "location": {"addressing": "location"},
@@ -69,19 +73,24 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 """The changes of [model] for each variant. lstm, gru: with the number of parameters of the machine."""
 
+TRAINING = "training lengths"
 TARGETS = {
     "ntm-copy": {"length 20": 0.01, "length 60": 1.0},
-    "ntm-repeat-copy": {"training lengths": 0.1},
-    "ntm-associative-recall": {"training lengths": 0.1},
+    "ntm-repeat-copy": {TRAINING: 0.1},
+    "ntm-associative-recall": {TRAINING: 0.1},
 }
 """Bits per sequence that a seed must stay below, for the column "seeds below the target"."""
 
 BASELINES = ("lstm", "gru")
 SEQUENCES = 256
+DRAWN, TEST_SEED = 64, 3
+"""Training lengths: number of sizes that are drawn, with 64 sequences each; the seed of these sequences."""
+
 ABOUT = """\
 Median bits per sequence over the seeds [smallest to largest], of {count} sequences of each size; the
-checkpoint with the fewest bits on the validation sequences. below: number of seeds whose bits are below the
-target of this size. failed: number of seeds that ended with NaN or infinity.
+checkpoint with the fewest bits on the validation sequences. training lengths: sizes drawn as in training,
+with the number of sequences. below: number of seeds whose bits are below the target of this size.
+failed: number of seeds that ended with NaN or infinity.
 """
 
 
@@ -132,6 +141,7 @@ def measure(job: Job) -> dict[str, Any]:
     return {
         **job_record(job, run.model, progress),
         "variant": job.variant,
+        "training_sequences": DRAWN * 64,
         "seeds": seeds,
         "failed": {str(seed): text for seed, (_, text) in failed.items()},
     }
@@ -140,8 +150,7 @@ def measure(job: Job) -> dict[str, Any]:
 def _bits(run: Any, source: SequenceSource) -> dict[str, float]:
     """Return the bits per sequence for each size that fits on the tape; for n-grams also the optimal ones."""
     task, bits = source.task, {}
-    mixed = [evaluate_sizes(run, source, source.sizes(-1 - number), 32) for number in range(16)]
-    bits["training lengths"] = statistics.mean(each.bits for each in mixed)
+    bits[TRAINING] = training_bits(run.model, task)
     for sizes in (task.longest, *task.longer):
         try:
             run.check(sizes, "")
@@ -158,6 +167,21 @@ def _bits(run: Any, source: SequenceSource) -> dict[str, float]:
             longer = evaluate_sizes(run, source, sizes, SEQUENCES)
             bits[f"{scores.name}, {run.slots} slots"], run.slots = longer.bits, None
     return bits
+
+
+def training_bits(model: torch.nn.Module, task: TapeTask) -> float:
+    """Return the mean bits per sequence of sequences whose sizes are drawn as in training, all different.
+
+    There are many, because a single wrong sequence can cost 100 bits.
+    """
+    drawn = Counter(tuple(task.sizes(generator_of(TEST_SEED, number)).items()) for number in range(DRAWN))
+    parts = []
+    for sizes, times in drawn.items():
+        generator = generator_of(TEST_SEED, 0, *dict(sizes).values())
+        scored = sequence_bits(model, task.draw(64 * times, dict(sizes), generator))
+        assert scored is not None
+        parts.append(scored.bits.double())
+    return float(torch.cat(parts).mean())
 
 
 def _shown(values: Sequence[float]) -> str:
@@ -184,7 +208,9 @@ def table(results: Sequence[Mapping[str, Any]], notes: str = "") -> str:
                 "" if limit is None else f"{sum(value < limit for value in values)} of {total} < {limit:g}"
             )
             first = each["recipe"], each["variant"], f"{each['parameters']:,}", f"{each['steps']:,}"
-            cells = *first, f"{each['seconds']:.0f}", name, _shown(values), below, str(len(each["failed"]))
+            many = f" ({each['training_sequences']:,} sequences)" if name == TRAINING else ""
+            size, failed = name + many, str(len(each["failed"]))
+            cells = *first, f"{each['seconds']:.0f}", size, _shown(values), below, failed
             rows.append(f"| {' | '.join(cells)} |")
     remarks = [notes.strip(), ""] if notes else []
     return "\n".join([*rows, "", *remarks, measured_on(results), ""])

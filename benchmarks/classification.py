@@ -63,8 +63,9 @@ STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365
 ABOUT = """\
 Accuracy in per cent: mean over seeds ± standard deviation (n - 1). Trained on the root sentences of the
 training set only, from random word vectors, without phrase labels, parse trees or pretrained vectors; the
-checkpoint with the highest accuracy on the validation set. The LSTM is bidirectional, and its states are
-pooled by additive attention with one learned query, by their mean, or by the final states.
+checkpoint with the highest accuracy on the validation set. The LSTM is bidirectional unless its row says "in
+one direction". The states are pooled by additive attention with one learned query, by their mean, or by the
+final states.
 """
 PUBLISHED = """\
 | published | SST fine | SST binary | what it uses and we do not |

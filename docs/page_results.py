@@ -34,6 +34,7 @@ PLACES = {
     "language": "[Language models](language-models.md)",
     "lstmn": "[LSTMN](models/lstmn.md)",
     "answering": "[memory networks](models/memory-networks.md)",
+    "algorithms": "[Algorithms](algorithms.md)",
     "series": "on this page",
 }
 """The page that reports each kind of result."""
@@ -213,6 +214,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "lstmn": partial(report, "lstmn"),
     "answering": partial(report, "answering"),
     "answering_tasks": answering_tasks,
+    "algorithms": partial(report, "algorithms"),
     "lstmn_reading": lstmn_reading,
     "lstmn_translation": lstmn_translation,
     "results": others,

@@ -25,6 +25,7 @@ def load(name: str):
     return module
 
 
+load("learned")  # page_results imports it
 results, tables, models, make = map(load, ("page_results", "page_tables", "page_models", "make"))
 PAGES = make.pages()
 PICTURES = sorted(make.PICTURES.glob("*.svg"))

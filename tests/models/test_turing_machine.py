@@ -81,14 +81,26 @@ def test_weights_are_distributions_and_start_at_slot_0():
 
 
 @pytest.mark.parametrize("max_shift", [1, 2])
-def test_heads_first_prefer_to_move_forward(max_shift: int):
-    model = NeuralTuringMachine(5, 4, width=7, slots=9, slot_width=6, heads=2, max_shift=max_shift)
+def test_forward_heads_first_prefer_to_move_forward(max_shift: int):
+    options = {"max_shift": max_shift, "initial_heads": "forward"}
+    model = NeuralTuringMachine(5, 4, width=7, slots=9, slot_width=6, heads=2, **options)
     parts = model.layout.activated(model.heads.bias[None])
     assert parts.gate is not None and parts.gamma is not None and parts.shift is not None
     assert torch.allclose(parts.gate, torch.tensor(0.1192), atol=1e-4)
     assert torch.allclose(parts.gamma, torch.tensor(3.1269), atol=1e-4)
     ahead = shifted(functional.one_hot(torch.tensor(4), 9).float().expand(1, 4, 9), parts.shift)
     assert (ahead.argmax(-1) == 5).all() and (ahead[..., 5] > 2.7 * ahead[..., 4]).all()
+
+
+def test_initial_heads_change_only_biases_of_the_heads():
+    models = []
+    for name in ("neutral", "forward"):
+        torch.manual_seed(0)
+        models.append(NeuralTuringMachine(5, 4, width=7, slots=9, slot_width=6, initial_heads=name))
+    neutral, forward = (dict(each.named_parameters()) for each in models)
+    assert neutral["heads.bias"].eq(0).all() and forward["heads.bias"].count_nonzero() == 3 * 2
+    del neutral["heads.bias"], forward["heads.bias"]
+    assert all(torch.equal(forward[name], each) for name, each in neutral.items())
 
 
 def test_sites_are_recorded_and_edited():
@@ -144,7 +156,8 @@ def test_extreme_weights_give_finite_gradients(scale: float):
 
 
 def test_a_blank_tape_of_zeros_is_safe():
-    model = machine(initial_memory=0.0)
+    model = machine()
+    model.blank = 0.0
     for run in (model._fused, model._stepwise):
         assert all(each.isfinite().all() for each in gradients(model, run, torch.zeros(1, 2, 5).double())[1])
 
@@ -180,7 +193,7 @@ def test_baselines_have_the_parameters_of_the_machine(name: str, depth: int):
     [
         ({"controller": "cnn"}, UnknownName),
         ({"addressing": "no"}, UnknownName),
-        ({"initial_memory": "random"}, UnknownName),
+        ({"initial_heads": "random"}, UnknownName),
         ({"wide": 3}, UnknownName),
         ({"slots": 2}, ArgumentError),
         ({"slots": 0}, ArgumentError),

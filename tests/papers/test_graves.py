@@ -132,7 +132,8 @@ def test_a_small_machine_learns_to_copy():
     """
     torch.manual_seed(0)
     task = build_tape_task("copy", width=4, length=(1, 5))
-    model = NeuralTuringMachine(task.input_size, task.target_size, width=32, slots=16, slot_width=8)
+    options = {"width": 32, "slots": 16, "slot_width": 8, "initial_heads": "forward"}
+    model = NeuralTuringMachine(task.input_size, task.target_size, **options)
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     for step in range(1500):
         generator = torch.Generator().manual_seed(step)

@@ -107,7 +107,7 @@ Shifted = Annotated[
         "--shifted/--not-shifted",
         help="Which attention weights align a target word: those of the decoder step that predicts the word "
         "(--not-shifted), or those of the next step, which gets the word as input (--shifted).",
-        show_default="as saved by --choose; else --not-shifted",
+        show_default="the choice that --choose saved in the run; --not-shifted without one",
         rich_help_panel=WHERE,
     ),
 ]

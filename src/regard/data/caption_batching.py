@@ -78,9 +78,9 @@ class CaptionBatches:
     size: width and height in pixels of the images of a batch. Larger images are cropped by `augmentation`, or
         at the centre if it is None.
     augmentation: random crops and flips, for training; different for each caption of an image.
-    images: if False, ImageBatch.source is not images, but the index of each image, (B,), so that the caller
-        can replace it by stored images or feature vectors. With `augmentation`, it is (B, 4): the index of
-        each image, and the result of augmentation.draw().
+    images: whether batches contain images. If False, ImageBatch.source has the index of each image, (B,), and
+        the caller replaces it by stored images or feature vectors. If `augmentation` is also given,
+        ImageBatch.source is (B, 4): the index of each image, then the result of augmentation.draw().
     workers: number of threads that prepare the next batches; 0 prepares each batch when it is needed.
     tokens: maximum number of tokens of a batch, see Batches.
     options: other keyword arguments of Batches: sentences, rounded, shuffle, seed, rank, world and so on.

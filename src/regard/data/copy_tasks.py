@@ -53,7 +53,7 @@ class Copy(TapeTask):
         return self.laid_out(random_bits((count, sizes["length"], self.width), generator))
 
     def laid_out(self, vectors_BLW: Tensor) -> TapeBatch:
-        """The vectors, the delimiter, and as many steps without input, at which the vectors are answered."""
+        """Return the batch: L vectors and a delimiter as inputs, then L steps with the vectors as targets."""
         batch, length, width = vectors_BLW.shape
         inputs, targets, scored = empty(batch, 2 * length + 1, self.input_size, width)
         inputs[:, :length, :width] = vectors_BLW
@@ -70,11 +70,13 @@ class Copy(TapeTask):
 
 @dataclass
 class RepeatCopy(TapeTask):
-    """Repeat copy (section 4.2): copy the sequence `repeats` times, then answer an end marker.
+    """Repeat copy (section 4.2): output the sequence of vectors several times, then an end marker.
 
     The number of repeats is an input, normalised by the mean and standard deviation of the training range.
 
-    width: number of bits of a vector. length, repeats: their ranges in training.
+    width: number of bits of a vector.
+    length: range of the number of vectors in training.
+    repeats: range of the number of repeats in training.
     """
 
     width: int = 8
@@ -103,7 +105,7 @@ class RepeatCopy(TapeTask):
         return self.laid_out(random_bits((count, sizes["length"], self.width), generator), sizes["repeats"])
 
     def laid_out(self, vectors_BLW: Tensor, repeats: int) -> TapeBatch:
-        """The vectors, the delimiter with the number of repeats, and the steps of the answer."""
+        """Return the batch: the vectors, a delimiter with the number of repeats, and the steps to answer."""
         batch, length, width = vectors_BLW.shape
         low, high = self.repeats
         deviation = max(((high - low + 1) ** 2 - 1) / 12, 1.0) ** 0.5  # of a discrete uniform distribution
@@ -129,9 +131,10 @@ class RepeatCopy(TapeTask):
 
 @dataclass
 class PrioritySort(TapeTask):
-    """Priority sort (section 4.5): vectors with priorities; answer those of highest priority in order.
+    """Priority sort (section 4.5): output vectors in the order of their priorities, highest first.
 
-    Of `length` vectors, the 4/5 with the highest priorities are answered, the highest first (16 of 20).
+    The input is vectors, each with a priority. The targets are the 4/5 of these vectors (rounded down, at
+    least one) with the highest priorities, for example 16 of 20.
 
     width: number of bits of a vector. length: range of the number of vectors in training.
     """
@@ -158,7 +161,7 @@ class PrioritySort(TapeTask):
         return self.laid_out(vectors, torch.rand(count, sizes["length"], generator=generator) * 2 - 1)
 
     def laid_out(self, vectors_BLW: Tensor, priorities_BL: Tensor) -> TapeBatch:
-        """The vectors with their priorities, the delimiter, and the steps of the answer."""
+        """Return the batch: the vectors with their priorities, a delimiter, and the steps to answer."""
         batch, length, width = vectors_BLW.shape
         answers = max(length * 4 // 5, 1)
         inputs, targets, scored = empty(batch, length + 1 + answers, self.input_size, width)

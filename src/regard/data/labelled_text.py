@@ -207,7 +207,7 @@ def read_labelled(
     if empty not in EMPTY:
         raise UnknownName("value of empty", empty, EMPTY)
     if isinstance(ignore, str):
-        raise ArgumentError(message(call, "ignore is a str", expected="a list of labels"))
+        raise ArgumentError(message(call, "the argument `ignore` is a str", expected="a list of labels"))
     files = list(map(checked_path, [paths] if isinstance(paths, str | os.PathLike) else paths))
     if not files:
         raise ArgumentError(message(call, "the list of files is empty", expected="at least one"))

@@ -28,10 +28,11 @@ __all__ = ["AssociativeRecall", "DynamicNGrams", "Overwrite"]
 
 @dataclass
 class AssociativeRecall(TapeTask):
-    """Associative recall (section 4.3): items of several vectors; a query item; answer the item after it.
+    """Associative recall (section 4.3): given a list of items, output the item that follows a query item.
 
-    width: number of bits of a vector. vectors: number of vectors of an item. length: range of the number of
-    items in training.
+    width: number of bits of a vector.
+    vectors: number of vectors of an item.
+    length: range of the number of items in training.
     """
 
     width: int = 6
@@ -60,7 +61,13 @@ class AssociativeRecall(TapeTask):
         return self.laid_out(items, torch.randint(0, sizes["length"] - 1, (count,), generator=generator))
 
     def laid_out(self, items_BLVW: Tensor, query_B: Tensor) -> TapeBatch:
-        """Each item after an item delimiter; the query between two query delimiters; the answer."""
+        """Return the batch: the items, the query item, and the steps to answer.
+
+        There is an item delimiter before each item, and a query delimiter before and after the query item.
+
+        items_BLVW: L items of V vectors for each sequence.
+        query_B: the index of the query item of each sequence.
+        """
         batch, length, vectors, width = items_BLVW.shape
         one, rows = vectors + 1, torch.arange(batch)
         end = length * one
@@ -89,11 +96,11 @@ class AssociativeRecall(TapeTask):
 
 @dataclass
 class Overwrite(TapeTask):
-    """Overwrite: keys with values; a later value of a key replaces the earlier one; answer the last value.
+    """Overwrite: store values for keys, replace some of them, and output the last value of each key.
 
-    The changed appointment: "Monday: dentist" and later "Monday: barber" is answered with barber. A sequence
-    writes to `length` different keys, then writes new values to some of them, at least one, and then asks
-    for every key once.
+    For example, after "Monday: dentist" and later "Monday: barber", the answer for "Monday" is "barber". A
+    random sequence writes a value for each of `length` different keys, then a new value for half of them
+    (rounded up), and then asks for every key once.
 
     width: number of bits of a key, and of a value. length: range of the number of keys in training.
     """
@@ -128,7 +135,7 @@ class Overwrite(TapeTask):
         codes = torch.rand(count, 2**width, generator=generator).argsort(1)[:, :keys]
         keys_BKW = ((codes[..., None] >> torch.arange(width)) & 1).float()
         first = torch.arange(keys).expand(count, -1)
-        # As many later writes as half of the keys, rounded up, to keys in random order.
+        # Half of the keys (rounded up), in random order, get a new value.
         later = torch.rand(count, keys, generator=generator).argsort(1)[:, : (keys + 1) // 2]
         written_BL = torch.cat((first, later), 1)
         values = random_bits((count, written_BL.shape[1], width), generator)
@@ -137,7 +144,11 @@ class Overwrite(TapeTask):
         return self.laid_out(keys_BKW[rows, written_BL], values, keys_BKW[rows, asked])
 
     def laid_out(self, keys_BLW: Tensor, values_BLW: Tensor, queries_BQW: Tensor) -> TapeBatch:
-        """Keys with values at the steps of the writes; a query, and its answer at the next step."""
+        """Return the batch: first the writes, then each query, with its answer at the next step.
+
+        keys_BLW, values_BLW: the key and the value of each of L writes.
+        queries_BQW: the keys of Q queries.
+        """
         batch, writes, width = keys_BLW.shape
         queries = queries_BQW.shape[1]
         inputs, targets, scored = empty(batch, writes + 2 * queries, self.input_size, width)
@@ -221,10 +232,12 @@ class DynamicNGrams(TapeTask):
         return TapeBatch(values_BL[:, :-1, None], values_BL[:, 1:, None], scored)
 
     def optimal_chances(self, batch: TapeBatch) -> Tensor:
-        """Return the optimal Bayesian estimate of each target bit: P(1) = (N_1 + 1/2) / (N_1 + N_0 + 1).
+        """Return the optimal Bayesian estimate of the probability that each target bit is 1, (B, T).
 
-        N_1 and N_0 count how often the context was followed by 1 and 0 before (eq. 10 of the paper). (B, T);
-        0.5 at steps that are not scored.
+        P(1) = (N_1 + 1/2) / (N_1 + N_0 + 1)       (eq. 10 of the paper)
+
+        N_1 and N_0: how many times the same context was followed by 1 and by 0 earlier in the sequence.
+        At steps that are not scored, the result is 0.5.
         """
         context = self.order - 1
         bits_BL = torch.cat((batch.inputs[:, :, 0], batch.targets[:, -1:, 0]), 1).long()

@@ -32,8 +32,9 @@ class StoryBatch(BatchRows):
     index: (B,), position of each question in its dataset.
     linear: whether the network computes attention without softmax, as in the first epochs of training
         (linear start).
-    noise: (B, n), uniform random numbers for the random noise of an end-to-end network in training; None if
-        the network generates them itself.
+    noise: uniform random numbers that determine how many empty sentences an end-to-end network inserts into
+        each story in training, and where (random noise). The shape is (B, noise_size()), see
+        models/memory_network.py. None: the network generates the numbers itself.
 
     >>> batch = StoryBatch.collate([[[5, 6], [7]], [[6]]], [[8, 5], [9]], answers=[0, 1], facts=[[1], []])
     >>> batch.sentences.shape, batch.lengths, batch.facts.tolist()

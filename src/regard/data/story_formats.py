@@ -225,7 +225,7 @@ def _json_facts(facts: Any, sentences: int, place: str) -> tuple[int, ...]:
     if facts is None:
         return ()
     if not isinstance(facts, list) or not all(type(each) is int for each in facts):
-        raise DataError(message(place, "facts is not a list of integers", expected="[1, 3], for example"))
+        raise DataError(message(place, "facts is not a list of integers", expected="a list such as [1, 3]"))
     for each in facts:
         if not 1 <= each <= sentences:
             problem = f"the supporting fact {each} does not exist"

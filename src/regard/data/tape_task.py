@@ -1,4 +1,4 @@
-"""TapeTask: the base class of the algorithmic tasks, and how the sequences of a user are read."""
+"""TapeTask: the base class of the algorithmic tasks, and functions that read sequences written by users."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TapeTask(ABC):
 
     name: ClassVar[str]
     fields: ClassVar[tuple[str, ...]]
-    """The fields of a sequence of a user, a JSON object."""
+    """Names of the fields of the JSON object in which a user writes a sequence."""
     ranges: dict[str, tuple[int, int]]
     longer: tuple[Sizes, ...]
 
@@ -60,7 +60,13 @@ class TapeTask(ABC):
 
     @abstractmethod
     def given(self, fields: Mapping[str, Any], place: str) -> tuple[TapeBatch, Sizes]:
-        """Build the sequence that a user wrote, and return its sizes. Raise DataError at `place`."""
+        """Return a batch with the sequence that a user wrote as a JSON object, and the sizes of the sequence.
+
+        Raises DataError if a field is missing, unknown or invalid.
+
+        fields: the fields of the JSON object.
+        place: where the object comes from, such as file and line, for error messages.
+        """
 
     def slots(self, sizes: Mapping[str, int]) -> int:
         """Return how many slots a tape needs at least for a sequence of these sizes."""
@@ -75,7 +81,7 @@ class TapeTask(ABC):
 
     @property
     def longest(self) -> Sizes:
-        """The largest sizes in training."""
+        """The largest value of each size of the sequences in training, such as {"length": 20}."""
         return {name: high for name, (_, high) in self.ranges.items()}
 
     def steps(self, sizes: Mapping[str, int]) -> int:
@@ -135,7 +141,7 @@ def read_vectors(value: Any, width: int, place: str, name: str) -> Tensor:
 
 
 def read_fields(fields: Mapping[str, Any], names: Sequence[str], place: str) -> list[Any]:
-    """Return the values of these fields; raise DataError if one is missing or another one is present."""
+    """Return the values of the fields `names`; raise DataError if a field is missing or unknown."""
     if unknown := [each for each in fields if each not in names]:
         raise DataError(
             message(place, f"unknown field {printable(unknown[0])[:80]!r}", expected=", ".join(names))

@@ -130,7 +130,8 @@ def parse_links(line: str, base: int = 0, place: str = "parse_links()") -> Links
         parts = LINK.fullmatch(written)
         if parts is None:
             problem = f"'{printable(written[:40])}' is not a link"
-            raise DataError(message(place, problem, expected="word indices, as in 0-0 1-2 1p3"))
+            expected = "two word indices: 1-2 for a sure link, 1p3 for a possible link"
+            raise DataError(message(place, problem, expected=expected))
         source, target = int(parts[1]) - base, int(parts[3]) - base
         if min(source, target) < 0:
             hint = "use base=0 if words are counted from 0"

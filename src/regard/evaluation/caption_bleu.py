@@ -32,8 +32,8 @@ def caption_bleu(
     penalty, use bleu().
 
     captions: one caption for each image.
-    references: for each image, one or more references; this differs from bleu(), where each list has one
-        reference for each translation.
+    references: for each image, a list of one or more references. (In bleu(), the lists are the other way
+        round: each list has one reference for every translation.)
 
     There is no smoothing: if no n-gram of length N matches, BLEU-N is 0. caption_words() splits captions.
 

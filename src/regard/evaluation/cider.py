@@ -44,13 +44,15 @@ class _Vectors(NamedTuple):
 def cider_d(captions: Iterable[str], references: Iterable[Iterable[str]]) -> Score:
     """Compute CIDEr-D (Vedantam et al. 2015) of captions: 0 to 10, higher is better.
 
-    For n-grams of length n, with c a caption, s_j its references, g(s) the tf-idf vector of a sentence s,
-    which has an element for each n-gram k, and l(s) the length of s in words (equations 1, 4 and 5):
+    For each n-gram length n, a caption c is compared with its references s_j (equations 1, 4 and 5):
 
         g_k(s) = count of k in s * log(number of images / number of images with k in a reference)
         CIDEr-D_n = 10/m * sum_j exp(-(l(c) - l(s_j))^2 / (2 * 6^2))
                     * min(g(c), g(s_j)) . g(s_j) / (|g(c)| |g(s_j)|)
         CIDEr-D = mean of CIDEr-D_n over n = 1, 2, 3, 4, then mean over the images
+
+    g(s) is the tf-idf vector of a sentence s, with one element g_k(s) for each n-gram k. l(s) is the number
+    of words of s.
 
     captions: one caption for each image.
     references: for each image, its m references s_1 ... s_m. The numbers of images in g_k(s) are counted over
@@ -60,8 +62,7 @@ def cider_d(captions: Iterable[str], references: Iterable[Iterable[str]]) -> Sco
     image, all logarithms are 0 and so is the score.
 
     Differs from the paper: equation 1 divides the count of an n-gram by the number of n-grams of the
-    sentence. The authors' code, coco-caption, does not divide, and published scores come from that code. The
-    division would change the score only because of min(): without min(), the norms would cancel it.
+    sentence. The authors' code, coco-caption, does not divide, and published scores come from that code.
 
     Captions are split into words by caption_words().
 

@@ -200,7 +200,7 @@ class ClassifierTrial:
 
 @dataclass(frozen=True)
 class _Text:
-    """One text and the indices of its trials. A trial is one forward pass without some words.
+    """One text and the indices of its trials. A trial is one forward pass, with all words or without some.
 
     line: the index of the line (a text or a pair of texts) that the text is from.
     side: 0, or 1 for the second text of a pair.

@@ -20,7 +20,8 @@ from regard.viewing.html_document import safe
 __all__ = ["SentenceEffect", "SentenceEffects", "StoryErasure"]
 
 ROWS = 12
-"""Maximum number of sentences in the printed table: those whose absence changes the probability the most."""
+"""Maximum number of sentences in the printed table. Of a longer story, those with the largest effects are
+printed."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class SentenceEffects:
     sentences: tuple[SentenceEffect, ...]
 
     def summary(self) -> str:
-        """Return text to print below a picture: the sentence without which the answer is least probable."""
+        """Return text to print below a picture: the sentence whose masking gives the lowest probability."""
         if not self.sentences:
             return ""
         lowest = min(self.sentences, key=lambda each: each.probability)

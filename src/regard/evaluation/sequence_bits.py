@@ -18,7 +18,7 @@ __all__ = ["SequenceBits", "answer_loss", "sequence_bits"]
 class SequenceBits(NamedTuple):
     """The scores of the answers to B sequences of an algorithmic task.
 
-    Only the bits of the steps that `scored` of TapeBatch selects are counted.
+    Only the bits of some steps are counted: those where the field `scored` of the TapeBatch is True.
 
     bits: (B,), the cross-entropy of these bits, in bits: the sum of -log2 p(target).
     wrong: (B,), the number of these bits that are wrong: the more probable value is not the target.

@@ -49,7 +49,8 @@ class StoryAnswer:
         supervised network are (1, 1 + S): its first key is "no further fact". Empty if nothing was recorded.
     true_answer: the true answer, if it is known.
     facts: the indices of the true supporting facts in `sentences`, if they are known.
-    effects: the probability of the answer without each sentence; None if it was not measured.
+    effects: for each sentence, the probability of the answer if this sentence is hidden; None if it was not
+        measured.
     unknown: words of the story and the question that the vocabulary does not have.
     notes: messages for the user.
     place: file and line of the question; "" if it does not come from a file.

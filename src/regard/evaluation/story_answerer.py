@@ -35,8 +35,7 @@ AT_ONCE = 1024
 """Number of questions that stream() reads and answers together."""
 
 ALL_HOPS = "memory"
-"""The role of the attention of every hop. As a pattern for sites (names of attention calls), it matches all
-hops."""
+"""The pattern that matches the attention of all hops: the kind of their role."""
 
 
 class StoryAnswerer:

@@ -2,10 +2,11 @@
 """Looking pass for inner products: entropy, alignment and column mass from query, key and lse.
 
 The weight of query i and key j is p = exp(score - lse_i). So the scores are computed again, tile by tile, and
-nothing of size T x S is stored. The tiles are transposed, (keys, queries), because then
+nothing of size T x S is stored. A tile is transposed, (keys, queries), for two reasons:
 
-- sums and maxima over keys are kept per element of the tile, and reduced once, after the last key;
-- sums over queries, which the column mass needs, are sums over few threads.
+- Sums and maxima over keys: each element of the tile accumulates its own value over all tiles of keys. These
+  values are reduced only once, after the last tile.
+- The column mass is a sum over queries. In a transposed tile, this is a reduction over few threads.
 
 One program processes several tiles of queries. It adds their column mass to its own row of `mass`; the caller
 adds these rows. No atomics are used, so results are reproducible bit by bit.
@@ -44,13 +45,16 @@ def _with_tiles(
     MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Look at the tiles first to last - 1 of COLUMNS keys; return total, best and best_tile after them.
+    """Process the tiles of keys first, ..., last - 1 for one tile of queries; add to the column mass.
 
-    total: sum of p log2(p) so far, for each element of the tile, (COLUMNS, ROWS).
-    best, best_tile: largest score so far for each element, and the number of the tile it is in.
+    A tile has COLUMNS keys and ROWS queries. Returns `total`, `best` and `best_tile`, updated.
+
+    total: (COLUMNS, ROWS), sum of p log2(p) over the tiles so far, for each element of a tile.
+    best: (COLUMNS, ROWS), the largest score so far, for each element of a tile.
+    best_tile: (COLUMNS, ROWS), the number of the tile that has this score.
     row: index of the first query.
-    level: lse * log2(e) of the queries, (ROWS,).
-    MASKED: whether keys of these tiles can be hidden. If False, all are visible to all queries.
+    level: (ROWS,), lse * log2(e) of the queries.
+    MASKED: whether keys of these tiles can be hidden. If False, all keys are visible to all queries.
     """
     rows = row + tl.arange(0, ROWS)
     channels = tl.arange(0, WIDTH)
@@ -97,10 +101,12 @@ def _tile_ranges(
     row, end, start, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, ANY: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Return (first, full_first, full_last, last), numbers of key tiles, for ROWS queries from `row` on.
+    """Return which tiles of keys ROWS queries from `row` on can see: (first, full_first, full_last, last).
 
-    Keys of tiles first to last - 1 can be visible. In tiles full_first to full_last - 1, all keys are visible
-    to all queries. ANY: whether the mask can hide any key, so that no tile is known to be visible.
+    The numbers are indices of tiles. Keys outside the tiles first, ..., last - 1 are hidden. In the tiles
+    full_first, ..., full_last - 1, all keys are visible to all these queries.
+
+    ANY: True if the mask (documents or a bool table) can hide keys in any tile. Then full_first = full_last.
     """
     first, full_first, full_last, last = 0, 0, end // COLUMNS, tl.cdiv(end, COLUMNS)
     if LEFT:
@@ -128,14 +134,16 @@ def inner_look_kernel(
     MASS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     EIGHTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute entropy, alignment and column mass of the tiles p, p + programs, ... of queries.
+    """Compute entropy, alignment and column mass. Program p processes the query tiles p, p + programs, ...
 
-    lse: (B, H, T), with -inf for queries that see no key.
-    bias, table: added to the scores, and True where a query sees a key; broadcast by strides of 0.
-    entropy, alignment: writes (B, H, T); alignment is -1 for queries that see no key.
-    mass: adds to (programs, B H, S), which the caller has set to 0.
-    scale, bias_scale: factors of the inner product and of the bias.
     Launch grid: (programs, B H).
+    lse: (B, H, T), with -inf for queries that see no key.
+    bias: added to the scores. Strides are 0 in dimensions that are broadcast.
+    table: a mask, nonzero where a query sees a key. Strides are 0 in dimensions that are broadcast.
+    entropy: (B, H, T), receives the entropy.
+    alignment: (B, H, T), receives the index of the key with the largest score; -1 if a query sees no key.
+    mass: (programs, B H, S), the column mass is added to it; the caller has set it to 0.
+    scale, bias_scale: factors of the inner product and of the bias.
     """
     if EIGHTS:
         width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8

@@ -64,7 +64,7 @@ def inner_look(
     alignment: bool,
     mass: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute what `entropy`, `alignment` and `mass` request; what is not requested is an empty tensor.
+    """Compute entropy, alignment and column mass, each one only if its argument is True.
 
     query: (B, H, T, D).
     key: (B, K, S, D), with K key heads.
@@ -74,7 +74,7 @@ def inner_look(
     lengths, document_of_query, document_of_key, start, left, right: the mask, as in forward_pass.Sight.
     scale, bias_scale: factors of the inner product and of the bias.
 
-    Returns entropy (B, H, T), alignment (B, H, T) and column mass (B, H, S).
+    Returns entropy (B, H, T), alignment (B, H, T) and column mass (B, H, S); empty tensors if not computed.
     """
     batch, heads, queries, width = query.shape
     key_heads, keys = key.shape[1], key.shape[2]

@@ -108,7 +108,8 @@ class Launch:
     def channels(self) -> int:
         """Number of channels per program in the gradient kernels for query and key.
 
-        Each thread computes four channels. The thread groups (see `fours`) compute the same channels."""
+        The threads of a program form `fours` groups. Each group computes all these channels, for other rows;
+        each thread computes four of the channels."""
         return 128 * self.warps // self.fours
 
 

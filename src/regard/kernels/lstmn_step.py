@@ -142,9 +142,9 @@ def cell_forward_kernel(
     """Compute the gates, the cell state c and the hidden state h of one LSTMN step.
 
     gates: (B, 4 width), i, f, o and c^ before their sigmoid or tanh; overwritten with the values after it. If
-        DEPTH is True, (B, 5 width), with a gate r for `added` at the end.
+        DEPTH is True, (B, 5 width), with a gate r at the end.
     reads: (B, 2 width), [h~; c~].
-    added: (B, width), a term that is added to c if ADDED is True; multiplied by r before if DEPTH is True.
+    added: (B, width), used if ADDED is True. `added`, or r * added if DEPTH is True, is added to c.
     values: (B, 2 width), receives [h; c].
     """
     row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

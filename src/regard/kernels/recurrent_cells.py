@@ -189,14 +189,17 @@ def gru_backward_kernel(
 
     h is the previous state, and x the projected input ("input part").
 
-    parts, dstate, dafter: read and summed; the sum is the gradient of the next state. `parts` holds three
-        tensors for each GRU, (number of GRUs, 3, rows, width), which are all added.
-    gates: reads r, z and n.
-    more: reads u_n, in the last third.
-    state: reads h.
-    dgates: writes the gradients of the input parts of r, z and n, (all rows, 3 width).
-    dmore: writes the gradient of u = U h + b, (number of GRUs, 3, rows, width).
-    before: writes one part of the gradient of h, through the term z * h of the next state.
+    Inputs:
+    parts, dstate, dafter: their sum is the gradient of the next state. `parts` holds three tensors for each
+        GRU, (number of GRUs, 3, rows, width), which are all added.
+    gates: r, z and n.
+    more: u, (all rows, 3 width); only its last third, u_n, is read.
+    state: h.
+
+    Outputs:
+    dgates: the gradients of the input parts of r, z and n, (all rows, 3 width).
+    dmore: the gradient of u, (number of GRUs, 3, rows, width).
+    before: the part of the gradient of h that comes from the term z * h of the next state.
     """
     row, columns, there = _place(width, BLOCK)
     gate_step = rows * width

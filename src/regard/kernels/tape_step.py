@@ -2,10 +2,11 @@
 """Triton kernels for one step of the tape of a neural Turing machine (Graves et al. 2014), and its gradients.
 
 layers/tape_heads.py has the equations. layers/tape_kernel_steps.py computes the controller and the matrix
-products between the kernels. There are E tapes of N slots of size M, with H heads; read heads come first. One
-program computes all heads of one tape, so that each gradient is summed in a fixed order and results are
-reproducible bit by bit. The circular shift needs the weights of neighbouring slots: the program stores them,
-waits for all its threads, and loads them again. Arithmetic is in float32.
+products between the kernels. There are E tapes of N slots of size M. A tape has H heads, R of which are read
+heads and come first, and P head parameters. One program computes all heads of one tape, so that each gradient
+is summed in a fixed order and results are reproducible bit by bit. The circular shift needs the weights of
+neighbouring slots: the program stores them, waits for all its threads, and loads them again. Arithmetic is in
+float32.
 
 Tested under Triton's interpreter (triton 3.7) and on an H200 (triton 3.6, with WARPS = 8).
 """
@@ -63,7 +64,7 @@ def _softplus(x):
 
 @triton.jit
 def _softplus_slope(y, most):
-    """Return the derivative of y = softplus(x), which is 1 - exp(-y), and 0 from the limit `most` on."""
+    """Return the derivative of y = min(softplus(x), most): 1 - exp(-y), or 0 if y has reached `most`."""
     slope = tl.where(y < 1e-3, y * (1.0 - 0.5 * y), 1.0 - tl.exp(-y))
     return tl.where(y < most, slope, 0.0)
 
@@ -89,7 +90,7 @@ def _softmax_gradient(y, dy):
 
 @triton.jit
 def _length(squares):
-    """Return the square root; 1 for 0, so that a vector of zeros is not divided by 0."""
+    """Return the norm of a vector from the sum of its squares; 1 instead of 0, to avoid a division by 0."""
     return tl.where(squares == 0.0, 1.0, tl.sqrt(squares))
 
 
@@ -117,16 +118,18 @@ def tape_forward_kernel(
     LOCATION: tl.constexpr, MOST_BETA: tl.constexpr, MOST_GAMMA: tl.constexpr, SMALLEST: tl.constexpr,
     SLOTS: tl.constexpr, WIDTH: tl.constexpr, MOVES: tl.constexpr,
 ):  # fmt: skip
-    """Compute the weights of all heads of one tape, read, then write.
+    """Compute one step of E tapes: the weights of all heads, then the reads, then the writes.
 
     raw: (E, P), the outputs of the controller without the bias.
     bias: (Z, P), the bias of each of Z models, with `batch` tapes each.
     parts: (E, P), receives the head parameters.
-    before, weights: (E, H, N), the weights at the previous step; receives the weights.
-    memory, after: (E, N, M), the slots before the step; receives the slots after it.
+    before: (E, H, N), the weights of the heads at the previous step.
+    memory: (E, N, M), the slots before the step.
     content, gated, logs: (E, H, N), receive w_c, w_g and log(w~ + SMALLEST).
+    weights: (E, H, N), receives the weights of the heads at this step.
+    after: (E, N, M), receives the slots after the step.
     reads: (E, R M), receives what the read heads have read.
-    at_gate, ...: the first column of each head parameter in `parts`; HeadLayout.slices.
+    at_gate, ...: the first column of each head parameter in `parts`; see HeadLayout.slices.
     """
     HEADS: tl.constexpr = READS + WRITES
     row = tl.program_id(0).to(tl.int64)
@@ -200,7 +203,7 @@ def _location_backward(
     """Backward pass of the shift and the sharpening of one head. Return the gradients of gamma and of w_g.
 
     gamma, shift, gated, logs: pointers to the values of this head.
-    scratch: N elements, overwritten; the argument dweight may come from there.
+    scratch: memory for N elements, which is overwritten. The caller may have loaded `dweight` from it.
     dshift: receives the gradient of the shift before its softmax.
     weight, dweight: w and its gradient.
     """
@@ -234,8 +237,8 @@ def tape_backward_kernel(
 
     parts: the head parameters, as the forward pass has stored them.
     dreads: (E, R M), the gradient of `reads`.
-    dweights: (E, H, N), the gradient of `weights` through later steps; overwritten with that of `before`.
-    dmemory: (E, N, M), the gradient of `after`; overwritten with that of `memory`.
+    dweights: (E, H, N), has the gradient of `weights` from later steps; receives the gradient of `before`.
+    dmemory: (E, N, M), has the gradient of `after`; receives the gradient of `memory`.
     dparts: (E, P), receives the gradient of the outputs of the controller.
     """
     HEADS: tl.constexpr = READS + WRITES

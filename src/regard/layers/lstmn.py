@@ -161,9 +161,8 @@ class LSTMNLayer(nn.Module):
     def _positions(past: Memory, tape: int | None) -> dict[str, Any]:
         """Return the arguments `mask` and `start` of the attention() call of one step.
 
-        They are used while record() or intervene() is active. In this case, the keys are all steps so far,
-        not only the last `tape` steps, so that key i is step i, and the mask hides the steps that are too
-        old.
+        They are used while record() or intervene() is active. Then key i is always step i: all steps so far
+        are keys, and the mask hides all but the last `tape` steps.
         """
         return {"mask": Mask() if tape is None else window(left=tape), "start": past.length}
 

@@ -69,9 +69,11 @@ class _Steps(torch.autograd.Function):
     """Forward and backward pass of lstmn_steps().
 
     Dimensions: B sequences, T steps, S steps on the tapes, M width, A hidden size of the score, G = 4 M or
-    5 M gate values, N = G + A, E = 2 M. Row t of work_BTN is computed in place. Before step t, it has the
-    parts that depend on the inputs only, of the gates of step t and of the query of step t + 1. After step
-    t, it has the activations of these gates and the whole query of step t + 1.
+    5 M gate values, N = G + A, E = 2 M.
+
+    Row t of work_BTN has the gates of step t (G columns) and the query of step t + 1 (A columns). At first,
+    it has only their terms from the inputs. Step t adds the terms from h~_t, then replaces the gates by
+    their activations.
     """
 
     @staticmethod
@@ -193,7 +195,7 @@ def read_backward(
     dquery_BA: Tensor,
     dvector_BA: Tensor,
 ) -> None:
-    """Backward pass of read(), whose arguments come first.
+    """Backward pass of read(). The arguments up to read_BE are those of read().
 
     dread_BE: the gradient of [h~; c~].
     dkeys_BSA: the gradient of the keys is added to it.

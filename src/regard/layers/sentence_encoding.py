@@ -1,8 +1,8 @@
 """Encode sentences as sums of word embeddings: bag of words, or position encoding (memory networks).
 
-Both encodings are linear in the embeddings. With a small vocabulary, they are one matrix product of word
-counts and embeddings, which is faster than a table lookup for each word, and its gradient has no atomic
-additions, so that two runs on a GPU give exactly the same results.
+Both encodings are linear in the embeddings. With a small vocabulary, they are computed as one matrix product
+of word counts and embeddings. This is faster than a table lookup for each word. It is also reproducible on a
+GPU: the gradient of the matrix product has no atomic additions.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def encode_sentences(
     m = sum_j l_j * (A x_j)     position encoding, with the weights l of position_weights(), elementwise
     m = sum_j A x_j             bag of words
 
-    tokens: (..., W), word ids, padded with 0. Padding and unknown words (id 1) have the embedding zero, but
-        an unknown word counts as a word of its sentence: the other words keep their positions.
+    tokens: (..., W), word ids, padded with 0. The embedding of padding and of unknown words (id 1) is zero.
+        An unknown word still counts as a word, so the other words keep their positions.
     tables: (n, V, D), the embedding tables.
     encoding: "position" or "bag".
-    sentence_words: the number of words J of the position encoding, as if shorter sentences were padded to
-        this length with empty words. 0: J is the number of words of each sentence.
+    sentence_words: J of position_weights(), the same for all sentences. 0: J is the number of words of each
+        sentence.
 
     Returns (..., n, D).
 
@@ -96,9 +96,12 @@ def _dense(
 ) -> Tensor:
     """Compute encode_sentences() as a matrix product of word counts and embeddings.
 
-    The position encoding is 2 sum_j (1 - k/d) a_j - (1 - 2k/d) (j/J) a_j for the embeddings a_j. So it needs
-    the count of each word, and the sum of its positions. Both are integers, so that their sums are exact in
-    any order.
+    The position encoding of J words with the embeddings a_1 ... a_J is, in dimension k of d,
+
+        2 (1 - k/d) sum_j a_jk - 2 (1 - 2k/d) sum_j (j/J) a_jk
+
+    So only two numbers are needed for each word of the vocabulary: how often it occurs in the sentence, and
+    the sum of its positions j. Both are sums of integers, which are exact in any order.
     """
     zeros_V = known_W.new_zeros(*tokens.shape[:-1], len(side_VM))
     counts_V = torch.scatter_add(zeros_V, -1, tokens, known_W)

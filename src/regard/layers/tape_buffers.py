@@ -30,8 +30,9 @@ __all__ = [
 class Saved(NamedTuple):
     """The results of the forward pass that the backward pass needs. The symbols are those of Tape.
 
-    As outputs of the forward pass, they have the shape (Z, T, B, ...), so that vmap can split the first
-    dimension. During a pass, T comes first.
+    Inside the forward and backward passes, the shape of a field is (T, Z, B, ...). As an output of the
+    autograd function, it is (Z, T, B, ...), because vmap splits the first dimension. G is the number of gate
+    values of the controller, P the number of head parameters.
 
     gates: the activations of the gates of the LSTM controller, G columns; none for a tanh layer.
     cells: c_t, the cell state of the LSTM.
@@ -62,7 +63,9 @@ class Saved(NamedTuple):
 
 
 CONTROLLER_BUFFERS = 5
-"""The first buffers, which are used with weights of each model, keep the dimensions Z and B."""
+"""Number of fields of Saved that belong to the controller: `gates` to `parts`.
+
+Their views keep the dimensions Z and B, because each model has its own weight matrices."""
 
 
 def step_views(buffers: Sequence[Tensor]) -> list[Saved]:
@@ -122,9 +125,10 @@ def activations(layout: HeadLayout, values_TZBP: Tensor) -> Activations:
 
 
 def sharpness_limits(layout: HeadLayout, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the constants added to softplus for beta (0) and gamma (1), and the upper limits of both.
+    """Return the constants that limit beta and gamma: beta >= 0, gamma >= 1, and their upper limits.
 
-    The result is a pair of tensors with one element for each column of beta and gamma.
+    The result is two tensors with one element for each column of beta and gamma. The first one is added to
+    softplus: 0 for beta, 1 for gamma. The second one has the upper limits MOST_BETA and MOST_GAMMA.
 
     like: a tensor with the dtype and the device of the result.
     """

@@ -213,7 +213,8 @@ class Tape(NamedTuple):
         slots = memory_BHNM[:, : layout.reads]
         read_BHTM = read(reads[:, :, None], slots, site=READ_SITE, **site).output
         if scopes_at(WRITE_SITE, MEMORY_ROLE):
-            # record() and intervene() see a write as a read with the same weights, whose output is not used.
+            # For record() and intervene(), the write heads also read, with the same weights. Only the weights
+            # of this read are used, not its output.
             look = Look(weights=True, gradient=True)
             slots = memory_BHNM[:, layout.reads :]
             seen = read(writes[:, :, None], slots, look=look, site=WRITE_SITE, **site)

@@ -1,8 +1,9 @@
 """All steps of a neural Turing machine with Triton kernels; tape_steps.py calls it on a GPU.
 
-Each step launches four kernels in each direction: two matrix products, one kernel for the controller and one
-for the tape. Plain PyTorch needs about 40 forward and 60 backward. Dimensions: Z models, T steps, B
-sequences, and E = Z * B tapes.
+In the forward pass, a step launches four kernels: two matrix products, one kernel for the controller and one
+for the tape. The backward pass of a step also launches four. In plain PyTorch, a step launches about 40
+kernels in the forward pass and 60 in the backward pass. Dimensions: Z models, T steps, B sequences,
+and E = Z * B tapes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def kernel_forward(
     head_bias: Tensor,
     *state: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Compute the forward pass of machine_steps(), whose arguments these are.
+    """Compute the forward pass of machine_steps(). The arguments are the same; `state` is unpacked.
 
     Returns the fields of MachineSteps, then those of Saved, with two differences: `cells` has [h_t; c_t];
     `lengths` and `scores` are empty, because the backward pass computes them again.

@@ -2,9 +2,11 @@
 
 Autograd would store every intermediate tensor of every step, and accumulate the gradients of the weights step
 by step. Here, buffers for all steps are allocated once, and the backward pass computes the gradients of the
-weights after its last step, with one matrix product each. All tensors have a leading dimension Z of models,
-so several seeds that are stacked by torch.func.vmap run in the same loop: its batching rule only merges its
-own dimension with Z. Apart from matrix products, all operations treat Z * B tapes alike.
+weights after its last step, with one matrix product each.
+
+The first dimension of all tensors is Z, the number of models. So torch.func.vmap can run several seeds in the
+same loop: the vmap() methods below merge the vmap dimension with Z. Only the matrix products have different
+weights for each model; all other operations treat Z * B tapes alike.
 """
 
 from __future__ import annotations
@@ -58,14 +60,15 @@ def machine_steps(
     head_bias: Tensor,
     state: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
 ) -> MachineSteps:
-    """Run Z neural Turing machines on whole sequences, B for each; see Tape for the equations of a step.
+    """Run Z neural Turing machines, each on B sequences of T steps; see Tape for the equations of a step.
 
-    The controller is an LSTM if `inputs` has 4 C columns for C hidden units, and a tanh layer if it has C.
+    The controller has C hidden units. It is an LSTM if G = 4 C, and a tanh layer if G = C. There are H heads
+    with P parameters in total; R of them are read heads. The tape has N slots of size M.
 
     inputs: (Z, B, T, G), W x_t + b for each gate, in the order input, forget, output, new cell content.
-    recurrent: (Z, K, G), the weight matrix for [r_{t-1}; h_{t-1}], K = R M + C. That of a tanh layer is for
-        r_{t-1} alone, K = R M.
-    to_heads, head_bias: (Z, C, P) and (Z, P), the linear layer from h_t to the P parameters of the heads.
+    recurrent: (Z, R M + C, G), the weight matrix for [r_{t-1}; h_{t-1}]. For a tanh layer, (Z, R M, G), the
+        weight matrix for r_{t-1}.
+    to_heads, head_bias: (Z, C, P) and (Z, P), the linear layer from h_t to the head parameters.
     state: the initial state: h (Z, B, C), c (Z, B, C), reads (Z, B, R M), weights (Z, B, H, N) and memory
         (Z, B, N, M).
 
@@ -90,7 +93,7 @@ class _Steps(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.layout = inputs[0]
         ctx.mark_non_differentiable(*output[5:])
-        ctx.set_materialize_grads(False)  # zeros for all buffers would be large
+        ctx.set_materialize_grads(False)  # do not allocate zeros as gradients of the large buffers
         ctx.shapes = tuple(each.shape for each in output[:5])
         ctx.save_for_backward(*inputs[2:], *output[5:])
 
@@ -406,7 +409,7 @@ def _activate_backward(
     """Backward pass of _activate() for step t.
 
     values: the head parameters after their activation functions.
-    dvalues: their gradients, which are replaced by those before the activation functions.
+    dvalues: the gradients of `values`; overwritten with the gradients before the activation functions.
     """
     add, opened, sharp = values.add[t], values.opened[t], values.sharp[t]
     dvalues.add[t].mul_(1 - add * add)

@@ -1,7 +1,8 @@
-"""fused: entropy, alignment and mass of inner products by a Triton kernel, from query, key and lse.
+"""fused: a Triton kernel computes entropy, alignment and mass from query, key and lse.
 
-Memory is linear in T + S. The pass runs after every backend that returns an lse. It runs on CUDA; with
-TRITON_INTERPRET=1 in the environment, it runs in Triton's interpreter on the CPU, which is meant for tests.
+The score must be an inner product of query and key. Memory is linear in T + S. The kernel can run after the
+forward pass of any backend that returns an lse. It runs on CUDA; with TRITON_INTERPRET=1 in the environment,
+it runs in Triton's interpreter on the CPU, which is meant for tests.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def reasons(call: Call, look: Look) -> list[str]:
     if call.combine != "inner":
         reasons.append("computes inner products, but this score is additive")
     if not isinstance(call.select, Soft):
-        reasons.append(f"computes the weights of Soft only, from lse, not of {type(call.select).__name__}")
+        reasons.append(f"supports only select=Soft(), not {type(call.select).__name__}")
     if not TRITON:
         reasons.append(f"needs triton ({install_command('kernels')})")
     if device != "cuda" and not (device == "cpu" and interpreting()):
@@ -56,7 +57,10 @@ def reasons(call: Call, look: Look) -> list[str]:
 
 @torch.no_grad()
 def run(call: Call, forward: Forward, look: Look) -> Seen:
-    """Compute entropy, alignment and mass with one kernel; the weights of look.rows from their scores."""
+    """Compute entropy, alignment and mass with one kernel.
+
+    The weights of look.rows are computed without this kernel, by weights_of_rows().
+    """
     assert forward.lse is not None
     from regard.kernels.inner_look_pass import inner_look
 

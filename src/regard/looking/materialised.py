@@ -1,6 +1,6 @@
 """materialised: compute what a Look requests from the whole matrix of weights.
 
-The tests compare the result of the other looking pass, blockwise.py, with the result of this pass.
+This pass is the reference: the tests compare the results of the other looking passes with its results.
 """
 
 from __future__ import annotations

@@ -255,7 +255,10 @@ class Captioner(Model):
         return State(state.position + tokens.shape[1], (h, c)), logits_RTV, weights_RTL
 
     def _kept_contexts(self, hidden_RH: Tensor) -> Tensor | None:
-        """Return 1 for each row whose LSTM reads the context and 0 for the others, (R, 1); None if all do."""
+        """Return the factors of the contexts that the LSTM reads, (R, 1): 1 keeps a context, 0 drops it.
+
+        The factors are random; context_dropout is the probability of 0. Return None if all contexts are kept.
+        """
         if not self.context_dropout or not self.training:
             return None
         random_R1 = torch.rand(len(hidden_RH), 1, device=hidden_RH.device)

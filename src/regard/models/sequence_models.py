@@ -25,11 +25,13 @@ __all__ = [
 ]
 
 WIDEST = 8192
-"""The largest width that is chosen from a number of parameters."""
+"""The largest width that closest_width() returns."""
 
 
 class RecurrentSequenceModel(nn.Module):
-    """Base class of the LSTM and the GRU, which have no tape. A subclass sets `cell`, "lstm" or "gru".
+    """Base class of the LSTM and the GRU. A subclass sets `cell` to "lstm" or "gru".
+
+    Unlike the neural Turing machine, these models have no external memory (tape).
 
     h_t = cell(x_t, h_{t-1}), for each layer,  y_t = W h_t + b
 

@@ -30,8 +30,14 @@ _BEST, _LINEAR = Best(), Linear()
 _SCORES = Look(weights=True, gradient=True)
 
 FROM_QUESTION, FROM_FACT, AS_MEMORY, ANSWER_QUESTION, ANSWER_FACT = range(5)
-"""The embedding tables: words of the question and of a fact that was read, as part of the query; words of a
-sentence as key; words of the question and of a fact as part of the input of the answer."""
+"""The indices of the five embedding tables. A word has a different embedding for each use:
+
+FROM_QUESTION: as a word of the question, in the query of a hop.
+FROM_FACT: as a word of a fact that an earlier hop has read, in the query of a hop.
+AS_MEMORY: as a word of a sentence, in its key.
+ANSWER_QUESTION: as a word of the question, in the vector from which the answer is computed.
+ANSWER_FACT: as a word of a fact that was read, in the vector from which the answer is computed.
+"""
 
 
 class RankingLoss(NamedTuple):
@@ -108,7 +114,8 @@ class SupervisedMemoryNetwork(nn.Module):
         self.width, self.hops, self.encoding, self.margin = width, hops, encoding, margin
         self.hop = nn.ModuleList(MemoryHop(number) for number in range(hops))
         self.embedding = nn.Parameter(torch.empty(5, vocabulary_size, width).normal_(0, DEVIATION))
-        times = torch.empty(2, sentences, width).normal_(0, DEVIATION)  # as part of the query, and as key
+        # Two embeddings of the age of a sentence: 0 for the query, after it was read; 1 for its key.
+        times = torch.empty(2, sentences, width).normal_(0, DEVIATION)
         self.time = nn.Parameter(times) if time else None
         self.no_fact = nn.Parameter(torch.empty(width).normal_(0, DEVIATION))
         self.output = nn.Parameter(torch.empty(answers, width).normal_(0, DEVIATION))
@@ -151,7 +158,7 @@ class SupervisedMemoryNetwork(nn.Module):
         visible_BS = keys_S <= batch.lengths.unsqueeze(1)
         total = memory.keys_BSD.new_zeros(())
         for number, hop in enumerate(self.hop):
-            # The weights of a linear selection are the scores, with their gradient.
+            # With the selection _LINEAR, the weights are the scores themselves, and have a gradient.
             query_BD, story = state_BM[:, : self.width], (memory.keys_BSD, memory.values_BSM)
             scores_BS = hop(query_BD, *story, memory.lengths, _LINEAR, _SCORES).weights.squeeze(1)
             true_BS = keys_S == facts_BK[:, number, None]

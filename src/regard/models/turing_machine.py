@@ -23,11 +23,14 @@ from regard.sites import scopes_at
 __all__ = ["CONTROLLERS", "MachineState", "NeuralTuringMachine"]
 
 CONTROLLERS = ("lstm", "feedforward")
-HEAD_BIASES = {"gate": -2.0, "gamma": 2.0, "shift": 1.0}
+INITIAL_HEADS: dict[str, dict[str, float]] = {
+    "neutral": {},
+    "forward": {"gate": -2.0, "gamma": 2.0, "shift": 1.0},
+}
 """The initial biases of head parameters, before their activation functions, by name; others are 0. The bias
-of the shift is that of a move forward by one slot. See NeuralTuringMachine.initialize()."""
-LEARNED, BLANK = "learned", 1e-6
-"""The default values of initial_memory."""
+of the shift is that of a move forward by one slot."""
+BLANK = 1e-6
+"""The initial value of all slots, unless the initial tape is learned."""
 
 LARGEST_TAPE = 100_000_000
 """Maximum number of values on the tape of one sequence."""
@@ -82,12 +85,15 @@ class NeuralTuringMachine(nn.Module):
     heads: number of read heads, and also number of write heads.
     addressing: "both", "content" or "location"; see HeadLayout.
     max_shift: the largest number of slots that a head moves in one step.
-    initial_memory: the initial value of all slots, or "learned". Default: 1e-6, because a small constant
-        converges best (Collier and Beel 2018). For addressing = "content" it is "learned": if only contents
-        address the slots, slots with equal contents always have equal weights.
+    initial_heads: the initial biases of the heads. "neutral": 0, for tasks that find slots by their content.
+        "forward": heads first move forward along the tape, for tasks that use slots in their order. They keep
+        most of their previous weights (g = 0.12), keep them sharp (gamma = 3.1), and prefer a move forward by
+        one slot (0.58, and 0.21 for each other move, if max_shift is 1).
 
-    All heads start at slot 0, and the initial states of the controller are learned. If the initial memory is
-    constant, a longer tape can be used at any time: start(slots=...).
+    All heads start at slot 0, and the initial states of the controller are learned. All slots start with the
+    value 1e-6, because a small constant converges best (Collier and Beel 2018); so a longer tape can be used
+    at any time: start(slots=...). For addressing = "content", the initial slots are learned: if only contents
+    address the slots, slots with equal contents always have equal weights.
 
     Sites of record() and intervene(): "tape.content", "tape.read" and "tape.write", one call per step.
 
@@ -111,20 +117,18 @@ class NeuralTuringMachine(nn.Module):
         heads: int = 1,
         addressing: str = "both",
         max_shift: int = 1,
-        initial_memory: float | str | None = None,
+        initial_heads: str = "neutral",
     ):
         super().__init__()
         if controller not in CONTROLLERS:
             raise UnknownName("controller", controller, CONTROLLERS)
+        if initial_heads not in INITIAL_HEADS:
+            raise UnknownName("initial_heads", initial_heads, INITIAL_HEADS)
         layout = HeadLayout(heads, heads, slot_width, addressing, max_shift)
         sizes = {"input_size": input_size, "target_size": target_size, "width": width, "slots": slots}
         positive("NeuralTuringMachine()", **sizes)
-        if initial_memory is None:
-            initial_memory = LEARNED if addressing == "content" else BLANK
-        if isinstance(initial_memory, str) and initial_memory != LEARNED:
-            raise UnknownName("initial_memory", initial_memory, (LEARNED,), hint="or a number")
-        self.blank = None if isinstance(initial_memory, str) else float(initial_memory)
-        self.layout, self.slots, self.width = layout, slots, width
+        self.blank = BLANK if layout.location else None
+        self.layout, self.slots, self.width, self.initial_heads = layout, slots, width, initial_heads
         self.lstm = controller == "lstm"
         self._check_slots(slots)
         columns, gates = heads * slot_width, 4 * width if self.lstm else width
@@ -146,15 +150,13 @@ class NeuralTuringMachine(nn.Module):
 
         Weight matrices are Xavier uniform, except those of the hidden state of an LSTM, which are orthogonal.
         Biases are 0, also that of the forget gate: what must be kept for many steps belongs on the tape. The
-        biases of HEAD_BIASES are the exception. With them, heads first keep most of their previous weights
-        (g = 0.12), keep them sharp (gamma = 3.1), and prefer a move forward by one slot (0.58, and 0.21 for
-        each other move, if max_shift is 1).
+        biases of INITIAL_HEADS are the exception.
         """
         columns = self.first_reads.shape[0]
         for linear in (self.input, self.heads, self.output):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
-        for name, bias in HEAD_BIASES.items():
+        for name, bias in INITIAL_HEADS[self.initial_heads].items():
             part = self.heads.bias[self.layout.slices[name]]
             if name == "shift" and self.layout.location:
                 part = part.view(-1, self.layout.shifts)[:, self.layout.max_shift - 1]
@@ -181,15 +183,15 @@ class NeuralTuringMachine(nn.Module):
     def start(self, batch: int, slots: int | None = None) -> MachineState:
         """Return the state before the first step, for `batch` sequences.
 
-        slots: number of slots of the tape. Default: that of the model. Another number is possible only if the
-            initial memory is constant, because a learned one has a fixed number of slots.
+        slots: number of slots of the tape. Default: that of the model. Another number is not possible if the
+            initial tape is learned (addressing = "content"), because it has a fixed number of slots.
         """
         like = self.input.weight
         count = self.slots if slots is None else slots
         self._check_slots(count)
         if self.first_memory is not None and count != self.slots:
             problem = f"the initial tape is learned and has {self.slots:,} slots, not {count:,}"
-            hint = f"train with model.initial_memory = {BLANK:g}"
+            hint = 'train with another model.addressing than "content"'
             raise ArgumentError(message("NeuralTuringMachine.start()", problem, hint=hint))
         weights_N = (torch.arange(count, device=like.device) == 0).to(like.dtype)
         blank = 0.0 if self.blank is None else self.blank
@@ -221,10 +223,11 @@ class NeuralTuringMachine(nn.Module):
             return self._stepwise(x, state) if self._observed() else self._fused(x, state)
 
     def _observed(self) -> bool:
-        """Whether _stepwise() has to be used instead of _fused().
+        """Return whether _stepwise() has to be used instead of _fused(). There are two cases:
 
-        That is the case if record() or intervene() applies to a site of this model, because _fused() makes no
-        attention calls that can be recorded or changed, and if torch.compile traces the model.
+        1. record() or intervene() applies to a site of this model. _fused() makes no attention calls that
+           they could record or change.
+        2. torch.compile traces the model.
         """
         sites = [each for each in self.tape.values() if isinstance(each, TapeSite)]
         seen = [bool(scopes_at(each.site, each.role)) for each in sites]

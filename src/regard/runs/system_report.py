@@ -116,8 +116,8 @@ def _cuda(index: int) -> Fact:
             f"cuda:{index}", str(error).splitlines()[0], "wrong", "another program may be using the GPU"
         )
     half = "bfloat16" if torch.cuda.is_bf16_supported() else "no bfloat16"
-    able = f"compute capability {properties.major}.{properties.minor}, {half}"
-    return Fact(f"cuda:{index}", f"{properties.name}, {size(free)} free of {size(whole)}, {able}")
+    capability = f"compute capability {properties.major}.{properties.minor}, {half}"
+    return Fact(f"cuda:{index}", f"{properties.name}, {size(free)} free of {size(whole)}, {capability}")
 
 
 def compiling() -> Iterator[Fact]:

@@ -1,4 +1,4 @@
-"""TASKS: every task by name, and load(), which loads a run folder of any task."""
+"""TASKS, a dict of all tasks by name, and load(), a function that loads a run folder of any task."""
 
 from __future__ import annotations
 

@@ -32,11 +32,14 @@ class StackedGradients:
         then on, the gradients of each model are computed separately.
     problem: the reason why the models must not be stacked; "" to stack them.
 
-    Each seed has its own batch. Task.padded() pads the batches to the same shape. If the batch of a seed has
-    another shape nevertheless, its gradients are computed separately. The tokens of a batch get the same
-    random numbers, such as dropout masks, with and without padding. So each model gets the gradients that it
-    would get alone, up to rounding. If a step of each seed has one batch, the gradients are also clipped and
-    the weights updated here, for all models at once; otherwise each Trainer does it for its model.
+    Each seed has its own batch. Task.padded() pads the batches to the same shape. If the batch of a seed
+    still has a shape that no other batch has, the gradients of this seed are computed separately. Padding
+    does not change the random numbers of the tokens, such as dropout masks. So each model gets the gradients
+    that it would get if it were trained alone, up to rounding.
+
+    add() can also clip the gradients and update the weights of all models at once. It does so if all models
+    are stacked and a step of each seed has one batch; _updated() lists the other conditions. Otherwise each
+    Trainer does this for its model.
     """
 
     def __init__(
@@ -59,9 +62,9 @@ class StackedGradients:
 
         requests: for each seed, the step that its trainer takes, with the batches.
 
-        Returns, for each seed, the losses that Gradients.add() would return: their sums over the batches by
-        name, and last the minimised loss, whose name is "". If each seed has one batch and all models are
-        stacked, the weights are updated too, and the result of each seed is a StepDone.
+        Returns a result for each seed. It is a dict from the names of the losses to their sums over the
+        batches, as Gradients.add() returns it: the minimised loss comes last, and its name is "". If the
+        weights were updated too, the result of each seed is a StepDone.
         """
         self._done = {}
         sums: dict[int, dict[str, Tensor]] = {seed: {} for seed in requests}
@@ -115,15 +118,16 @@ class StackedGradients:
     def _stacked_losses(
         self, requests: Mapping[int, StepRequest], ready: Mapping[int, Any], drawn: Mapping[int, int]
     ) -> dict[int, Loss]:
-        """Compute the gradients of one batch of each seed whose model can be stacked with another one.
+        """Compute the gradients of one batch of each seed with stacked models, and keep them in _groups.
 
-        They are kept in _groups. Models can be stacked if their batches have equal shapes after padding.
+        Models are stacked if their batches have equal shapes after padding. A seed whose batch has a shape
+        that no other batch has is left out.
 
         requests: for each seed, the training step that its trainer takes.
         ready: for each seed, the batch, as Gradients.prepared() returns it.
-        drawn: for each seed of a model, the random seed that is used for this batch.
+        drawn: for each seed of a run, the seed of the random numbers of this batch, such as dropout masks.
 
-        Returns the loss of each seed whose model was stacked; the other seeds are left out.
+        Returns a dict from each seed that was not left out to its loss.
         """
         stacked = self._stack(list(requests), ready)
         padded, sizes = self._padded(ready)
@@ -162,9 +166,9 @@ class StackedGradients:
     ) -> bool:
         """Update the weights of all models together, and keep the results in _done.
 
-        Returns whether this was done. It is not done if a model is missing, a step has several batches, the
-        learning rates differ, or a loss or gradient is NaN or infinite. Then each trainer updates the weights
-        of its model.
+        Returns False, without an update, if `seeds` does not contain all seeds, a step has several batches,
+        the learning rates differ, can_update() returns False, or a loss or gradient is NaN or infinite. Then
+        each trainer has to update the weights of its model.
 
         seeds: the seeds of the stacked models, in order.
         requests: for each seed, the training step that its trainer takes.
@@ -278,7 +282,7 @@ class StackedGradients:
 
 
 def _sizes(model: nn.Module) -> set[int]:
-    """Return the sizes that a dimension of a model's tensors may have: the sizes to which no batch is padded.
+    """Return the sizes to which no batch may be padded: those of the dimensions of the model's own tensors.
 
     A padded dimension is recognised by its size, so no other dimension may have this size. The result has the
     sizes of all parameters, and all int attributes of modules, such as the number of heads.

@@ -39,11 +39,13 @@ class StackedSeeds:
 
     vmap must support the forward pass of the models; it supports all models of this library. Recurrent layers
     run step by step with plain matrix products here, because vmap does not support torch's recurrent layers.
+    Parameters that the loss does not use get a gradient of 0, not None, so AdamW decays them.
+
     Random numbers may come from dropout, torch.rand(), torch.randn() and hard attention (REINFORCE too, with
-    the baseline "none"); any other random function raises an error. Parameters that the loss does not use
-    get a gradient of 0, not None, so AdamW decays them. On a CPU, all random numbers are the same as when
-    each model is trained alone, with one exception: if attention uses another backend for a single model, the
-    dropout of attention weights, and all dropout after it, has the same distribution, but different samples.
+    the baseline "none"). Any other random function raises an error. On a CPU, each model gets the same random
+    numbers as if it were trained alone, with one exception. The attention of a single model may use another
+    backend than the attention of stacked models. Then the dropout masks of attention weights, and all dropout
+    masks after them, are different samples from the same distribution.
 
     >>> from regard.data.batch import Batch
     >>> from regard.models import build_model
@@ -351,12 +353,12 @@ def _with_tensors(batch: Any, tensors: Iterator[Tensor]) -> Any:
 
 
 def _places(module: nn.Module) -> dict[str, str]:
-    """Return a dict from each path of a parameter or buffer to its name.
+    """Return the paths at which functional_call() replaces parameters and buffers: path -> name.
 
-    The name is the one in named_parameters() or named_buffers(). A path is the name of the module and of the
-    attribute, such as "decoder.weight". Tied parameters have several paths, but only one name. If a
-    module has several names itself, only its first path is used: functional_call() restores wrong tensors if
-    it replaces the same attribute of one module twice.
+    A path is the name of the module and of the attribute, such as "decoder.weight". The name is the one in
+    named_parameters() or named_buffers(). A tied parameter has one name, but several paths, which are all in
+    the result. If a whole module is shared, only the first path of each of its attributes is in the result:
+    functional_call() restores wrong tensors if it replaces the same attribute of one module twice.
     """
     names: dict[int, str] = {id(tensor): name for name, tensor in module.named_parameters()}
     names |= {id(tensor): name for name, tensor in module.named_buffers()}

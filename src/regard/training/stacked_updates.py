@@ -34,9 +34,9 @@ def can_update(trainers: Sequence[Trainer]) -> bool:
 class StackedUpdates:
     """Clip the gradients of stacked models, and update their weights with AdamW or SGD, all models together.
 
-    Ten models that update their weights one by one launch ten times as many kernels, and wait for the GPU ten
-    times per step. Here, the optimizer state of each trainer becomes a part of stacked tensors, so that each
-    trainer can save it as before.
+    To update ten models one by one, ten times as many kernels are launched, and the CPU waits for the GPU ten
+    times per step. Here, the optimizer states of all models are stacked too. The optimizer of each trainer
+    holds views of the stacked tensors, so that the trainer can save its state as before.
 
     stacked: the stacked models, whose parameters are shared with the models (StackedSeeds.share()).
     trainers: the trainers of these models, in the same order.

@@ -37,4 +37,5 @@ class StepDone(NamedTuple):
 
 
 Sent = Mapping[str, Tensor] | StepDone | None
-"""What Trainer.steps() is sent after each training step."""
+"""What the caller of the generator Trainer.steps() sends to it after each training step: the summed losses by
+name; StepDone, if the weights are updated already; or None, to cancel the step and stop the training."""

@@ -195,7 +195,8 @@ class _Collected:
             raise DataError(message(entry.place, problem, expected=expected))
         elif entry.split != self.entries[row].split:
             problem = f"the image {printable(name)[:200]} is in two splits"
-            raise DataError(message(entry.place, problem, expected=f"the split of {self.entries[row].place}"))
+            expected = f"the same split as in {self.entries[row].place}"
+            raise DataError(message(entry.place, problem, expected=expected))
         for at, text in enumerate(entry.captions):
             caption = clean(text)
             if any(character.isalnum() for character in caption):
@@ -255,13 +256,13 @@ def _of_split(images: CaptionedImages, splits: tuple[str, ...]) -> CaptionedImag
 
 
 def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) -> CaptionedImages:
-    """Return `images` without those whose files do not exist.
+    """Return a copy of `images` without the images whose files do not exist.
 
-    The result lists these in `missing`. In `uncaptioned`, it also lists the image files that are in the same
-    folders as the images, but not in the caption files.
+    The names of these images are in the field `missing` of the result. The field `uncaptioned` also has the
+    image files in the same folders that the caption files do not list.
 
     images: the images of the requested splits, with their captions.
-    named: the names of all images in the caption files, of all splits.
+    named: the names of all images in the caption files, in all splits.
     missing: "error" raises DataError if an image file is missing, "skip" leaves the image out.
     """
     if not images.folder.is_dir():

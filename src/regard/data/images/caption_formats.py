@@ -35,9 +35,9 @@ class CaptionEntry(NamedTuple):
     place: the caption file and the line or image number in it, for error messages.
     image: the name of the image file, relative to the folder of images.
     captions: the captions, as written.
-    unit: the name for the position of a caption in this file format, used in error messages: "column",
-        "annotation", "sentence" or "caption".
-    numbers: for each caption, its number in such units, from 1. For a caption in column 3, it is 3.
+    unit: the part of the file that contains one caption, for error messages: "column", "annotation",
+        "sentence" or "caption".
+    numbers: for each caption, the number of its column, annotation and so on, from 1.
     split: the split that the file assigns to the image; None if the file has no splits.
     complete: True if the entry has all captions of the image; False if more entries of the image may follow.
     """
@@ -134,8 +134,9 @@ def json_lines(path: Path) -> Iterator[CaptionEntry]:
         image = _field(row, "image", str, place)
         split = _field(row, "split", str, place) if "split" in row else None
         if ("captions" in row) == ("caption" in row):
-            problem = f"{'both' if 'caption' in row else 'neither'} of the fields 'caption' and 'captions'"
-            raise DataError(message(place, problem, expected="exactly one of them"))
+            has = "has both" if "caption" in row else "has neither"
+            problem = f"the object {has} of the fields 'caption' and 'captions'"
+            raise DataError(message(place, problem, expected="exactly one of these two fields"))
         if "caption" in row:
             captions = [_field(row, "caption", str, place)]
         else:

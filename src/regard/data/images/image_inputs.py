@@ -26,8 +26,8 @@ def list_images(
 
     places: files, folders and patterns. A folder stands for the image files in it, in the order of their
         names, without subfolders. A pattern contains * or ?, for example "photos/*.jpg".
-    missing: a list, to which the errors of files and folders that do not exist, and of folders and patterns
-        without image files, are appended. None: these errors are raised.
+    missing: a list for errors. An error is appended to it for each file or folder that does not exist, and
+        for each folder or pattern without image files. None: such an error is raised.
 
     Raise DataError if there is no image file at all.
 

@@ -18,8 +18,8 @@ from regard.errors import DataError
 __all__ = ["MEMORY", "Pixels", "decode_files"]
 
 MEMORY = 4 << 30
-"""Maximum number of bytes of decoded images in memory. The limit is lower on a machine with less than four
-times as much memory; see memory_limit()."""
+"""Maximum number of bytes of decoded images in memory (4 GiB). On a machine with less than 16 GiB of memory,
+memory_limit() returns a lower limit."""
 
 THREADS = 8
 """Maximum number of threads that decode image files."""
@@ -109,9 +109,9 @@ def decode_files(
     size: width and height of the decoded images in pixels.
     damaged: "error" raises DataError, with the name of the file, for an image that cannot be read; "skip"
         leaves it out.
-    limit: maximum number of bytes of the decoded images. If they need more, they are not stored, but decoded
-        each time they are needed; in this case, damaged="error" raises the error only then. Default:
-        memory_limit().
+    limit: maximum number of bytes of the decoded images. Default: memory_limit(). If the images need more,
+        they are not stored: an image is decoded each time it is needed, and damaged="error" raises the error
+        of a damaged image only at that time.
 
     Return the images, the index in `paths` of each image, and the errors of the images that were left out.
     """

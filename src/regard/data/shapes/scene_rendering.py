@@ -21,7 +21,7 @@ SAMPLES = 4
 """A pixel is tested at SAMPLES x SAMPLES points: how many of them are inside a shape?"""
 
 FULL = SAMPLES * SAMPLES
-"""Number of points in a pixel, all of which are inside a shape if the pixel is."""
+"""Number of points at which a pixel is tested. They are all inside a shape that covers the pixel."""
 
 
 def render(scenes: Sequence[Scene]) -> NDArray[numpy.uint8]:

@@ -101,9 +101,13 @@ SPLITS = {
 }
 """Name of a split -> which scenes it contains.
 
-"train" and "valid" have no object whose colour and shape are a pair in HELD_OUT, and "train" has none of a
-pair in VALID_PAIRS. "test" has all pairs: about 2 of 10 scenes have at least one object of a pair in
-HELD_OUT. In "held-out", all objects are of these pairs.
+The splits have different pairs of colour and shape:
+
+- "train" has all pairs except those in HELD_OUT and VALID_PAIRS.
+- "valid" has all pairs except those in HELD_OUT.
+- "test" has all pairs. About 2 of 10 scenes have at least one object whose pair is in HELD_OUT.
+- "held-out" has only the pairs in HELD_OUT.
+
 Each object is in one of 3 x 3 squares of the picture. A hash of the size, colour, shape and square of all
 objects determines the split of a scene. So two splits never contain the same scene, not even with slightly
 different colours or with objects moved inside their squares.

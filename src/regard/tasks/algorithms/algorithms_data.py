@@ -16,10 +16,11 @@ from regard.tasks.algorithms.algorithms_settings import AlgorithmsData
 __all__ = ["SequenceSource", "generator_of", "named_sizes"]
 
 SIZES_SEED, VALIDATION_SEED = 1, 2
-"""Part of the seed of the generators of the sizes of each batch, and of the validation sequences."""
+"""The first argument of generator_of() for the sizes of training batches (SIZES_SEED) and for validation
+sequences (VALIDATION_SEED), so that they use different random numbers."""
 
 MIXED = 16
-"""Number of different sizes of the validation sequences that are drawn as in training."""
+"""Number of batches of SequenceSource.mixed(). The sizes of each are drawn at random, as in training."""
 
 
 @dataclass(frozen=True, eq=False)

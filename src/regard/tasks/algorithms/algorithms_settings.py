@@ -90,7 +90,8 @@ class AlgorithmsTraining(Training):
 class AlgorithmsEvaluation(Section):
     """How a model is evaluated during training.
 
-    sequences: number of validation sequences for each size, such as the longest training length.
+    sequences: number of validation sequences of each kind. There are three kinds: sequences with random
+        training sizes, with the largest training sizes, and with larger sizes.
     """
 
     sequences: Annotated[int, Field(ge=1, le=100_000)] = 64

@@ -41,11 +41,11 @@ LENGTHS = CommandOption(
     "--lengths",
     "Algorithms: lengths of the sequences to evaluate on, separated by commas, e.g. 20,60,120.",
     "INT,INT",
-    shown_default="as in training, the longest one, and longer ones",
+    shown_default="random training lengths, the longest training length, and longer lengths",
 )
 REPEATS = CommandOption(
     "--repeats",
-    "Algorithms: number of repeats of repeat-copy, with --lengths.",
+    "Algorithms: number of repeats of the sequences to evaluate on; only for repeat-copy.",
     "INT",
     int,
     shown_default="the largest number in training",

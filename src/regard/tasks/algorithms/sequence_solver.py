@@ -1,4 +1,4 @@
-"""SequenceSolver: answer sequences with a trained model. They are generated, or a user wrote them."""
+"""SequenceSolver: answer sequences with a trained model; they are random, or a user has written them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from regard.tasks.algorithms.solution import Solution
 __all__ = ["SequenceSolver"]
 
 MOST_VALUES = 20_000_000
-"""The largest number of values of a recorded tape, over all steps. A longer one is not recorded."""
+"""The contents of the tape are recorded only if they have at most this many values, over all steps."""
 
 
 class SequenceSolver:

@@ -23,7 +23,8 @@ from regard.viewing.tape_run import TapeRun
 __all__ = ["Solution"]
 
 LEAST_CHANCE = 2.0**-149
-"""A smaller probability of a right bit counts as this one: the smallest float32 number above 0."""
+"""Lower limit of the probability of a right bit, so that its logarithm is finite: the smallest float32 number
+above 0."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -21,8 +21,8 @@ class SolutionPictures:
 
     picture: the picture file to write; None for no picture.
     page: the .html file to write; None for no page.
-    sequences: number of sequences that will be answered, if it is known. More than one sequence and a picture
-        is an error. If they are read from a file, 1 is passed, and the file may have more.
+    sequences: number of sequences that will be answered; 1 if it is not yet known, because they are read from
+        a file. If a picture is written, any number except 1 is an error.
     """
 
     def __init__(self, picture: Path | None, page: Path | None, sequences: int):

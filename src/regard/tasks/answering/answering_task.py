@@ -50,13 +50,15 @@ EVALUATED = 1000
 
 @dataclass(frozen=True, eq=False)
 class StoryRows(BatchRows):
-    """A batch of training questions, given by their indices; AnsweringTask.loss() selects their tensors.
+    """A batch of training questions, given by their indices.
 
-    So a step copies few tensors to the inputs of a CUDA graph, and the graph selects all others.
+    AnsweringTask.loss() uses the indices to select stories, questions and answers, which are on the device
+    already. So before a CUDA graph is replayed, only these few tensors are copied to its inputs.
 
     rows: (B,), the indices of the questions in the training set.
     linear: whether the network computes attention without softmax (linear start).
-    noise: (B, n), uniform random numbers for random noise; None if the network does not use it.
+    noise: uniform random numbers for the random noise of an end-to-end network, as in StoryBatch; None if the
+        network does not use them.
     """
 
     rows: Tensor
@@ -89,8 +91,8 @@ class AnsweringTask(RunTask):
     evaluate_options = EVALUATE_OPTIONS
     view_options = VIEW_OPTIONS
     own_views = OWN_VIEWS
-    shapes = 4  # the batches of an epoch, and its last batch, with and without softmax
-    deterministic = True  # batches() generates the random numbers of random noise
+    shapes = 4  # two batch sizes (the last batch of an epoch is smaller), each with and without softmax
+    deterministic = True  # the random numbers of random noise are part of the batch
 
     def __init__(
         self,
@@ -273,9 +275,10 @@ class AnsweringTask(RunTask):
         return Evaluation(scores, self._shown(report))
 
     def _known_loss(self, batch: StoryBatch) -> Tensor:
-        """Return the sum of the losses of the questions whose answers are in the vocabulary; 0 without any.
+        """Return the sum of the losses of the questions whose answers are in the vocabulary.
 
-        An answer that is not in the vocabulary has no output of the network, so it has no loss.
+        The network has no output for other answers, so these questions have no loss. If no answer is in the
+        vocabulary, the sum is 0.
         """
         known = (batch.answers != NO_LABEL).nonzero().squeeze(1)
         return self.story_loss(batch.select(known)).total if len(known) else torch.zeros(())

@@ -38,7 +38,8 @@ VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
 class AnsweringView(RunView):
     """The attention of each hop of a memory network to one story, and the effect of hiding a sentence.
 
-    result: the answer, with the attention of each hop and its probability without each sentence.
+    result: the answer, the attention of each hop, and for each sentence, the probability of the answer if
+        this sentence is hidden.
     """
 
     result: StoryAnswer
@@ -47,7 +48,8 @@ class AnsweringView(RunView):
     def picture(self, options: ViewOptions) -> Picture:
         """Draw the view that `options` selects. By default, it is the attention of each hop to the sentences.
 
-        In the terminal, the probability of the answer without each sentence is printed below.
+        In the terminal, a table follows. It has the probability of the answer if one sentence is hidden, for
+        each sentence.
         """
         view = options.view or self.default_view
         drawn = self.result.picture() if view == HOPS else None

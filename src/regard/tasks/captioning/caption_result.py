@@ -102,9 +102,9 @@ class Caption:
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except `weights` and `pixels` as a dict for JSON.
 
-        Of the attention, it has "map", the height and width of the feature map, and "strongest_cells", the
-        row and column, counted from 0, of the cell with the largest weight for each word. Both are None if no
-        attention was recorded.
+        Two entries describe the attention. "map" is the height and width of the feature map.
+        "strongest_cells" has, for each word, the row and column of the cell with the largest weight, counted
+        from 0. Both are None if no attention was recorded.
         """
         shape = None if self.weights is None else list(self.weights.shape[1:])
         strongest = None

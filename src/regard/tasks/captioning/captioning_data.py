@@ -47,7 +47,7 @@ VALID_SPLITS = ("val", "valid", "validation", "dev")
 used."""
 
 LISTED = 3
-"""Number of image names that a log message about images that were left out lists."""
+"""Maximum number of image names in a log message about images that were left out."""
 
 
 @dataclass(frozen=True, eq=False)

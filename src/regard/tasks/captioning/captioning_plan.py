@@ -61,7 +61,7 @@ def plan_captioning(
     *,
     timed: bool = False,
 ) -> Plan:
-    """Return the settings of a run, with those that the user has not set filled in; see plan_epochs()."""
+    """Choose the settings of a run that the user has not set. For the arguments, see plan_epochs()."""
     rate = RATE if given.get("init_from") is None else TUNING_RATE
     chosen = {"training": {"learning_rate": rate}}
     rules = EpochRules("captions", batch_size(len(corpus.train)))

@@ -134,8 +134,8 @@ class CaptioningTraining(Training):
         attention only; 0 disables it.
     word_noise: probability that a word that the decoder reads in training is replaced by a random word; see
         data.word_noise.replace_words().
-    context_dropout: probability, for each caption, that the state of the LSTM does not read the image, only
-        the output layer does; see Captioner.
+    context_dropout: probability, for each caption, that only the output layer reads the image, and the LSTM
+        does not; see Captioner.
     """
 
     best: Metric = "cider"

@@ -18,7 +18,7 @@ computes exactly the same feature vectors."""
 
 
 DEVICE_PART = 8
-"""Tensors are kept on a GPU if they need at most one of DEVICE_PART equal parts of its free memory."""
+"""Tensors are kept on a GPU if they need at most 1 / DEVICE_PART of its free memory."""
 
 
 def fits_on_device(device: torch.device | str, needed: int) -> bool:

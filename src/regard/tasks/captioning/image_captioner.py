@@ -48,8 +48,8 @@ class ImageCaptioner:
     batch_size: maximum number of images in one batch.
     look: the attention layers (sites) whose weights are recorded, by default "cross", the attention over the
         image. None records nothing.
-    read: how hard attention reads the image: "argmax" (the best location), "sample" (a random location) or
-        "expectation" (the weighted mean). None: the attribute `read` of the model decides.
+    read: what a captioner with hard attention reads: "argmax" (the best location), "sample" (a random
+        location) or "expectation" (the weighted mean). None: the attribute `read` of the model decides.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("word", ["a red circle"])
@@ -248,7 +248,8 @@ class ImageCaptioner:
         if how is not None:
             if beam_size is not None or n_best != 1:
                 problem = "search is set together with beam_size or n_best"
-                raise ArgumentError(message("caption()", problem, expected="search alone, or the others"))
+                expected = "either search, or beam_size and n_best"
+                raise ArgumentError(message("caption()", problem, expected=expected))
             return how
         if beam_size is None and n_best == 1:
             return self.search

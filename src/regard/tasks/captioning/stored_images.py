@@ -1,4 +1,4 @@
-"""What is stored of all images before the first step: their feature vectors, or the images on a GPU."""
+"""Keep the feature vectors of all images in memory, or all images on a GPU, so that batches are fast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ __all__ = ["DeviceImages", "stored_images"]
 
 
 class DeviceImages:
-    """The images of a corpus on a GPU, so that a batch is selected there; copied when the first is needed.
+    """All images of a corpus on a GPU, so that each batch is selected there.
+
+    The images are copied to the GPU when the first batch is selected.
 
     pixels: the images, in memory.
     size: width and height in pixels of the images that the model reads.
@@ -36,8 +38,8 @@ class DeviceImages:
     def __getitem__(self, chosen: Tensor) -> Tensor:
         """Return images, uint8, (B, 3, size, size).
 
-        chosen: the index of each image, (B,); with `augmentation`, (B, 4), the index of each image and its
-            row of Augmentation.draw().
+        chosen: (B,), the index of each image. With `augmentation`, (B, 4): the index of each image, and its
+            random crop and flip, the three numbers that Augmentation.draw() returns for it.
         """
         if self._images is None:
             self._images = self.pixels.on_device(self.device)
@@ -56,13 +58,17 @@ def stored_images(
     features: bool,
     augmentation: Augmentation | None = None,
 ) -> FeatureCache | DeviceImages | None:
-    """Return what is stored of the images, from which a batch is selected by index; None if nothing is.
+    """Choose what to keep of all images: feature vectors, the images on a GPU, or nothing.
+
+    Return a FeatureCache or DeviceImages, from which batches are selected by index. Return None if nothing is
+    kept.
 
     encoder: the image encoder.
     pixels: the images.
     size: width and height in pixels of the images that the model reads.
     device: the device of the model.
-    features: whether to store feature vectors, if images are not augmented. The encoder is frozen then.
+    features: whether feature vectors may be kept: True if the encoder is frozen and they fit in memory. They
+        are kept only if `augmentation` is None.
     augmentation: random crops and flips of training images.
     """
     if features and augmentation is None:

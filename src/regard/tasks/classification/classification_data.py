@@ -39,7 +39,7 @@ TOKENIZER, LABELS = "text.tokenizer", "labels.json"
 """Files in a run folder: the tokenizer, and the list of classes, in the order of the outputs of the model."""
 
 LISTED = 5
-"""Maximum number of classes that the log message about classes with only one training text lists."""
+"""A log message names the classes that have only one training text; at most this number of them."""
 
 
 @dataclass(frozen=True, eq=False)

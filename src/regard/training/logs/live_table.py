@@ -236,7 +236,7 @@ class Display:
                 raise
             self._gone = True
         except SystemExit as error:
-            if not isinstance(error.__context__, BrokenPipeError):  # rich exits on a broken pipe
+            if not isinstance(error.__context__, BrokenPipeError):  # the library rich raises it
                 raise
             self._gone = True
 
