@@ -10,8 +10,10 @@ from typing import Any
 
 from learned import READING
 
+from benchmarks.answering import best_seed
 from benchmarks.measure import RESULTS
 from benchmarks.plot import Plot, plot_of
+from benchmarks.published_babi import PUBLISHED
 from benchmarks.report import about, markdown, measured_on, number, table_of
 from benchmarks.targets import losses, training, verdicts
 
@@ -31,6 +33,7 @@ PLACES = {
     "classification": "[Text classification](classification.md)",
     "language": "[Language models](language-models.md)",
     "lstmn": "[LSTMN](models/lstmn.md)",
+    "answering": "[memory networks](models/memory-networks.md)",
     "algorithms": "[Algorithms](algorithms.md)",
     "series": "on this page",
 }
@@ -171,6 +174,32 @@ def lstmn_translation() -> str:
     return markdown(["recipe", *columns], rows)
 
 
+def answering_tasks() -> str:
+    """Return the test error of each bAbI task: joint and per-task training, beside the published errors."""
+    recipes = ("babi-joint", "babi-task")
+    errors: dict[str, dict[str, float]] = {recipe: {} for recipe in recipes}
+    names: dict[str, str] = {}
+    for run in (record("answering") or {"runs": []})["runs"]:
+        if run["recipe"] in recipes and run["folder"] == "en":
+            for task, error in run["seeds"][best_seed(run["seeds"])]["tasks"].items():
+                number = task.partition("_")[0]
+                names[number] = task
+                errors[run["recipe"]][number] = error
+    if not names:
+        return NOTHING
+    rows = []
+    for number in PUBLISHED["babi-joint"]:
+        cells = []
+        for recipe in recipes:
+            error = errors[recipe].get(number)
+            cells += [
+                "not trained yet" if error is None else f"{error:.1f}",
+                f"{PUBLISHED[recipe][number]:.1f}",
+            ]
+        rows.append([names.get(number, number), *cells])
+    return markdown(["task", "joint", "published", "each task alone", "published"], rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "measured": measured,
     "targets": targets,
@@ -183,6 +212,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "classification": partial(report, "classification"),
     "language": partial(report, "language"),
     "lstmn": partial(report, "lstmn"),
+    "answering": partial(report, "answering"),
+    "answering_tasks": answering_tasks,
     "algorithms": partial(report, "algorithms"),
     "lstmn_reading": lstmn_reading,
     "lstmn_translation": lstmn_translation,

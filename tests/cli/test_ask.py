@@ -43,7 +43,8 @@ def test_each_question_gets_an_answer_and_its_probability(command, run: Path, st
 
 def test_questions_come_from_standard_input(command, run: Path, story: Path):
     asked = command("ask", run, "--story", story, stdin=b"Where is Mary?\n\nWhere is the zebra?\n")
-    assert asked.status == 0 and len(asked.out.splitlines()) == 2 and "zebra" in asked.err
+    assert asked.status == 0 and len(asked.out.splitlines()) == 2
+    assert "'zebra' (question 2)" in asked.err
 
 
 def test_files_become_json_lines_with_probabilities(command, run: Path, tmp_path: Path):
@@ -79,7 +80,10 @@ def test_hops_are_drawn_in_terminal_picture_and_page(command, run: Path, story: 
         (("--story", "{missing}", "--question", "Where?"), ("missing.txt",)),
         (("--story", "{empty}", "--question", "Where?"), ("empty.txt", "empty")),
         (("--story", "{story}", "--question", "Qui es tu?"), ("--question", "vocabulary")),
+        (("--story", "{story}", "--question", " "), ("--question", "empty")),
         (("{bad}",), ("bad.txt, line 2", "7")),
+        (("{spaces}",), ("spaces.txt, line 2", "tab")),
+        (("{empty}",), ("empty.txt", "no questions")),
         (("{story}", "--story", "{story}"), ("--story",)),
         (("--story", "{babi}", "--question", "Where is Mary?"), ("babi.txt", "tab")),
         (("--story", "{story}", "--question", "Where is Mary?", "--draw", "--json"), ("--draw",)),
@@ -89,8 +93,10 @@ def test_hops_are_drawn_in_terminal_picture_and_page(command, run: Path, story: 
 def test_bad_input_is_named(command, run: Path, story: Path, tmp_path: Path, arguments, parts):
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "bad.txt").write_text("1 Mary sat.\n2 Where is Mary?\thall\t7\n")
+    (tmp_path / "spaces.txt").write_text("1 Mary sat.\n2 Where is Mary?   hall   1\n")
     (tmp_path / "babi.txt").write_text("1 Mary sat.\n2 Where is Mary?\thall\t1\n")
-    places = {name: str(tmp_path / f"{name}.txt") for name in ("missing", "empty", "bad", "story", "babi")}
+    names = ("missing", "empty", "bad", "spaces", "story", "babi")
+    places = {name: str(tmp_path / f"{name}.txt") for name in names}
     asked = command("ask", run, *(each.format(**places) for each in arguments))
     assert asked.status == 2 and all(part in asked.err for part in parts) and "Traceback" not in asked.err
 

@@ -195,6 +195,13 @@ def test_gaze_is_bright_where_the_weight_is_large():
     assert first.pixels[-1, -1, 0] == 60 == second.pixels[0, 0, 0]
 
 
+def test_terminal_drawing_of_hops_has_whole_sentences_and_a_block_for_weight_one():
+    sentences = ["Mary travelled back to the kitchen yesterday", "John left"]
+    lines = str(hops([[1.0, 0.0], [0.97, 0.03], [0.5, 0.5]], sentences)).splitlines()
+    assert any(line.startswith(f"{sentences[0]} █1.00█") for line in lines)
+    assert max(map(len, str(hops([[1.0, 0.0]] * 3, ["word " * 20, "b"])).splitlines())) <= 80
+
+
 def test_hops_and_tape():
     story = hops([[0.1, 0.9], [0.8, 0.2]], ["Mary took it", "Mary left"], "where?", "home")
     texts = [mark.text for mark in marks(story, Words)]

@@ -131,7 +131,7 @@ def ask(
         asked = _asked(sentences, lines, "--question" if question else "")
     interactive = lines is not None and lines.keyboard
     look = "memory" if json or draw or pictures.enabled or hide else None
-    notes, unknown = Notes(), UnknownWords()
+    notes, unknown = Notes(place="question"), UnknownWords(place="question")
     with writing(output) as write:
         results = (
             _one_by_one(answerer, asked, look=look, hide=hide)
@@ -147,6 +147,9 @@ def ask(
                 Console(highlight=False).print(result, "")
             else:
                 write(_format(result, json, draw, hide))
+            if interactive:  # before the next question is read
+                unknown.say()
+                unknown = UnknownWords(place="question")
     pictures.save()
     tell(notes)
     unknown.say()
@@ -164,7 +167,7 @@ def _check_inputs(files: list[str] | None, story: str | None, question: list[str
 
 
 def _asked(sentences: tuple[str, ...], lines: Lines, option: str) -> Iterator[StoryQuestion]:
-    """Yield each line as a question about one story; blank lines are left out.
+    """Yield each line as a question about one story; blank lines of standard input are left out.
 
     sentences: the sentences of the story.
     lines: the questions, one per line.
@@ -174,6 +177,8 @@ def _asked(sentences: tuple[str, ...], lines: Lines, option: str) -> Iterator[St
         if line.strip():
             place = option or f"standard input, line {number}"
             yield StoryQuestion(sentences, line.strip(), None, (), "", place, 0)
+        elif option:
+            raise ArgumentError(message(option, "the question is empty", expected="a text with words"))
 
 
 def _one_by_one(answerer: Any, questions: Iterator[StoryQuestion], **options: Any) -> Iterator[Any]:

@@ -182,6 +182,8 @@ class Notes:
     Messages that differ only in numbers are of the same kind. The first message of each kind is stored, and
     the others are counted.
 
+    place: what the line numbers count, for the texts: "line" or, for example, "question".
+
     >>> notes = Notes()
     >>> for number, note in enumerate(["cut at 9 of 11 tokens", "", "cut at 9 of 12 tokens"], 1):
     ...     notes.add(number, [note] if note else [])
@@ -191,6 +193,7 @@ class Notes:
 
     first: dict[str, tuple[int, str]] = field(default_factory=dict)
     more: dict[str, int] = field(default_factory=dict)
+    place: str = "line"
 
     def add(self, number: int, notes: Iterable[str]) -> None:
         """Add the messages about one input line.
@@ -209,8 +212,8 @@ class Notes:
         """Yield one text for each kind of message: "line 1: cut at 9 of 11 tokens; and 1 more line"."""
         for kind, (number, note) in self.first.items():
             more = self.more.get(kind, 0)
-            rest = f"; and {more:,} more line{'s' if more > 1 else ''}" if more else ""
-            yield f"line {number:,}: {note}{rest}"
+            rest = f"; and {more:,} more {self.place}{'s' if more > 1 else ''}" if more else ""
+            yield f"{self.place} {number:,}: {note}{rest}"
 
 
 class Repaired(Protocol):

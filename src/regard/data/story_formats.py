@@ -58,8 +58,9 @@ def words_of(text: str) -> list[str]:
 def babi(path: Path, task: str, group: int) -> Iterator[StoryQuestion]:
     """Yield the questions of a file in the format of the bAbI tasks (Weston et al. 2015).
 
-    Each line starts with a number; a new story starts at 1 again. A line without tabs is a sentence. A line
-    with tabs is a question, a tab, the answer, and optionally a tab and the numbers of the supporting facts.
+    Each line starts with a number; a new story starts at 1 again. A line without tabs is a sentence,
+    which has no question mark. A line with tabs is a question, a tab, the answer, and optionally a tab and
+    the numbers of the supporting facts.
 
     path: the file.
     task: the name of the task of all its questions.
@@ -81,6 +82,9 @@ def babi(path: Path, task: str, group: int) -> Iterator[StoryQuestion]:
             raise DataError(message(place, f"the number of the line is {number}", expected=expected))
         last = number
         if "\t" not in text:
+            if "?" in text:
+                problem = f"a question without a tab and an answer: {printable(text)[:60]!r}"
+                raise DataError(message(place, problem, expected=BABI))
             _check_words(text, place, "the sentence")
             indices[number] = len(sentences)
             sentences.append(text.strip())

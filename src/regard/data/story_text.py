@@ -19,7 +19,15 @@ from regard.data.read_text import checked_path
 from regard.data.story_formats import FORMATS, StoryQuestion, words_of
 from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 
-__all__ = ["Stories", "StoryQuestion", "format_of_stories", "read_stories", "task_of_file", "words_of"]
+__all__ = [
+    "Stories",
+    "StoryQuestion",
+    "format_of_stories",
+    "no_questions",
+    "read_stories",
+    "task_of_file",
+    "words_of",
+]
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -108,11 +116,17 @@ def read_stories(paths: Paths, format: str | None = None) -> Stories:
         before = len(questions)
         questions.extend(read(path, task_of_file(path), first))
         if len(questions) == before:
-            hint = "the file is empty" if not path.stat().st_size else "a question has a tab and an answer"
-            raise DataError(message(shown(path), "there are no questions", hint=hint))
+            raise no_questions(path)
     names = [shown(path) for path in files]
     name = ", ".join(names) if len(names) <= 4 else f"{names[0]}, ..., {names[-1]}"
     return Stories(tuple(questions), name)
+
+
+def no_questions(path: Path) -> DataError:
+    """Return the error for a file without questions."""
+    empty = not path.stat().st_size
+    hint = "the file is empty" if empty else "in a bAbI file, a question has a tab and an answer"
+    return DataError(message(shown(path), "there are no questions", hint=hint))
 
 
 def format_of_stories(path: Path, requested: str | None = None) -> str:

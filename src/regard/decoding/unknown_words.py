@@ -26,8 +26,9 @@ class UnknownWords:
     count: the number of unknown words.
     lines: the number of lines that have unknown words.
     unlisted: the number of unknown words that are not in `named`.
+    place: what the line numbers count, for the report: "line" or, for example, "question".
 
-    The keys of these four dicts are pairs such as ("source word", False). The first element says whether the
+    The keys of the four dicts are pairs such as ("source word", False). The first element says whether the
     entry is for the source or the target, and for words or characters; the second says whether the tokenizer
     encodes unknown characters as bytes.
 
@@ -41,6 +42,7 @@ class UnknownWords:
     count: dict[tuple[str, bool], int] = field(default_factory=dict)
     lines: dict[tuple[str, bool], int] = field(default_factory=dict)
     unlisted: dict[tuple[str, bool], int] = field(default_factory=dict)
+    place: str = "line"
 
     def add(self, line: int, pair: Scored) -> None:
         """Add the unknown words of a sentence pair.
@@ -76,10 +78,10 @@ class UnknownWords:
         """Yield a sentence with the unknown source words, and one with the unknown target words, if any."""
         for (name, bytewise), listed in self.named.items():
             count = self.count[name, bytewise]
-            which = ", ".join(f"{_shown(word)} (line {line:,})" for line, word in listed)
+            which = ", ".join(f"{_shown(word)} ({self.place} {line:,})" for line, word in listed)
             more, lines = self.unlisted[name, bytewise], self.lines[name, bytewise]
             rest = f", and {more:,} more" if more else ""
-            rest += f"; in {lines:,} lines" if count > len(listed) and lines > 1 else ""
+            rest += f"; in {lines:,} {self.place}s" if count > len(listed) and lines > 1 else ""
             if bytewise:
                 has = f"{count:,} {name}s have" if count > 1 else f"1 {name} has"
                 problem = f"{has} characters that are not in the vocabulary of the model (encoded as bytes)"

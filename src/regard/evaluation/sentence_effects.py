@@ -50,8 +50,8 @@ class SentenceEffects:
 
     >>> effect = SentenceEffect(1, "Mary went home.", 0.9, 0.25)
     >>> print(SentenceEffects("home", 0.75, (effect,)))
-       sentence         weight  p(home) if hidden
-    2  Mary went home.   0.900     0.250 (-0.500)
+       sentence         sum of weights  p(home) if hidden
+    2  Mary went home.           0.900     0.250 (-0.500)
     """
 
     answer: str
@@ -96,7 +96,7 @@ class SentenceEffects:
         table.add_column("sentence", overflow="fold")
         weighted = any(each.weight is not None for each in self.sentences)
         if weighted:
-            table.add_column("weight", justify="right")
+            table.add_column("sum of weights", justify="right")
         table.add_column(Text(f"p({printable(self.answer)}) if hidden"), justify="right")
         for each in self._largest():
             weight = [f"{each.weight:.3f}" if each.weight is not None else ""] if weighted else []

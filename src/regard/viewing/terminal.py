@@ -176,6 +176,7 @@ def draw(
     numbers: bool = False,
     legend: bool = True,
     most: float | None = None,
+    longest_row: int = LONGEST_SIDE,
 ) -> Matrix:
     """Draw a matrix of weights, with the queries as row labels and the keys as column labels.
 
@@ -187,6 +188,7 @@ def draw(
     most: the weight at the top of the scale. Default: 1, so that the same shade means the same weight in
         every drawing. If the largest weight is above 1, it is the default. Use most=weights.max() to see
         small differences.
+    longest_row: maximum width of a row label in terminal cells. Longer labels are truncated.
 
     >>> from regard.viewing import draw
     >>> print(draw([[0.9, 0.1], [0.0, 1.0]], ["I", "cat"], ["나는", "고양이"], most=1))
@@ -198,7 +200,7 @@ def draw(
     array, brightest = checked_weights("draw()", weights, "TS", most)
     check_words("draw()", "rows", rows, array, axis=0)
     check_words("draw()", "columns", columns, array, axis=1)
-    beside, above = _words(rows, LONGEST_SIDE), _words(columns, LONGEST)
+    beside, above = _words(rows, longest_row), _words(columns, LONGEST)
     top = brightest if most else max(brightest, 1.0)
     return Matrix(array, beside, above, _cleaned_title(title), numbers, legend, top)
 

@@ -42,7 +42,8 @@ class Shades:
             return number.center(width), Style(bgcolor=ramp(level), color=color)
         block = self.blocks[round(level * 4)]
         if number:
-            padded = f" {number} " if len(number) + 3 <= width else number
+            room = width - 3 - (len(number) > 3)  # 1.00 is longer than .97, but must not hide the block
+            padded = f" {number} " if len(number) <= room else number
             return padded.center(width - 1, block) + " ", Style()
         if block == " ":
             return self.nothing.center(width), Style(dim=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from regard.data.read_text import checked_path, read_lines
 from regard.data.story_formats import FORMATS, StoryQuestion, question_of_json, sentences_of
-from regard.data.story_text import format_of_stories, task_of_file
+from regard.data.story_text import format_of_stories, no_questions, task_of_file
 from regard.errors import DataError, message, shown
 
 __all__ = ["questions_of_files", "read_story"]
@@ -43,13 +43,21 @@ def questions_of_files(files: Sequence[str]) -> Iterator[StoryQuestion]:
     """Yield the questions of files that contain stories and questions, one file after the other.
 
     A file has the format of bAbI, or JSON lines, in which the field "answer" is optional.
+
+    Raises DataError if a file has no questions.
     """
     for file in files:
-        path = checked_path(file)
-        if format_of_stories(path) == "babi":
-            yield from FORMATS["babi"](path, task_of_file(path), 0)
-            continue
-        for number, line in enumerate(read_lines(path), 1):
-            if line.strip():
-                place = f"{shown(path)}, line {number}"
-                yield question_of_json(line, place, task_of_file(path), answered=False)
+        path, count = checked_path(file), 0
+        babi = format_of_stories(path) == "babi"
+        for question in FORMATS["babi"](path, task_of_file(path), 0) if babi else _json_questions(path):
+            count += 1
+            yield question
+        if not count:
+            raise no_questions(path)
+
+
+def _json_questions(path: Path) -> Iterator[StoryQuestion]:
+    for number, line in enumerate(read_lines(path), 1):
+        if line.strip():
+            place = f"{shown(path)}, line {number}"
+            yield question_of_json(line, place, task_of_file(path), answered=False)

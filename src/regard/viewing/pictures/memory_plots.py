@@ -27,6 +27,12 @@ LONGEST = 60
 
 Longer sentences are truncated."""
 
+TERMINAL, HOP_CELLS, SHORTEST = 78, 7, 24
+"""Sizes in character cells for hops() in the terminal.
+
+TERMINAL: width of the drawing. HOP_CELLS: width of the column of a hop. SHORTEST: width that the sentences
+have even if the drawing becomes wider."""
+
 BAND, FINEST, COARSEST = 330.0, 1.5, 12.0
 """Sizes in points for tape().
 
@@ -77,7 +83,8 @@ def hops(
     if answer:
         canvas.words(0, len(labels) * HEIGHT + 14, f"answer: {label(answer, LONGEST)}")
     canvas.head(label(title, 90), label(question, 100))
-    drawn = draw(array.T, labels, names, question or title or None, numbers=True)
+    room = max(TERMINAL - HOP_CELLS * len(names), SHORTEST)
+    drawn = draw(array.T, labels, names, question or title or None, numbers=True, longest_row=room)
     return Picture([canvas], Group(drawn, Text(f"answer: {label(answer, LONGEST)}")) if answer else drawn)
 
 
