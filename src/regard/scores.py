@@ -73,10 +73,7 @@ class Score:
         return key
 
     def scale(self, query_size: int) -> float:
-        """Return the factor by which the inner product q . k is multiplied.
-
-        query_size: width of the query before projection.
-        """
+        """Return the factor of the inner product q . k. query_size: width of the query before projection."""
         return 1.0
 
     def mixing_vector(self) -> Tensor | None:
@@ -84,18 +81,11 @@ class Score:
         return None
 
     def narrowed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the projected query and key.
-
-        A subclass may leave out columns that are 0 in all keys, because they do not change the scores.
-        """
+        """Return the projected query and key. A subclass may leave out columns that are 0 in all keys."""
         return query, key
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
-        """Return (problem, expected, hint) for an error message if the sizes are invalid, else None.
-
-        query_size, key_size: widths of query and key before projection.
-        keys: number of keys, S.
-        """
+        """Return (problem, expected, hint) for an error message if widths or S = keys are invalid, or None."""
         if query_size == key_size:
             return None
         name = type(self).__name__
@@ -227,9 +217,8 @@ class Additive(nn.Module, Score):
 
     query_size, key_size: widths of query and key.
     hidden: size of the tanh layer. Default: query_size.
-    heads: number of heads if each has its own parameters. Default: all heads share them.
+    heads: if set, each head has its own parameters, with `heads` as first dimension. Default: shared.
     Parameters: query_weight W, (query_size, hidden); key_weight U, (key_size, hidden); vector v, (hidden,).
-    If `heads` is set, each parameter has one more dimension in front, of size `heads`.
 
     >>> import regard, torch
     >>> score = regard.Additive(query_size=3, key_size=6, hidden=4)
@@ -276,9 +265,8 @@ class Concat(nn.Module, Score):
     Computed by additive(): W [q; k] = W_q q + W_k k, where W_q and W_k are the two parts of W.
 
     query_size, key_size, hidden: widths of query, key and tanh layer. Default of `hidden`: query_size.
-    heads: number of heads if each has its own parameters. Default: all heads share them.
+    heads: if set, each head has its own parameters, with `heads` as first dimension. Default: shared.
     Parameters: weight W, (query_size + key_size, hidden); vector v, (hidden,).
-    If `heads` is set, each parameter has one more dimension in front, of size `heads`.
 
     >>> import regard, torch
     >>> score = regard.Concat(query_size=3, key_size=6)
@@ -400,10 +388,7 @@ def build_score(score: str | Score, query_size: int, key_size: int, heads: int |
 
 
 def learned_in(score: Score) -> nn.Parameter | None:
-    """Return the learned parameter of a score function that is not a module: the sharpness of Cosine.
-
-    A layer must register this parameter. Return None if the sharpness is not a Parameter.
-    """
+    """Return the sharpness of Cosine if it is learned, so that a layer can register it; else None."""
     sharpness = getattr(score, "sharpness", None)
     return sharpness if isinstance(sharpness, nn.Parameter) else None
 

@@ -8,18 +8,11 @@ import torch
 import regard
 from regard import looking
 from regard.kernels import inner_look_pass
-from regard.looking import PASSES
-from tests.agreement.cases import CASES, DTYPES, Case, Inputs, checked
-from tests.agreement.test_looking import LOOKS, assert_looks_agree
+from tests.agreement.cases import Case
+from tests.agreement.test_looking import FUSED_CASES, assert_looks_agree
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
-
-def supported(case: Case) -> bool:
-    call = checked(Inputs(case, "cpu", gradients=False).call(DTYPES[case.dtype])[0], LOOKS["fused"])
-    return not PASSES["fused"].reasons(call, LOOKS["fused"])
-
-
-SUPPORTED = [case for case in CASES if max(case.size) < 1000 and supported(case)]
+SUPPORTED = [case for case in FUSED_CASES if max(case.size) < 1000]
 """The largest cases run on a GPU only: the interpreter is slow."""
 
 

@@ -178,7 +178,7 @@ class Training(Section):
     schedule: Literal["constant", "cosine", "inverse-root", "epoch-decay"] = "cosine"
     decay_after: Annotated[int, Field(ge=0, le=1_000_000)] = 6
     decay_factor: Annotated[float, Field(ge=1, le=1e6)] = 1.2
-    decay_every: Whole = 1
+    decay_every: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     warmup_steps: Annotated[int, Field(ge=0, le=2**63 - 1)] = 200
     weight_decay: Weight = 0.01
     beta2: Annotated[float, Field(gt=0, lt=1)] = 0.98
