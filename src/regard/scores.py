@@ -85,7 +85,7 @@ class Score:
         return query, key
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
-        """Return (problem, expected, hint) for an error message if widths or S = keys are invalid, or None."""
+        """Return (problem, expected, hint) for an error if widths or S = keys are invalid, else None."""
         if query_size == key_size:
             return None
         name = type(self).__name__
