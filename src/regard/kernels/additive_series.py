@@ -27,9 +27,10 @@ additive_backward, which use no series and are called the exact kernels here.
 Error in channel c, before the result is rounded to bfloat16 (with a relative error of at most 2^-8). i is the
 index of a query and j the index of a key; g_j is g of key j and the query whose gradient dq is computed:
 
-    not saturated   |error of dq_c| <= 5e-4 |v_c| sum_j |g_j|  (2.3e-4 from the series, the rest from float16)
+    not saturated   |error of dq_c| <= 1.1e-3 |v_c| sum_j |g_j|: 2.3e-4 from the series, 2^-11 from g in
+                    float16, sqrt(2) 2^-12 sum_n |d_n| = 3.5e-4 from the basis functions in float16
                     |error of dk_c|: the same, with the sum over the queries
-                    |error of dv_c| <= 7e-4 sum_ij |g_ij|  (1.0e-4 from the series)
+                    |error of dv_c| <= 1.3e-3 sum_ij |g_ij|: 1.0e-4, 2^-11 and sqrt(2) 2^-12 sum_n |c_n|
     saturated       |error of dq_c| <= 2^-8 * 4 |v_c| sum_j |g_j| e^-2|q+k|  (2^-9 from the missing terms of
                     the exponential series, 2^-10 from float16); the same for dk_c, over the queries
                     if |q| or |k| > 6.9, add 2e-7 |v_c| sum_j |g_j|: one of the two exponentials is then
