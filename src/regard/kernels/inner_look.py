@@ -11,7 +11,8 @@ nothing of size T x S is stored. A tile is transposed, (keys, queries), for two 
 One program processes several tiles of queries. It adds their column mass to its own row of `mass`; the caller
 adds these rows. No atomics are used, so results are reproducible bit by bit.
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+Tested: under Triton's interpreter (triton 3.7), and on an NVIDIA H200 (triton 3.6) before the loop over tiles
+and the ranges of tiles became functions of their own.
 """
 
 from __future__ import annotations
