@@ -14,11 +14,18 @@ help:
 demo: .venv/base  ## train a translator in two minutes, and draw its attention
 	.venv/bin/regard demo $(ARGS)
 
+# mypy uses one core, so it runs beside the tests. Many tests start a process: with bytecode files, a process
+# does not compile the package again.
 test: .venv/dev  ## lint, types and quick tests, with fixed seeds
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
-	.venv/bin/mypy
-	OMP_NUM_THREADS=1 REGARD_SEED=0 .venv/bin/pytest -n auto --maxprocesses 4 -m "not slow and not gpu" $(ARGS)
+	@echo ".venv/bin/mypy beside .venv/bin/pytest; the report of mypy is printed at the end"; \
+	.venv/bin/mypy >.venv/mypy.log 2>&1 & mypy=$$!; \
+	trap 'kill $$mypy 2>/dev/null; exit 130' INT TERM; \
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= REGARD_SEED=0 \
+	    .venv/bin/pytest -n auto --maxprocesses 4 -m "not slow and not gpu" $(ARGS); tests=$$?; \
+	wait $$mypy; types=$$?; cat .venv/mypy.log; \
+	[ $$types = 0 ] || { echo "mypy failed; its report is above" >&2; exit 1; }; exit $$tests
 
 test-all: .venv/dev  ## all tests, including slow ones, with random seeds
 	REGARD_SEED=random .venv/bin/pytest -n auto --maxprocesses 4 $(ARGS)
@@ -51,11 +58,13 @@ clean:  ## remove build outputs and caches, keep .venv
 	$(call install,.[dev],Installing Regard and its development tools into .venv: a few minutes the first time.)
 	@touch .venv/base $@
 
+# pip compiles bytecode on one core, compileall on all of them. Both ignore files that cannot be compiled.
 define install
 @echo "$(2)"; \
 trap 'exit 130' INT TERM; \
 trap '[ $$? = 0 ] || echo "Not installed. Try again: make $(MAKECMDGOALS). To start over: rm -rf .venv" >&2' EXIT; \
-.venv/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '$(1)'
+.venv/bin/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt -e '$(1)' && \
+{ .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true; }
 endef
 
 .venv/bin/python:

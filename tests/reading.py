@@ -68,6 +68,12 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), short(path))
 
 
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return every node of the syntax tree of a Python file; many tests walk through the same files."""
+    return tuple(ast.walk(parsed(path)))
+
+
 def python(*folders: str) -> list[Path]:
     """Return the Python files under these folders of the project."""
     return [path for path in files() if path.suffix == ".py" and short(path).split("/")[0] in folders]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import functools
 import graphlib
 import importlib
 import inspect
@@ -19,7 +20,7 @@ from types import ModuleType
 import pytest
 
 import regard
-from tests.reading import PACKAGE, parsed, python, settings, short, texts
+from tests.reading import PACKAGE, nodes, parsed, python, settings, short, texts
 
 LAYERS = (
     ("__main__",),
@@ -147,7 +148,7 @@ MODULES = {module_name(path): path for path in python("src")}
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
     """Yield every module that a file imports, at its top or inside a function, with the line number."""
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -159,7 +160,7 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
 
 def typing_lines(path: Path) -> set[int]:
     """Return the lines that only a type checker evaluates."""
-    blocks = [n for n in ast.walk(parsed(path)) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n)]
+    blocks = [n for n in nodes(path) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test)]
     return {line for block in blocks for line in range(block.lineno, (block.end_lineno or 0) + 1)}
 
 
@@ -211,7 +212,7 @@ def test_modules_do_not_import_private_names():
     private = [
         f"{short(path)}:{node.lineno}: {alias.name}"
         for path in MODULES.values()
-        for node in ast.walk(parsed(path))
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("regard")
         for alias in node.names
         if alias.name.startswith("_")
@@ -234,24 +235,19 @@ def test_only_kernels_import_triton():
     assert users <= {"kernels"}
 
 
-def imported(code: str) -> set[str]:
-    """Return the third-party packages that this code imports, in a separate Python process."""
+@functools.cache
+def loaded(code: str) -> set[str]:
+    """Return the packages that are loaded after this code, in a separate Python process."""
     code = f"import json, sys; {code}; print(json.dumps([name.split('.')[0] for name in sys.modules]))"
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    started = {
-        name.split(".")[0]
-        for name in json.loads(
-            subprocess.run(
-                [sys.executable, "-c", "import json, sys; print(json.dumps([*sys.modules]))"],
-                env=environment,
-                capture_output=True,
-                text=True,
-            ).stdout
-        )
-    }
-    return set(json.loads(ran.stdout)) - set(sys.stdlib_module_names) - started
+    return set(json.loads(ran.stdout))
+
+
+def imported(code: str) -> set[str]:
+    """Return the third-party packages that this code imports."""
+    return loaded(code) - set(sys.stdlib_module_names) - loaded("pass")
 
 
 def test_public_names_import_only_what_they_need():
@@ -281,7 +277,7 @@ def test_files_are_within_the_line_limit():
 def test_functions_and_constructors_are_within_their_limits():
     wrong = []
     for path in python("src", "tests", "benchmarks", "docs"):
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             lines = (node.end_lineno or 0) - node.lineno + 1
@@ -343,13 +339,13 @@ def test_pickle_is_not_used():
                 wrong.append(f"{short(path)}:{line}: {name}")
         allowed = {
             id(node.func)
-            for node in ast.walk(parsed(path))
+            for node in nodes(path)
             if isinstance(node, ast.Call) and short(path) == WEIGHTS_ONLY
             if "weights_only=True" in map(ast.unparse, node.keywords)
         }
-        for node in ast.walk(parsed(path)):
-            torchs = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "torch"
-            if torchs and node.attr in ("load", "save") and id(node) not in allowed:
+        for node in nodes(path):
+            stores = isinstance(node, ast.Attribute) and node.attr in ("load", "save")
+            if stores and ast.unparse(node.value) == "torch" and id(node) not in allowed:
                 wrong.append(f"{short(path)}:{node.lineno}: torch.{node.attr}")
             if isinstance(node, ast.ImportFrom) and node.module == "torch":
                 named = {alias.name for alias in node.names} & {"load", "save"}

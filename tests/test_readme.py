@@ -132,9 +132,28 @@ def test_readme_training_reaches_90_bleu(tmp_path: Path):
     assert max(each["bleu"] for each in records if each["kind"] == "evaluation") >= 90
 
 
-def test_make_test_runs_lint_types_and_tests_and_ci_runs_it():
-    lines = [line.split(" -")[0] for line in recipe("test").splitlines()]
-    assert [line.split(".venv/bin/")[1] for line in lines] == ["ruff check", "ruff format", "mypy", "pytest"]
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+@pytest.mark.parametrize("failing", ["", "ruff", "mypy", "pytest"])
+def test_make_test_fails_if_lint_types_or_tests_fail(tmp_path: Path, failing: str):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    for name in ("ruff", "mypy", "pytest", "python"):
+        tool = tmp_path / ".venv/bin" / name
+        tool.write_text(f'#!/bin/sh\necho "report: {name} $*"\nexit {int(name == failing)}\n')
+        tool.chmod(0o755)
+    for name in ("base", "dev"):
+        (tmp_path / ".venv" / name).touch()
+    ran = call(["make", "test"], tmp_path)
+    assert (ran.returncode == 0) == (not failing), ran.stderr
+    reports = re.findall(r"^report: (\w+ ?\w*)", ran.stdout, re.M)
+    assert sorted(reports) == sorted(
+        ["ruff check"] if failing == "ruff" else ["ruff check", "ruff format", "mypy ", "pytest "]
+    )
+    assert ("mypy" in ran.stderr) == (failing == "mypy")
+
+
+def test_ci_runs_make_test():
     ci = ROOT / ".ci" / "run"
     assert ci.read_text().splitlines()[-1] == "make test" and os.access(ci, os.X_OK)
 

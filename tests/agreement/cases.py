@@ -136,6 +136,9 @@ class Inputs:
     def _score(self, heads: int, key_heads: int) -> regard.Score:
         width = self.case.width
         score = regard.build_score(self.case.score, width, width, heads if heads == key_heads else None)
+        if isinstance(score, regard.Location):  # scores of positions that no key has take time only
+            score.max_length = self.case.size[1] + 3
+            score.weight = torch.nn.Parameter(score.weight.detach()[..., : score.max_length].clone())
         return score
 
     def _bias(

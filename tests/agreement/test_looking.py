@@ -84,7 +84,8 @@ def fused_supports(case: Case) -> bool:
     return all(" on cpu" in reason for reason in PASSES["fused"].reasons(call, LOOKS["fused"]))
 
 
-FUSED_CASES = [case for case in CASES if fused_supports(case)]
+# Without a GPU, the tests of these cases are skipped; there is no need to build the inputs of each case.
+FUSED_CASES = [case for case in CASES if not torch.cuda.is_available() or fused_supports(case)]
 
 
 @pytest.mark.gpu

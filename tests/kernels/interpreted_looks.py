@@ -8,11 +8,11 @@ import torch
 import regard
 from regard import looking
 from regard.kernels import inner_look_pass
-from tests.agreement.cases import Case
-from tests.agreement.test_looking import FUSED_CASES, assert_looks_agree
+from tests.agreement.cases import CASES, Case
+from tests.agreement.test_looking import assert_looks_agree, fused_supports
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
-SUPPORTED = [case for case in FUSED_CASES if max(case.size) < 1000]
+SUPPORTED = [case for case in CASES if max(case.size) < 1000 and fused_supports(case)]
 """The largest cases run on a GPU only: the interpreter is slow."""
 
 

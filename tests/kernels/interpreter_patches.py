@@ -88,11 +88,67 @@ def _init_block_type(self: Any, element_ty: Any, shape: Any) -> None:
 _broadcast = TritonSemantic.broadcast_impl_value
 
 
+@functools.cache
+def _joint_sizes(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the sizes of two blocks after broadcasting; None if they differ in dimensions or do not fit."""
+    if not left or not right:
+        return left or right
+    fit = len(left) == len(right) and all(a == b or 1 in (a, b) for a, b in zip(left, right, strict=True))
+    return tuple(map(max, left, right)) if fit else None
+
+
+def _expanded(tensor: Any, sizes: tuple[int, ...]) -> Any:
+    """Return a tensor that is broadcast to these sizes."""
+    if tensor.type.is_block():
+        if tensor.type.shape is _block(sizes).shape:
+            return tensor
+        numbers = numpy.broadcast_to(tensor.handle.data, sizes)
+    else:
+        numbers = numpy.full(sizes, tensor.handle.data.reshape(()), tensor.handle.data.dtype)
+    return tl.tensor(interpreter.TensorHandle(numbers, tensor.dtype), tl.block_type(tensor.dtype, sizes))
+
+
 def _broadcast_impl_value(self: Any, left: Any, right: Any) -> Any:
-    """Return two tensors of the same shape at once; blocks of the same sizes share their shape (_block)."""
-    if left.type.is_block() and right.type.is_block() and left.type.shape is right.type.shape:
+    """Broadcast two tensors as Triton does; the sizes of the result are computed once per pair of sizes."""
+    of_left, of_right = (each.type.shape if each.type.is_block() else () for each in (left, right))
+    if of_left is of_right:  # blocks of the same sizes share their shape (_block)
         return left, right
-    return _broadcast(self, left, right)
+    sizes = _joint_sizes(tuple(of_left), tuple(of_right))
+    if sizes is None:
+        return _broadcast(self, left, right)
+    return _expanded(left, sizes), _expanded(right, sizes)
+
+
+_check_types = TritonSemantic.binary_op_type_checking_impl
+
+
+def _binary_op_type_checking_impl(self: Any, left: Any, right: Any, *options: Any, **named: Any) -> Any:
+    """Broadcast two tensors of one dtype at once: none is converted, except where halves are divided."""
+    divides = len(options) > 3 or "div_or_mod" in named
+    tensors = isinstance(left, tl.tensor) and isinstance(right, tl.tensor)
+    if tensors and not divides and left.dtype is right.dtype and not left.dtype.is_ptr():
+        return self.broadcast_impl_value(left, right)
+    return _check_types(self, left, right, *options, **named)
+
+
+_cast = TritonSemantic.cast
+
+
+def _cast_at_once(self: Any, tensor: Any, dtype: Any, *options: Any) -> Any:
+    """Return a tensor that has this dtype at once."""
+    return tensor if tensor.dtype is dtype else _cast(self, tensor, dtype, *options)
+
+
+def _check_overflow(self: Any, left: Any, right: Any, operation: Any) -> None:
+    """Assert that the result fits into the dtype, as Triton does, with numpy instead of a dozen tensors."""
+    dtype = left.dtype
+    if dtype.int_bitwidth >= 64:
+        return
+    assert left.dtype is right.dtype
+    compute = {"add": numpy.add, "sub": numpy.subtract, "mul": numpy.multiply}[operation.__name__]
+    exact = compute(left.handle.data, right.handle.data, dtype=numpy.int64)
+    fits = exact.min() >= dtype.get_int_min_value() and exact.max() <= dtype.get_int_max_value()
+    assert fits, f"int{dtype.int_bitwidth} overflow detected for operation {operation.__name__}"
 
 
 interpreter._patch_lang_tensor = _patch_lang_tensor
@@ -102,3 +158,6 @@ interpreter._get_np_dtype = _get_np_dtype
 tl.tensor.__init__ = _init_tensor
 tl.block_type.__init__ = _init_block_type
 TritonSemantic.broadcast_impl_value = _broadcast_impl_value
+TritonSemantic.binary_op_type_checking_impl = _binary_op_type_checking_impl
+TritonSemantic.cast = _cast_at_once
+TritonSemantic.binary_op_sanitize_overflow_impl = _check_overflow

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard.decoding import Greedy
@@ -21,6 +22,19 @@ def test_loaded_run_has_its_settings_and_translates(finished: Path):
     assert run.checkpoint.step in (2, 4)
     assert not run.model.training
     assert run.translate("고양이").text == load_translator(finished, search=Greedy()).translate("고양이").text
+
+
+def test_loading_samples_no_weights_on_the_meta_device(finished: Path):
+    class Sampled(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if "normal_" in str(function):
+                devices.append(args[0].device.type)
+            return function(*args, **(kwargs or {}))
+
+    devices: list[str] = []
+    with Sampled():
+        run = load_translator(finished, search=Greedy())
+    assert devices and set(devices) == {"cpu"} and run.translate("고양이").text
 
 
 def test_repr_of_a_run(finished: Path):

@@ -28,6 +28,7 @@ from regard.viewing import (
 )
 from regard.viewing.pictures.canvas import Box, Curve, Raster, Words
 from regard.viewing.pictures.colors import DARK, shade, shades, width_of
+from regard.viewing.pooled_attention import largest
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -109,6 +110,19 @@ def test_file_of_12_layers_of_12_heads_is_below_10_megabytes():
     words = [""] * 512
     size = len(heads([Site(f"encoder.{n}.self", weights, words, words) for n in range(12)]).svg())
     assert size < 10_000_000
+
+
+@pytest.mark.parametrize("length", [1, 7, 64, 129, 1003])
+@pytest.mark.parametrize("density", [1.0, 0.02])
+def test_largest_weights_of_each_row_are_kept(length: int, density: float):
+    draw = numpy.random.default_rng(length)
+    weights = draw.random((2, 5, length)) * (draw.random((2, 5, length)) < density)
+    for top in (each for each in (1, 3, 32) if each <= length):
+        keys, kept = largest(weights, top)
+        numpy.testing.assert_array_equal(kept, -numpy.sort(-weights, -1)[..., :top])
+        numpy.testing.assert_array_equal(keys < 0, kept == 0)
+        assert (numpy.take_along_axis(weights, keys.clip(0), -1) == kept)[keys >= 0].all()
+        assert all(len(set(row[row >= 0])) == (row >= 0).sum() for row in keys.reshape(-1, top))
 
 
 def test_8192_tokens_are_drawn_from_the_largest_weights():

@@ -227,11 +227,29 @@ def largest(strip: NDArray[Any], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
 
     strip: (..., n, S), n rows of weights for S keys.
     """
-    some = numpy.argpartition(strip, -top, axis=-1)[..., -top:] if top else strip[..., :0].astype(int)
+    some = _places_of_largest(strip, top) if top else strip[..., :0].astype(int)
     weights = numpy.take_along_axis(strip, some, -1)
     order = numpy.argsort(-weights, axis=-1, kind="stable")
     weights, keys = numpy.take_along_axis(weights, order, -1), numpy.take_along_axis(some, order, -1)
     return numpy.where(weights == 0, -1, keys), weights
+
+
+def _places_of_largest(strip: NDArray[Any], top: int) -> NDArray[Any]:
+    """Return the indices of the `top` largest weights of each row, in any order.
+
+    The largest weights of a row are in the `top` spans of neighbouring weights with the largest maxima, or in
+    the rest of the row. Only these are partitioned: numpy takes long to partition rows of many equal weights.
+    """
+    *leading, length = strip.shape
+    span = max(math.isqrt(length // top), 1)
+    covered = length // span * span
+    maxima = strip[..., :covered].reshape(*leading, -1, span).max(-1)
+    spans = numpy.argpartition(maxima, -top, axis=-1)[..., -top:]
+    inside = (spans[..., None] * span + numpy.arange(span)).reshape(*leading, top * span)
+    rest = numpy.broadcast_to(numpy.arange(covered, length), (*leading, length - covered))
+    candidates = numpy.concatenate((inside, rest), -1)
+    weights = numpy.take_along_axis(strip, candidates, -1)
+    return numpy.take_along_axis(candidates, numpy.argpartition(weights, -top, axis=-1)[..., -top:], -1)
 
 
 def _pool(
