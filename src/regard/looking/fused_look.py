@@ -32,6 +32,8 @@ def reasons(call: Call, look: Look) -> list[str]:
         reasons.append("computes inner products, but this score is additive")
     if not isinstance(call.select, Soft):
         reasons.append(f"supports only select=Soft(), not {type(call.select).__name__}")
+    if call.softcap is not None:
+        reasons.append("has no soft cap of the scores")
     if not TRITON:
         reasons.append(f"needs triton ({install_command('kernels')})")
     if device != "cuda" and not (device == "cpu" and interpreting()):
