@@ -13,7 +13,15 @@ import regard
 from regard.looking import PASSES
 from tests.making import MASKS, ON_CPU, make_score, randn
 
-EVERYTHING = {"weights": True, "rows": (0, -1), "top": 3, "alignment": True, "entropy": True, "mass": True}
+EVERYTHING = {
+    "weights": True,
+    "rows": (0, -1),
+    "top": 3,
+    "alignment": True,
+    "entropy": True,
+    "mass": True,
+    "pooled": 3,
+}
 IN_BLOCKS = {name: asked for name, asked in EVERYTHING.items() if name != "weights"}
 
 
@@ -37,6 +45,12 @@ def by_numpy(scores: numpy.ndarray, seen: numpy.ndarray, top: int) -> dict[str, 
         "alignment": keys[:, 0],
         "entropy": -(weights * numpy.log(some)).sum(-1),
         "mass": weights.sum(0),
+        "pooled": numpy.array(
+            [
+                [weights[t : t + 3, s : s + 3].mean() for s in range(0, weights.shape[1], 3)]
+                for t in range(0, len(weights), 3)
+            ]
+        ),
     }
 
 
@@ -185,8 +199,12 @@ def test_looking_does_not_change_the_output(
 
 
 def test_the_union_of_two_looks():
-    both = regard.Look(rows=(1, 2), top=2) | regard.Look(rows=(2, 0), top=5, mass=True, gradient=True)
-    assert both == regard.Look(rows=(1, 2, 0), top=5, mass=True, gradient=True)
+    both = regard.Look(rows=(1, 2), top=2, pooled=8) | regard.Look(
+        rows=(2, 0), top=5, mass=True, gradient=True
+    )
+    assert both == regard.Look(rows=(1, 2, 0), top=5, mass=True, pooled=8, gradient=True)
+    with pytest.raises(regard.LookError, match="8 and 4"):
+        _ = both | regard.Look(pooled=4)
     assert regard.Look(weights=True) | None == regard.Look(weights=True)
     assert (regard.Look() | regard.Look(entropy=True)).requested == ("entropy",)
 

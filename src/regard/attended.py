@@ -47,6 +47,7 @@ class Attended(NamedTuple):
     entropy: (B, H, T), the entropy of each query's weights. For Hard, this field is always set; it is the
         entropy of the softmax from which Hard samples.
     mass: (B, H, S), the sum of the weights that each key receives.
+    pooled: (B, H, T/n, S/n), the mean weight of each block of n queries and n keys, for Look(pooled=n).
 
     If the query has no head or batch dimension, the results have none either. `output` and `lse` are bitwise
     identical with and without `look`. Between backends, they differ by rounding.
@@ -66,6 +67,7 @@ class Attended(NamedTuple):
     alignment: Tensor | None = None
     entropy: Tensor | None = None
     mass: Tensor | None = None
+    pooled: Tensor | None = None
     chosen: Tensor | None = None
     log_probability: Tensor | None = None
 
@@ -118,6 +120,7 @@ class Attended(NamedTuple):
             # Hard always returns its entropy: REINFORCE needs it together with the log-probability.
             entropy=self.entropy if "entropy" in requested or self.log_probability is not None else None,
             mass=self.mass if "mass" in requested else None,
+            pooled=self.pooled if "pooled" in requested else None,
         )
         if look.gradient or not everything.gradient:
             return selected

@@ -46,6 +46,7 @@ def attention(
     score: Score = _SCORE,
     mask: Mask | Tensor | None = None,
     bias: Tensor | Bias | None = None,
+    softcap: float | None = None,
     select: Select = _SELECT,
     start: int = 0,
     beams: int = 1,
@@ -67,10 +68,10 @@ def attention(
     score: the score function, which compares query and key, such as Additive(...). Default: ScaledDot().
     mask: a Mask, or a bool tensor that is True where a query may attend to a key.
     bias: a tensor added to the scores, broadcastable to (B, H, T, S), or a position scheme such as ALiBi.
+    softcap: c, to replace each score by c * tanh(score / c), before the bias is added. Default: no cap.
     select: how to turn scores into weights, such as Sparse(). Default: Soft(), the softmax.
     start: position of the first query, for decoding with a cache; used by masks and position schemes.
-    beams: number of sequences (beams of a beam search) that are concatenated along T, with T / beams queries
-        each. intervene(), for example, needs it to find the position of each query in its sequence.
+    beams: number of sequences (beams of a beam search) that are concatenated along T, for intervene().
     dropout: probability of dropping a weight.
     look: what to return besides output and lse, such as the weights.
     backend: name of a backend; "auto" picks the fastest one that supports the call (see explain()).
@@ -104,6 +105,7 @@ def attention(
         select=select,
         mask=mask,
         bias=bias,
+        softcap=softcap,
         start=start,
         dropout=dropout,
         look=look,

@@ -47,6 +47,7 @@ class Call:
     vector: the vector v of an additive score function, (H or 1, D); None for an inner product.
     bias: a tensor broadcastable to (B, H, T, S), a position scheme that acts on scores, or None.
     beams: number of sequences that are concatenated along T, as in beam search.
+    softcap: c, for scores c * tanh(score / c), before the bias is added; None for scores without a cap.
     """
 
     query: Tensor
@@ -62,6 +63,7 @@ class Call:
     dropout: float
     look: Look | None = None
     beams: int = 1
+    softcap: float | None = None
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:

@@ -34,6 +34,7 @@ def check(
     select: Select,
     mask: Mask | Tensor | None = None,
     bias: Tensor | Bias | None = None,
+    softcap: float | None = None,
     start: int = 0,
     dropout: float = 0.0,
     look: Look | None = None,
@@ -41,6 +42,7 @@ def check(
     """Check the arguments of attention(), project query and key, add missing dimensions; return a Call."""
     _check_tensors(query, key, value, look)
     start, dropout = _python_numbers(start, dropout)
+    _check_softcap(softcap)
     memory, raw_key, raw_value = None, key, key if value is None else value
     if isinstance(key, Memory):
         memory, raw_key, raw_value = key, key.key, key.value
@@ -64,10 +66,7 @@ def check(
     if problem:
         expected, hint = _expected_of_mask(full_mask, keys)
         raise ArgumentError(message("attention()", problem, shown, expected, hint))
-    problem = select.problem(tuple(query.shape[:-1]))
-    if problem:
-        expected, hint = "one centre per query", "pass a centre with the shape query.shape[:-1]"
-        raise ArgumentError(message("attention()", problem, shown, expected, hint))
+    _check_select(select, query, shown)
     full_mask = full_mask.simplified(queries, keys, start)
     bias = _lifted_bias(bias, dims, (batch, heads, queries, keys), query.device, shown)
     added = bias if isinstance(bias, Tensor) else None
@@ -104,7 +103,25 @@ def check(
         start=start,
         dropout=dropout,
         look=look.checked(select, queries) if look is not None and look.requested else look,
+        softcap=None if softcap is None else float(softcap),
     )
+
+
+def _check_select(select: Select, query: Tensor, shown: dict[str, tuple[Tensor, str]]) -> None:
+    """Raise ArgumentError if a tensor of the selection, such as LocalP.centre, does not match the query."""
+    problem = select.problem(tuple(query.shape[:-1]))
+    if problem:
+        expected, hint = "one centre per query", "pass a centre with the shape query.shape[:-1]"
+        raise ArgumentError(message("attention()", problem, shown, expected, hint))
+
+
+def _check_softcap(softcap: float | None) -> None:
+    """Raise ArgumentError if the soft cap of the scores is neither None nor a finite number above 0."""
+    number = isinstance(softcap, Real) and not isinstance(softcap, bool)
+    if softcap is None or (number and 0 < softcap < float("inf")):
+        return
+    expected = "None, or a finite number greater than 0, such as 50.0"
+    raise ArgumentError(message("attention()", f"softcap is {softcap!r}", expected=expected))
 
 
 def _python_numbers(start: int, dropout: float) -> tuple[int, float]:

@@ -196,7 +196,7 @@ class LookError(RegardError, ValueError):
     ... except LookError as error:
     ...     print(error)
     attention(): Look(entropy=...) is not available with Gate
-    expected: one of alignment, mass, rows, top, weights
+    expected: one of alignment, mass, pooled, rows, top, weights
     hint: request another field: the weights do not sum to 1, so they have no entropy
     """
 

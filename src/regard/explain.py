@@ -94,5 +94,5 @@ def _call(query: Tensor, key: Tensor | Memory, value: Tensor | None, **options: 
         if name not in defaults:
             raise TypeError(f"explain() got an unexpected keyword argument {name!r}")
     values = {name: each.default for name, each in defaults.items()} | options
-    names = ("score", "mask", "bias", "select", "start", "dropout", "look")
+    names = ("score", "mask", "bias", "softcap", "select", "start", "dropout", "look")
     return check(query, key, value, **{name: values[name] for name in names})

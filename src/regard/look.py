@@ -27,6 +27,8 @@ class Look:
     alignment: True for the index of the key with the largest weight, (B, H, T); -1 if the query sees no key.
     entropy: True for the entropy of each query's weights in nats, (B, H, T).
     mass: True for the sum of the weights that each key receives, (B, H, S).
+    pooled: a block size n, for the mean weight of each block of n queries and n keys, (B, H, T/n, S/n), where
+        T/n and S/n are rounded up. The last blocks can be smaller; hidden keys count as weights of 0.
     gradient: True to make the requested fields and lse differentiable, for regularisation or guided
         alignment.
 
@@ -46,6 +48,7 @@ class Look:
     alignment: bool = False
     entropy: bool = False
     mass: bool = False
+    pooled: int = 0
     gradient: bool = False
 
     def __post_init__(self) -> None:
@@ -59,9 +62,11 @@ class Look:
                     message("Look()", f"rows is {self.rows!r}", expected="integers, such as rows=(0, -1)")
                 )
             object.__setattr__(self, "rows", tuple(self.rows))
-        object.__setattr__(self, "top", _plain(self.top))
-        if not isinstance(self.top, int) or isinstance(self.top, bool) or self.top < 0:
-            raise LookError(message("Look()", f"top is {self.top!r}", expected="a number of keys, 0 or more"))
+        for name, expected in (("top", "a number of keys, 0 or more"), ("pooled", "a block size, 0 or more")):
+            object.__setattr__(self, name, _plain(getattr(self, name)))
+            number = getattr(self, name)
+            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+                raise LookError(message("Look()", f"{name} is {number!r}", expected=expected))
 
     @property
     def requested(self) -> tuple[str, ...]:
@@ -72,6 +77,9 @@ class Look:
         """Return a Look that requests all fields of this Look and of `other`."""
         if other is None or other == self:
             return self
+        if self.pooled and other.pooled and self.pooled != other.pooled:
+            problem = f"two Looks of one call have the block sizes pooled={self.pooled} and {other.pooled}"
+            raise LookError(message("Look()", problem, expected="one block size for all Looks of a call"))
         rows = tuple(dict.fromkeys((self.rows or ()) + (other.rows or ())))
         return Look(
             weights=self.weights or other.weights,
@@ -80,6 +88,7 @@ class Look:
             alignment=self.alignment or other.alignment,
             entropy=self.entropy or other.entropy,
             mass=self.mass or other.mass,
+            pooled=self.pooled or other.pooled,
             gradient=self.gradient or other.gradient,
         )
 

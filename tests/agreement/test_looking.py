@@ -14,7 +14,7 @@ from regard.looking import PASSES
 from tests.agreement.cases import CASES, DTYPES, Case, Inputs, checked
 from tests.agreement.exact import in_float64
 
-LOOK = regard.Look(rows=(0, -1), top=3, alignment=True, entropy=True, mass=True)
+LOOK = regard.Look(rows=(0, -1), top=3, alignment=True, entropy=True, mass=True, pooled=64)
 LOOKS = {"blocked": LOOK, "fused": replace(LOOK, top=0)}
 """Name of a looking pass -> what it can compute."""
 FORWARDS = ["reference", "sdpa-cpu", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "fused", "blocked"]
@@ -49,10 +49,11 @@ def assert_looks_agree(case: Case, device: str, name: str = "blocked") -> dict[s
         if BACKENDS[forward].reasons(call):
             continue
         seen = PASSES[name].run(call, BACKENDS[forward].run(call), call.look)
-        for look in ("rows", "entropy", "mass"):
+        for look in ("rows", "entropy", "mass", "pooled"):
             wanted, found = getattr(oracle, look), getattr(seen, look)
             assert found.shape == wanted.shape
-            assert error(found, wanted) <= step * max(1.0, largest(wanted)), (forward, look)
+            limit = step * (largest(wanted) if look == "pooled" else max(1.0, largest(wanted)))
+            assert error(found, wanted) <= limit, (forward, look)
         assert torch.equal(seen.alignment < 0, oracle.alignment < 0)
         whole = torch.softmax(torch.where(visible, scores / case.temperature, -torch.inf), -1)
         chosen = whole.gather(-1, seen.alignment.clamp_min(0)[..., None])[..., 0]

@@ -51,7 +51,7 @@ def test_a_backend_with_one_wrong_gradient_does_not_agree(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("wrong", ["rows", "entropy", "mass", "top", "alignment"])
+@pytest.mark.parametrize("wrong", ["rows", "entropy", "mass", "pooled", "top", "alignment"])
 def test_a_look_wrong_by_2_percent_does_not_agree(wrong: str, dtype: str, monkeypatch: pytest.MonkeyPatch):
     case = replace(CASE, dtype=dtype)
     assert_looks_agree(case, "cpu")

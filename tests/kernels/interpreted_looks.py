@@ -42,8 +42,8 @@ def test_the_mass_is_a_sum_over_programs(programs: int, monkeypatch: pytest.Monk
 
 def test_only_what_is_requested_is_computed():
     x = torch.randn(1, 1, 70, 16)
-    entropy, alignment, mass = inner_look_pass.inner_look(
-        x, x, torch.zeros(1, 1, 70), *[None] * 5, 0, None, None, 1.0, 1.0, False, True, False
+    entropy, alignment, mass, pooled = inner_look_pass.inner_look(
+        x, x, torch.zeros(1, 1, 70), *[None] * 5, 0, None, None, 1.0, 1.0, False, True, False, 0
     )
-    assert (entropy.numel(), alignment.shape, mass.numel()) == (0, (1, 1, 70), 0)
+    assert (entropy.numel(), alignment.shape, mass.numel(), pooled.numel()) == (0, (1, 1, 70), 0, 0)
     assert torch.equal(alignment, (x @ x.mT).argmax(-1))

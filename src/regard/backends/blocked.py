@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.backends import small_inputs
 from regard.backends.double_backward import differentiable
 from regard.backends.transforms import reasons_of_transforms
-from regard.blocks import add_additive_gradients, column_blocks, row_blocks, tile_scores
+from regard.blocks import add_additive_gradients, column_blocks, row_blocks, softcap_slope, tile_scores
 from regard.call import Call, Forward
 from regard.masks.tile import Tile
 from regard.positions import Bias
@@ -226,6 +226,8 @@ def _backward_rows(
             delta = (weights * dweights).sum(-1, keepdim=True)
         dscores = dweights.sub_(delta).mul_(weights).div_(call.temperature)
         _through_bias(call, query, tile, dscores, rows, columns, totals)
+        if call.softcap is not None:
+            dscores = dscores * softcap_slope(call, query, key)
         if call.combine == "inner":
             totals.query[:, :, rows] += (dscores @ key) * call.scale
             totals.key[:, :, columns] += (dscores.transpose(-2, -1) @ query) * call.scale

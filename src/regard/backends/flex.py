@@ -27,6 +27,9 @@ from regard.select import Soft
 
 __all__ = ["reasons", "run", "not_requested"]
 
+ScoreChange = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(score, batch, head, row, key) -> score: a change of one score, which is compiled into the kernel."""
+
 _COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 VARIANTS = 1 << 20
@@ -85,9 +88,9 @@ def run(call: Call) -> Forward:
         if isinstance(call.bias, Tensor):
             call = replace(call, bias=once_differentiable(call.bias)[0])
     options = {
-        "score_mod": _bias(call),
+        "score_mod": _score_change(call),
         "block_mask": seen_blocks(call) if call.mask.parts else None,
-        "scale": call.scale / call.temperature,
+        "scale": call.scale if call.softcap is not None else call.scale / call.temperature,
         "enable_gqa": call.groups > 1,
     }
     if call.query.device.type == "cpu":  # FlexAttention does not return the lse on CPU: compute it separately
@@ -157,7 +160,26 @@ def _beyond_limit(static: bool, *tensors: Tensor, **options: Any) -> Any:
             return _compiled(static)(*tensors, **options)
 
 
-def _bias(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor] | None:
+def _score_change(call: Call) -> ScoreChange | None:
+    """Return the score_mod of FlexAttention: soft cap, then bias; None if the call has neither.
+
+    Without a soft cap, the scores that it gets are divided by the temperature already.
+    """
+    add = _bias(call)
+    if call.softcap is None:
+        return add
+    device = call.query.device
+    cap = torch.full((), call.softcap, dtype=torch.float32, device=device)
+    temperature = torch.full((), call.temperature, dtype=torch.float32, device=device)
+
+    def change(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, j: Tensor) -> Tensor:
+        limited = cap * torch.tanh(score / cap) / temperature
+        return limited if add is None else add(limited, batch, head, row, j)
+
+    return change
+
+
+def _bias(call: Call) -> ScoreChange | None:
     bias, device = call.bias, call.query.device
     if bias is None:
         return None

@@ -36,6 +36,8 @@ def reasons(call: Call) -> list[str]:
     device = call.query.device.type
     if call.combine != "additive":
         reasons.append("computes additive scores, but this score is an inner product")
+    if call.softcap is not None:
+        reasons.append("has no soft cap of the scores")
     if not TRITON:
         reasons.append(f"needs triton ({install_command('kernels')})")
     if device != "cuda" and not (device == "cpu" and interpreting()):

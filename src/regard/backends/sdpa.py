@@ -137,6 +137,8 @@ def _reasons_of_all(call: Call) -> list[str]:
     reasons = []
     if call.combine != "inner":
         reasons.append("computes inner products, but this score is additive")
+    if call.softcap is not None:
+        reasons.append("has no soft cap of the scores")
     if not isinstance(call.select, Soft):
         reasons.append(f"computes Soft only, not {type(call.select).__name__}")
     if 0 in (*call.sizes, call.query.shape[-1], call.value.shape[-1]):

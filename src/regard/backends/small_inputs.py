@@ -26,10 +26,12 @@ computes the limit from it."""
 def fits(call: Call) -> bool:
     """Whether this call can be computed without blocks.
 
-    The score must be additive, without bias, dropout or groups (query heads that share a key head), and
-    tanh(q + k) must have few elements (FEW).
+    The score must be additive, without bias, soft cap, dropout or groups (query heads that share a key
+    head), and tanh(q + k) must have few elements (FEW).
     """
-    if call.combine != "additive" or call.bias is not None or call.dropout or call.groups != 1:
+    if call.combine != "additive" or call.bias is not None or call.softcap is not None:
+        return False
+    if call.dropout or call.groups != 1:
         return False
     batch, heads, queries, keys = call.sizes
     return batch * heads * queries * keys * call.query.shape[-1] <= at_once(FEW, call.query.device)

@@ -10,8 +10,9 @@ from torch import Tensor
 from regard.blocks.additive_blocks import additive_scores, at_once
 from regard.call import Call
 from regard.masks.tile import Tile
+from regard.scores import capped
 
-__all__ = ["column_blocks", "row_blocks", "tile_scores"]
+__all__ = ["column_blocks", "row_blocks", "softcap_slope", "tile_scores"]
 
 AT_ONCE = 1 << 21
 """Maximum number of scores in a block on a CPU, 8 MiB of float32. For a GPU, at_once() increases it."""
@@ -54,18 +55,30 @@ def tile_scores(call: Call, query_BHTD: Tensor, key_BHSD: Tensor, tile: Tile) ->
 
     query_BHTD, key_BHSD: the queries and keys of the tile.
     """
-    if call.combine == "inner":
-        scores = (query_BHTD * (call.scale / call.temperature)) @ key_BHSD.transpose(-2, -1)
+    if call.softcap is None:
+        scores = _compared(call, query_BHTD, key_BHSD, call.temperature)
     else:
-        assert call.vector is not None
-        vector_HA = _divided(call.vector, call.temperature, query_BHTD.dtype)
-        scores = additive_scores(query_BHTD, key_BHSD, vector_HA)
+        scores = capped(_compared(call, query_BHTD, key_BHSD), call.softcap) / call.temperature
     bias = call.bias_tile(query_BHTD, tile)
     if bias is not None:
         scores = scores + _divided(bias, call.temperature, scores.dtype)
     if call.mask.parts:
         scores = torch.where(call.mask.tile(tile), scores, -torch.inf)
     return scores
+
+
+def softcap_slope(call: Call, query_BHTD: Tensor, key_BHSD: Tensor) -> Tensor:
+    """Return the derivative of the capped scores by the scores, 1 - tanh(score / softcap)^2, for one tile."""
+    assert call.softcap is not None
+    return 1 - torch.tanh(_compared(call, query_BHTD, key_BHSD) / call.softcap).square()
+
+
+def _compared(call: Call, query_BHTD: Tensor, key_BHSD: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return score / temperature for one tile, without soft cap, bias and mask."""
+    if call.combine == "inner":
+        return (query_BHTD * (call.scale / temperature)) @ key_BHSD.transpose(-2, -1)
+    assert call.vector is not None
+    return additive_scores(query_BHTD, key_BHSD, _divided(call.vector, temperature, query_BHTD.dtype))
 
 
 def _divided(tensor: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:

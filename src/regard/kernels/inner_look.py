@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Looking pass for inner products: entropy, alignment and column mass from query, key and lse.
+"""Looking pass for inner products: entropy, alignment, column mass and pooled weights from query and key.
 
 The weight of query i and key j is p = exp(score - lse_i). So the scores are computed again, tile by tile, and
 nothing of size T x S is stored. A tile is transposed, (keys, queries), for two reasons:
@@ -9,7 +9,8 @@ nothing of size T x S is stored. A tile is transposed, (keys, queries), for two 
 - The column mass is a sum over queries. In a transposed tile, this is a reduction over few threads.
 
 One program processes several tiles of queries. It adds their column mass to its own row of `mass`; the caller
-adds these rows. No atomics are used, so results are reproducible bit by bit.
+adds these rows. For the pooled weights, it stores the sum of the weights of each tile. No atomics are used,
+so results are reproducible bit by bit.
 
 Tested: under Triton's interpreter (triton 3.7), and on an NVIDIA H200 (triton 3.6) before the loop over tiles
 and the ranges of tiles became functions of their own.
@@ -38,13 +39,13 @@ NEGATIVE_LN2 = tl.constexpr(-0.6931471805599453)
 
 @triton.jit
 def _with_tiles(
-    total, best, best_tile, first, last, row, query, level, key, mass, bias, table, document_of_query,
-    document_of_key, start, left, right, scale, bias_scale, queries, end, width, key_row, bias_row,
-    bias_column, table_row, table_column,
+    total, best, best_tile, first, last, row, query, level, key, mass, pooled, bias, table,
+    document_of_query, document_of_key, start, left, right, scale, bias_scale, queries, end, width,
+    key_row, bias_row, bias_column, table_row, table_column,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, BIAS: tl.constexpr,
     TABLE: tl.constexpr, ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr, MASS: tl.constexpr,
-    MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
-    PRECISION: tl.constexpr,
+    POOLED: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Process the tiles of keys first, ..., last - 1 for one tile of queries; add to the column mass.
 
@@ -55,6 +56,8 @@ def _with_tiles(
     best_tile: (COLUMNS, ROWS), the number of the tile that has this score.
     row: index of the first query.
     level: (ROWS,), lse * log2(e) of the queries.
+    mass: the column mass of this program, (S,); it is updated.
+    pooled: receives the sum of the weights of each tile of keys, if POOLED.
     MASKED: whether keys of these tiles can be hidden. If False, all keys are visible to all queries.
     """
     rows = row + tl.arange(0, ROWS)
@@ -86,14 +89,18 @@ def _with_tiles(
             better = scores > best
             best = tl.where(better, scores, best)
             best_tile = tl.where(better, tile, best_tile)
-        if ENTROPY or MASS:
+        if ENTROPY or MASS or POOLED:
             logs = scores - level[None, :]
             weights = tl.exp2(logs)
             if ENTROPY:
                 total += weights * logs
-            if MASS:
-                sums = tl.sum(weights, 1) + tl.load(mass + columns, mask=columns < end, other=0.0)
-                tl.store(mass + columns, sums, mask=columns < end)
+            if MASS or POOLED:
+                sums = tl.sum(weights, 1)
+                if POOLED:
+                    tl.store(pooled + tile, tl.sum(sums, 0))
+                if MASS:
+                    sums += tl.load(mass + columns, mask=columns < end, other=0.0)
+                    tl.store(mass + columns, sums, mask=columns < end)
     return total, best, best_tile
 
 
@@ -124,18 +131,31 @@ def _tile_ranges(
 
 
 @triton.jit
+def _chosen_keys(best, best_tile, COLUMNS: tl.constexpr):
+    """Return the key with the largest score of each query, (ROWS,); -1 if the query sees no key.
+
+    Of equal scores, the key with the smallest index is chosen. best, best_tile: see _with_tiles().
+    """
+    columns = best_tile * COLUMNS + tl.arange(0, COLUMNS)[:, None]
+    largest = tl.max(best, 0)
+    chosen = tl.min(tl.where(best == largest[None, :], columns, NO_KEY), 0)
+    return tl.where(largest > HIDDEN, chosen, -1).to(tl.int64)
+
+
+@triton.jit
 def inner_look_kernel(
-    query, key, lse, bias, table, entropy, alignment, mass, lengths, document_of_query, document_of_key,
+    query, key, lse, bias, table, entropy, alignment, mass, pooled, lengths, document_of_query,
+    document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step, scale, bias_scale, heads,
     groups, queries, keys, width, query_tiles, programs, query_batch, query_head, query_row, key_batch,
     key_head, key_row, bias_batch, bias_head, bias_row, bias_column, table_batch, table_head, table_row,
     table_column,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     BIAS: tl.constexpr, TABLE: tl.constexpr, ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr,
-    MASS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
-    EIGHTS: tl.constexpr, PRECISION: tl.constexpr,
+    MASS: tl.constexpr, POOLED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, EIGHTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute entropy, alignment and column mass. Program p processes the query tiles p, p + programs, ...
+    """Compute the requested values. Program p processes the query tiles p, p + programs, ...
 
     Launch grid: (programs, B H).
     lse: (B, H, T), with -inf for queries that see no key.
@@ -144,6 +164,7 @@ def inner_look_kernel(
     entropy: (B, H, T), receives the entropy.
     alignment: (B, H, T), receives the index of the key with the largest score; -1 if a query sees no key.
     mass: (programs, B H, S), the column mass is added to it; the caller has set it to 0.
+    pooled: (B H, query tiles, key tiles), receives the sums of the weights; the caller has set it to 0.
     scale, bias_scale: factors of the inner product and of the bias.
     """
     if EIGHTS:
@@ -156,6 +177,7 @@ def inner_look_kernel(
     key += batch * key_batch + head // groups * key_head
     bias += batch * bias_batch + head * bias_head
     table += batch * table_batch + head * table_head
+    key_tiles = tl.cdiv(keys, COLUMNS)
     mass += (tl.program_id(0).to(tl.int64) * tl.num_programs(1) + both) * keys
     document_of_query += batch * documents_query_step
     document_of_key += batch * documents_key_step
@@ -163,6 +185,7 @@ def inner_look_kernel(
     channels = tl.arange(0, WIDTH)
     for query_tile in range(tl.program_id(0), query_tiles, programs):
         row = query_tile * ROWS
+        tiles = pooled + (both * query_tiles + query_tile) * key_tiles
         rows = row + tl.arange(0, ROWS)
         queries_RD = tl.load(
             query + rows.to(tl.int64)[:, None] * query_row + channels[None, :],
@@ -177,30 +200,26 @@ def inner_look_kernel(
         best = tl.full([COLUMNS, ROWS], HIDDEN, tl.float32)
         best_tile = tl.zeros([COLUMNS, ROWS], tl.int32)
         total, best, best_tile = _with_tiles(
-            total, best, best_tile, first, full_first, row, queries_RD, level, key, mass, bias, table,
-            document_of_query, document_of_key, start, left, right, scale, bias_scale, queries, end,
+            total, best, best_tile, first, full_first, row, queries_RD, level, key, mass, tiles, bias,
+            table, document_of_query, document_of_key, start, left, right, scale, bias_scale, queries, end,
             width, key_row, bias_row, bias_column, table_row, table_column, LEFT, RIGHT, DOCUMENTS,
-            BIAS, TABLE, ENTROPY, ALIGNMENT, MASS, True, ROWS, COLUMNS, WIDTH, PRECISION,
+            BIAS, TABLE, ENTROPY, ALIGNMENT, MASS, POOLED, True, ROWS, COLUMNS, WIDTH, PRECISION,
         )  # fmt: skip
         total, best, best_tile = _with_tiles(
-            total, best, best_tile, full_first, full_last, row, queries_RD, level, key, mass, bias, table,
-            document_of_query, document_of_key, start, left, right, scale, bias_scale, queries, end,
+            total, best, best_tile, full_first, full_last, row, queries_RD, level, key, mass, tiles, bias,
+            table, document_of_query, document_of_key, start, left, right, scale, bias_scale, queries, end,
             width, key_row, bias_row, bias_column, table_row, table_column, LEFT, RIGHT, DOCUMENTS,
-            BIAS, TABLE, ENTROPY, ALIGNMENT, MASS, False, ROWS, COLUMNS, WIDTH, PRECISION,
+            BIAS, TABLE, ENTROPY, ALIGNMENT, MASS, POOLED, False, ROWS, COLUMNS, WIDTH, PRECISION,
         )  # fmt: skip
         total, best, best_tile = _with_tiles(
-            total, best, best_tile, full_last, last, row, queries_RD, level, key, mass, bias, table,
-            document_of_query, document_of_key, start, left, right, scale, bias_scale, queries, end,
+            total, best, best_tile, full_last, last, row, queries_RD, level, key, mass, tiles, bias,
+            table, document_of_query, document_of_key, start, left, right, scale, bias_scale, queries, end,
             width, key_row, bias_row, bias_column, table_row, table_column, LEFT, RIGHT, DOCUMENTS,
-            BIAS, TABLE, ENTROPY, ALIGNMENT, MASS, True, ROWS, COLUMNS, WIDTH, PRECISION,
+            BIAS, TABLE, ENTROPY, ALIGNMENT, MASS, POOLED, True, ROWS, COLUMNS, WIDTH, PRECISION,
         )  # fmt: skip
         if ENTROPY:
             tl.store(entropy + both * queries + rows, tl.sum(total, 0) * NEGATIVE_LN2, mask=rows < queries)
         if ALIGNMENT:
-            # Of equal scores, the key with the smallest index is chosen.
-            columns = best_tile * COLUMNS + tl.arange(0, COLUMNS)[:, None]
-            largest = tl.max(best, 0)
-            chosen = tl.min(tl.where(best == largest[None, :], columns, NO_KEY), 0)
-            chosen = tl.where(largest > HIDDEN, chosen, -1).to(tl.int64)
+            chosen = _chosen_keys(best, best_tile, COLUMNS)
             tl.store(alignment + both * queries + rows, chosen, mask=rows < queries)
         tl.debug_barrier()  # another thread can add to the same column mass for the next tile of queries

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from regard.kernels.forward_pass import Sight, in_eights, in_rows, precision_of, steps
 from regard.kernels.inner_look import inner_look_kernel
@@ -43,8 +44,8 @@ def tiles_of(width: int, dtype: torch.dtype) -> Tiles:
     mutates_args=(),
     schema="(Tensor query, Tensor key, Tensor lse, Tensor? bias, Tensor? table, Tensor? lengths, "
     "Tensor? document_of_query, Tensor? document_of_key, SymInt start, SymInt? left, SymInt? right, "
-    "float scale, float bias_scale, bool entropy, bool alignment, bool mass)"
-    " -> (Tensor entropy, Tensor alignment, Tensor mass)",
+    "float scale, float bias_scale, bool entropy, bool alignment, bool mass, SymInt pooled)"
+    " -> (Tensor entropy, Tensor alignment, Tensor mass, Tensor pooled)",
 )
 def inner_look(
     query: Tensor,
@@ -63,8 +64,9 @@ def inner_look(
     entropy: bool,
     alignment: bool,
     mass: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute entropy, alignment and column mass, each one only if its argument is True.
+    pooled: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute entropy, alignment, column mass and pooled weights, each only if its argument is not 0.
 
     query: (B, H, T, D).
     key: (B, K, S, D), with K key heads.
@@ -73,20 +75,18 @@ def inner_look(
     table: a bool mask, broadcastable to (B, H, T, S).
     lengths, document_of_query, document_of_key, start, left, right: the mask, as in forward_pass.Sight.
     scale, bias_scale: factors of the inner product and of the bias.
+    pooled: the block size of the pooled weights, a multiple of the tile size; 0 if they are not requested.
 
-    Returns entropy (B, H, T), alignment (B, H, T) and column mass (B, H, S); empty tensors if not computed.
+    Returns entropy (B, H, T), alignment (B, H, T), column mass (B, H, S), and the sums of the weights in
+    blocks of pooled x pooled; empty tensors if not computed.
     """
     batch, heads, queries, width = query.shape
-    key_heads, keys = key.shape[1], key.shape[2]
+    _, key_heads, keys, _ = key.shape
     query, key, lse = in_rows(query), in_rows(key), lse.float().contiguous()
     tiles = tiles_of(width, query.dtype)
     query_tiles = -(-queries // tiles.rows)
-    needed = -(-FILL * processors(query.device) // (batch * heads))
-    programs = max(1, min(query_tiles, needed, MOST_PROGRAMS))
-    new, sizes = query.new_empty, (batch, heads, queries)
-    entropy_BHT = new(sizes if entropy else 0, dtype=torch.float32)
-    alignment_BHT = new(sizes if alignment else 0, dtype=torch.int64)
-    mass_PBHS = query.new_zeros((programs, batch, heads, keys) if mass else 0, dtype=torch.float32)
+    programs = _programs(query_tiles, -(-FILL * processors(query.device) // (batch * heads)))
+    results = _buffers(query, keys, programs, tiles, (entropy, alignment, mass, pooled > 0))
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with torch.cuda.device(query.device) if query.is_cuda else nullcontext():
         inner_look_kernel[(programs, batch * heads)](
@@ -95,9 +95,7 @@ def inner_look(
             lse,
             query if bias is None else bias,
             query if table is None else table.view(torch.uint8),
-            entropy_BHT,
-            alignment_BHT,
-            mass_PBHS,
+            *results,
             **sight.whole(query),
             **steps("query", query),
             **steps("key", key),
@@ -117,6 +115,7 @@ def inner_look(
             ENTROPY=entropy,
             ALIGNMENT=alignment,
             MASS=mass,
+            POOLED=pooled > 0,
             ROWS=tiles.rows,
             COLUMNS=tiles.columns,
             WIDTH=max(16, 1 << (width - 1).bit_length()),
@@ -125,18 +124,59 @@ def inner_look(
             num_warps=tiles.warps,
             num_stages=tiles.stages,
         )
-    return entropy_BHT, alignment_BHT, mass_PBHS.sum(0) if mass else mass_PBHS
+    entropy_BHT, alignment_BHT, mass_PBHS, tiles_BHNM = results
+    mass_BHS = mass_PBHS.sum(0) if mass else mass_PBHS
+    return entropy_BHT, alignment_BHT, mass_BHS, _pooled_tiles(tiles_BHNM, pooled, tiles)
 
 
 @inner_look.register_fake
-def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    entropy, alignment, mass = rest[-3:]
+def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    entropy, alignment, mass, pooled = rest[-4:]
     sizes = query.shape[:3]
     return (
         query.new_empty(sizes if entropy else 0, dtype=torch.float32),
         query.new_empty(sizes if alignment else 0, dtype=torch.int64),
         query.new_empty((*query.shape[:2], key.shape[2]) if mass else 0, dtype=torch.float32),
+        query.new_empty(
+            (*query.shape[:2], *(-(-each // pooled) for each in (query.shape[2], key.shape[2])))
+            if pooled
+            else 0,
+            dtype=torch.float32,
+        ),
     )
+
+
+def _programs(query_tiles: int, needed: int) -> int:
+    """Return the number of programs per sequence and head; `needed` fill the device."""
+    return max(1, min(query_tiles, needed, MOST_PROGRAMS))
+
+
+def _buffers(
+    query: Tensor, keys: int, programs: int, tiles: Tiles, wanted: tuple[bool, ...]
+) -> tuple[Tensor, ...]:
+    """Return the tensors that the kernel writes: entropy, alignment, column mass and sums of tiles.
+
+    wanted: for each of the four, whether it is requested. The others are empty.
+    """
+    batch, heads, queries, _ = query.shape
+    grid = (batch, heads, -(-queries // tiles.rows), -(-keys // tiles.columns))
+    entropy, alignment, mass, pooled = wanted
+    return (
+        query.new_empty((*grid[:2], queries) if entropy else 0, dtype=torch.float32),
+        query.new_empty((*grid[:2], queries) if alignment else 0, dtype=torch.int64),
+        query.new_zeros((programs, *grid[:2], keys) if mass else 0, dtype=torch.float32),
+        query.new_zeros(grid if pooled else 0, dtype=torch.float32),
+    )
+
+
+def _pooled_tiles(tiles_BHNM: Tensor, size: int, tiles: Tiles) -> Tensor:
+    """Add the sums of neighbouring tiles that form one block of size x size. If size is 0, change nothing."""
+    if not size:
+        return tiles_BHNM
+    down, across = size // tiles.rows, size // tiles.columns
+    rows, columns = tiles_BHNM.shape[-2:]
+    padded = functional.pad(tiles_BHNM, (0, -columns % across, 0, -rows % down))
+    return padded.unflatten(-1, (-1, across)).sum(-1).unflatten(-2, (-1, down)).sum(-2)
 
 
 def _broadcast_steps(name: str, tensor: Tensor | None, query: Tensor, keys: int) -> dict[str, int]:

@@ -81,6 +81,7 @@ def look_at(call: Call, forward: Forward, look: Look | None) -> Attended:
         alignment=seen.alignment,
         entropy=attended.entropy if attended.entropy is not None else seen.entropy,
         mass=seen.mass,
+        pooled=seen.pooled,
     )
 
 

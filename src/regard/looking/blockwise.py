@@ -15,6 +15,7 @@ from regard.attended import Top
 from regard.blocks import column_blocks, row_blocks, tile_scores
 from regard.call import Call, Forward
 from regard.look import Look
+from regard.looking.block_pooling import block_means, block_sums
 from regard.looking.look_result import Seen
 from regard.masks.tile import Tile
 from regard.select import Soft
@@ -54,7 +55,10 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
     best = max(look.top, 1 if look.alignment else 0)
     top_scores = new(batch, heads, queries, best).fill_(-torch.inf)
     top_keys = torch.full_like(top_scores, -1, dtype=torch.long)
-    by_score = look.entropy or look.mass or best
+    size = look.pooled
+    pooled = new(batch, heads, *(-(-each // size) for each in (queries, keys))) if size else None
+    by_weight = look.entropy or look.mass or size
+    by_score = by_weight or best
     for rows in row_blocks(call) if by_score else ():
         lse = forward.lse[:, :, rows, None].to(dtype)
         level = torch.where(lse == -torch.inf, 0.0, lse)
@@ -65,11 +69,15 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
                 top_scores[place], top_keys[place] = _merged(
                     top_scores[place], top_keys[place], scores, columns.start
                 )
-            if look.entropy or look.mass:
+            if by_weight:
                 logs = scores - level
                 weights = logs.exp()
                 mass[:, :, columns] += weights.sum(-2)
                 entropy[:, :, rows] -= torch.where(weights > 0, weights * logs, 0.0).sum(-1)
+                if pooled is not None:
+                    sums = block_sums(weights, size, rows.start, columns.start)
+                    down, across = rows.start // size, columns.start // size
+                    pooled[:, :, down : down + sums.shape[2], across : across + sums.shape[3]] += sums
     level = torch.where(forward.lse == -torch.inf, 0.0, forward.lse)
     return Seen(
         rows=weights_of_rows(call, forward.lse, look.rows) if look.rows is not None else None,
@@ -77,6 +85,7 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
         alignment=top_keys[..., 0] if look.alignment else None,
         entropy=entropy if look.entropy else None,
         mass=mass if look.mass else None,
+        pooled=None if pooled is None else block_means(pooled, call.sizes, size),
     )
 
 

@@ -1,4 +1,4 @@
-"""fused: a Triton kernel computes entropy, alignment and mass from query, key and lse.
+"""fused: a Triton kernel computes entropy, alignment, mass and pooled weights from query, key and lse.
 
 The score must be an inner product of query and key. Memory is linear in T + S. The kernel can run after the
 forward pass of any backend that returns an lse. It runs on CUDA; with TRITON_INTERPRET=1 in the environment,
@@ -14,6 +14,7 @@ from regard.call import Call, Forward
 from regard.errors import install_command
 from regard.kernels import TRITON, interpreting
 from regard.look import Look
+from regard.looking.block_pooling import block_means
 from regard.looking.blockwise import weights_of_rows
 from regard.looking.look_result import Seen
 from regard.positions import Bias
@@ -23,6 +24,8 @@ __all__ = ["reasons", "run"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_WIDTH = 256
+POOLED_STEP = 64
+"""The block size of Look(pooled=...) must be a multiple of the size of all tiles of the kernel."""
 
 
 def reasons(call: Call, look: Look) -> list[str]:
@@ -32,6 +35,8 @@ def reasons(call: Call, look: Look) -> list[str]:
         reasons.append("computes inner products, but this score is additive")
     if not isinstance(call.select, Soft):
         reasons.append(f"supports only select=Soft(), not {type(call.select).__name__}")
+    if call.softcap is not None:
+        reasons.append("has no soft cap of the scores")
     if not TRITON:
         reasons.append(f"needs triton ({install_command('kernels')})")
     if device != "cuda" and not (device == "cpu" and interpreting()):
@@ -40,6 +45,8 @@ def reasons(call: Call, look: Look) -> list[str]:
         reasons.append("does not compute the whole matrix of weights")
     if look.top:
         reasons.append("does not compute the largest weights (top)")
+    if look.pooled % POOLED_STEP:
+        reasons.append(f"needs a block size that is a multiple of {POOLED_STEP}, not pooled={look.pooled}")
     if look.gradient:
         reasons.append("computes no gradients")
     if not call.mask.only("causal", "lengths", "window", "documents", "table"):
@@ -57,25 +64,26 @@ def reasons(call: Call, look: Look) -> list[str]:
 
 @torch.no_grad()
 def run(call: Call, forward: Forward, look: Look) -> Seen:
-    """Compute entropy, alignment and mass with one kernel.
+    """Compute entropy, alignment, mass and pooled weights with one kernel.
 
     The weights of look.rows are computed without this kernel, by weights_of_rows().
     """
     assert forward.lse is not None
     from regard.kernels.inner_look_pass import inner_look
 
-    wanted = look.entropy, look.alignment, look.mass
-    entropy = alignment = mass = None
+    wanted = look.entropy, look.alignment, look.mass, look.pooled
+    entropy = alignment = mass = pooled = None
     if any(wanted):
         mask, scale = call.mask, call.scale / call.temperature
         documents = (None if ids is None else ids.contiguous() for ids in mask.documents or (None, None))
         bias = call.bias if isinstance(call.bias, Tensor) else None
         tensors = call.query, call.key, forward.lse, bias, mask.table, mask.lengths, *documents
         numbers = call.start, *mask.sides, scale, 1 / call.temperature, *wanted
-        entropy, alignment, mass = inner_look(*tensors, *numbers)
+        entropy, alignment, mass, pooled = inner_look(*tensors, *numbers)
     return Seen(
         rows=weights_of_rows(call, forward.lse, look.rows) if look.rows is not None else None,
         alignment=alignment if look.alignment else None,
         entropy=entropy if look.entropy else None,
         mass=mass if look.mass else None,
+        pooled=block_means(pooled, call.sizes, look.pooled) if look.pooled and pooled is not None else None,
     )

@@ -24,3 +24,4 @@ class Seen(NamedTuple):
     alignment: Tensor | None = None
     entropy: Tensor | None = None
     mass: Tensor | None = None
+    pooled: Tensor | None = None

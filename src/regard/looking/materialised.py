@@ -13,6 +13,7 @@ from regard.attended import Top
 from regard.backends import reference
 from regard.call import Call, Forward
 from regard.look import Look
+from regard.looking.block_pooling import block_means, block_sums
 from regard.looking.look_result import Seen
 from regard.select import Soft
 
@@ -45,6 +46,9 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
         alignment=_alignment(rank) if look.alignment else None,
         entropy=_entropy(weights) if look.entropy else None,
         mass=weights.sum(-2) if look.mass else None,
+        pooled=block_means(block_sums(weights, look.pooled), weights.shape, look.pooled)
+        if look.pooled
+        else None,
     )
 
 

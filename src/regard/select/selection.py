@@ -10,7 +10,7 @@ from torch import Tensor
 
 __all__ = ["LOOKS", "Select", "Selection", "softmax"]
 
-LOOKS = ("alignment", "entropy", "mass", "rows", "top", "weights")
+LOOKS = ("alignment", "entropy", "mass", "pooled", "rows", "top", "weights")
 
 
 class Selection(NamedTuple):
