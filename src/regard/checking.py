@@ -68,7 +68,7 @@ def check(
     if problem:
         expected, hint = "one centre per query", "pass a centre with the shape query.shape[:-1]"
         raise ArgumentError(message("attention()", problem, shown, expected, hint))
-    full_mask = full_mask.simplified(queries, keys, start)
+    full_mask, hiding = (each.simplified(queries, keys, start) for each in (full_mask, hiding))
     bias = _lifted_bias(bias, dims, (batch, heads, queries, keys), query.device, shown)
     added = bias if isinstance(bias, Tensor) else None
     hides = hiding if hiding.parts else None
