@@ -19,6 +19,7 @@ from torch import Tensor
 from regard import sites
 from regard.attended import Attended
 from regard.backends import BACKENDS, choose_backend
+from regard.backends.plans import Signature, keep_plan, planned
 from regard.call import Call
 from regard.checking import check
 from regard.dimensions import autocast_on, lower
@@ -97,6 +98,12 @@ def attention(
                 hint="pass them to prepare(key, value, score=...) instead",
             )
         )
+    signature = None
+    frequent = look is None and bias is None and softcap is None and dropout == 0.0
+    if frequent and (beams == 1 or _divides(beams, query)):
+        signature, attended = planned(query, key, value, mask, score, select, start, backend)
+        if attended is not None:
+            return attended
     call = check(
         query,
         key,
@@ -112,7 +119,7 @@ def attention(
     )
     if beams != 1:
         call = _with_beams(call, beams)
-    return _attend(call, backend, site, role, query.dim())
+    return _attend(call, backend, site, role, query.dim(), signature)
 
 
 def read(
@@ -166,7 +173,9 @@ def read(
     return _attend(call, "reference", site, role, weights.dim())
 
 
-def _attend(call: Call, backend: str, site: str, role: Role | None, dims: int) -> Attended:
+def _attend(
+    call: Call, backend: str, site: str, role: Role | None, dims: int, signature: Signature | None = None
+) -> Attended:
     """Run one attention() call on a backend, and return the output and the fields that `look` requests.
 
     The enclosing `with intervene()` statements edit the call before it runs. The enclosing `with record()`
@@ -174,17 +183,26 @@ def _attend(call: Call, backend: str, site: str, role: Role | None, dims: int) -
 
     dims: number of dimensions of the user's query. The result has a head or batch dimension only if the query
         has it.
+    signature: the key under which a plan of this call is kept, or None.
     """
     user_look, scopes = call.look, sites.scopes_at(site, role)
     for scope in scopes:
         call = scope.applied(call)
     with _no_autocast(call):
-        forward = BACKENDS[choose_backend(call, backend)].run(call)
+        name = choose_backend(call, backend)
+        if signature is not None:
+            keep_plan(signature, call, name, dims)
+        forward = BACKENDS[name].run(call)
         attended = look_at(call, forward, call.look)
     to_user = lower(dims)
     for scope in scopes:
         scope.keep(site, attended, call, to_user)
     return (attended.only(user_look, call.look) if scopes else attended).map(to_user)
+
+
+def _divides(beams: int, query: Tensor) -> bool:
+    """Whether the queries are `beams` sequences; if not, _with_beams() raises."""
+    return type(beams) is int and beams > 1 and type(query) is Tensor and query.shape[-2] % beams == 0
 
 
 def _with_beams(call: Call, beams: int) -> Call:

@@ -67,7 +67,7 @@ def check(
         expected, hint = _expected_of_mask(full_mask, keys)
         raise ArgumentError(message("attention()", problem, shown, expected, hint))
     _check_select(select, query, shown)
-    full_mask = full_mask.simplified(queries, keys, start)
+    full_mask, hiding = (each.simplified(queries, keys, start) for each in (full_mask, hiding))
     bias = _lifted_bias(bias, dims, (batch, heads, queries, keys), query.device, shown)
     added = bias if isinstance(bias, Tensor) else None
     hides = hiding if hiding.parts else None

@@ -16,7 +16,7 @@ def lift(tensor: Tensor) -> Tensor:
     """Return a view of (T, D) or (B, T, D) as (B, H, T, D), with B = 1 or H = 1 where they are missing."""
     if tensor.dim() == 2:
         return tensor[None, None]
-    return tensor[:, None] if tensor.dim() == 3 else tensor
+    return tensor.unsqueeze(1) if tensor.dim() == 3 else tensor
 
 
 def lower(dims: int) -> Callable[[Tensor], Tensor]:

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 import regard
+from regard.backends import plans
 from regard.data import korean_english
 from regard.tasks.translation import train_translation
 from regard.training.logs.log import Log
@@ -58,6 +59,12 @@ def second_call(function: Callable[[], object]) -> list[str]:
     with traced(files):
         function()
     return files
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_plans() -> None:
+    """Remove the plans of earlier tests, which would skip files."""
+    plans._plans.clear()
 
 
 @pytest.fixture(scope="module")

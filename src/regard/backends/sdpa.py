@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.backends.transforms import once_differentiable, reasons_of_transforms
+from regard.backends.transforms import once_differentiable_node, reasons_of_transforms
 from regard.call import Call, Forward
+from regard.masks.readable import readable
 from regard.positions import Bias
 from regard.select import Soft
 
-__all__ = ["KERNELS", "Kernel"]
+__all__ = ["KERNELS", "Kernel", "all_nonzero", "empty_rows", "with_missing_nan"]
 
 Operator = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float], tuple[Tensor, Tensor]]
 """The signature of a kernel: (query, key, value, bias, dropout, is_causal, scale) -> (output, lse)."""
@@ -82,28 +83,63 @@ class Kernel:
 
     def run(self, call: Call) -> Forward:
         """Compute attention with this kernel. A query that sees no key gets output 0 and lse -inf."""
-        queries, width = call.query.shape[2], call.value.shape[3]
-        query, key, value = call.query, call.key, call.value
-        if not self.grouped:
-            key, value = call.spread(key), call.spread(value)
-        if call.trains:
-            query, key, value = once_differentiable(query, key, value)
-        query, key, value = self._padded(*map(_last_dense, (query, key, value)))
-        is_causal = _causal_alone(call) or (self.device == "cpu" and _causal_and_padding(call))
+        is_causal = self.is_causal(call)
         bias, seeing_BHT = _bias(call, without_causal=is_causal)
         if bias is not None and self.device == "cuda":
             bias = _strided(bias, call)
         scale = call.scale / call.temperature
-        output, lse = self.operator(query, key, value, bias, call.dropout, is_causal, scale)
-        output, lse = output[..., :width], lse[..., :queries]
-        if self.device == "cpu" and (torch.compiler.is_compiling() or key.shape[2] < _VECTOR):
-            missing_nan = _missing_nan(call)
-            output = output + missing_nan.unsqueeze(-1).to(output.dtype)
-            lse = lse + missing_nan.to(lse.dtype)
+        output, lse = self.attend(call.query, call.key, call.value, bias, call.dropout, is_causal, scale)
         if seeing_BHT is not None:
-            output = torch.where(seeing_BHT.unsqueeze(-1), output, 0.0)
-            lse = torch.where(seeing_BHT, lse, -torch.inf)
+            output, lse = empty_rows(output, lse, seeing_BHT)
         return Forward(output, lse)
+
+    def is_causal(self, call: Call) -> bool:
+        """Whether the kernel itself applies the causal part of the mask of this call."""
+        return _causal_alone(call) or (self.device == "cpu" and _causal_and_padding(call))
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        dropout: float,
+        is_causal: bool,
+        scale: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Run the operator; return output (B, H, T, E) and lse (B, H, T).
+
+        The tensors may have any strides, widths and numbers of heads that reasons() does not refuse. A double
+        backward through the output raises a BackendError.
+        """
+        queries, width = query.shape[2], value.shape[3]
+        if not self.grouped and key.shape[1] != query.shape[1]:
+            groups = query.shape[1] // key.shape[1]
+            key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+        tensors = self._padded(_last_dense(query), _last_dense(key), _last_dense(value))
+        output, lse = self.operator(*tensors, bias, dropout, is_causal, scale)
+        once_differentiable_node(output)
+        output, lse = output[..., :width], lse[..., :queries]
+        if not self.may_lose_nan(key.shape[2]) or (readable(lse) and all_nonzero(lse)):
+            return output, lse
+        return with_missing_nan(output, lse, query, key)
+
+    def may_lose_nan(self, keys: int) -> bool:
+        """Whether the kernel may return no NaN for a query whose scores are all NaN.
+
+        With fewer than _VECTOR keys, the CPU kernel treats such a query as one that sees no key, and returns
+        lse 0. So if no lse is 0, no NaN is missing.
+        """
+        return self.device == "cpu" and (torch.compiler.is_compiling() or keys < _VECTOR)
+
+    def takes(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
+        """Whether the operator takes tensors of these shapes as they are, if their last stride is 1."""
+        inner, outer = query.shape[3], value.shape[3]
+        heads = self.grouped or key.shape[1] == query.shape[1]
+        widths = inner % self.multiple == outer % self.multiple == 0 and (
+            inner == outer or not self.equal_widths
+        )
+        return heads and widths
 
     def _padded(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Zero-pad the widths of query, key and value as the fields `equal_widths` and `multiple` require."""
@@ -233,14 +269,27 @@ def _last_dense(tensor: Tensor) -> Tensor:
 _VECTOR = 16  # number of elements of a SIMD vector in the CPU kernel
 
 
-def _missing_nan(call: Call) -> Tensor:
-    """Return a tensor (B, H, T) to add to output and lse: NaN for a query whose scores are all NaN, else 0.
+def all_nonzero(lse: Tensor) -> bool:
+    """Whether no lse is 0, so that with_missing_nan() has nothing to add, see Kernel.may_lose_nan()."""
+    return int(torch.count_nonzero(lse)) == lse.numel()
 
-    With fewer than _VECTOR keys, the CPU kernel does not return NaN for such a query. It treats the query as
-    one that sees no key.
+
+def with_missing_nan(output: Tensor, lse: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """Return output and lse of a kernel, with NaN for the queries whose scores are all NaN."""
+    no_key_BK1 = key.isnan().any(-1).all(-1, keepdim=True)
+    if key.shape[1] != query.shape[1]:
+        no_key_BK1 = no_key_BK1.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    missing = torch.where(query.isnan().any(-1) | no_key_BK1, torch.nan, 0.0)
+    return output + missing.unsqueeze(-1).to(output.dtype), lse + missing.to(lse.dtype)
+
+
+def empty_rows(output: Tensor, lse: Tensor, seeing_BHT: Tensor) -> tuple[Tensor, Tensor]:
+    """Set output to 0 and lse to -inf for the queries that see no key.
+
+    seeing_BHT: a bool tensor that broadcasts to (B, H, T), True if the query sees at least one key.
     """
-    no_key_BH1 = call.spread(call.key.isnan().any(-1).all(-1, keepdim=True))
-    return torch.where(call.query.isnan().any(-1) | no_key_BH1, torch.nan, 0.0)
+    output = torch.where(seeing_BHT.unsqueeze(-1), output, 0.0)
+    return output, torch.where(seeing_BHT, lse, -torch.inf)
 
 
 def _pad(tensor: Tensor, width: int) -> Tensor:
@@ -249,6 +298,14 @@ def _pad(tensor: Tensor, width: int) -> Tensor:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+# The binding in the namespace torch takes 2 microseconds less than torch.ops.aten.
+_flash_for_cpu = getattr(
+    torch,
+    "_scaled_dot_product_flash_attention_for_cpu",
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
+)
 
 
 def _cpu(
@@ -261,6 +318,10 @@ def _cpu(
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    if (
+        not torch.compiler.is_compiling()
+    ):  # torch.export passes symbolic arguments, which only torch.ops takes
+        flash = _flash_for_cpu
     output, lse = flash(query, key, value, 0.0, is_causal, attn_mask=bias, scale=scale)
     return output, lse
 

@@ -10,7 +10,12 @@ from torch.autograd import forward_ad
 
 from regard.errors import BackendError, message
 
-__all__ = ["once_differentiable", "once_differentiable_node", "reasons_of_transforms"]
+__all__ = [
+    "once_differentiable",
+    "once_differentiable_node",
+    "raise_in_double_backward",
+    "reasons_of_transforms",
+]
 
 _HINT = 'use backend="reference", which supports torch.func, forward-mode AD and double backward'
 
@@ -55,10 +60,13 @@ def once_differentiable_node(output: Tensor) -> None:
     if torch.compiler.is_compiling() or torch._C._functorch.get_interpreter_stack():
         return
     if output.grad_fn is not None:
-        output.grad_fn.register_hook(_once_each)
+        output.grad_fn.register_hook(raise_in_double_backward)
 
 
-def _once_each(gradients: tuple[Tensor | None, ...], _: object) -> tuple[Tensor | None, ...] | None:
+def raise_in_double_backward(
+    gradients: tuple[Tensor | None, ...], _: object
+) -> tuple[Tensor | None, ...] | None:
+    """Hook of an autograd node: a double backward through the gradients of this node raises."""
     if not torch.is_grad_enabled():
         return None
     return tuple(None if gradient is None else _Once.apply(gradient) for gradient in gradients)

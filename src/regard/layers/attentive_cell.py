@@ -75,6 +75,9 @@ class _ProjectedAdditive(Score):
     def mixing_vector(self) -> Tensor:
         return self.vector[None]
 
+    def plan_key(self) -> tuple[object, ...] | None:
+        return self.vector.shape, self.vector.dtype, self.vector.device, self.vector.requires_grad
+
 
 def _with_tensors(memory: Memory, key: Tensor, value: Tensor, vector: Tensor) -> Memory:
     """Return a copy of the memory with other keys, other values, and another vector v in its score function.

@@ -15,7 +15,7 @@ from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
 from regard.roles import Role
-from regard.scores import Score, build_score, learned_in
+from regard.scores import ScaledDot, Score, build_score, learned_in
 
 __all__ = ["MultiHead"]
 
@@ -127,9 +127,9 @@ class MultiHead(nn.Module):
         options: other arguments of attention(), such as look and backend.
         """
         alone = query.dim() == 2
-        inputs: list[Any] = [
-            self._batched(x, alone) if isinstance(x, Tensor) else x for x in (query, key, value)
-        ]
+        inputs: Any = (query, key, value)
+        if alone or not self.batch_first:
+            inputs = [self._batched(x, alone) if isinstance(x, Tensor) else x for x in inputs]
         attended = self._attend(*inputs, mask=mask, start=start, options=options)
         if alone:
             return attended.map(lambda tensor: tensor[0])
@@ -159,7 +159,7 @@ class MultiHead(nn.Module):
             query_BHTD, memory, mask=mask, start=start, site=self.site, role=self.role, **options
         )
         joined_BTM = attended.output.transpose(1, 2).flatten(-2)
-        return attended.but(output=self.output(joined_BTM))
+        return Attended(self.output(joined_BTM), *attended[1:])
 
     def _batched(self, tensor: Tensor, alone: bool) -> Tensor:
         """Return an input of forward() with the batch first, (B, T, width).
@@ -171,11 +171,27 @@ class MultiHead(nn.Module):
         return tensor if self.batch_first or tensor.dim() != 3 else tensor.transpose(0, 1)
 
     def _check(self, query: Tensor, key: object, value: object, start: int, options: dict[str, Any]) -> None:
+        of_query = self.query
+        if (  # self-attention without options: the frequent case, checked in one step
+            key is None
+            and value is None
+            and not start
+            and not options
+            and query.dim() == 3
+            and query.shape[2] == of_query.in_features == self.key.in_features == self.value.in_features
+            and query.dtype == of_query.weight.dtype == self.key.weight.dtype == self.value.weight.dtype
+        ):
+            return
         problem, hint = "", ""
-        inputs = {"query": (query, self.query), "key": (query if key is None else key, self.key)}
-        inputs["value"] = (inputs["key"][0] if value is None else value, self.value)
-        for name, (tensor, linear) in inputs.items():
-            if isinstance(tensor, Tensor) and (tensor.dim() != 3 or tensor.shape[-1] != linear.in_features):
+        keys = query if key is None else key
+        inputs: tuple[tuple[str, object, nn.Linear], ...] = (
+            ("query", query, of_query),
+            ("key", keys, self.key),
+        )
+        if value is not None or not isinstance(keys, Memory):
+            inputs = (*inputs, ("value", keys if value is None else value, self.value))
+        for name, tensor, linear in inputs:
+            if isinstance(tensor, Tensor) and (tensor.dim() != 3 or tensor.shape[2] != linear.in_features):
                 expected = f"(B, length, {linear.in_features})"
                 raise ArgumentError(
                     message("MultiHead()", f"{name} has the wrong shape", {name: (tensor, "BTM")}, expected)
@@ -243,6 +259,8 @@ class MultiHead(nn.Module):
         value_BKSE = self._split(self.value(key if value is None else value), self.key_heads)
         if past is not None:
             return past.append(key_BKSD, value_BKSE)
+        if mask is None and type(self.score) is ScaledDot and key_BKSD.shape[:3] == value_BKSE.shape[:3]:
+            return Memory(key_BKSD, value_BKSE, self.score, Mask(), key_BKSD.shape[3])
         return prepare(key_BKSD, value_BKSE, score=self.score, mask=mask)
 
     def extra_repr(self) -> str:
@@ -251,7 +269,8 @@ class MultiHead(nn.Module):
         return f"{heads}, score={self.score!r}, dropout={self.dropout}{layout}"
 
     def _split(self, joined: Tensor, heads: int) -> Tensor:
-        return joined.unflatten(-1, (heads, -1)).transpose(-3, -2)
+        batch, length, width = joined.shape
+        return joined.reshape(batch, length, heads, width // heads).transpose(1, 2)
 
     def _rotated(self, vectors: Tensor, start: int) -> Tensor:
         return self.position(vectors, start) if isinstance(self.position, Rotary) else vectors

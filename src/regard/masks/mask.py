@@ -26,6 +26,7 @@ from torch import Tensor
 from regard.errors import ArgumentError, message
 from regard.masks.conditions import And, Condition, Not, Or
 from regard.masks.document_mask import occurs_between
+from regard.masks.readable import readable
 from regard.masks.tile import Tile, whole_tile
 
 __all__ = ["Mask", "as_mask", "dense"]
@@ -115,6 +116,18 @@ class Mask:
             "condition": self.condition is not None,
         }
         return tuple(name for name, value in is_set.items() if value)
+
+    @property
+    def empty(self) -> bool:
+        """Whether this mask has no parts, so that it hides no key."""
+        return (
+            not self.causal
+            and self.lengths is None
+            and self.window is None
+            and self.documents is None
+            and self.table is None
+            and self.condition is None
+        )
 
     @property
     def sides(self) -> Window:
@@ -241,6 +254,8 @@ class Mask:
             left = None if left is not None and start + queries - 1 <= left else left
             right = None if right is not None and start + right >= keys - 1 else right
             mask = replace(mask, window=None if left is None and right is None else (left, right))
+        if mask.lengths is not None and readable(mask.lengths) and mask.lengths.numel():
+            mask = mask if min(mask.lengths.tolist()) < keys else replace(mask, lengths=None, longest=None)
         return mask
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:

@@ -1,0 +1,89 @@
+"""PlannedMask: what the calls of one plan need from the values of a mask, on CPU.
+
+The layers of a model, and the steps of a decoder, often pass masks of equal values one after another. So the
+tensors for the last mask are kept with a copy of its values, and are used again for equal values.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["MaskTensors", "PlannedMask"]
+
+KEPT = 1 << 16
+"""Tensors of a mask are kept only if the mask has at most this many elements."""
+
+
+class MaskTensors(NamedTuple):
+    """The tensors for one value of a mask.
+
+    values: the lengths as a list, or a copy of the bool tensor; None if the tensors are not kept.
+    bias: what to add to the scores, 0 or -inf, broadcastable to (B, H, T, S). A row that sees no key has no
+        -inf, for which kernels return NaN.
+    seeing: which queries see some key, broadcastable to (B, H, T); None if all do.
+    seen: which keys some query sees, (B or 1, K or 1, S, 1); None if all are seen.
+    """
+
+    values: list[int] | Tensor | None
+    bias: Tensor
+    seeing: Tensor | None
+    seen: Tensor | None
+
+
+class PlannedMask:
+    """Reads the masks of the calls of one plan: padding(), or a bool tensor."""
+
+    def __init__(self, keys: int, key_heads: int, dtype: torch.dtype):
+        """Prepare for S = keys and K = key_heads; dtype: that of the bias."""
+        with torch.inference_mode(False):
+            self.columns_S = torch.arange(keys)
+            self.visible, self.hidden = torch.zeros((), dtype=dtype), torch.full((), -torch.inf, dtype=dtype)
+        self.keys, self.key_heads = keys, key_heads
+        self.last: MaskTensors | None = None
+
+    def of_lengths(self, lengths_B: Tensor, values: list[int]) -> MaskTensors:
+        """Return the tensors for the lengths of padding(), which are also given as a list."""
+        last = self.last
+        if last is not None and last.values == values:
+            return last
+        with torch.inference_mode(False):
+            visible_B11S = torch.lt(self.columns_S, lengths_B.view(-1, 1, 1, 1))
+            seeing_B11 = None if min(values) > 0 else (lengths_B > 0).view(-1, 1, 1)
+            kept = values if visible_B11S.numel() <= KEPT else None
+            return self._kept(
+                MaskTensors(kept, self._bias(visible_B11S, seeing_B11), seeing_B11, visible_B11S.mT)
+            )
+
+    def of_table(self, table_BHTS: Tensor) -> MaskTensors:
+        """Return the tensors for a bool tensor that broadcasts to (B, H, T, S)."""
+        last = self.last
+        if last is not None and isinstance(last.values, Tensor) and torch.equal(last.values, table_BHTS):
+            return last
+        with torch.inference_mode(False):
+            seeing, seen = table_BHTS.any(-1), _by_key_head(table_BHTS.any(-2), self.key_heads).unsqueeze(-1)
+            some_empty, some_hidden = not seeing.all(), not seen.all()
+            kept = table_BHTS.clone() if table_BHTS.numel() <= KEPT else None
+            bias = self._bias(table_BHTS, seeing if some_empty else None)
+            return self._kept(
+                MaskTensors(kept, bias, seeing if some_empty else None, seen if some_hidden else None)
+            )
+
+    def _bias(self, visible: Tensor, seeing: Tensor | None) -> Tensor:
+        if seeing is not None:
+            visible = visible | ~seeing.unsqueeze(-1)
+        return torch.where(visible, self.visible, self.hidden)
+
+    def _kept(self, tensors: MaskTensors) -> MaskTensors:
+        if tensors.values is not None:
+            self.last = tensors  # one assignment, so that other threads see the old tensors or the new ones
+        return tensors
+
+
+def _by_key_head(seen_BHS: Tensor, key_heads: int) -> Tensor:
+    """Return which keys the query heads of each key head see together, (B or 1, K or 1, S)."""
+    if seen_BHS.shape[1] in (1, key_heads):
+        return seen_BHS
+    return seen_BHS.unflatten(1, (key_heads, -1)).any(2)

@@ -1,0 +1,317 @@
+"""Plans: what attention() has found out about a call, kept for later calls that differ only in values.
+
+Checking the arguments of a call and choosing its backend take longer than a small attention. Both depend on
+shapes, dtypes, devices and options, not on the values of tensors. So attention() keeps the result as a Plan,
+with all of these as the key (Signature). A later call with the same signature runs the kernel at once.
+
+Only frequent calls have a plan: softmax without bias, dropout and look, with no mask, causal(), padding() or
+a bool tensor. The score is an inner product without projection (ScaledDot, Dot), or the additive score of a
+small input from a Memory. All other calls are checked each time. What depends on values, such as lengths
+above S, is checked in each call.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from regard import sites
+from regard.attended import Attended
+from regard.backends import BACKENDS, blocked, sdpa, small_inputs
+from regard.backends.backend import Backend
+from regard.backends.planned_masks import PlannedMask
+from regard.backends.transforms import raise_in_double_backward
+from regard.call import Call
+from regard.dimensions import autocast_on, lift, lower
+from regard.masks.mask import Mask
+from regard.masks.readable import PLAIN
+from regard.memory import Memory
+from regard.scores import Score
+from regard.select import Select, Soft
+
+__all__ = ["Plan", "Signature", "keep_plan", "planned"]
+
+PLANS = 1024
+"""Maximum number of plans. When it is reached, the oldest plan is removed."""
+
+Signature = tuple[Any, ...]
+"""All that a plan depends on: shapes, dtypes, devices, gradients, and the options of the call."""
+
+_plans: dict[Signature, Plan | AdditivePlan] = {}
+_lock = threading.Lock()
+
+
+class Plan(NamedTuple):
+    """How to run the calls of one signature whose score is an inner product.
+
+    name, backend: the key and the entry of BACKENDS that was chosen.
+    kernel: the kernel to run.
+    scale: factor of the inner product, divided by the temperature.
+    is_causal: whether the kernel applies the causal part of the mask.
+    direct: whether the operator of the kernel takes query, key and value as they are.
+    few_keys: whether the kernel has so few keys that it may lose a NaN, see with_missing_nan().
+    dims: number of dimensions of the query.
+    part: the part of the mask that the kernel gets as a bias: "lengths", "table" or None.
+    cleaned: whether hidden keys and values are already 0, as prepare() sets them.
+    mask: reads the values of lengths or table; None without them.
+    zero: 0 in the dtype of key and value.
+    """
+
+    name: str
+    backend: Backend
+    kernel: sdpa.Kernel
+    scale: float
+    is_causal: bool
+    direct: bool
+    few_keys: bool
+    dims: int
+    part: str | None
+    cleaned: bool
+    mask: PlannedMask | None
+    zero: Tensor
+
+    def run(
+        self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
+    ) -> Attended | None:
+        """Compute the call; None if a length of the mask is above S, which check() explains."""
+        if self.dims != 4:
+            query, key, value = lift(query), lift(key), lift(value)
+        bias = seeing = seen = None
+        if self.part == "lengths":
+            assert isinstance(mask, Mask) and mask.lengths is not None and self.mask is not None
+            lengths, keys = mask.lengths.tolist(), key.shape[2]
+            if max(lengths) > keys:
+                return None
+            if min(lengths) < keys:
+                _, bias, seeing, seen = self.mask.of_lengths(mask.lengths, lengths)
+        elif self.part == "table":
+            assert self.mask is not None
+            _, bias, seeing, seen = self.mask.of_table(_table(mask))
+        if seen is not None and not self.cleaned:
+            same = value is key
+            key = torch.where(seen, key, self.zero)
+            value = key if same else torch.where(seen, value, self.zero)
+        if self.direct:
+            output, lse = self.kernel.operator(query, key, value, bias, 0.0, self.is_causal, self.scale)
+            if output.requires_grad:
+                output.grad_fn.register_hook(raise_in_double_backward)  # type: ignore[union-attr]
+            if self.few_keys and not sdpa.all_nonzero(lse):
+                output, lse = sdpa.with_missing_nan(output, lse, query, key)
+        else:
+            output, lse = self.kernel.attend(query, key, value, bias, 0.0, self.is_causal, self.scale)
+        if seeing is not None:
+            output, lse = sdpa.empty_rows(output, lse, seeing)
+        attended = Attended(output, lse)
+        return attended if self.dims == 4 else attended.map(lower(self.dims))
+
+
+class AdditivePlan(NamedTuple):
+    """How to run the calls of one signature: an additive score, a Memory, and a small input.
+
+    The fields of Plan, and:
+
+    template: the options of the call, for a double backward; it contains no tensors of the call.
+    """
+
+    name: str
+    backend: Backend
+    temperature: float
+    dims: int
+    mask: PlannedMask | None
+    template: Call
+
+    def run(
+        self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
+    ) -> Attended | None:
+        """Compute the call; None if a length of the mask is above S, which check() explains."""
+        visible = seeing = None
+        if self.mask is not None:
+            assert isinstance(mask, Mask) and mask.lengths is not None
+            lengths, keys = mask.lengths.tolist(), key.shape[-2]
+            if max(lengths) > keys:
+                return None
+            if min(lengths) < keys:
+                _, _, seeing, seen = self.mask.of_lengths(mask.lengths, lengths)
+                assert seen is not None
+                visible = seen.mT
+                if self.dims == 3:
+                    visible, seeing = visible[:, 0], None if seeing is None else seeing[:, 0]
+        query, vector = score.project_query(query), score.mixing_vector()
+        assert vector is not None
+        if self.dims == 2:
+            query, key, value = lift(query), lift(key), lift(value)
+
+        def call() -> Call:
+            return replace(self.template, mask=mask if isinstance(mask, Mask) else Mask())
+
+        attended = Attended(
+            *small_inputs.attend(query, key, value, vector, visible, seeing, self.temperature, call)
+        )
+        return attended if self.dims != 2 else attended.map(lower(self.dims))
+
+
+def planned(
+    query: Tensor,
+    key: Tensor | Memory,
+    value: Tensor | None,
+    mask: Mask | Tensor | None,
+    score: Score,
+    select: Select,
+    start: int,
+    backend: str,
+) -> tuple[Signature | None, Attended | None]:
+    """Run the call by a plan, if there is one; return its signature and the result.
+
+    The signature is None if such calls are always checked. The result is None if there is no plan. Then the
+    caller checks and runs the call, and passes the signature to keep_plan().
+    """
+    if torch.compiler.is_compiling() or sites._any_open or type(select) is not Soft:
+        return None, None
+    prepared, key_size = False, None
+    if isinstance(key, Memory):
+        if not key.mask.empty:
+            if mask is not None:
+                return None, None
+            mask, prepared = key.mask, True
+        memory = key
+        score, key, value, key_size = memory.score, memory.key, memory.value, memory.key_size
+    elif value is None:
+        value = key
+    of_score = score.plan_key() if isinstance(score, Score) else None
+    if of_score is None or type(start) is not int or type(backend) is not str:
+        return None, None
+    if type(query) not in PLAIN or type(key) not in PLAIN or type(value) not in PLAIN:
+        return None, None
+    assert isinstance(key, Tensor) and isinstance(value, Tensor)
+    if query.is_nested or key.is_nested or value.is_nested:
+        return None, None
+    if not (query.layout is key.layout is value.layout is torch.strided):
+        return None, None
+    device = query.device
+    mask_part = _mask_signature(mask, device)
+    if mask_part is None or _transformed() or autocast_on(device.type):
+        return None, None
+    trains = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    dense = query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
+    signature = (
+        query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, device, key.device,
+        value.device, trains, dense, type(score), of_score, key_size, select.temperature, start,
+        mask_part, prepared, backend,
+    )  # fmt: skip
+    plan = _plans.get(signature)
+    if plan is None or BACKENDS.get(plan.name) is not plan.backend:
+        return signature, None
+    return signature, plan.run(score, query, key, value, mask)
+
+
+def keep_plan(signature: Signature, call: Call, name: str, dims: int) -> None:
+    """Keep a plan for later calls with this signature, if the kernel of this call can be run by a plan.
+
+    call, name: the checked call, and the backend that was chosen for it.
+    dims: number of dimensions of the user's query.
+    """
+    plan = _additive_plan(signature, call, name, dims) or _inner_plan(signature, call, name, dims)
+    if plan is None:
+        return
+    with _lock:
+        while len(_plans) >= PLANS:
+            del _plans[next(iter(_plans))]
+        _plans[signature] = plan
+
+
+def _inner_plan(signature: Signature, call: Call, name: str, dims: int) -> Plan | None:
+    """Return a plan that runs an sdpa kernel; None if this call is not run by one."""
+    kernel = sdpa.KERNELS.get(name)
+    _, _, queries, keys = call.sizes
+    dense, (mask_part, prepared) = signature[10], signature[-3:-1]
+    if kernel is None or BACKENDS[name].run != kernel.run:
+        return None
+    is_causal = kernel.is_causal(call)
+    if call.mask.causal != is_causal or (is_causal and queries < keys):  # the latter hides keys
+        return None
+    part = next((part for part in ("lengths", "table") if part in mask_part), None)
+    dtype = call.query.dtype
+    of_bias = torch.promote_types(dtype, torch.float32)
+    with torch.inference_mode(False):
+        zero = torch.zeros((), dtype=dtype, device=call.query.device)
+    return Plan(
+        name=name,
+        backend=BACKENDS[name],
+        kernel=kernel,
+        scale=call.scale / call.temperature,
+        is_causal=is_causal,
+        direct=dense and kernel.takes(call.query, call.key, call.value),
+        few_keys=kernel.may_lose_nan(keys),
+        dims=dims,
+        part=part,
+        cleaned=prepared and part == "lengths",
+        mask=None if part is None else PlannedMask(keys, call.key.shape[1], of_bias),
+        zero=zero,
+    )
+
+
+def _additive_plan(signature: Signature, call: Call, name: str, dims: int) -> AdditivePlan | None:
+    """Return a plan that runs the small-input path of `blocked`; None if this call does not take it."""
+    key_size, (mask_part, prepared) = signature[13], signature[-3:-1]
+    if name != "blocked" or BACKENDS[name].run != blocked.run or not small_inputs.fits(call):
+        return None
+    lengths = "lengths" in mask_part
+    if key_size is None or call.mask.causal or "table" in mask_part or (lengths and not prepared):
+        return None
+    with torch.inference_mode(False):
+        none = call.query.new_empty(0)
+    return AdditivePlan(
+        name=name,
+        backend=BACKENDS[name],
+        temperature=call.temperature,
+        dims=dims,
+        mask=PlannedMask(call.key.shape[2], 1, torch.float32) if lengths else None,
+        template=replace(call, query=none, key=none, value=none, vector=None, mask=Mask()),
+    )
+
+
+def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signature | None:
+    """Return the part of a signature that describes the mask; None if such masks are always checked."""
+    if mask is None:
+        return ()
+    causal, lengths, table = False, None, None
+    if isinstance(mask, Tensor):
+        table = mask
+    else:
+        if mask.window is not None or mask.documents is not None or mask.condition is not None:
+            return None
+        causal, lengths, table = mask.causal, mask.lengths, mask.table
+        if lengths is None and table is None:
+            return ("causal",) if causal else ()
+        if lengths is not None and table is not None:
+            return None
+    tensor = table if lengths is None else lengths
+    if not isinstance(tensor, PLAIN) or type(tensor) not in PLAIN or not tensor.numel():
+        return None
+    if not tensor.is_cpu or device.type != "cpu" or (lengths is None and tensor.dtype is not torch.bool):
+        return None
+    return ("table" if lengths is None else "lengths", tensor.shape, causal)
+
+
+def _table(mask: Mask | Tensor | None) -> Tensor:
+    """Return the bool tensor of a mask as (B, H, T, S). With three dimensions it is (B, T, S)."""
+    table = mask.table if isinstance(mask, Mask) else mask
+    assert table is not None
+    if table.dim() == 4:
+        return table
+    return table[None, None] if table.dim() == 2 else table.unsqueeze(1)
+
+
+def _transformed() -> bool:
+    """Whether a transform or tracer is active, inside of which no plan is used."""
+    return bool(
+        torch._C._functorch.get_interpreter_stack()
+        or forward_ad._current_level >= 0
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._get_tracing_state() is not None
+    )

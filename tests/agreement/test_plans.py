@@ -1,0 +1,238 @@
+"""Plans: a repeated call gives the results, the gradients and the errors of a call that is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, func
+
+import regard
+from regard.backends import BACKENDS, plans
+from regard.call import Call, Forward
+
+MASKS: dict[str, Callable[[int, int], Any]] = {
+    "none": lambda queries, keys: None,
+    "causal": lambda queries, keys: regard.causal(),
+    "padding": lambda queries, keys: regard.padding([keys - 2, 1]),
+    "padding, a length of 0": lambda queries, keys: regard.padding([0, keys - 1]),
+    "padding of one length": lambda queries, keys: regard.padding([keys - 1]),
+    "padding that hides nothing": lambda queries, keys: regard.padding([keys, keys]),
+    "causal and padding": lambda queries, keys: regard.causal() & regard.padding([keys, 2]),
+    "table": lambda queries, keys: _table(queries, keys),
+    "table for all": lambda queries, keys: _table(queries, keys)[1, 0],
+    "table as a Mask": lambda queries, keys: regard.dense(_table(queries, keys)),
+    "table of keys": lambda queries, keys: _table(queries, keys)[:, :1, :1],
+}
+SIZES = {"few keys": (5, 7), "square": (5, 5), "a vector of keys": (3, 20), "one query": (1, 17)}
+
+
+def _table(queries: int, keys: int) -> Tensor:
+    """A mask with a row that sees nothing, and a key that nobody sees in some heads only."""
+    table = torch.rand(2, 4, queries, keys, generator=torch.Generator().manual_seed(1)) < 0.7
+    table[0, :, 0], table[1, :2, :, 1], table[..., 2] = False, False, False
+    return table
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> dict[plans.Signature, plans.Plan]:
+    """No plans of other tests; returns the dict of plans."""
+    kept: dict[plans.Signature, plans.Plan] = {}
+    monkeypatch.setattr(plans, "_plans", kept)
+    return kept
+
+
+def tensors(queries: int, keys: int, dtype: torch.dtype = torch.float64, key_heads: int = 4) -> list[Tensor]:
+    shapes = [(2, 4, queries, 8), (2, key_heads, keys, 8), (2, key_heads, keys, 8)]
+    return [torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+def results(*inputs: Any, leaves: list[Tensor], **options: Any) -> list[Tensor]:
+    seen = regard.attention(*inputs, **options)
+    weight = torch.linspace(-1, 1, seen.output.numel(), dtype=seen.output.dtype).view_as(seen.output)
+    loss = (seen.output * weight).sum()
+    gradients = torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True)
+    return [seen.output, seen.lse, *(torch.zeros(()) if each is None else each for each in gradients)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", MASKS)
+def test_a_planned_call_is_the_checked_call(name: str, size: str, fresh: dict[plans.Signature, plans.Plan]):
+    queries, keys = SIZES[size]
+    mask = MASKS[name](queries, keys)
+    hides = name not in ("none", "causal", "padding that hides nothing")
+    for key_heads, prepared in ((4, False), (2, False), (4, True)):
+        if prepared and isinstance(mask, Tensor) and mask.dim() == 2:
+            continue
+        fresh.clear()
+        query, key, value = leaves = tensors(queries, keys, key_heads=key_heads)
+        if hides:  # NaN behind the mask
+            dense = mask if isinstance(mask, Tensor) else mask.dense(queries, keys, batch=2, heads=4)
+            seen = dense.expand(2, 4, queries, keys).any(-2).view(2, key_heads, -1, keys).any(2)
+            key.data[~seen], value.data[~seen] = torch.nan, torch.inf
+        inputs: tuple[Any, ...] = (query, key, value)
+        options = {"mask": mask}
+        if prepared:
+            inputs, options = (query, regard.prepare(key, value, mask=mask)), {}
+        checked, planned, again = (results(*inputs, leaves=leaves, **options) for _ in range(3))
+        assert len(fresh) == (name not in ("causal", "causal and padding") or queries >= keys)
+        exact = results(*inputs, leaves=leaves, **options, backend="reference")
+        looked = regard.attention(*inputs, **options, look=regard.Look(entropy=True))
+        for a, b, c, d in zip(checked, planned, again, exact, strict=True):
+            assert torch.equal(a, b) and torch.equal(a, c)
+            torch.testing.assert_close(a, d)
+        assert torch.equal(looked.output, planned[0]) and torch.equal(looked.lse, planned[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "layout", ["contiguous", "heads last", "every other", "without heads", "without batch"]
+)
+def test_layouts_and_dtypes(dtype: torch.dtype, layout: str, fresh: dict[plans.Signature, plans.Plan]):
+    change: Callable[[Tensor], Tensor] = {
+        "contiguous": lambda x: x,
+        "heads last": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+        "every other": lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
+        "without heads": lambda x: x[:, 0],
+        "without batch": lambda x: x[0, 0],
+    }[layout]
+    for mask in (None, regard.padding([3] if layout == "without batch" else [6, 3])):
+        inputs = [change(each.detach()) for each in tensors(4, 6, dtype)]
+        first, second = (regard.attention(*inputs, mask=mask) for _ in range(2))
+        exact = regard.attention(*inputs, mask=mask, backend="reference")
+        assert torch.equal(first.output, second.output) and torch.equal(first.lse, second.lse)
+        assert second.output.shape == exact.output.shape and second.lse.shape == exact.lse.shape
+        torch.testing.assert_close(second.output, exact.output, atol=0.02, rtol=0.02)
+    assert len(fresh) == 2
+
+
+def test_masks_are_read_anew_in_each_call():
+    query, key, value = (each.detach() for each in tensors(4, 6))
+    lengths, table = torch.tensor([6, 3]), torch.ones(4, 6, dtype=torch.bool)
+    padding = regard.padding(lengths)
+    for mask in (padding, table):
+        for change in range(3):
+            lengths[0], table[:, change] = change + 1, False
+            found = regard.attention(query, key, value, mask=mask).output
+            exact = regard.attention(query, key, value, mask=mask, backend="reference").output
+            torch.testing.assert_close(found, exact)
+    lengths[1] = 7
+    with pytest.raises(regard.ArgumentError, match="S = 6"):
+        regard.attention(query, key, value, mask=regard.padding(lengths))
+
+
+def test_errors_are_those_of_a_checked_call():
+    query, key, value = (each.detach() for each in tensors(4, 6))
+    wrong: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((query, key, value), {"mask": regard.padding([7, 1])}),
+        ((query, key, value), {"mask": regard.padding([1, 1, 1])}),
+        ((query, key, value), {"mask": torch.ones(4, 6)}),
+        ((query, key, value), {"mask": torch.ones(4, 5, dtype=torch.bool)}),
+        ((query, key, value), {"mask": torch.ones(2, 4, 6, dtype=torch.bool)}),
+        ((query, key, value), {"start": -1}),
+        ((query, key, value), {"dropout": 2.0}),
+        ((query, key, value), {"backend": "spda"}),
+        ((query, key, value.float()), {}),
+        ((query[..., :3], key, value), {}),
+        ((query, key, value[:, :, :5]), {}),
+        ((query, regard.prepare(key), value), {}),
+    ]
+    for inputs, options in wrong:
+        messages = []
+        for _ in range(2):
+            with pytest.raises(regard.RegardError) as caught:
+                regard.attention(*inputs, **options)
+            messages.append(str(caught.value))
+            regard.attention(query, key, value, mask=regard.padding([6, 3]))
+            regard.attention(query, key, value)
+        assert messages[0] == messages[1]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_scopes_transforms_and_double_backward_after_a_plan():
+    query, key, value = tensors(4, 6)
+    plain = [regard.attention(query, key, value).output for _ in range(2)][1]
+    with regard.record() as seen:
+        assert torch.equal(regard.attention(query, key, value, site="here").output, plain)
+    assert seen["here"][0].weights.shape == (2, 4, 4, 6)
+    mapped = func.vmap(lambda q: regard.attention(q, key[0], value[0]).output)(query.detach())
+    torch.testing.assert_close(mapped[0], plain[0].detach())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert regard.attention(query.float(), key.float(), value.float()).output.dtype == torch.bfloat16
+    for _ in range(2):
+        output = regard.attention(query, key, value).output
+        (slope,) = torch.autograd.grad(output.square().sum(), query, create_graph=True)
+        with pytest.raises(regard.BackendError, match="reference"):
+            slope.square().sum().backward()
+    mask = regard.padding([6, 3])
+    with torch.inference_mode():  # no tensor of these calls may reach the graph of the next one
+        inside = [regard.attention(query, key, value, mask=mask).output for _ in range(2)][1]
+    assert torch.equal(results(query, key, value, leaves=[query], mask=mask)[0], inside)
+
+
+def test_a_replaced_backend_is_run(monkeypatch: pytest.MonkeyPatch):
+    query, key, value = tensors(4, 6)
+    plain = [regard.attention(query, key, value).output for _ in range(2)][1]
+    right = BACKENDS["sdpa-cpu"]
+
+    def double(call: Call) -> Forward:
+        forward = right.run(call)
+        return forward._replace(output=2 * forward.output)
+
+    monkeypatch.setitem(BACKENDS, "sdpa-cpu", replace(right, run=double))
+    assert torch.equal(regard.attention(query, key, value).output, 2 * plain)
+    assert torch.equal(regard.attention(query, key, value).output, 2 * plain)
+
+
+def test_the_number_of_plans_is_limited(
+    monkeypatch: pytest.MonkeyPatch, fresh: dict[plans.Signature, plans.Plan]
+):
+    monkeypatch.setattr(plans, "PLANS", 8)
+
+    def attend(keys: int) -> bool:
+        query, key, value = (each.detach() for each in tensors(2, 1 + keys % 20))
+        mask = regard.padding([1 + keys % 3 if keys % 20 > 2 else 1, 1])
+        found = [regard.attention(query, key, value, mask=mask).output for _ in range(2)]
+        exact = regard.attention(query, key, value, mask=mask, backend="reference").output
+        torch.testing.assert_close(found[0], exact)
+        return torch.equal(*found)
+
+    with ThreadPoolExecutor(4) as executor:
+        assert all(executor.map(attend, range(100)))
+    assert 0 < len(fresh) <= 8
+
+
+@pytest.mark.parametrize("name", ["none", "padding", "padding, a length of 0", "padding that hides nothing"])
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3)], ids=["without batch", "without heads", "heads"])
+def test_a_planned_additive_step_is_the_checked_step(
+    name: str, shape: tuple[int, ...], fresh: dict[plans.Signature, plans.Plan]
+):
+    if not shape and name != "none":
+        return
+    score = regard.Additive(4, 5, 6, heads=3 if len(shape) == 2 else None).double()
+    query = torch.randn(*shape, 2, 4, dtype=torch.float64, requires_grad=True)
+    key = torch.randn(*shape, 7, 5, dtype=torch.float64, requires_grad=True)
+    memory = regard.prepare(key, score=score, mask=MASKS[name](2, 7))
+    leaves = [query, key, *score.parameters()]
+    checked, planned, again = (results(query, memory, leaves=leaves) for _ in range(3))
+    assert len(fresh) == 1
+    exact = results(query, memory, leaves=leaves, backend="reference")
+    looked = regard.attention(query, memory, look=regard.Look(weights=True))
+    for a, b, c, d in zip(checked, planned, again, exact, strict=True):
+        assert torch.equal(a, b) and torch.equal(a, c)
+        torch.testing.assert_close(a, d)
+    assert torch.equal(looked.output, planned[0]) and torch.equal(looked.lse, planned[1])
+
+    def slope(backend: str) -> Tensor:
+        output = regard.attention(query, memory, backend=backend).output
+        (first,) = torch.autograd.grad(output.square().sum(), query, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), query, retain_graph=True)[0]
+
+    torch.testing.assert_close(slope("auto"), slope("reference"))
+    score.float()
+    with pytest.raises(regard.ArgumentError, match="float32 parameters"):
+        regard.attention(query, memory)
