@@ -140,7 +140,7 @@ def test_an_attended_in_place_of_a_tensor_is_a_type_error_that_names_output(use:
 def test_an_attended_is_still_a_plain_named_tuple():
     attended = regard.attention(torch.ones(3, 4), torch.ones(3, 4))
     output, lse, *others = attended
-    assert output is attended.output and lse is attended[1] and others == [None] * 8
+    assert output is attended.output and lse is attended[1] and others == [None] * 9
     assert torch.cat(attended[:1]).shape == (3, 4) and not torch.is_tensor(attended)
     leaves = torch.utils._pytree.tree_leaves(attended)
     assert sum(isinstance(leaf, torch.Tensor) for leaf in leaves) == 2

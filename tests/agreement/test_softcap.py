@@ -108,3 +108,13 @@ def test_flex_equals_the_equation():
     exact = regard.attention(**given, backend="reference")
     torch.testing.assert_close(ours.output, exact.output, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(ours.lse, exact.lse)
+
+
+def test_a_soft_cap_is_not_ignored_after_the_same_call_without_one():
+    """Calls without options are planned once per shape; a call with a soft cap must not use such a plan."""
+    query = 3 * torch.randn(2, 4, 6, 8)
+    plain = [regard.attention(query, query).output for _ in range(3)][-1]
+    capped = regard.attention(query, query, softcap=1.0)
+    exact = regard.attention(query, query, softcap=1.0, backend="reference")
+    assert not torch.allclose(plain, exact.output)
+    torch.testing.assert_close(capped.output, exact.output)
