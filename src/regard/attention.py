@@ -98,9 +98,8 @@ def attention(
                 hint="pass them to prepare(key, value, score=...) instead",
             )
         )
-    signature = None
-    frequent = look is None and bias is None and softcap is None and dropout == 0.0
-    if frequent and (beams == 1 or _divides(beams, query)):
+    signature, plain = None, look is None and bias is None and softcap is None and dropout == 0.0
+    if plain and (beams == 1 or _divides(beams, query)):
         signature, attended = planned(query, key, value, mask, score, select, start, backend)
         if attended is not None:
             return attended
