@@ -200,26 +200,3 @@ def test_wrong_arguments_are_errors():
         doubly_stochastic_penalty(torch.zeros(2, 3), torch.tensor([1, 2]))
     with pytest.raises(ArgumentError):
         doubly_stochastic_penalty(torch.zeros(2, 3, 4), torch.tensor([1]))
-
-
-def test_context_dropout_hides_the_context_from_the_state_only():
-    """With context_dropout, the state of some captions does not depend on the image; their logits do."""
-    model, plain = (
-        Captioner(9, width=8, embedding=6, encoder_options={"features": 8, "channels": 4}) for _ in range(2)
-    )
-    model.context_dropout = 0.5
-    plain.load_state_dict(model.state_dict())
-    features, tokens = torch.randn(1, 5, 8), torch.full((60, 4), 5)
-    encoded = model.encode(features)
-    state = model.start(encoded).repeat(60)
-    after, logits = model.step(state, tokens, encoded)
-    expected, _ = plain.step(state, tokens, encoded)
-    kept = torch.isclose(after.hidden[0], expected.hidden[0]).all(1)
-    assert 10 < int(kept.sum()) < 50
-    # Captions with a dropped context have the same state, which is that of an LSTM that reads zeros.
-    dropped = after.hidden[0][~kept]
-    assert torch.allclose(dropped, dropped[:1].expand_as(dropped))
-    (gradient,) = torch.autograd.grad(logits[~kept].square().sum(), model.from_context.weight)
-    assert gradient.abs().sum() > 0
-    model.eval()
-    assert torch.equal(model.step(state, tokens, encoded)[1], plain.eval().step(state, tokens, encoded)[1])

@@ -271,17 +271,3 @@ def test_missing_timm_is_an_error(monkeypatch: pytest.MonkeyPatch):
 def test_timm_resnet():
     encoder = build_image_encoder("timm:resnet18", layer=-2)
     assert encoder.map_size(64, 64) == (4, 4) and encoder(torch.zeros(1, 3, 64, 64)).shape == (1, 16, 256)
-
-
-def test_shared_filters_give_the_same_form_for_every_colour():
-    encoder = build_image_encoder("convolutional", features=8, channels=4, shared_filters=True)
-    forms, colours = [], []
-    encoder.first.register_forward_pre_hook(lambda _, inputs: forms.append(inputs[0]))
-    encoder.colour.register_forward_pre_hook(lambda _, inputs: colours.append(inputs[0]))
-    red = torch.full((1, 3, 64, 64), 250, dtype=torch.uint8)
-    red[:, 1:, 20:40, 20:30] = 40  # red on white: green and blue are dark
-    assert encoder(red).shape == (1, 64, 8)
-    encoder(red.roll(1, 1))  # green instead of red
-    torch.testing.assert_close(*forms)
-    torch.testing.assert_close(colours[0].roll(1, 1), colours[1])
-    assert not torch.equal(*colours)

@@ -87,11 +87,6 @@ class Captioner(Model):
     "argmax" (the location with the highest score), "sample" (a random location), or "expectation" (the mean
     weighted by the softmax, as in soft attention).
 
-    The attribute `context_dropout` is the probability, for each caption in training, that z_t is 0 in eq. 1
-    to 3 at all its steps. The output layer (eq. 7) still reads z_t. So the state of the LSTM cannot hold what
-    earlier steps read from the image, and each word must attend to the location that it describes. It is not
-    in the paper; the default is 0.
-
     The attention has the site "decoder.cross" and the role IMAGE_ATTENTION. The weights of row t, over the L
     locations from left to right and top to bottom, are those for predicting word y_t.
 
@@ -105,7 +100,6 @@ class Captioner(Model):
     small_steps = True
     site, role = "decoder.cross", IMAGE_ATTENTION
     read: str = "argmax"
-    context_dropout: float = 0.0
 
     def __init__(
         self,
@@ -234,7 +228,6 @@ class Captioner(Model):
         gates_RTG = self.decoder.gates(embedded_RTM)
         h, c = state.hidden
         hidden, contexts, weights = [], [], []
-        kept_R1 = self._kept_contexts(h)
         for at, (gates_RG, word_RM) in enumerate(
             zip(gates_RTG.unbind(1), embedded_RTM.unbind(1), strict=True), state.position
         ):
@@ -242,8 +235,7 @@ class Captioner(Model):
             context_RF, weights_RL = self._read(query_RD, memory, at, look)
             if self.gate is not None:
                 context_RF = torch.sigmoid(self.gate(h)) * context_RF
-            fed_RF = context_RF if kept_R1 is None else context_RF * kept_R1
-            after, h = self.decoder.advance(gates_RG, fed_RF, (h[:, None], c[:, None]))
+            after, h = self.decoder.advance(gates_RG, context_RF, (h[:, None], c[:, None]))
             c = after[1][:, 0]
             hidden.append(h)
             contexts.append(context_RF)
@@ -253,16 +245,6 @@ class Captioner(Model):
         logits_RTV = self.output(self.dropout(sum_RTM))
         weights_RTL = None if look is None else torch.stack(weights, 1)  # type: ignore[arg-type]
         return State(state.position + tokens.shape[1], (h, c)), logits_RTV, weights_RTL
-
-    def _kept_contexts(self, hidden_RH: Tensor) -> Tensor | None:
-        """Return the factors of the contexts that the LSTM reads, (R, 1): 1 keeps a context, 0 drops it.
-
-        The factors are random; context_dropout is the probability of 0. Return None if all contexts are kept.
-        """
-        if not self.context_dropout or not self.training:
-            return None
-        random_R1 = torch.rand(len(hidden_RH), 1, device=hidden_RH.device)
-        return (random_R1 >= self.context_dropout).to(hidden_RH.dtype)
 
     def _read(
         self, query_RD: Tensor, memory: Memory, at: int, look: Look | None

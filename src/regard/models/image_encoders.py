@@ -121,30 +121,19 @@ class ConvolutionalEncoder(ImageEncoder):
     stages: number of stages. With 3 stages, 64 x 64 pixels give a feature map of 8 x 8 cells, and 128 x 128
         pixels one of 16 x 16 cells; with 4 stages, 128 x 128 pixels give 8 x 8 cells.
     blocks: number of residual convolutions.
-    shared_filters: if True, the first stage applies the same filters to the red, the green and the blue
-        channel, and keeps the largest of the three responses. So all stages respond to form, whatever the
-        colour is. A captioner can thus name the form of an object whose colour and form never occurred
-        together.
 
     >>> encoder = ConvolutionalEncoder(features=16, channels=4)
     >>> encoder(torch.zeros(2, 3, 64, 64, dtype=torch.uint8)).shape, encoder.map_size(64, 64)
     (torch.Size([2, 64, 16]), (8, 8))
     """
 
-    def __init__(
-        self,
-        features: int = 64,
-        channels: int = 16,
-        stages: int = 3,
-        blocks: int = 1,
-        shared_filters: bool = False,
-    ):
+    def __init__(self, features: int = 64, channels: int = 16, stages: int = 3, blocks: int = 1):
         super().__init__()
         sizes = {"features": features, "channels": channels, "stages": stages, "blocks": blocks}
         positive("ConvolutionalEncoder()", **sizes)
-        self.features, self.shared_filters = features, shared_filters
+        self.features = features
         outputs = [min(channels * 2**stage, features) for stage in range(stages)]
-        inputs = [1 if shared_filters else 3, *outputs]
+        inputs = [3, *outputs]
         self.stages = nn.ModuleList(
             _layer(before, after, stride=2) for before, after in zip(inputs, outputs, strict=False)
         )
@@ -159,10 +148,7 @@ class ConvolutionalEncoder(ImageEncoder):
 
     def feature_map(self, images_BCHW: Tensor) -> Tensor:
         map_BChw = images_BCHW
-        if self.shared_filters:
-            each_channel = images_BCHW.flatten(0, 1).unsqueeze(1)
-            map_BChw = self.stages[0](each_channel).unflatten(0, (-1, 3)).amax(1)
-        for stage in self.stages[1:] if self.shared_filters else self.stages:
+        for stage in self.stages:
             map_BChw = stage(map_BChw)
         height, width = map_BChw.shape[2:]
         coordinates_BChw = _coordinates(map_BChw).expand(len(map_BChw), -1, -1, -1)

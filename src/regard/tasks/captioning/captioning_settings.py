@@ -134,15 +134,12 @@ class CaptioningTraining(Training):
         attention only; 0 disables it.
     word_noise: probability that a word that the decoder reads in training is replaced by a random word; see
         data.word_noise.replace_words().
-    context_dropout: probability, for each caption, that only the output layer reads the image, and the LSTM
-        does not; see Captioner.
     """
 
     best: Metric = "cider"
     label_smoothing: Part = 0.0
     doubly_stochastic: Weight = 0.0
     word_noise: Part = 0.0
-    context_dropout: Part = 0.0
 
 
 class CaptioningEvaluation(Section):
