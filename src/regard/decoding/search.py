@@ -17,6 +17,7 @@ from regard.decoding.hypothesis import Hypothesis, SearchResult
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, sample_search
+from regard.decoding.slots import slot_search, supports_slots
 from regard.errors import ArgumentError, RegardError, message
 from regard.models.base import Model
 from regard.roles import CROSS, BySite
@@ -74,7 +75,9 @@ def search(
         return []
     batch = batch.to(device_of(model))
     with eval_without_grad(model):
-        if isinstance(how, Beam):
+        if isinstance(how, Beam | Greedy) and supports_slots(model, how, ends):
+            result = slot_search(model, batch, how, prefixes, limit=limit)
+        elif isinstance(how, Beam):
             result = beam_search(model, batch, how, prefixes, limit=limit, ends=ends)
         elif isinstance(how, Sample):
             result = sample_search(model, batch, how, prefixes, limit=limit, ends=ends)
