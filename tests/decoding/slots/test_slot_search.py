@@ -12,7 +12,7 @@ from regard.decoding import GNMT, Average, Beam, Greedy, Prompts, Rules, search
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_search
 from regard.decoding.hypothesis import SearchResult
-from regard.decoding.slots import slot_search, supports_slots
+from regard.decoding.slots import captured_slots, slot_runs, slot_search, supports_slots
 from regard.errors import RegardError
 from regard.layers.recurrent import Recurrence
 from regard.models import Model, build_language_model
@@ -124,3 +124,28 @@ def test_nan_scores_are_an_error() -> None:
     for how in (Beam(), Greedy()):
         with pytest.raises(RegardError, match="NaN"):
             search(model, Batch.collate([[4, 5]]), how, look=None)
+
+
+@pytest.mark.parametrize("name", ["rotary, post", "bahdanau"])
+@torch.no_grad()
+def test_waiting_sentences_and_captured_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = []
+
+    def capture(step: Callable[[], None]) -> Callable[[], None]:
+        step()
+        step()
+        captured.append(step)
+        return step
+
+    monkeypatch.setitem(slot_runs.MOST_SLOTS, "cpu", 2)
+    monkeypatch.setattr(captured_slots, "_cuda_graph", capture)
+    torch.manual_seed(3)
+    model = prepared(MODELS[name]())
+    for lengths in ((3, 6, 1, 4, 2), (5, 2, 2)):
+        batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in lengths])
+        for how in (Beam(size=3, best=2), Greedy()):
+            expected = simple(model, batch, how)
+            assert_same(slot_search(model, batch, how), expected)
+            sentences = slot_runs.sentences_of(model, batch, how)
+            assert_same(slot_runs.captured_search(model, how, sentences), expected)
+    assert len(captured) == 2 * captured_slots.PARTS  # once for each search method: sizes are rounded up

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from regard.data.batch import EOS
 from regard.kernels.kernel_choice import by_kernel
 
-__all__ = ["highest_in_order", "next_tokens"]
+__all__ = ["Forbidden", "highest_in_order", "next_tokens"]
 
 ALL_ONES = 2**31 - 1
 
 MOST_CANDIDATES = 32
 """The largest number of tokens per beam for which the Triton kernel is used."""
+
+
+class Forbidden(NamedTuple):
+    """Tokens that no output may have: their ids, and a vector (V,) with 1 for these tokens, else 0."""
+
+    ids: Tensor
+    flags: Tensor
+
+    @classmethod
+    def tokens(cls, ids: Tensor, size: int) -> Forbidden:
+        """Return the tokens with these ids, of a vocabulary of this size."""
+        return cls(ids, torch.zeros(size, dtype=torch.uint8, device=ids.device).index_fill_(0, ids, 1))
 
 
 def highest_in_order(values: Tensor, order: Tensor, count: int) -> Tensor:
@@ -29,12 +43,12 @@ def highest_in_order(values: Tensor, order: Tensor, count: int) -> Tensor:
 
 
 def next_tokens(
-    logits: Tensor, count: int, forbidden: Tensor, short: Tensor | None, forced: Tensor | None
+    logits: Tensor, count: int, forbidden: Forbidden, short: Tensor | None, forced: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return log-probabilities and ids of tokens that include the `count` most probable ones of each beam.
 
     logits: (B, K, V).
-    forbidden: the ids of tokens that no output may have.
+    forbidden: the tokens that no output may have.
     short: (B, 1), whether EOS is forbidden, because an output is too short; None if it never is.
     forced: (B, K), the token of a prefix. Its log-probability is the third result, (B, K).
 
@@ -45,7 +59,7 @@ def next_tokens(
         return _by_kernel(logits, count, forbidden, short, forced)
     scores = logits.float().log_softmax(-1)
     forced_scores = None if forced is None else scores.gather(2, forced[..., None])[..., 0]
-    scores.index_fill_(-1, forbidden, -torch.inf)
+    scores.index_fill_(-1, forbidden.ids, -torch.inf)
     if short is not None:
         end_BK = scores[:, :, EOS]
         end_BK.copy_(torch.where(short, -torch.inf, end_BK))
@@ -53,17 +67,18 @@ def next_tokens(
 
 
 def _by_kernel(
-    logits: Tensor, count: int, forbidden: Tensor, short: Tensor | None, forced: Tensor | None
+    logits: Tensor, count: int, forbidden: Forbidden, short: Tensor | None, forced: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     # Imported here, because it imports Triton.
     from regard.kernels.token_candidates import token_candidates
 
-    slots, beams, size = logits.shape
-    barred = torch.zeros(size, dtype=torch.uint8, device=logits.device).index_fill_(0, forbidden, 1)
-    too_short = barred.new_zeros(slots, beams)
+    slots, beams, _ = logits.shape
+    too_short = forbidden.flags.new_zeros(slots, beams)
     if short is not None:
         too_short += short
-    scores, tokens, lse = token_candidates(logits.flatten(0, 1), count, barred, too_short.flatten(), EOS)
+    scores, tokens, lse = token_candidates(
+        logits.flatten(0, 1), count, forbidden.flags, too_short.flatten(), EOS
+    )
     forced_scores = None
     if forced is not None:
         forced_scores = logits.gather(2, forced[..., None])[..., 0].float() - lse.view(slots, beams)

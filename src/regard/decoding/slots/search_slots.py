@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.data.batch import BOS, PAD
 from regard.decoding.hypothesis import SearchResult
 from regard.decoding.rules import Rules, forbidden_ids
-from regard.decoding.slots.candidates import next_tokens
+from regard.decoding.slots.candidates import Forbidden, next_tokens
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows
 
 __all__ = ["SearchSlots"]
@@ -45,6 +45,7 @@ class SearchSlots(ABC):
         self.links = torch.zeros_like(self.tokens)
         self.token_scores = torch.zeros(slots, length, beams, device=device)
         self.rows = torch.arange(slots, device=device)
+        self.forbidden: Forbidden | None = None
 
     @property
     def slots(self) -> int:
@@ -107,11 +108,13 @@ class SearchSlots(ABC):
         """
         logits_BKV = self.decoder.step(self.last, self.parents, self.count + self.offset, upto)
         vocabulary = logits_BKV.shape[-1]
-        forbidden = forbidden_ids(self.rules.forbidden, vocabulary, logits_BKV.device)
+        if self.forbidden is None:  # captured steps read these tensors, so that they must be kept
+            ids = forbidden_ids(self.rules.forbidden, vocabulary, logits_BKV.device)
+            self.forbidden = Forbidden.tokens(ids, vocabulary)
         short_B1 = (self.count + 1 < self.rules.minimum)[:, None] if self.rules.minimum > 1 else None
         forced_BK = self._forced() if self.prefix.shape[1] else None
         value_BKC, token_BKC, score_BK = next_tokens(
-            logits_BKV, min(count, vocabulary), forbidden, short_B1, forced_BK
+            logits_BKV, min(count, vocabulary), self.forbidden, short_B1, forced_BK
         )
         if forced_BK is not None and score_BK is not None:
             free = forced_BK[..., None] == PAD
