@@ -49,6 +49,9 @@ def search(
     limit: the maximum number of output tokens, used if how.rules.maximum is None.
     ends: a function that ends hypotheses before EOS, for example at a stop string (see active_rows.Ends).
 
+    Beam search and greedy search run on preallocated tensors if slots.supports_slots() is true for the model
+    and the options; otherwise beam_search() and greedy_search() run. The hypotheses are the same.
+
     Every source has at least one hypothesis. Beam search returns unfinished hypotheses (cut at the maximum
     length) only if no hypothesis of the source is finished.
 

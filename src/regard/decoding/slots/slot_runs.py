@@ -20,6 +20,7 @@ from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import ROOM, SearchResult
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
+from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.captured_slots import kept_slots, round_up
 from regard.decoding.slots.decoder import SlotDecoder
@@ -33,7 +34,7 @@ from regard.sites import open_scopes
 
 __all__ = ["SlotRun", "captured_search", "sentences_of", "slot_search", "supports_slots"]
 
-DECODERS: tuple[type[SlotDecoder], ...] = (TransformerDecoder, HiddenDecoder)
+DECODERS: tuple[type[SlotDecoder], ...] = (TransformerDecoder, BahdanauDecoder, HiddenDecoder)
 """The decoders on preallocated tensors. The first one that supports a model is used."""
 
 FIRST_LENGTH = 32
