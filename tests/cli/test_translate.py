@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from regard.decoding import Greedy, Translator
 from regard.tasks.translation import load_translator, translation_page
@@ -201,3 +202,13 @@ def test_closed_pipe_ends_without_a_message(trained, tmp_path):
     process.stderr.close()
     assert process.wait(timeout=120) == 1
     assert first.endswith(b"\n") and complaints == b""
+
+
+def test_precision(command, trained):
+    half = command("translate", trained, "--text", "나는", "--scores", "--precision", "bfloat16")
+    model = load_translator(trained, device="cpu", precision="bfloat16")
+    assert half.status == 0
+    assert next(model.model.parameters()).dtype == torch.bfloat16
+    assert half.lines[0].split("\t")[0] == f"{model.translate(['나는'])[0].score:.4f}"
+    wrong = command("translate", trained, "--text", "나는", "--precision", "int3")
+    assert wrong.status == 2 and "int3" in wrong.err and "bfloat16" in wrong.err

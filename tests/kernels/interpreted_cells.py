@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.data.batch import PAD
+from regard.data.batch import EOS, PAD
+from regard.decoding.slots.candidates import Forbidden, highest_in_order, next_tokens
 from regard.kernels.kernel_choice import by_kernel
 from regard.layers import gated_cell, gru
 from regard.training.losses import cross_entropy
@@ -105,3 +106,22 @@ def test_cross_entropy(classes: int, smoothing: float):
 def test_invalid_label_gives_nan(label: int):
     total, plain = cross_entropy(torch.zeros(1, 2, 5), torch.tensor([[4, label]]), 0.1)
     assert total.isnan() and plain.isnan()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_next_tokens_of_a_search(dtype: torch.dtype):
+    """The kernel gives the tokens of a stable sort: bfloat16 logits are often equal."""
+    source = torch.Generator().manual_seed(2)
+    logits = (3 * torch.randn(2, 3, 5000, generator=source)).to(dtype)
+    short, forced = torch.tensor([[True], [False]]), torch.tensor([[5, 6, 7], [8, 9, 1]])
+    forbidden = Forbidden.tokens(torch.tensor([0, 1, 2]), 5000)
+    scores, tokens, of_prefix = next_tokens(logits, 8, forbidden, short, forced)
+    expected = logits.double().log_softmax(-1)
+    torch.testing.assert_close(of_prefix.double(), expected.gather(2, forced[..., None])[..., 0])
+    expected[..., :3] = -torch.inf
+    expected[0, :, EOS] = -torch.inf
+    best, order = expected.sort(dim=-1, descending=True, stable=True)
+    places = highest_in_order(scores.flatten(0, 1), tokens.flatten(0, 1), 8)
+    assert torch.equal(tokens.flatten(0, 1).gather(1, places), order.flatten(0, 1)[:, :8])
+    found = scores.flatten(0, 1).gather(1, places).double()
+    torch.testing.assert_close(found, best.flatten(0, 1)[:, :8], rtol=1e-6, atol=3e-6)

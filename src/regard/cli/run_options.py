@@ -206,6 +206,16 @@ Device = Annotated[
     str,
     _option("--device", "NAME", "Device: cpu, cuda (or gpu), mps, or auto (the fastest available).", MACHINE),
 ]
+Precision = Annotated[
+    str,
+    _option(
+        "--precision",
+        "NAME",
+        "Precision of the computation: float32, bfloat16 or float16. Half precision is faster on a GPU, but "
+        "rounding can change translations.",
+        MACHINE,
+    ),
+]
 Threads = Annotated[
     int | None,
     _option(

@@ -29,6 +29,7 @@ from regard.cli.run_options import (
     OutputFile,
     Overlong,
     PageFile,
+    Precision,
     RunFolder,
     Sampling,
     SamplingSeed,
@@ -124,6 +125,7 @@ def translate(
     batch_tokens: BatchTokens = BATCH_TOKENS,
     checkpoint: CheckpointName = "best",
     device: Device = "auto",
+    precision: Precision = "float32",
     threads: Threads = None,
 ) -> None:
     """Translate text, one line of output for each line of input.
@@ -169,6 +171,7 @@ def translate(
         overlong=overlong,
         look=CROSS if with_attention else None,
         unit=unit,
+        precision=precision,
     )
     form = OutputForm(output, alignments, n_best, scores, draw, probabilities)
     write_translations(

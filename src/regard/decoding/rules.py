@@ -169,7 +169,7 @@ class Rules:
         generated: (rows, t), the tokens generated so far.
         must: (rows,), the next token of the prefix of each row, or PAD for a row whose prefix has ended.
         """
-        forbidden = _forbidden_ids(self.forbidden, scores.shape[-1], scores.device)
+        forbidden = forbidden_ids(self.forbidden, scores.shape[-1], scores.device)
         permitted_RV = scores.index_fill(-1, forbidden, -torch.inf)
         short = generated.shape[1] + 1 < self.minimum
         if short:
@@ -213,7 +213,7 @@ def pad_prefixes(
 
 
 @lru_cache(maxsize=8)
-def _forbidden_ids(forbidden: tuple[int, ...], size: int, device: torch.device) -> Tensor:
+def forbidden_ids(forbidden: tuple[int, ...], size: int, device: torch.device) -> Tensor:
     """Return PAD, BOS and the ids in `forbidden` that are below `size`, as a sorted tensor.
 
     Cached: creating the tensor at every decoding step would synchronise the GPU.

@@ -17,6 +17,7 @@ from regard.decoding.hypothesis import Hypothesis, SearchResult
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, sample_search
+from regard.decoding.slots import slot_search, supports_slots
 from regard.errors import ArgumentError, RegardError, message
 from regard.models.base import Model
 from regard.roles import CROSS, BySite
@@ -48,6 +49,9 @@ def search(
     limit: the maximum number of output tokens, used if how.rules.maximum is None.
     ends: a function that ends hypotheses before EOS, for example at a stop string (see active_rows.Ends).
 
+    Beam search and greedy search run on preallocated tensors if slots.supports_slots() is true for the model
+    and the options; otherwise beam_search() and greedy_search() run. The hypotheses are the same.
+
     Every source has at least one hypothesis. Beam search returns unfinished hypotheses (cut at the maximum
     length) only if no hypothesis of the source is finished.
 
@@ -74,7 +78,9 @@ def search(
         return []
     batch = batch.to(device_of(model))
     with eval_without_grad(model):
-        if isinstance(how, Beam):
+        if isinstance(how, Beam | Greedy) and supports_slots(model, how, ends):
+            result = slot_search(model, batch, how, prefixes, limit=limit)
+        elif isinstance(how, Beam):
             result = beam_search(model, batch, how, prefixes, limit=limit, ends=ends)
         elif isinstance(how, Sample):
             result = sample_search(model, batch, how, prefixes, limit=limit, ends=ends)

@@ -60,6 +60,7 @@ class Bahdanau(Model):
     """
 
     small_steps = True
+    steps_use_position = False
     site, role = "decoder.cross", CROSS_ATTENTION
 
     def __init__(

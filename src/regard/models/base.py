@@ -94,6 +94,8 @@ class Model(nn.Module):
     longest_source, longest_target: maximum number of tokens including EOS; None for no limit.
     small_steps: whether the model launches small kernels for each token, as recurrent models do. On CUDA,
         training then uses CUDA graphs by default.
+    steps_use_position: whether the result of step() depends on State.position, or the state has `past`. If
+        False, the search runs on preallocated tensors (see regard.decoding.slots).
     """
 
     source_size: int
@@ -103,6 +105,7 @@ class Model(nn.Module):
     longest_source: int | None = None
     longest_target: int | None = None
     small_steps: bool = False
+    steps_use_position: bool = True
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
         """Encode a batch of sources.

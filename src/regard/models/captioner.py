@@ -98,6 +98,7 @@ class Captioner(Model):
     """
 
     small_steps = True
+    steps_use_position = False
     site, role = "decoder.cross", IMAGE_ATTENTION
     read: str = "argmax"
 

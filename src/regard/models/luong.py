@@ -118,6 +118,7 @@ class Luong(Model):
         positive("Luong()", source_size=source_size, target_size=target_size)
         self.source_size, self.target_size, self.feeding = source_size, target_size, feeding
         self.view, self.select = build_view(view), build_select(select)
+        self.steps_use_position = isinstance(self.view, Monotonic)
         if isinstance(self.view, Predicted) and self.select != Soft():
             problem = f"local-p has its own selection, a softmax times a Gaussian; select is {self.select}"
             raise ArgumentError(message("Luong()", problem, hint='use select="softmax", or view="local-m"'))

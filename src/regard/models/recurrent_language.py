@@ -109,6 +109,7 @@ class RecurrentLanguageModel(StatefulLanguageModel):
     """
 
     cell: ClassVar[str]
+    steps_use_position = False
 
     def __init__(
         self,

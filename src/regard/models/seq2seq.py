@@ -37,6 +37,7 @@ class Seq2Seq(Model):
     """
 
     small_steps = True
+    steps_use_position = False
 
     def __init__(
         self,

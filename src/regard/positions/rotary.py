@@ -51,8 +51,18 @@ class Rotary(Position):
             shown = {"vectors": (vectors, "BHTD")}
             problem = f"the vectors have width {vectors.shape[-1]}, but this Rotary has size {self.size}"
             raise ArgumentError(message("Rotary()", problem, shown, f"D = {self.size}"))
-        angle = angles(start, start + vectors.shape[-2], self.size, self.base, vectors.device)
-        cos, sin = angle.cos().to(vectors.dtype), angle.sin().to(vectors.dtype)
+        return self.rotate(vectors, *self.turns(start, start + vectors.shape[-2], vectors))
+
+    def turns(self, first: int, last: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cosine and sine of the angles of positions `first` to `last - 1`, (last - first, D / 2).
+
+        like: a tensor with the dtype and device of the results.
+        """
+        angle = angles(first, last, self.size, self.base, like.device)
+        return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
+
+    def rotate(self, vectors: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotate vectors (..., D) by angles; cos and sin can be broadcast to (..., D / 2)."""
         if self.pairs == "halves":
             x, y = vectors.chunk(2, -1)
             return torch.cat((x * cos - y * sin, y * cos + x * sin), -1)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from regard.data.korean.corpus import separate_marks
 from regard.decoding import Beam, Translator
 from regard.decoding.input_checks import check_load_keywords
+from regard.errors import UnknownName
 from regard.models import build_model
 from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_task import StoredRun
@@ -16,7 +19,10 @@ from regard.tasks.translation.guided_alignment import guided_site
 from regard.tasks.translation.translation_data import load_tokenizers
 from regard.tasks.translation.translation_settings import TranslationSettings
 
-__all__ = ["TranslationRun", "check_options", "translator_of"]
+__all__ = ["PRECISIONS", "TranslationRun", "check_options", "translator_of"]
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""The values of load(precision=...): the dtype of the weights and of the computation."""
 
 
 class TranslationRun(LoadedRun, Translator):
@@ -37,14 +43,19 @@ class TranslationRun(LoadedRun, Translator):
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise an error if Translator() has no argument with the name of one of these options.
+    """Raise an error if an option is not `precision` and not an argument of Translator().
 
     The error suggests the most similar name.
     """
-    check_load_keywords(Translator, options)
+    check_load_keywords(Translator, {name: each for name, each in options.items() if name != "precision"})
+    precision = options.get("precision", "float32")
+    if precision not in PRECISIONS:
+        raise UnknownName("precision", precision, PRECISIONS)
 
 
-def translator_of(run: StoredRun, device: str, **options: Any) -> TranslationRun:
+def translator_of(
+    run: StoredRun, device: str, *, precision: str = "float32", **options: Any
+) -> TranslationRun:
     """Load the translator of a run.
 
     Word alignments are computed from the attention weights that alignment.json in the run folder names.
@@ -53,12 +64,13 @@ def translator_of(run: StoredRun, device: str, **options: Any) -> TranslationRun
 
     run: the run folder with its settings and a checkpoint.
     device: the device of the model, for example "cpu".
+    precision: the dtype of the weights and of the computation: a name in PRECISIONS.
     options: further arguments of Translator(), such as search.
     """
     folder, settings = run.folder, run.settings
     source, target = load_tokenizers(folder, settings.data)
     model = build_model(settings.model.name, source.size, target.size, **settings.model.options)
-    model = with_weights(model, run, device)
+    model = with_weights(model, run, device).to(PRECISIONS[precision])
     choice = read_choice(folder)
     if choice is not None:
         check_choice(model, choice, folder)

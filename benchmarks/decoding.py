@@ -1,0 +1,265 @@
+"""Benchmark of decoding: tokens per second of beam search and greedy search, compared with other libraries.
+
+python -m benchmarks.decoding [--device cuda] [--into FOLDER] first checks that the search returns the
+hypotheses of the simple search, then measures wall time. The models have random weights. Every output has 32
+tokens, so that all peers compute the same number of steps; tokens per second counts the best hypothesis only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import datetime
+import functools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from benchmarks.decoding_peers import eager_beam_search, hugging_face
+from benchmarks.measure import environment
+from regard.data.batch import Batch
+from regard.decoding import Beam, Greedy, Rules, search
+from regard.models.bahdanau import Bahdanau
+from regard.models.base import Model
+from regard.models.transformer import SIZES, Transformer
+
+LENGTH, SOURCE = 32, 20
+SIMPLE = "regard.decoding.search.supports_slots"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and a search to measure.
+
+    model: "transformer" or "bahdanau".
+    size: the name of a Size, or the width of the states.
+    words: vocabulary size.
+    batch: number of sentences.
+    beams: beam size; 1 is greedy search.
+    dtypes: names of the dtypes of the weights.
+    """
+
+    model: str
+    size: str
+    words: int
+    batch: int
+    beams: int
+    dtypes: tuple[str, ...] = ("float32",)
+
+    @property
+    def how(self) -> Beam | Greedy:
+        rules = Rules(minimum=LENGTH, maximum=LENGTH)
+        return Greedy(rules) if self.beams == 1 else Beam(self.beams, rules=rules)
+
+    def build(self, dtype: str, device: str) -> Model:
+        """Return the model with random weights, the same each time."""
+        return copy.deepcopy(initial(self.model, self.size, self.words)).to(device, getattr(torch, dtype))
+
+    def sources(self, device: str) -> Batch:
+        """Return random sources of 20 tokens, EOS included."""
+        ids = torch.randint(
+            4, self.words, (self.batch, SOURCE - 1), generator=torch.Generator().manual_seed(1)
+        )
+        return Batch.collate(ids.tolist()).to(device)
+
+
+@functools.cache
+def initial(model: str, size: str, words: int) -> Model:
+    """Return a model with random weights on the CPU; for the arguments, see Case."""
+    torch.manual_seed(0)
+    if model == "transformer":
+        return Transformer(words, words, size).eval()
+    embedding, width = map(int, size.split("/"))
+    return Bahdanau(words, words, width, embedding=embedding).eval()
+
+
+HALF = ("float32", "bfloat16")
+CASES = {
+    "cpu": {
+        "transformer-1": Case("transformer", "small", 8000, 1, 5),
+        "transformer-1-greedy": Case("transformer", "small", 8000, 1, 1),
+        "transformer-16": Case("transformer", "small", 8000, 16, 5),
+        "bahdanau-1": Case("bahdanau", "256/256", 8000, 1, 5),
+        "bahdanau-16": Case("bahdanau", "256/256", 8000, 16, 5),
+    },
+    "cuda": {
+        "transformer-64": Case("transformer", "base", 32000, 64, 5, HALF),
+        "transformer-256": Case("transformer", "base", 32000, 256, 5, HALF),
+        "transformer-1-greedy": Case("transformer", "base", 32000, 1, 1, HALF),
+        "transformer-64-greedy": Case("transformer", "base", 32000, 64, 1, HALF),
+        "bahdanau-64": Case("bahdanau", "620/1000", 30000, 64, 5, HALF),
+        "bahdanau-256": Case("bahdanau", "620/1000", 30000, 256, 5, HALF),
+    },
+}
+
+
+def ours(model: Model, case: Case, batch: Batch, look: str | None = None) -> Callable[[], object]:
+    """Return a call of search()."""
+    return lambda: search(model, batch, case.how, look=look)
+
+
+def simple(model: Model, case: Case, batch: Batch) -> Callable[[], Any]:
+    """Return a call of the simple search."""
+
+    def run() -> object:
+        with mock.patch(SIMPLE, lambda *_: False):
+            return search(model, batch, case.how, look=None)
+
+    return run
+
+
+def check(case: Case, device: str) -> float:
+    """Return the share of sentences whose hypothesis is that of the simple search, in float64.
+
+    Four sentences: float64 is slow. With random weights, hypotheses are close, so that float32 rounding could
+    change their order.
+    """
+    few = Case(case.model, case.size, case.words, min(case.batch, 4), case.beams)
+    model, batch = few.build("float64", device), few.sources(device)
+    pairs = zip(search(model, batch, few.how, look=None), simple(model, few, batch)(), strict=True)
+    return statistics.mean(
+        one.tokens == two.tokens and abs(one.score - two.score) < 1e-3 for (one, *_), (two, *_) in pairs
+    )
+
+
+def agreement(model: Model, case: Case, batch: Batch) -> float:
+    """Return the share of sentences whose tokens are those of the simple search, in the dtype measured."""
+    pairs = zip(search(model, batch, case.how, look=None), simple(model, case, batch)(), strict=True)
+    return statistics.mean(one.tokens == two.tokens for (one, *_), (two, *_) in pairs)
+
+
+def peers(case: Case, device: str) -> Iterator[tuple[str, str, Callable[[], Callable[[], object] | None]]]:
+    """Yield name, dtype and a function that returns the call to measure, or None if it cannot run here."""
+    batch = case.sources(device)
+    for dtype in case.dtypes:
+        model = case.build(dtype, device)
+        yield "regard", dtype, functools.partial(ours, model, case, batch)
+        yield "regard, look='cross'", dtype, functools.partial(ours, model, case, batch, "cross")
+        yield "regard, simple search", dtype, functools.partial(simple, model, case, batch)
+        if case.model == "transformer":
+            for way in ("sdpa", "eager") if case.beams > 1 else ("sdpa",):
+                yield (
+                    f"Hugging Face, {way}",
+                    dtype,
+                    functools.partial(hugging_face_call, case, batch, dtype, way),
+                )
+        elif isinstance(model, Bahdanau):
+            yield (
+                "plain PyTorch",
+                dtype,
+                functools.partial(eager_beam_search, model, batch, case.beams, LENGTH),
+            )
+
+
+def hugging_face_call(case: Case, batch: Batch, dtype: str, attention: str) -> Callable[[], object] | None:
+    """Return a call of generate(), or None without transformers."""
+    sizes = SIZES[case.size], case.words, batch, case.beams, LENGTH
+    return hugging_face(*sizes, getattr(torch, dtype), attention)
+
+
+def seconds_of(call: Callable[[], object], device: str, budget: float) -> tuple[list[float], list[float]]:
+    """Return the wall time and the CPU time of each call, for about `budget` seconds, at least 3 calls."""
+    taken, busy = list[float](), list[float]()
+    with torch.no_grad():
+        call()
+        begun = time.perf_counter()
+        while len(taken) < 3 or time.perf_counter() - begun < budget:
+            if device == "cuda":
+                torch.cuda.synchronize()
+            start, start_cpu = time.perf_counter(), time.process_time()
+            call()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            taken.append(time.perf_counter() - start)
+            busy.append(time.process_time() - start_cpu)
+    return taken, busy
+
+
+def measure(name: str, case: Case, device: str, budget: float) -> dict[str, Any]:
+    """Return a record of one case: the check, and a row for each peer."""
+    same = check(case, device)
+    record: dict[str, Any] = {"case": asdict(case), "same hypotheses, float64": same, "rows": []}
+    if same < 1:
+        print(f"{name}: the check failed: {same:.0%} of the hypotheses are the same", file=sys.stderr)
+        return record
+    for dtype in case.dtypes:
+        share = agreement(case.build(dtype, device), case, case.sources(device))
+        record[f"same tokens, {dtype}"] = share
+    for peer, dtype, build in peers(case, device):
+        call = build()
+        if call is None:
+            record["rows"].append({"peer": peer, "dtype": dtype, "missing": "transformers is not installed"})
+            continue
+        taken, busy = seconds_of(call, device, budget)
+        tokens = case.batch * LENGTH
+        rate = tokens / statistics.median(taken)
+        row: dict[str, Any] = {"peer": peer, "dtype": dtype, "runs": len(taken), "seconds": taken}
+        row |= {"tokens/s": rate, "best tokens/s": tokens / min(taken)}
+        record["rows"].append(row | {"tokens per CPU second": tokens / statistics.median(busy)})
+        print(f"{name}, {peer}, {dtype}: {rate:,.0f} tokens/s", file=sys.stderr, flush=True)
+    return record
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return the record as Markdown."""
+    lines = [
+        "Decoding, 32 tokens per output, sources of 20 tokens, random weights. Tokens per second of wall",
+        "time (median of all calls, and fastest call) and of CPU time. Only the best hypothesis of each",
+        "sentence counts.",
+        "",
+        "| case | peer | dtype | tokens/s | fastest call | CPU time | runs |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, case in found["cases"].items():
+        for row in case["rows"]:
+            columns = ("tokens/s", "best tokens/s", "tokens per CPU second")
+            rates = [f"{row[key]:,.0f}" if key in row else row["missing"] for key in columns]
+            cells = [name, row["peer"], row["dtype"], *rates, f"{row.get('runs', '')}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    lines.append("")
+    for name, case in found["cases"].items():
+        shares = [f"{key}: {value:.0%}" for key, value in case.items() if key.startswith("same")]
+        lines.append(f"{name}: {'; '.join(shares)}.")
+    where = ", ".join(f"{name} {value}" for name, value in found["environment"].items())
+    return "\n".join([*lines, "", f"Measured on: {where}.", ""])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", choices=sorted(CASES))
+    parser.add_argument("--into", type=Path, help="folder of the result files; default: only print")
+    parser.add_argument("--seconds", type=float, default=4.0, help="measuring time per peer")
+    parser.add_argument("--limit", type=float, default=600.0, help="start no case after this many seconds")
+    parser.add_argument("cases", nargs="*", help="names of cases; default: all")
+    arguments = parser.parse_args()
+    where = environment()
+    if arguments.device == "cuda":
+        where["gpu"] = torch.cuda.get_device_name()
+    found: dict[str, Any] = {"date": f"{datetime.date.today()}", "environment": where, "cases": {}}
+    begun, failed = time.perf_counter(), False
+    for name, case in CASES[arguments.device].items():
+        if arguments.cases and name not in arguments.cases:
+            continue
+        if time.perf_counter() - begun > arguments.limit:
+            print(f"{name}: not measured, the time limit is reached", file=sys.stderr)
+            continue
+        found["cases"][name] = measure(name, case, arguments.device, arguments.seconds)
+        failed |= not found["cases"][name]["rows"]
+        if arguments.into:
+            stem = arguments.into / f"{found['date']}-decoding-{arguments.device}"
+            stem.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+            stem.with_suffix(".md").write_text(table(found))
+    print(table(found))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,5 @@
+"""Search on preallocated tensors (slots): the same hypotheses as the simple search, but faster."""
+
+from regard.decoding.slots.slot_runs import slot_search, supports_slots
+
+__all__ = ["slot_search", "supports_slots"]

@@ -1,0 +1,118 @@
+"""BeamSlots: one step of beam search on preallocated tensors. Same results as regard.decoding.beam."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard.data.batch import EOS, PAD
+from regard.decoding.beam import Beam
+from regard.decoding.hypothesis import SearchResult
+from regard.decoding.slots.candidates import highest_in_order
+from regard.decoding.slots.decoder import SlotDecoder
+from regard.decoding.slots.search_slots import SearchSlots
+
+__all__ = ["BeamSlots"]
+
+
+class BeamSlots(SearchSlots):
+    """The state of beam search in B slots. A finished hypothesis is stored as a beam and its log-probability.
+
+    sums: (B, K), the log-probability of each beam, -inf for unused beams.
+    pool_ranking: (B, N), the ranking of the N best finished hypotheses, -inf for missing ones.
+    pool_steps, pool_beams: (B, N), the number of tokens before EOS, and the beam that EOS follows.
+    pool_scores: (B, N), the log-probability of EOS.
+    divisors: the length penalty at each length, from 0 tokens.
+    """
+
+    def __init__(self, decoder: SlotDecoder, how: Beam, prefix: int, longest: int, device: torch.device):
+        super().__init__(decoder, how.rules, prefix, device)
+        self.how = how
+        self.sums = torch.full(self.last.shape, -torch.inf, device=device)
+        self.pool_ranking = torch.full((self.slots, how.best), -torch.inf, device=device)
+        self.pool_steps = torch.zeros(self.slots, how.best, dtype=torch.long, device=device)
+        self.pool_beams, self.pool_scores = self.pool_steps.clone(), torch.zeros_like(self.pool_ranking)
+        self.beam_K = torch.arange(how.size, device=device)
+        self.index_C = torch.arange(2 * how.size, device=device)
+        self.index_N = torch.arange(how.best + how.size, device=device)
+        self.divisors = how.length.table(longest + 1, device)
+
+    def per_slot(self) -> tuple[str, ...]:
+        pool = ("pool_ranking", "pool_steps", "pool_beams", "pool_scores")
+        return (*super().per_slot(), "sums", *pool)
+
+    def start(self, slots: Tensor, first: Tensor, limits: Tensor, prefix: Tensor, offset: int) -> None:
+        super().start(slots, first, limits, prefix, offset)
+        self.sums.index_fill_(0, slots, -torch.inf)
+        self.sums[slots, 0] = 0.0
+        self.pool_ranking.index_fill_(0, slots, -torch.inf)
+
+    def step(self, upto: int) -> None:
+        size = self.how.size
+        # No beam has more than 2K of the 2K best continuations.
+        value_BKC, token_BKC, vocabulary = self.next_tokens(2 * size, upto)
+        sums_BN = (self.sums[:, :, None] + value_BKC).flatten(1)
+        order_BN = (token_BKC + vocabulary * self.beam_K[:, None]).flatten(1)
+        place_BC = highest_in_order(sums_BN, order_BN, 2 * size)
+        beam_BC = place_BC // value_BKC.shape[-1]
+        sums_BC = sums_BN.gather(1, place_BC)
+        token_BC, score_BC = (each.flatten(1).gather(1, place_BC) for each in (token_BKC, value_BKC))
+
+        ends_BC = token_BC == EOS
+        self._add_finished(ends_BC[:, :size], sums_BC[:, :size], beam_BC[:, :size], score_BC[:, :size])
+        # The first K continuations without EOS: the numbers are different, so topk() has only one answer.
+        next_BK = (self.index_C + 2 * size * ends_BC).topk(size, largest=False).values % (2 * size)
+        self.write_step(*(each.gather(1, next_BK) for each in (token_BC, beam_BC, score_BC)))
+        self.sums.copy_(torch.where(self.done[:, None], self.sums, sums_BC.gather(1, next_BK)))
+        self.count.add_(~self.done)
+
+        largest_B = torch.maximum(self.divisors[self.count + 1], self.divisors[self.limits])
+        final_B = self.pool_ranking[:, -1] >= self.sums.amax(-1) / largest_B
+        self.done.logical_or_(final_B | (self.count >= self.limits))
+
+    def results(self, slots: Tensor) -> SearchResult:
+        best, size = self.how.best, self.how.size
+        ranking_bN = self.pool_ranking.index_select(0, slots)
+        counts_b1 = self.count.index_select(0, slots)[:, None]
+        sums_bK = self.sums.index_select(0, slots)
+        order_bM = highest_in_order(sums_bK, self.beam_K.expand_as(sums_bK), min(best, size))
+        divisors_b1 = self.divisors[counts_b1]
+        missing = best - order_bM.shape[1]
+        unfinished_bN = pad(sums_bK.gather(1, order_bM) / divisors_b1, (0, missing), value=-torch.inf)
+        none_b1 = ranking_bN[:, :1] == -torch.inf
+        # An unfinished output has all tokens of a beam; a finished one has the tokens before EOS, and EOS.
+        beams_bN = torch.where(none_b1, pad(order_bM, (0, missing)), self.pool_beams.index_select(0, slots))
+        ranking_bN = torch.where(none_b1, unfinished_bN, ranking_bN)
+        steps_bN = torch.where(none_b1, counts_b1, self.pool_steps.index_select(0, slots))
+        exists_bN = ranking_bN != -torch.inf
+        exists_bN[:, 0] = True  # even if its log-probability is -inf
+        steps_bN = torch.where(exists_bN, steps_bN, 0)
+        tokens, scores = self.follow(slots, steps_bN, beams_bN)
+        tokens, scores = pad(tokens, (0, 1), value=PAD), pad(scores, (0, 1))
+        ended = (exists_bN & ~none_b1).cpu()[..., None]
+        at = steps_bN.cpu()[..., None]
+        ends = self.pool_scores.index_select(0, slots).cpu()[..., None]
+        tokens.scatter_(2, at, torch.where(ended, EOS, tokens.gather(2, at)))
+        scores.scatter_(2, at, torch.where(ended, ends, scores.gather(2, at)))
+        length = int((at + ended).max())
+        return SearchResult(tokens[..., :length], scores[..., :length], ranking_bN.cpu())
+
+    def _add_finished(self, ends: Tensor, sums: Tensor, beams: Tensor, scores: Tensor) -> None:
+        """Add the continuations that end with EOS to the pool, if their ranking is high enough.
+
+        ends, sums, beams, scores: (B, K), the K most probable continuations: whether they end, their
+            log-probabilities, the beams they continue, and the log-probabilities of their last tokens.
+        """
+        ranking_BK = sums / self.divisors[self.count + 1][:, None]
+        ranking_BK = torch.where(ends & ~self.done[:, None], ranking_BK, -torch.inf)
+        ranking_BN = torch.cat((self.pool_ranking, ranking_BK), 1)
+        place = highest_in_order(ranking_BN, self.index_N.expand_as(ranking_BN), self.how.best)
+        self.pool_ranking.copy_(ranking_BN.gather(1, place))
+        steps_BK = self.count[:, None].expand_as(beams)
+        for pool, new in (
+            (self.pool_steps, steps_BK),
+            (self.pool_beams, beams),
+            (self.pool_scores, scores),
+        ):
+            pool.copy_(torch.cat((pool, new), 1).gather(1, place))

@@ -1,0 +1,116 @@
+"""Select the highest values of a row. If values are equal, the one with the lower index comes first."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.data.batch import EOS
+from regard.kernels.kernel_choice import by_kernel
+
+__all__ = ["Forbidden", "highest_in_order", "next_tokens"]
+
+ALL_ONES = 2**31 - 1
+
+MOST_CANDIDATES = 32
+"""The largest number of tokens per beam for which the Triton kernel is used."""
+
+
+class Forbidden(NamedTuple):
+    """Tokens that no output may have: their ids, and a vector (V,) with 1 for these tokens, else 0."""
+
+    ids: Tensor
+    flags: Tensor
+
+    @classmethod
+    def tokens(cls, ids: Tensor, size: int) -> Forbidden:
+        """Return the tokens with these ids, of a vocabulary of this size."""
+        return cls(ids, torch.zeros(size, dtype=torch.uint8, device=ids.device).index_fill_(0, ids, 1))
+
+
+def highest_in_order(values: Tensor, order: Tensor, count: int) -> Tensor:
+    """Return the indices of the `count` highest values of each row in descending order, (B, count).
+
+    values: (B, N), float32. NaN counts as higher than any number but inf.
+    order: (B, N), integers from 0 to 2**31 - 1, different in each row. If values are equal, the one with the
+        lower order comes first.
+
+    The function combines value and order to one integer: no two are equal, so topk() has only one answer.
+    """
+    return _sortable(values, order).topk(count).indices
+
+
+def next_tokens(
+    logits: Tensor, count: int, forbidden: Forbidden, short: Tensor | None, forced: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return log-probabilities and ids of tokens that include the `count` most probable ones of each beam.
+
+    logits: (B, K, V).
+    forbidden: the tokens that no output may have.
+    short: (B, 1), whether EOS is forbidden, because an output is too short; None if it never is.
+    forced: (B, K), the token of a prefix. Its log-probability is the third result, (B, K).
+
+    The results have shape (B, K, C), with C = `count` or a multiple of it, in any order. Forbidden tokens
+    have -inf. If tokens have equal log-probabilities, those with the lowest ids are included.
+    """
+    if by_kernel(logits) and count <= MOST_CANDIDATES:
+        return _by_kernel(logits, count, forbidden, short, forced)
+    scores = logits.float().log_softmax(-1)
+    forced_scores = None if forced is None else scores.gather(2, forced[..., None])[..., 0]
+    scores.index_fill_(-1, forbidden.ids, -torch.inf)
+    if short is not None:
+        end_BK = scores[:, :, EOS]
+        end_BK.copy_(torch.where(short, -torch.inf, end_BK))
+    return *_highest(scores, count), forced_scores
+
+
+def _by_kernel(
+    logits: Tensor, count: int, forbidden: Forbidden, short: Tensor | None, forced: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    # Imported here, because it imports Triton.
+    from regard.kernels.token_candidates import token_candidates
+
+    slots, beams, _ = logits.shape
+    too_short = forbidden.flags.new_zeros(slots, beams)
+    if short is not None:
+        too_short += short
+    scores, tokens, lse = token_candidates(
+        logits.flatten(0, 1), count, forbidden.flags, too_short.flatten(), EOS
+    )
+    forced_scores = None
+    if forced is not None:
+        forced_scores = logits.gather(2, forced[..., None])[..., 0].float() - lse.view(slots, beams)
+    return scores.view(slots, beams, -1), tokens.view(slots, beams, -1), forced_scores
+
+
+def _highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` highest scores of each row (..., V) and their indices, in any order.
+
+    If scores equal to the lowest of them are left out, those with the lowest indices are returned.
+    """
+    size = scores.shape[-1]
+    if count == 1:
+        tokens = scores.argmax(-1, keepdim=True)
+        return scores.gather(-1, tokens), tokens
+    if scores.device.type == "cpu":
+        values, tokens = scores.topk(min(count + 1, size))
+        if values.shape[-1] <= count:
+            return values, tokens
+        last, next_one = values[..., count - 1], values[..., count]
+        if not ((last == next_one) & (last > -torch.inf)).any():
+            return values[..., :count], tokens[..., :count]
+    order = torch.arange(size, device=scores.device)
+    tokens = _sortable(scores, order).topk(min(count, size)).indices
+    return scores.gather(-1, tokens), tokens
+
+
+def _sortable(values: Tensor, order: Tensor) -> Tensor:
+    """Return int64 numbers in the order of the values; for equal values, in the reverse of `order`."""
+    # Adding 0.0 turns -0.0 to 0.0, which is equal but has another bit pattern.
+    number = torch.where(values.isnan(), torch.inf, values) + 0.0
+    bits = number.view(torch.int32)
+    # The bits of a float sort as a signed integer if all but the sign of a negative number are inverted.
+    ascending = bits ^ ((bits >> 31) & ALL_ONES)
+    return (ascending.long() << 32) | (ALL_ONES - order)

@@ -1,0 +1,167 @@
+"""kept_slots(): the slots of a search on a GPU, with their steps captured in CUDA graphs.
+
+A step launches a few hundred small kernels. Replayed from a graph, the host needs one launch. Capturing takes
+longer than decoding a batch, so that the slots of a model are kept and used again by later searches with the
+same settings and similar sizes.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from regard.decoding.slots.search_slots import SearchSlots
+from regard.errors import RegardWarning
+
+__all__ = ["CapturedSlots", "kept_slots", "round_up"]
+
+PARTS = 4
+"""Number of graphs for one set of slots. Each reads another part of the positions: 1/4, 2/4, 3/4 or all."""
+
+MOST_KEPT = 4
+"""Maximum number of sets of slots that are kept for one model; the least recently used one is deleted."""
+
+WARM_UPS = 2
+"""Number of times a step runs before it is captured, so that libraries can select their kernels."""
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Sizes are rounded up to one of these numbers, or to a multiple of the last one."""
+
+
+@dataclass(eq=False)
+class CapturedSlots:
+    """The slots of a search whose steps can be replayed from CUDA graphs.
+
+    slots: the state of the search.
+    capture: a function that runs a step WARM_UPS times, captures it, and returns a function that replays it.
+    replays: for each number of positions, the function that replays a step. Empty if not captured.
+    failed: whether capturing has failed, so that steps run without graphs.
+    busy: held while a search uses the slots.
+    """
+
+    slots: SearchSlots
+    capture: Callable[[Callable[[], None]], Callable[[], None]]
+    replays: dict[int, Callable[[], None]] = field(default_factory=dict)
+    failed: bool = False
+    busy: threading.Lock = field(default_factory=threading.Lock)
+
+    def prepare(self) -> None:
+        """Capture the graphs. The slots must be loaded, and must be loaded again afterwards."""
+        if self.replays or self.failed:
+            return
+        length = self.slots.decoder.length
+        try:
+            for part in range(1, PARTS + 1):
+                upto = length * part // PARTS
+                self.replays[upto] = self.capture(lambda upto=upto: self.slots.step(upto))  # type: ignore[misc]
+        except Exception as error:  # the search continues without graphs
+            self.replays, self.failed = {}, True
+            _release_generator()
+            reason = str(error).strip().splitlines()[:1]
+            warnings.warn(
+                f"decoding steps are not captured in a CUDA graph: {reason}", RegardWarning, stacklevel=2
+            )
+
+    def step(self, upto: int) -> None:
+        """Extend every output by one token; all positions of the decoder are smaller than `upto`."""
+        if not self.replays:
+            self.slots.step(upto)
+            return
+        self.replays[next(each for each in self.replays if each >= upto)]()
+
+
+_kept: WeakKeyDictionary[nn.Module, OrderedDict[Any, CapturedSlots]] = WeakKeyDictionary()
+"""The slots of earlier searches, by model and settings."""
+
+_lock = threading.Lock()
+
+
+@contextmanager
+def kept_slots(
+    model: nn.Module,
+    settings: tuple[Any, ...],
+    allocate: Callable[[], SearchSlots],
+    capture: Callable[[Callable[[], None]], Callable[[], None]] | None = None,
+) -> Iterator[CapturedSlots]:
+    """Context manager that returns slots for a search: those of an earlier search, or new ones.
+
+    settings: what the slots depend on: the search method with its settings, and all sizes.
+    allocate: a function that returns new slots.
+    capture: see CapturedSlots. Default: a CUDA graph.
+
+    Slots are not used again if a weight of the model was replaced by another tensor. Slots that another
+    thread is using are not returned: then, new slots are allocated and not kept.
+    """
+    capture = _cuda_graph if capture is None else capture
+    weights = tuple((each.data_ptr(), each.dtype) for each in (*model.parameters(), *model.buffers()))
+    key = (*settings, weights)
+    with _lock:
+        kept = _kept.setdefault(model, OrderedDict())
+        for other in [each for each in kept if each[-1] != weights]:
+            del kept[other]
+        slots = kept.get(key)
+        if slots is None or not slots.busy.acquire(blocking=False):
+            slots = CapturedSlots(allocate(), capture)
+            slots.busy.acquire()
+            kept.setdefault(key, slots)
+        kept.move_to_end(key)
+        while len(kept) > MOST_KEPT:
+            kept.popitem(last=False)
+    try:
+        slots.slots.decoder.refresh()
+        yield slots
+    except BaseException:
+        with _lock:  # the state of the slots is unknown
+            if kept.get(key) is slots:
+                del kept[key]
+        raise
+    finally:
+        slots.busy.release()
+
+
+def round_up(size: int, sizes: tuple[int, ...] = SIZES) -> int:
+    """Return the smallest of `sizes` that is at least `size`; above them, a multiple of the largest one.
+
+    >>> round_up(5), round_up(64), round_up(300)
+    (8, 64, 384)
+    """
+    largest = sizes[-1]
+    return next((each for each in sizes if each >= size), -(-size // largest) * largest)
+
+
+def _release_generator() -> None:
+    """Reset the random number generator of the GPU, which a failed capture leaves in capture mode."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+        fresh = torch.Generator(torch.device("cuda", torch.cuda.current_device()))
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        generator.graphsafe_set_state(fresh.graphsafe_get_state())
+
+
+def _cuda_graph(step: Callable[[], None]) -> Callable[[], None]:
+    """Run a step WARM_UPS times, and capture it in a CUDA graph; return the function that replays it."""
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UPS):
+            step()
+    main.wait_stream(side)
+    graph, collecting = torch.cuda.CUDAGraph(), gc.isenabled()
+    gc.disable()  # it could delete an old graph during the capture, which would then fail
+    try:
+        with torch.cuda.stream(main), torch.cuda.graph(graph):
+            step()
+    finally:
+        if collecting:
+            gc.enable()
+    return graph.replay

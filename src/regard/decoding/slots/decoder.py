@@ -1,0 +1,98 @@
+"""SlotDecoder: the decoder of a model on preallocated tensors, for B slots with K beams each."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from regard.models.base import Encoded, Model, State
+
+__all__ = ["SlotDecoder", "resized_rows", "write_rows"]
+
+
+class SlotDecoder(ABC):
+    """The decoder of a model on preallocated tensors (buffers), for B slots with K beams each.
+
+    A slot decodes one sentence. load() starts a sentence in a slot; the other slots continue. So a finished
+    sentence can be replaced by the next one (continuous batching), and the slots can be at different
+    positions. step() works in place, calls no host synchronisation and allocates no buffer, so it can be
+    captured in a CUDA graph.
+
+    slots: B.
+    beams: K.
+    length: the number of positions that the buffers have room for.
+    source_length: the number of source tokens that the buffers have room for.
+    """
+
+    slots: int
+    beams: int
+    length: int
+    source_length: int
+
+    @abstractmethod
+    def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
+        """Start new sentences.
+
+        slots: (b,), the slots of these sentences.
+        encoded: their encoder output.
+        state: the decoder state before the first token of the output, with one row for each sentence.
+        """
+
+    @abstractmethod
+    def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
+        """Let every beam read its next token; return the logits, (B, K, V).
+
+        tokens: (B, K), the token ids.
+        parents: (B, K), for each beam, the beam of the previous step that it continues.
+        position: (B,), the position of the tokens in each slot.
+        upto: all positions are smaller than this number.
+        """
+
+    @abstractmethod
+    def resized(self, slots: Tensor | None, length: int) -> SlotDecoder:
+        """Return a decoder with some of the slots, and with room for another number of positions.
+
+        slots: (b,), the indices of the slots to keep. None keeps all slots.
+        """
+
+    @classmethod
+    @abstractmethod
+    def supports(cls, model: Model) -> bool:
+        """Return whether this class computes the same as the model."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, model: Model, slots: int, beams: int, length: int, source_length: int) -> SlotDecoder:
+        """Allocate the buffers for a model; for the arguments, see the attributes of this class."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Read the weights of the model again, if the decoder has a rearranged copy of some of them."""
+
+
+def write_rows(buffer: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Write values (b, n, ...) to rows of a buffer (B, N, ...), with zeros for the positions after n.
+
+    rows: (b,), the indices of the rows.
+    """
+    padded = values.new_zeros(len(values), *buffer.shape[1:], dtype=buffer.dtype)
+    padded[:, : values.shape[1]] = values
+    buffer.index_copy_(0, rows, padded)
+
+
+def resized_rows(buffer: Tensor, rows: Tensor | None, length: int, dim: int, fill: float = 0.0) -> Tensor:
+    """Return a copy of some rows of a buffer, in which dimension `dim` has another size.
+
+    rows: (b,), the indices of the rows in dimension 0. None keeps all rows.
+    length: the new size of dimension `dim`. Added elements have the value `fill`.
+    """
+    kept = buffer if rows is None else buffer.index_select(0, rows)
+    if kept.shape[dim] == length:
+        return kept
+    sizes = list(kept.shape)
+    common, sizes[dim] = min(sizes[dim], length), length
+    result = torch.full(sizes, fill, dtype=kept.dtype, device=kept.device)
+    result.narrow(dim, 0, common).copy_(kept.narrow(dim, 0, common))
+    return result

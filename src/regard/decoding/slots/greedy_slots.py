@@ -1,0 +1,36 @@
+"""GreedySlots: one step of greedy search on preallocated tensors. Same results as regard.decoding.greedy."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.data.batch import EOS
+from regard.decoding.greedy import Greedy
+from regard.decoding.hypothesis import SearchResult
+from regard.decoding.slots.candidates import highest_in_order
+from regard.decoding.slots.decoder import SlotDecoder
+from regard.decoding.slots.search_slots import SearchSlots
+
+__all__ = ["GreedySlots"]
+
+
+class GreedySlots(SearchSlots):
+    """The state of greedy search in B slots, with one beam each."""
+
+    def __init__(self, decoder: SlotDecoder, how: Greedy, prefix: int, device: torch.device):
+        super().__init__(decoder, how.rules, prefix, device)
+
+    def step(self, upto: int) -> None:
+        value_B1C, token_B1C, _ = self.next_tokens(1, upto)
+        value_BC, token_BC = value_B1C.flatten(1), token_B1C.flatten(1)
+        place_B1 = highest_in_order(value_BC, token_BC, 1)
+        token_B1, score_B1 = token_BC.gather(1, place_B1), value_BC.gather(1, place_B1)
+        self.write_step(token_B1, self.parents, score_B1)
+        self.count.add_(~self.done)
+        self.done.logical_or_((token_B1[:, 0] == EOS) | (self.count >= self.limits))
+
+    def results(self, slots: Tensor) -> SearchResult:
+        steps_b1 = self.count.index_select(0, slots)[:, None]
+        tokens, scores = self.follow(slots, steps_b1, torch.zeros_like(steps_b1))
+        return SearchResult(tokens, scores, scores.sum(-1))

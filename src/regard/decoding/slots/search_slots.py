@@ -1,0 +1,159 @@
+"""SearchSlots: the state of a search on preallocated tensors; base class of BeamSlots and GreedySlots."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from regard.data.batch import BOS, PAD
+from regard.decoding.hypothesis import SearchResult
+from regard.decoding.rules import Rules, forbidden_ids
+from regard.decoding.slots.candidates import Forbidden, next_tokens
+from regard.decoding.slots.decoder import SlotDecoder, resized_rows
+
+__all__ = ["SearchSlots"]
+
+
+class SearchSlots(ABC):
+    """The state of a search in B slots with K beams each, as preallocated tensors that step() changes.
+
+    The tokens of the beams are stored once, as a tree: for each step, the token of each beam and its parent,
+    the beam of the step before that it continues. results() follows the parents back.
+
+    last, parents: (B, K), the newest token of each beam, and its parent.
+    count: (B,), the number of tokens that each slot has generated.
+    offset: (B,), the number of tokens that the decoder has read before, such as a prompt.
+    limits: (B,), the maximum number of tokens of each output.
+    done: (B,), whether the output of a slot is complete. A slot that is done does not change any more.
+    prefix: (B, P), the tokens that each output must begin with, padded with PAD.
+    tokens, links, token_scores: (B, L, K), the tokens of each step, their parents and log-probabilities.
+    """
+
+    def __init__(self, decoder: SlotDecoder, rules: Rules, prefix: int, device: torch.device):
+        slots, beams, length = decoder.slots, decoder.beams, decoder.length
+        self.decoder, self.rules = decoder, rules
+        self.last = torch.full((slots, beams), BOS, device=device)
+        self.parents = torch.zeros_like(self.last)
+        self.count, self.offset = (torch.zeros(slots, dtype=torch.long, device=device) for _ in range(2))
+        self.limits = torch.zeros_like(self.count)
+        self.done = torch.ones(slots, dtype=torch.bool, device=device)
+        self.prefix = torch.full((slots, prefix), PAD, device=device)
+        self.tokens = torch.full((slots, length, beams), PAD, device=device)
+        self.links = torch.zeros_like(self.tokens)
+        self.token_scores = torch.zeros(slots, length, beams, device=device)
+        self.rows = torch.arange(slots, device=device)
+        self.forbidden: Forbidden | None = None
+
+    @property
+    def slots(self) -> int:
+        """The number of slots, B."""
+        return len(self.last)
+
+    @abstractmethod
+    def step(self, upto: int) -> None:
+        """Extend every output that is not complete by one token.
+
+        upto: all positions of the decoder are smaller than this number.
+        """
+
+    @abstractmethod
+    def results(self, slots: Tensor) -> SearchResult:
+        """Return the hypotheses of some slots that are done, as tensors on the CPU; slots: (b,)."""
+
+    def start(self, slots: Tensor, first: Tensor, limits: Tensor, prefix: Tensor, offset: int) -> None:
+        """Start the search for new sentences, which the decoder has loaded.
+
+        slots: (b,), the slots of these sentences.
+        first: (b,), the first input of the decoder: BOS, or the last token of a prompt.
+        limits: (b,), the maximum number of tokens of each output.
+        prefix: (b, P), the tokens that each output must begin with.
+        offset: the number of tokens that the decoder has read already.
+        """
+        self.last.index_copy_(0, slots, first[:, None].expand(-1, self.last.shape[1]).contiguous())
+        self.parents.index_fill_(0, slots, 0)
+        self.count.index_fill_(0, slots, 0)
+        self.offset.index_fill_(0, slots, offset)
+        self.limits.index_copy_(0, slots, limits)
+        self.done.index_fill_(0, slots, False)
+        if self.prefix.shape[1]:
+            self.prefix.index_fill_(0, slots, PAD)
+            self.prefix[slots, : prefix.shape[1]] = prefix
+
+    def resized(self, slots: Tensor | None, length: int) -> Self:
+        """Return a copy with some of the slots, and with room for another number of positions."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.decoder = self.decoder.resized(slots, length)
+        for name in ("tokens", "links", "token_scores"):
+            setattr(other, name, resized_rows(getattr(self, name), slots, length, 1))
+        if slots is not None:
+            for name in self.per_slot():
+                setattr(other, name, getattr(self, name).index_select(0, slots))
+            other.rows = self.rows[: len(slots)]
+        return other
+
+    def per_slot(self) -> tuple[str, ...]:
+        """Return the names of the tensors (B, ...) whose size does not depend on the number of positions."""
+        return ("last", "parents", "count", "offset", "limits", "done", "prefix")
+
+    def next_tokens(self, count: int, upto: int) -> tuple[Tensor, Tensor, int]:
+        """Run a step of the decoder. Return log-probabilities and ids of the next tokens, (B, K, C).
+
+        They include the `count` most probable tokens that the rules permit. For a slot whose prefix has not
+        ended, only the token of the prefix has a log-probability above -inf. The third result is the
+        vocabulary size.
+        """
+        logits_BKV = self.decoder.step(self.last, self.parents, self.count + self.offset, upto)
+        vocabulary = logits_BKV.shape[-1]
+        if self.forbidden is None:  # captured steps read these tensors, so that they must be kept
+            ids = forbidden_ids(self.rules.forbidden, vocabulary, logits_BKV.device)
+            self.forbidden = Forbidden.tokens(ids, vocabulary)
+        short_B1 = (self.count + 1 < self.rules.minimum)[:, None] if self.rules.minimum > 1 else None
+        forced_BK = self._forced() if self.prefix.shape[1] else None
+        value_BKC, token_BKC, score_BK = next_tokens(
+            logits_BKV, min(count, vocabulary), self.forbidden, short_B1, forced_BK
+        )
+        if forced_BK is not None and score_BK is not None:
+            free = forced_BK[..., None] == PAD
+            others = torch.full_like(value_BKC[..., 1:], -torch.inf)
+            value_BKC = torch.where(free, value_BKC, torch.cat((score_BK[..., None], others), -1))
+            token_BKC = torch.where(free, token_BKC, forced_BK[..., None])
+        return value_BKC, token_BKC, vocabulary
+
+    def _forced(self) -> Tensor:
+        """Return the next token of the prefix for each beam, (B, K); PAD if the prefix has ended."""
+        inside_B1 = self.count.clamp(max=self.prefix.shape[1] - 1)[:, None]
+        token_B1 = self.prefix.gather(1, inside_B1)
+        return torch.where(self.count[:, None] < self.prefix.shape[1], token_B1, PAD).expand_as(self.last)
+
+    def write_step(self, tokens: Tensor, parents: Tensor, token_scores: Tensor) -> None:
+        """Store the tokens (B, K) of this step, their parents and log-probabilities."""
+        self.tokens[self.rows, self.count] = tokens
+        self.links[self.rows, self.count] = parents
+        self.token_scores[self.rows, self.count] = token_scores
+        self.last.copy_(tokens)
+        self.parents.copy_(parents)
+
+    def follow(self, slots: Tensor, steps: Tensor, beams: Tensor) -> tuple[Tensor, Tensor]:
+        """Return tokens and log-probabilities of some outputs, (b, N, L), padded with PAD and 0, on the CPU.
+
+        slots: (b,), the slots.
+        steps: (b, N), the number of tokens of each output.
+        beams: (b, N), the beam of each output after its last token.
+        """
+        tokens, links = (each.index_select(0, slots).cpu().numpy() for each in (self.tokens, self.links))
+        scores = self.token_scores.index_select(0, slots).cpu().numpy()
+        length = int(steps.max()) if steps.numel() else 0
+        row, beam, limit = torch.arange(len(slots))[:, None].numpy(), beams.cpu().numpy(), steps.cpu().numpy()
+        out_tokens = torch.full((*steps.shape, length), PAD)
+        out_scores = torch.zeros(*steps.shape, length)
+        all_tokens, all_scores = out_tokens.numpy(), out_scores.numpy()
+        for at in range(length - 1, -1, -1):
+            inside = at < limit
+            all_tokens[..., at][inside] = tokens[row, at, beam][inside]
+            all_scores[..., at][inside] = scores[row, at, beam][inside]
+            beam = (inside * links[row, at, beam]) + (~inside * beam)
+        return out_tokens, out_scores

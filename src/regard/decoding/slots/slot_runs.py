@@ -1,0 +1,247 @@
+"""slot_search(): beam search and greedy search on preallocated tensors. The same results, but faster.
+
+The simple search in regard.decoding.beam and regard.decoding.greedy supports every model and every option.
+It is the reference for this one: the tests compare the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.data.batch import BOS, PAD, Batch
+from regard.data.batch_rows import BatchRows
+from regard.decoding.active_rows import ActiveRows, start_decoding
+from regard.decoding.beam import Beam
+from regard.decoding.greedy import Greedy
+from regard.decoding.hypothesis import ROOM, SearchResult
+from regard.decoding.prompts import Prompts
+from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
+from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
+from regard.decoding.slots.beam_slots import BeamSlots
+from regard.decoding.slots.captured_slots import kept_slots, round_up
+from regard.decoding.slots.decoder import SlotDecoder
+from regard.decoding.slots.greedy_slots import GreedySlots
+from regard.decoding.slots.hidden_decoder import HiddenDecoder
+from regard.decoding.slots.search_slots import SearchSlots
+from regard.decoding.slots.transformer_decoder import TransformerDecoder
+from regard.kernels.kernel_choice import is_current
+from regard.models.base import Model, State
+from regard.sites import open_scopes
+
+__all__ = ["SlotRun", "captured_search", "sentences_of", "slot_search", "supports_slots"]
+
+DECODERS: tuple[type[SlotDecoder], ...] = (TransformerDecoder, BahdanauDecoder, HiddenDecoder)
+"""The decoders on preallocated tensors. The first one that supports a model is used."""
+
+FIRST_LENGTH = 32
+"""The number of positions of the first buffers on a CPU. When they are full, their length is doubled."""
+
+MOST_LENGTH = 1024
+"""The largest number of positions for which decoding steps are captured in CUDA graphs."""
+
+MOST_SLOTS = {"cpu": 64, "cuda": 256}
+"""Maximum number of slots. If a batch has more sentences, the others wait until a slot is done."""
+
+SOURCE_SIZES, LENGTHS = (16, 32, 48, 64, 96, 128), (64, 128, 256, 512, 1024)
+"""Numbers of source tokens and of positions on a GPU, to which the sizes of a search are rounded up."""
+
+DROP = 8
+"""Sentences that are done are replaced or removed when they are at least 1 / DROP of the slots."""
+
+CHECK = 8
+"""Number of captured steps after which the host asks which slots are done, which waits for the device."""
+
+
+def decoder_for(model: Model) -> type[SlotDecoder] | None:
+    """Return the class of the decoder on preallocated tensors for a model; None if no class supports it."""
+    return next((kind for kind in DECODERS if kind.supports(model)), None)
+
+
+def supports_slots(model: Model, how: object, ends: object = None) -> bool:
+    """Return whether slot_search() supports a model and the options of a search.
+
+    It does not support sampling, the coverage penalty, Rules(repeat=...), hypotheses that end before EOS
+    (`ends`), and the recording and editing of attention during the search.
+    """
+    if ends is not None or not isinstance(how, Beam | Greedy) or open_scopes():
+        return False
+    if how.rules.repeat or (isinstance(how, Beam) and how.coverage):
+        return False
+    permitted = set(range(model.target_size)) - {PAD, BOS, *how.rules.forbidden}
+    return len(permitted) > 1 and decoder_for(model) is not None
+
+
+def slot_search(
+    model: Model,
+    batch: Batch | Prompts,
+    how: Beam | Greedy,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    *,
+    limit: LengthLimit = TRANSLATION_LIMIT,
+) -> SearchResult:
+    """Run beam search or greedy search on a batch, on preallocated tensors. supports_slots() must be true.
+
+    The arguments are those of search().
+    """
+    sentences = sentences_of(model, batch, how, prefixes, limit)
+    device, length = sentences.first.device, sentences.state.position + sentences.longest
+    if device.type == "cuda" and length < MOST_LENGTH and is_current(device):
+        return captured_search(model, how, sentences).to(device)
+    slots = _allocated(model, how, sentences, *_sizes(sentences))
+    return SlotRun(slots, sentences, how).result().to(device)
+
+
+def sentences_of(
+    model: Model,
+    batch: Batch | Prompts,
+    how: Beam | Greedy,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    limit: LengthLimit = TRANSLATION_LIMIT,
+) -> Sentences:
+    """Encode the sources of a batch, or read prompts. The arguments are those of search()."""
+    active, state, last_B1 = start_decoding(model, batch, how.rules, prefixes, 1, limit)
+    return Sentences(active, state, last_B1[:, 0], int(active.limits.max()))
+
+
+def captured_search(model: Model, how: Beam | Greedy, sentences: Sentences) -> SearchResult:
+    """Run the search with steps captured in CUDA graphs. Sizes are rounded up, to use the graphs again."""
+    count, source, _ = _sizes(sentences)
+    count, source = round_up(count), round_up(source, SOURCE_SIZES)
+    length = round_up(sentences.state.position + sentences.longest + 1, LENGTHS)
+
+    def allocate() -> SearchSlots:
+        return _allocated(model, how, sentences, count, source, length)
+
+    settings = (how, count, source, length, sentences.active.prefix.shape[1])
+    with kept_slots(model, settings, allocate) as kept:
+        if not kept.replays:
+            SlotRun(kept.slots, sentences, how).fill()
+            kept.prepare()
+        return SlotRun(kept.slots, sentences, how, fixed=True).result(kept.step)
+
+
+@dataclass(frozen=True, eq=False)
+class Sentences(BatchRows):
+    """The sentences of a search: their encoder output and the decoder state before the first output token.
+
+    active: the encoder output, limits and prefixes.
+    state: the decoder state, with one row for each sentence.
+    first: (B,), the first input of the search: BOS, or the last token of a prompt.
+    longest: the maximum number of tokens of all outputs.
+    """
+
+    active: ActiveRows
+    state: State
+    first: Tensor
+    longest: int
+
+
+class SlotRun:
+    """One search: starts sentences in slots, runs the steps, and collects the results.
+
+    A slot that is done gets the next waiting sentence. If no sentence waits, slots that are done are removed.
+
+    fixed: whether the slots keep their buffers, which captured steps need. Then no slots are removed.
+    """
+
+    def __init__(self, slots: SearchSlots, sentences: Sentences, how: Beam | Greedy, fixed: bool = False):
+        self.fixed = fixed
+        self.slots, self.sentences, self.device = slots, sentences, sentences.first.device
+        self.step_number, self.next_row = 0, 0
+        self.rows: list[int | None] = [None] * slots.slots
+        self.started = [0] * slots.slots
+        best = how.best if isinstance(how, Beam) else 1
+        longest = min(sentences.longest, ROOM)
+        self.collected = SearchResult.empty(len(sentences.first), best, longest, torch.device("cpu"))
+        slots.done.fill_(True)
+
+    def fill(self) -> None:
+        """Start waiting sentences in the slots that are free."""
+        free = [slot for slot, row in enumerate(self.rows) if row is None]
+        free = free[: len(self.sentences.first) - self.next_row]
+        if not free:
+            return
+        rows = torch.arange(self.next_row, self.next_row + len(free), device=self.device)
+        some = self.sentences
+        if len(free) < len(some.first):
+            some = some.select(rows)
+        slots = torch.tensor(free, device=self.device)
+        self.slots.decoder.load(slots, some.active.encoded, some.state)
+        offset = some.state.position
+        self.slots.start(slots, some.first, some.active.limits, some.active.prefix, offset)
+        for slot in free:
+            self.rows[slot], self.started[slot] = self.next_row, self.step_number
+            self.next_row += 1
+
+    def result(self, replay: Callable[[int], None] | None = None) -> SearchResult:
+        """Run the search; replay: a function that replays a captured step. Default: steps run directly."""
+        self.fill()
+        check = CHECK if self.fixed else 1
+        while any(row is not None for row in self.rows):
+            oldest = min(start for start, row in zip(self.started, self.rows, strict=True) if row is not None)
+            upto = self.sentences.state.position + self.step_number - oldest + 1
+            # A slot that is done stays at its position until the host asks, at most at the maximum length.
+            upto = min(upto, self.sentences.state.position + self.sentences.longest)
+            if upto >= self.slots.decoder.length:
+                self._resize(None, min(2 * upto, self.sentences.state.position + self.sentences.longest + 1))
+            (self.slots.step if replay is None else replay)(upto)
+            self.step_number += 1
+            if self.step_number % check == 0:
+                self._collect()
+        return self.collected
+
+    def _collect(self) -> None:
+        """Store the outputs of slots that are done, and start waiting sentences in them or remove them."""
+        done = self.slots.done.tolist()
+        finished = [slot for slot, row in enumerate(self.rows) if row is not None and done[slot]]
+        active = sum(row is not None for row in self.rows)
+        if not finished or (len(finished) < active and len(finished) * DROP < active):
+            return
+        outputs = self.slots.results(torch.tensor(finished, device=self.device))
+        self.collected = self.collected.with_room_for(outputs.tokens.shape[-1], self.sentences.longest)
+        self.collected.write(torch.tensor([self.rows[slot] for slot in finished]), outputs)
+        for slot in finished:
+            self.rows[slot] = None
+        self.fill()
+        running = [slot for slot, row in enumerate(self.rows) if row is not None]
+        if not self.fixed and running and len(running) < len(self.rows):
+            self._resize(running, self.slots.decoder.length)
+
+    def _resize(self, keep: list[int] | None, length: int) -> None:
+        """Keep only some slots, or give the buffers another number of positions."""
+        if keep is not None:
+            self.rows = [self.rows[slot] for slot in keep]
+            self.started = [self.started[slot] for slot in keep]
+        index = None if keep is None else torch.tensor(keep, device=self.device)
+        self.slots = self.slots.resized(index, length)
+
+
+def _sizes(sentences: Sentences) -> tuple[int, int, int]:
+    """Return the number of slots, of source tokens and of positions that a search needs first."""
+    most = MOST_SLOTS["cuda" if sentences.first.is_cuda else "cpu"]
+    source = max((memory.length for memory in sentences.active.encoded.memories), default=0)
+    length = sentences.state.position + min(FIRST_LENGTH, sentences.longest + 1)
+    return min(len(sentences.first), most), source, length
+
+
+def _allocated(
+    model: Model, how: Beam | Greedy, sentences: Sentences, count: int, source: int, length: int
+) -> SearchSlots:
+    """Return new slots for a search.
+
+    count: the number of slots.
+    source: the number of source tokens.
+    length: the number of positions.
+    """
+    kind, active = decoder_for(model), sentences.active
+    assert kind is not None
+    device, beams = active.index.device, how.size if isinstance(how, Beam) else 1
+    decoder = kind.build(model, count, beams, length, source)
+    if isinstance(how, Beam):
+        longest = max(sentences.longest, length)
+        return BeamSlots(decoder, how, active.prefix.shape[1], longest, device)
+    return GreedySlots(decoder, how, active.prefix.shape[1], device)

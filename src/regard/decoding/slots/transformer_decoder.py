@@ -1,0 +1,205 @@
+"""TransformerDecoder: the decoder of a Transformer on preallocated caches, for beam search and greedy search.
+
+The cache of a slot has the keys and values of all its K beams, at every position. A beam is not a copy of the
+cache: a mask says which of the K entries at each position belong to the history of the beam. When the search
+reorders beams, only this mask changes. The keys and values of the source are stored once for all K beams.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.decoding.slots.decoder import SlotDecoder, resized_rows, write_rows
+from regard.models.base import Encoded, Model, State
+from regard.models.transformer import Transformer, TransformerLayer
+from regard.models.transformer_language import TransformerLanguageModel
+from regard.positions import Rotary
+from regard.positions.embedded import Embedded, Table
+from regard.scores import ScaledDot
+from regard.select import Soft
+
+__all__ = ["TransformerDecoder"]
+
+
+class TransformerDecoder(SlotDecoder):
+    """The decoder of a Transformer, or a Transformer language model, on preallocated caches.
+
+    caches: for each layer, (B, L, K, 2, H, D), the keys and values of the self-attention.
+    sources: for each layer, (B, S, 2, H, D), the keys and values of the cross-attention.
+    mask: (B, K, L, K), added to the scores of the self-attention: 0 for the history of a beam, else -inf.
+    source_mask: (B, 1, 1, S), added to the scores of the cross-attention: 0, or -inf for padding.
+    """
+
+    def __init__(self, model: Model, slots: int, beams: int, length: int, source_length: int):
+        assert isinstance(model, Transformer | TransformerLanguageModel)
+        self.slots, self.beams, self.length, self.source_length = slots, beams, length, source_length
+        translates = isinstance(model, Transformer)
+        self.embedding = model.target if isinstance(model, Transformer) else model.embedding
+        self.layers: list[TransformerLayer] = list(model.decoder)  # type: ignore[arg-type]
+        self.decoded, self.output, self.scheme = model.decoded, model.output, model.position
+        attention = self.layers[0].itself
+        self.heads, self.width = attention.heads, model.width
+        like = self.output.weight
+        size = (self.heads, self.width // self.heads)
+        self.caches = [like.new_zeros(slots, length, beams, 2, *size) for _ in self.layers]
+        crossed = self.layers if translates else []
+        self.sources = [like.new_zeros(slots, source_length, 2, *size) for _ in crossed]
+        self.mask = like.new_full((slots, beams, length, beams), -torch.inf)
+        self.source_mask = like.new_zeros(slots, 1, 1, source_length)
+        self.own = torch.where(torch.eye(beams, device=like.device) > 0, 0.0, -torch.inf).to(like.dtype)
+        self.rows = torch.arange(slots, device=like.device)
+        self.weights = [_joined(layer.itself) for layer in self.layers]
+        self.tables = self._position_tables(like)
+
+    @classmethod
+    def supports(cls, model: Model) -> bool:
+        """Return whether this class computes the same as the model.
+
+        The attention must be a softmax of the scaled inner product. Positions must be added to the embeddings
+        or rotate queries and keys.
+        """
+        if type(model) not in (Transformer, TransformerLanguageModel):
+            return False
+        chosen: Any = model
+        layers = [each for each in chosen.decoder if each.select == Soft() and _is_plain(each.itself)]
+        plain = [each for each in layers if each.cross is None or _is_plain(each.cross)]
+        scheme = chosen.position
+        return len(plain) == len(chosen.decoder) and (scheme is None or isinstance(scheme, Embedded))
+
+    def refresh(self) -> None:
+        for layer, (weight, bias) in zip(self.layers, self.weights, strict=True):
+            new_weight, new_bias = _joined(layer.itself)
+            weight.copy_(new_weight)
+            if bias is not None and new_bias is not None:
+                bias.copy_(new_bias)
+
+    @classmethod
+    def build(
+        cls, model: Model, slots: int, beams: int, length: int, source_length: int
+    ) -> TransformerDecoder:
+        return cls(model, slots, beams, length, source_length)
+
+    def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
+        for buffer, memory in zip(self.sources, encoded.memories, strict=True):
+            write_rows(buffer, slots, torch.stack((memory.key, memory.value), 2).transpose(1, 3))
+        if self.sources:
+            inside = torch.arange(self.source_length, device=slots.device) < encoded.lengths[:, None]
+            hidden_bS = torch.where(inside, 0.0, -torch.inf).to(self.source_mask.dtype)
+            self.source_mask.index_copy_(0, slots, hidden_bS[:, None, None])
+        self.mask.index_fill_(0, slots, -torch.inf)
+        if state.past:  # the keys and values of a prompt, which all beams share
+            self.mask[slots, :, : state.position, 0] = 0.0
+            for buffer, memory in zip(self.caches, state.past, strict=True):
+                both = torch.stack((memory.key, memory.value), 2).transpose(1, 3)
+                buffer[slots, : state.position, 0] = both.to(buffer.dtype)
+
+    def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
+        rows_BK = tokens.shape
+        if self.beams > 1:
+            reached = self.mask[:, :, :upto]
+            reached.copy_(reached[self.rows[:, None], parents])
+        self.mask[self.rows, :, position] = self.own
+        mask_B1KN = self.mask[:, None, :, :upto].flatten(3)
+        x = self.embedding(tokens.flatten()) * self.width**0.5
+        turns = None
+        if isinstance(self.scheme, Embedded):
+            x = (x.view(*rows_BK, -1) + self.tables[0][position][:, None]).flatten(0, 1)
+        elif self.tables:
+            turns = (
+                self.tables[0][position][:, None, None, None],
+                self.tables[1][position][:, None, None, None],
+            )
+        for number in range(len(self.layers)):
+            x = self._layer(number, x, mask_B1KN, position, upto, turns)
+        return self.output(self.decoded(x)).view(*rows_BK, -1)
+
+    def resized(self, slots: Tensor | None, length: int) -> TransformerDecoder:
+        other = object.__new__(TransformerDecoder)
+        other.__dict__.update(self.__dict__)
+        other.slots, other.length = self.slots if slots is None else len(slots), length
+        other.caches = [resized_rows(each, slots, length, 1) for each in self.caches]
+        other.sources = [resized_rows(each, slots, self.source_length, 1) for each in self.sources]
+        other.mask = resized_rows(self.mask, slots, length, 2, -torch.inf)
+        other.source_mask = resized_rows(self.source_mask, slots, self.source_length, 3)
+        other.rows = torch.arange(other.slots, device=self.rows.device)
+        if length != self.length:
+            other.tables = other._position_tables(self.output.weight)
+        return other
+
+    def _layer(
+        self,
+        number: int,
+        x: Tensor,
+        mask_B1KN: Tensor,
+        position: Tensor,
+        upto: int,
+        turns: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:
+        """Compute one layer for the embeddings x, (B K, M), of one token of each beam.
+
+        turns: the cosines and sines of the angles of a Rotary position scheme.
+        """
+        layer, cache, beams = self.layers[number], self.caches[number], (self.slots, self.beams)
+        norm, itself = layer.norms[0], layer.itself
+        new = functional.linear(norm(x) if layer.pre else x, *self.weights[number])
+        new_BK3HD = new.view(*beams, 3, self.heads, -1)
+        if turns is not None:
+            assert isinstance(itself.position, Rotary)
+            rotated = itself.position.rotate(new_BK3HD[:, :, :2], *turns)
+            new_BK3HD = torch.cat((rotated, new_BK3HD[:, :, 2:]), 2)
+        cache[self.rows, position] = new_BK3HD[:, :, 1:]
+        x = self._add(layer, x, self._read(new_BK3HD[:, :, 0], cache[:, :upto].flatten(1, 2), mask_B1KN), 0)
+        if layer.cross is not None:
+            query = layer.cross.query(layer.norms[1](x) if layer.pre else x).view(*beams, self.heads, -1)
+            x = self._add(layer, x, self._read(query, self.sources[number], self.source_mask), 1)
+        total = x + layer.feedforward(layer.norms[-1](x) if layer.pre else x)
+        return total if layer.pre else layer.norms[-1](total)
+
+    def _read(self, query_BKHD: Tensor, both_BN2HD: Tensor, mask: Tensor) -> Tensor:
+        """Return the attention of K queries in each slot over N keys and values, (B K, M)."""
+        key_BHND, value_BHND = both_BN2HD.transpose(1, 3).unbind(2)
+        output_BHKD = functional.scaled_dot_product_attention(
+            query_BKHD.transpose(1, 2), key_BHND, value_BHND, attn_mask=mask
+        )
+        return output_BHKD.transpose(1, 2).reshape(self.slots * self.beams, -1)
+
+    def _add(self, layer: TransformerLayer, x: Tensor, read: Tensor, number: int) -> Tensor:
+        """Apply the output layer of the self-attention (number 0) or cross-attention (1), and add x."""
+        attention = layer.cross if number else layer.itself
+        assert attention is not None
+        total = x + attention.output(read)
+        return total if layer.pre else layer.norms[number](total)
+
+    def _position_tables(self, like: Tensor) -> tuple[Tensor, ...]:
+        """Return what depends on the position: embeddings (L, M), or cosines and sines of the angles."""
+        if isinstance(self.scheme, Embedded):
+            # A finished slot may be one position after the end of a table of position embeddings.
+            known = min(
+                self.length, len(self.scheme.table) if isinstance(self.scheme, Table) else self.length
+            )
+            rows = self.scheme.rows(0, known, like).detach().to(like.dtype)
+            return (functional.pad(rows, (0, 0, 0, self.length - known)),)
+        inner = self.layers[0].itself.position
+        return inner.turns(0, self.length, like) if isinstance(inner, Rotary) else ()
+
+
+def _is_plain(attention: Any) -> bool:
+    """Return whether a MultiHead layer computes softmax(q . k / sqrt(D)); Rotary positions are allowed."""
+    position = attention.position
+    return (
+        type(attention.score) is ScaledDot
+        and attention.key_heads == attention.heads
+        and (position is None or isinstance(position, Rotary))
+    )
+
+
+def _joined(attention: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """Return the weights and biases of the query, key and value projections as one matrix and one vector."""
+    parts: Any = attention
+    linears = (parts.query, parts.key, parts.value)
+    weight = torch.cat([each.weight.detach() for each in linears])
+    return weight, None if linears[0].bias is None else torch.cat([each.bias.detach() for each in linears])

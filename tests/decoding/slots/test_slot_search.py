@@ -1,0 +1,151 @@
+"""slot_search() returns the hypotheses and scores of the simple search, which is the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from regard.data.batch import Batch
+from regard.decoding import GNMT, Average, Beam, Greedy, Prompts, Rules, search
+from regard.decoding.beam import beam_search
+from regard.decoding.greedy import greedy_search
+from regard.decoding.hypothesis import SearchResult
+from regard.decoding.slots import captured_slots, slot_runs, slot_search, supports_slots
+from regard.errors import RegardError
+from regard.layers.recurrent import Recurrence
+from regard.models import Model, build_language_model
+from regard.models.bahdanau import Bahdanau
+from regard.models.luong import Luong
+from regard.models.seq2seq import Seq2Seq
+from regard.models.transformer import Size, Transformer
+from regard.sites import scope
+from tests.decoding.toys import Looking, Table
+
+WORDS, SIZE = 13, Size(width=16, heads=4, inner=32, layers=2)
+
+
+def transformer(**options: str) -> Model:
+    return Transformer(WORDS, WORDS, SIZE, **options)  # type: ignore[arg-type]
+
+
+class Coarse(Table):
+    """A model with many equal log-probabilities."""
+
+    steps_use_position = False
+
+    def __init__(self) -> None:
+        super().__init__(WORDS, seed=5)
+        self.table = self.table.round()
+
+
+MODELS: dict[str, Callable[[], Model]] = {
+    "sinusoidal": transformer,
+    "rotary, post": lambda: transformer(position="rotary", norm="post", activation="swiglu"),
+    "learned": lambda: transformer(position="learned"),
+    "bahdanau": lambda: Bahdanau(WORDS, WORDS, 8),
+    "luong, local-p": lambda: Luong(WORDS, WORDS, Recurrence(width=8), view="local-p"),
+    "seq2seq": lambda: Seq2Seq(WORDS, WORDS, context="every"),
+    "equal scores": Coarse,
+}
+PREFIXES = [[5, 6], [], [1], [7, 8, 9, 4]]
+SEARCHES: list[tuple[Beam | Greedy, list[list[int]] | None]] = [
+    (Beam(), None),
+    (Beam(size=1), None),
+    (Beam(size=3, best=5, length=Average(1.0)), PREFIXES),
+    (Beam(size=4, best=2, length=GNMT(0.0), rules=Rules(minimum=6)), None),
+    (Greedy(), PREFIXES),
+    (Greedy(Rules(minimum=5, forbidden=(1, 7))), None),
+]
+
+
+def simple(model: Model, batch: Batch | Prompts, how: Beam | Greedy, *prefixes: object) -> SearchResult:
+    if isinstance(how, Beam):
+        return beam_search(model, batch, how, *prefixes)  # type: ignore[arg-type]
+    return greedy_search(model, batch, how, *prefixes)  # type: ignore[arg-type]
+
+
+def assert_same(result: SearchResult, expected: SearchResult) -> None:
+    assert torch.equal(result.tokens, expected.tokens)
+    torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=2e-5)
+    torch.testing.assert_close(result.ranking, expected.ranking, rtol=0, atol=2e-5)
+
+
+def prepared(model: Model) -> Model:
+    """Use float64, so that rounding does not change the order of hypotheses, and larger weights."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(2.0)
+    return model.eval().double()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_same_hypotheses_as_the_simple_search(name: str) -> None:
+    torch.manual_seed(len(name))
+    model = prepared(MODELS[name]())
+    lengths = (3, 6, 1, 4)
+    batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in lengths])
+    for how, prefixes in SEARCHES:
+        assert supports_slots(model, how)
+        assert_same(slot_search(model, batch, how, prefixes), simple(model, batch, how, prefixes))
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+@torch.no_grad()
+def test_prompts_and_growing_buffers(name: str) -> None:
+    torch.manual_seed(1)
+    options = {"size": SIZE} if name == "transformer" else {"width": 8}
+    model = prepared(build_language_model(name, WORDS, **options))
+    prompts = Prompts.collate([[2, 4, 5], [2, 7, 8], [2, 9, 4]])
+    for how in (Beam(3, best=2, rules=Rules(minimum=50, maximum=80)), Greedy(Rules(maximum=70))):
+        assert_same(slot_search(model, prompts, how), simple(model, prompts, how))
+
+
+def test_simple_search_is_used_where_slots_do_not_apply() -> None:
+    model = transformer()
+    for how in (Beam(coverage=0.2), Beam(rules=Rules(repeat=2)), Greedy(Rules(repeat=3))):
+        assert not supports_slots(model, how)
+    assert not supports_slots(model, Beam(), ends=lambda tokens, index: tokens[..., -1] == 5)
+    assert not supports_slots(transformer(position="alibi"), Beam())
+    assert not supports_slots(transformer(score="dot"), Beam())
+    assert not supports_slots(transformer(select="sparsemax"), Beam())
+    assert not supports_slots(Luong(WORDS, WORDS, view="local-m"), Beam())
+    assert not supports_slots(Looking(), Beam())  # a model of a user does not declare steps_use_position
+    with scope():
+        assert not supports_slots(model, Beam())
+
+
+def test_nan_scores_are_an_error() -> None:
+    model = transformer()
+    with torch.no_grad():
+        model.output.bias[5] = torch.nan  # type: ignore[union-attr,index]
+    for how in (Beam(), Greedy()):
+        with pytest.raises(RegardError, match="NaN"):
+            search(model, Batch.collate([[4, 5]]), how, look=None)
+
+
+@pytest.mark.parametrize("name", ["rotary, post", "bahdanau"])
+@torch.no_grad()
+def test_waiting_sentences_and_captured_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = []
+
+    def capture(step: Callable[[], None]) -> Callable[[], None]:
+        step()
+        step()
+        captured.append(step)
+        return step
+
+    monkeypatch.setitem(slot_runs.MOST_SLOTS, "cpu", 2)
+    monkeypatch.setattr(captured_slots, "_cuda_graph", capture)
+    torch.manual_seed(3)
+    model = prepared(MODELS[name]())
+    for lengths in ((3, 6, 1, 4, 2), (5, 2, 2)):
+        batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in lengths])
+        for how in (Beam(size=3, best=2), Greedy()):
+            expected = simple(model, batch, how)
+            assert_same(slot_search(model, batch, how), expected)
+            sentences = slot_runs.sentences_of(model, batch, how)
+            assert_same(slot_runs.captured_search(model, how, sentences), expected)
+    assert len(captured) == 2 * captured_slots.PARTS  # once for each search method: sizes are rounded up
