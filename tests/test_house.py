@@ -24,7 +24,7 @@ from tests.reading import PACKAGE, parsed, python, settings, short, texts
 LAYERS = (
     ("__main__",),
     ("cli",),
-    ("tasks",),
+    ("tasks", "huggingface"),
     ("runs",),
     ("training", "decoding", "evaluation"),
     ("models",),
