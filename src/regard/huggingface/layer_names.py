@@ -58,7 +58,7 @@ def role_of(model: nn.Module, layer: nn.Module, path: str) -> Role:
         return ENCODER_SELF if "decoder" not in path.split(".") else DECODER_SELF
     if getattr(model, "main_input_name", "") == "pixel_values":
         return IMAGE_SELF
-    return READING_SELF
+    return READING_SELF if getattr(layer, "is_causal", True) else ENCODER_SELF
 
 
 def _running_modules() -> list[nn.Module]:
