@@ -126,6 +126,7 @@ PUBLIC = (
     "prepare",
     "read",
     "record",
+    "watch",
     "where",
     "window",
 )

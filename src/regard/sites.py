@@ -345,8 +345,8 @@ def nothing_matched(call: str, done: str, at: Iterable[str], called: Iterable[st
     problem = f"nothing was {done}: no attention() call ran inside the `with` statement"
     hint = (
         f"only regard.attention() and the layers of regard.layers are {done}: use them in your model; "
-        "MultiHead.from_torch(layer) converts an nn.MultiheadAttention; for a model of transformers, call "
-        "regard.huggingface.attach(model) first"
+        "MultiHead.from_torch(layer) converts an nn.MultiheadAttention, and regard.watch(model) watches it; "
+        "for a model of transformers, call regard.huggingface.attach(model)"
     )
     return message(call, problem, hint=hint)
 

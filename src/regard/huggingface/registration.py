@@ -76,7 +76,7 @@ def attach(model: Model) -> Model:
 
     if not isinstance(model, PreTrainedModel):
         problem = f"model is a {type(model).__name__}"
-        hint = "for a model that contains layers of PyTorch, use regard.watch(model)"
+        hint = "for a model with nn.MultiheadAttention layers, use: with regard.watch(model)"
         raise ArgumentError(
             message("attach()", problem, expected="a PreTrainedModel of transformers", hint=hint)
         )
