@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+import regard
+import regard.huggingface
 from regard.viewing import VIEWS, Seen
 from tests.conftest import SKIPS
 from tests.huggingface.small_models import build
+from tests.reading import ROOT
+from tests.test_readme import COMMANDS, VIEW_MODEL
 
 pytest.importorskip("transformers", reason=SKIPS["transformers"])
 
@@ -63,6 +68,29 @@ def test_terminal_shows_words_weights_and_the_effect_of_hiding(command, folders,
     assert words_of(result.lines[1])[:4] == ["[CLS]", "the", "cat", "<"] and "unlikely" in result.lines[1]
     caption = " ".join(result.out.split())
     assert re.search(r'hiding the most attended token "\S+" changes the output by -?[\d.]+ nats', caption)
+
+
+def test_the_readme_draws_a_model_in_three_lines_and_with_one_command(command, folders):
+    from transformers import AutoModel, AutoTokenizer
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```py\n(.*?)^```", readme, re.M | re.S)
+    assert len(block.splitlines()) == 3
+    inputs = AutoTokenizer.from_pretrained(folders["bert"])(TEXT, return_tensors="pt")
+    names: dict[str, Any] = {
+        "regard": regard,
+        "AutoModel": AutoModel,
+        "folder": folders["bert"],
+        "inputs": inputs,
+    }
+    exec(block, names)
+    assert [len(calls) for calls in names["seen"].values()] == [1, 1]
+    (line,) = (each for each in COMMANDS if "--huggingface" in each)
+    assert line == VIEW_MODEL
+    words = [str(folders["bert"]) if word == "FOLDER" else word for word in shlex.split(line)]
+    result = command(*words[1:], "--device", "cpu")
+    assert result.status == 0 and "hiding the most attended token" in " ".join(result.out.split())
+    assert " ".join(words_of(result.lines[1])) == "[CLS] The animal did not cross the street [SEP]"
 
 
 def test_an_encoder_decoder_model_shows_cross_attention(command, folders, tmp_path):

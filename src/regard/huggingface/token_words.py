@@ -34,7 +34,7 @@ def tokens_of_text(tokenizer: Any, text: str) -> Tokens:
         return tokens_of_ids(tokenizer, tokenizer(text)["input_ids"])
     encoding = tokenizer(text, return_offsets_mapping=True)
     ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
-    names, special = tokenizer.convert_ids_to_tokens(ids), set(tokenizer.all_special_ids)
+    names, special = tokenizer.convert_ids_to_tokens(ids), _special_ids(tokenizer)
     pieces, starts = [], []
     for token, name, (first, last) in zip(ids, names, offsets, strict=True):
         if token in special or first == last:
@@ -52,12 +52,17 @@ def tokens_of_text(tokenizer: Any, text: str) -> Tokens:
 
 def tokens_of_ids(tokenizer: Any, ids: Sequence[int]) -> Tokens:
     """Return the tokens with these ids, for generated text and for tokenizers without offsets."""
-    names, special = tokenizer.convert_ids_to_tokens(list(ids)), set(tokenizer.all_special_ids)
+    names, special = tokenizer.convert_ids_to_tokens(list(ids)), _special_ids(tokenizer)
     pieces = [str(name).replace("\u0120", SPACE) for name in names]  # byte-level BPE writes a space as Ġ
     marked = any(piece.startswith(SPACE) for piece in pieces)
     starts = [piece.startswith(SPACE) if marked else not piece.startswith("##") for piece in pieces]
     shown = [piece.removeprefix("##") for piece in pieces]
     return Tokens(torch.tensor([list(ids)]), tuple(shown), _by_spaces(ids, special, starts))
+
+
+def _special_ids(tokenizer: Any) -> set[int]:
+    """Return the ids of the special tokens, without that of unknown words, which stands for a word."""
+    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
 
 
 def _by_tokenizer(numbers: Sequence[int | None], starts: Sequence[bool]) -> tuple[int, ...] | None:
