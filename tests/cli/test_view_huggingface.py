@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -168,6 +170,16 @@ def test_folders_that_are_no_model_are_refused(command, folders, tmp_path):
     refused(damaged, "config.json cannot be read")
     (damaged / "config.json").write_bytes((folders["bert"] / "config.json").read_bytes())
     refused(damaged, "the model cannot be read")
+
+
+def test_a_config_that_names_no_model_class_gives_the_plain_model(command, folders, tmp_path):
+    folder = tmp_path / "renamed"
+    shutil.copytree(folders["bert"], folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["architectures"] = ["pipeline", "BertConfig", "nothing"]
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    result = command("view", "--huggingface", folder, TEXT, "--device", "cpu")
+    assert result.status == 0 and "BertModel" in result.out and "cosine distance" in result.out
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -59,10 +60,20 @@ def load_model(folder: str | Path, device: str = "cpu") -> TextModel:
     _check_folder(path)
     config = _read(path, "config.json", transformers.AutoConfig)
     tokenizer = _read(path, "the tokenizer", transformers.AutoTokenizer)
-    names = [*(getattr(config, "architectures", None) or ()), "AutoModel"]
-    kind = next(each for name in names if (each := getattr(transformers, str(name), None)) is not None)
-    model = _read(path, "the model", kind, use_safetensors=True)
+    model = _read(path, "the model", _model_class(transformers, config), use_safetensors=True)
     return TextModel(attach(model.eval().to(torch.device(device))), tokenizer, path.resolve().name)
+
+
+def _model_class(transformers: ModuleType, config: Any) -> Any:
+    """Return the class of transformers that the config names, such as BertForMaskedLM; else AutoModel.
+
+    The config may come from somebody else: a name that is not a model class is ignored.
+    """
+    for name in getattr(config, "architectures", None) or ():
+        kind = getattr(transformers, str(name), None)
+        if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel):
+            return kind
+    return transformers.AutoModel
 
 
 def _check_folder(path: Path) -> None:
