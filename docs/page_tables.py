@@ -109,7 +109,10 @@ def now() -> str:
         ("selections", _names(kind.__name__ for kind in SELECTIONS)),
         ("positions", _names(kind.__name__ for kind in regard.POSITIONS.values())),
         ("looks", f"{_names(LOOKS)}, optionally with gradients"),
-        ("layers", "`AttentionLayer` `MultiHead`; `prepare` for caches; `record` to observe a model"),
+        (
+            "layers",
+            "`AttentionLayer` `MultiHead`; `prepare` for caches; `record` `watch` to observe a model",
+        ),
         ("backends", _names(BACKENDS)),
         ("models", f"translation: {_names(MODELS)}; language and classification: {_names(LANGUAGE_MODELS)}"),
         ("data", f"`read_pairs` `hold_out` `encode_pairs` `Batches`; tokenizers {_names(TOKENIZERS)}"),

@@ -38,6 +38,10 @@ API = {
         "Training runs. [The guide](../training.md) explains the run folder and the settings.",
     ),
     "evaluation": ("regard.evaluation", "BLEU, chrF, TER, alignment error rate and faithfulness."),
+    "huggingface": (
+        "regard.huggingface",
+        "Models of Hugging Face transformers. [The guide](../huggingface.md) shows how to use it.",
+    ),
     "viewing": ("regard.viewing", "Pictures and pages of attention weights, drawn from plain arrays."),
 }
 """Pages of the API reference: file name, package, first sentence."""

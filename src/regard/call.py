@@ -130,6 +130,10 @@ class Call:
             vector=None if self.vector is None else self.vector.to(dtype),
         )
 
+    def capped(self, scores_BHTS: Tensor) -> Tensor:
+        """Return softcap * tanh(scores / softcap), between -softcap and softcap; without cap, the scores."""
+        return scores_BHTS if self.softcap is None else self.softcap * torch.tanh(scores_BHTS / self.softcap)
+
     def spread(self, tensor_BKSX: Tensor) -> Tensor:
         """Repeat the K heads of keys or values for the H query heads: (B, K, S, X) to (B, H, S, X)."""
         if self.groups == 1:

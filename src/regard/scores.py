@@ -32,7 +32,6 @@ __all__ = [
     "Score",
     "additive",
     "build_score",
-    "capped",
     "inner",
 ]
 
@@ -46,11 +45,6 @@ def additive(query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor) -> Tensor:
     """Return v . tanh(q + k), (B, H, T, S). Allocates a tensor of B x H x T x S x A numbers."""
     hidden_BHTSA = torch.tanh(query_BHTA.unsqueeze(-2) + key_BHSA.unsqueeze(-3))
     return (hidden_BHTSA * vector_HA[:, None, None, :]).sum(-1)
-
-
-def capped(scores: Tensor, softcap: float | None) -> Tensor:
-    """Return softcap * tanh(scores / softcap), between -softcap and softcap; None returns the scores."""
-    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 
 class Score:

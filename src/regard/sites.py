@@ -149,6 +149,16 @@ def open_scopes() -> list[Scope]:
     return [each for each in _open if each.all_threads or each in own]
 
 
+def watched() -> bool:
+    """Whether a scope of record() or intervene() is open and applies to this thread."""
+    return _any_open and bool(open_scopes())
+
+
+def editing() -> bool:
+    """Whether a scope of intervene() is open and applies to this thread."""
+    return _any_open and any(each.edit is not None for each in open_scopes())
+
+
 def scopes_at(site: str, role: Role | None = None) -> list[Scope]:
     """Return the open scopes of this thread whose pattern matches this site or its role, outermost first.
 
@@ -335,7 +345,8 @@ def nothing_matched(call: str, done: str, at: Iterable[str], called: Iterable[st
     problem = f"nothing was {done}: no attention() call ran inside the `with` statement"
     hint = (
         f"only regard.attention() and the layers of regard.layers are {done}: use them in your model; "
-        "MultiHead.from_torch(layer) converts an nn.MultiheadAttention"
+        "MultiHead.from_torch(layer) converts an nn.MultiheadAttention, and regard.watch(model) watches it; "
+        "for a model of transformers, call regard.huggingface.attach(model)"
     )
     return message(call, problem, hint=hint)
 

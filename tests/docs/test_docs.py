@@ -121,6 +121,16 @@ def test_readme_picture_shows_learned_weights():
     assert [word for word in kept["source"] + kept["target"] if f">{word}<" not in svg] == []
 
 
+def test_readme_shows_what_minilm_attends_to():
+    kept = json.loads(make.learned.MINILM.read_text(encoding="utf-8"))
+    assert " ".join(kept["words"]).replace(" .", ".") == make.learned.MINILM_TEXT == kept["text"]
+    assert all(len(row) == len(kept["words"]) and 0 < sum(row) < 1.01 for row in kept["weights"])
+    words, row = kept["words"], kept["weights"][kept["words"].index("it")]
+    assert words[row.index(max(row))] == "animal"  # what the alternative text of the picture says
+    svg = (make.PICTURES / "readme-2.svg").read_text(encoding="utf-8")
+    assert [word for word in words if f">{word}<" not in svg] == []
+
+
 def test_picture_that_is_not_shown_is_a_problem(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("```python\nfrom rich.text import Text\npicture = Text('x')\n```\n", encoding="utf-8")

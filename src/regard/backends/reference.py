@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.call import Call, Forward
 from regard.positions import Bias
-from regard.scores import additive, capped, inner
+from regard.scores import additive, inner
 from regard.select import Selection
 
 __all__ = ["compare", "define", "read", "reasons", "run", "select"]
@@ -56,7 +56,7 @@ def compare(call: Call) -> tuple[Tensor, Tensor]:
     else:
         assert call.vector is not None
         scores = additive(call.query, clean_BHSD, call.vector)
-    scores = capped(scores.to(torch.promote_types(scores.dtype, torch.float32)), call.softcap)
+    scores = call.capped(scores.to(torch.promote_types(scores.dtype, torch.float32)))
     # The scores of a key that is not finite are NaN. Where the key is masked, the mask removes the NaN below.
     scores = scores + torch.where(finite_BHS, 0.0, torch.nan).to(scores.dtype).unsqueeze(-2)
     visible = call.mask.tile(call.whole)

@@ -10,7 +10,6 @@ from torch import Tensor
 from regard.blocks.additive_blocks import additive_scores, at_once
 from regard.call import Call
 from regard.masks.tile import Tile
-from regard.scores import capped
 
 __all__ = ["column_blocks", "row_blocks", "softcap_slope", "tile_scores"]
 
@@ -58,7 +57,7 @@ def tile_scores(call: Call, query_BHTD: Tensor, key_BHSD: Tensor, tile: Tile) ->
     if call.softcap is None:
         scores = _compared(call, query_BHTD, key_BHSD, call.temperature)
     else:
-        scores = capped(_compared(call, query_BHTD, key_BHSD), call.softcap) / call.temperature
+        scores = call.capped(_compared(call, query_BHTD, key_BHSD)) / call.temperature
     bias = call.bias_tile(query_BHTD, tile)
     if bias is not None:
         scores = scores + _divided(bias, call.temperature, scores.dtype)

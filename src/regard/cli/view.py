@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +22,7 @@ from regard.cli.run_options import (
 )
 from regard.cli.task_option import OwnTask, task_of_run
 from regard.cli.task_options import check_given, given_options, options_of, with_task_options
+from regard.cli.view_huggingface import view_huggingface
 from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 from regard.roles import matches
@@ -50,7 +52,21 @@ def _option(text: str, *names: str, metavar: str | None = None, **more: Any) -> 
 
 
 Run = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run folder, or a .seen file, written by regard view --output.")
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help="Run folder, or a .seen file, written by regard view --output. With --huggingface, the text.",
+        show_default=False,
+    ),
+]
+HuggingFace = Annotated[
+    Path | None,
+    typer.Option(
+        "--huggingface",
+        metavar="FOLDER",
+        help="Show a model of Hugging Face transformers from this local folder, instead of a run. Nothing is "
+        "downloaded.",
+    ),
 ]
 OutputFile = Annotated[
     Path | None,
@@ -137,9 +153,10 @@ ByValues = Annotated[bool, _option("Multiply each weight by the norm of its valu
 @with_task_options("view_options")
 def view(
     context: typer.Context,
-    run: Run,
+    run: Run = None,
     sentence: SentenceArgument = None,
     *,
+    huggingface: HuggingFace = None,
     text: TextOption = None,
     output: OutputFile = None,
     view: View = None,
@@ -192,29 +209,72 @@ def view(
     * `regard view runs/captioner --image dog.jpg --output dog.png`
 
     * `regard view runs/babi --story story.txt --question "Where is the milk?" --output hops.png`
+
+    * `regard view --huggingface FOLDER "The cat sat on the mat." --specials renormalise --output cat.png`
     """
     _check(view, specials, output)
     drawing = ViewOptions(view, site, head, word, subwords, specials, by_values)
-    if run.is_file():
-        _check_without_model(context, run, sentence or text, view)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if huggingface is not None:
+        viewed = _viewed_huggingface(context, huggingface, (run, sentence, text), view, device)
+    elif run is not None and Path(run).is_file():
+        _check_without_model(context, Path(run), sentence or text, view)
         viewed = RunView(Seen.load(run))
     else:
-        kind = task_of_run(run, task)
-        _check_has_view(kind)
-        check_given(context, kind, "view_options")
-        _check_view(kind, view)
-        if "text" in option_parameters(kind.view_options):
-            text = one_sentence("regard view", sentence, text)
-        if threads is not None:
-            torch.set_num_threads(threads)
-        values = options_of(kind, "view_options", {**options, "text": text})
-        viewed = kind.view_run(ChosenRun(run, checkpoint, device), values, drawing)
+        kind = _task_to_view(context, _run_folder(run), task, view)
+        values = _view_values(kind, {**options, "text": text}, sentence)
+        viewed = kind.view_run(ChosenRun(_run_folder(run), checkpoint, device), values, drawing)
     _check_self_attention(viewed.seen, view)
     _check_head(viewed.seen, site, head)
     if output is not None and output.suffix.lower() in (KEPT, PAGE):
         _write(viewed, output)
     else:
         _show(viewed.picture(drawing), output)
+
+
+def _task_to_view(context: typer.Context, run: Path, task: str | None, view: str | None) -> type[RunTask]:
+    """Return the task of a run; raise ArgumentError if it has not the view or an option of the command."""
+    kind = task_of_run(run, task)
+    _check_has_view(kind)
+    check_given(context, kind, "view_options")
+    _check_view(kind, view)
+    return kind
+
+
+def _view_values(kind: type[RunTask], options: dict[str, Any], sentence: str | None) -> dict[str, Any]:
+    """Return the values of the options of this task; the text may be the argument `sentence`."""
+    if "text" in option_parameters(kind.view_options):
+        options["text"] = one_sentence("regard view", sentence, options["text"])
+    return options_of(kind, "view_options", options)
+
+
+def _run_folder(run: str | None) -> Path:
+    if run is None:
+        hint = 'regard view RUN --text "...", or regard view --huggingface FOLDER "..."'
+        raise ArgumentError(message("regard view", "the run folder is missing", hint=hint))
+    return Path(run)
+
+
+def _viewed_huggingface(
+    context: typer.Context, folder: Path, texts: Sequence[str | None], view: str | None, device: str
+) -> RunView:
+    """Return the attention of a Hugging Face model; raise ArgumentError for options that only runs have.
+
+    texts: the two arguments of the command and the value of --text. One of them is the text.
+    """
+    for name, option in given_options(context, "view_options").items():
+        if name not in ("text", "target"):
+            raise ArgumentError(message(option, "--huggingface has no such option", expected="--target"))
+    if view in TASK_VIEWS:
+        problem = "Hugging Face models have no such view"
+        raise ArgumentError(message(f"--view {view}", problem, expected=", ".join(VIEWS)))
+    if sum(each is not None for each in texts) > 1:
+        problem = "there are several texts; with --huggingface, there is no RUN"
+        hint = 'regard view --huggingface FOLDER "..."'
+        raise ArgumentError(message("regard view --huggingface", problem, hint=hint))
+    text = one_sentence("regard view", None, next((each for each in texts if each is not None), None))
+    return view_huggingface(folder, text, context.params.get("target"), device)
 
 
 def _check_has_view(task: type[RunTask]) -> None:
