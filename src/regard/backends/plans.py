@@ -285,7 +285,9 @@ def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signatu
     if isinstance(mask, Tensor):
         table = mask
     else:
-        if mask.window is not None or mask.documents is not None or mask.condition is not None:
+        if type(mask) is not Mask or mask.window is not None or mask.documents is not None:
+            return None
+        if mask.condition is not None:
             return None
         causal, lengths, table = mask.causal, mask.lengths, mask.table
         if lengths is None and table is None:
