@@ -21,7 +21,7 @@ from regard.attended import Attended
 from regard.backends import BACKENDS, choose_backend
 from regard.backends.plans import Signature, keep_plan, planned
 from regard.call import Call
-from regard.checking import check
+from regard.checking import check, cleaned_call
 from regard.dimensions import autocast_on, lower
 from regard.errors import ArgumentError, answer_torch_keywords, message
 from regard.look import Look
@@ -115,6 +115,7 @@ def attention(
         start=start,
         dropout=dropout,
         look=look,
+        leave_padding=True,
     )
     if beams != 1:
         call = _with_beams(call, beams)
@@ -185,12 +186,16 @@ def _attend(
     signature: the key under which a plan of this call is kept, or None.
     """
     user_look, scopes = call.look, sites.scopes_at(site, role)
+    if scopes or user_look is not None:  # edits and looks read all keys
+        call = cleaned_call(call)
     for scope in scopes:
         call = scope.applied(call)
     with _no_autocast(call):
         name = choose_backend(call, backend)
         if signature is not None:
             keep_plan(signature, call, name, dims)
+        if not BACKENDS[name].skips_padding(call):
+            call = cleaned_call(call)
         forward = BACKENDS[name].run(call)
         attended = look_at(call, forward, call.look)
     to_user = lower(dims)

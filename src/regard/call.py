@@ -37,7 +37,7 @@ class Forward(NamedTuple):
 class Call:
     """The arguments of one attention() call, with query and key projected by the score function.
 
-    Keys and values that no query can see are set to 0.
+    Keys and values that no query can see are set to 0; those behind the padding only if `uncleaned` is False.
 
     query: (B, H, T, D).
     key: (B, K, S, D), where H is a multiple of K.
@@ -64,6 +64,7 @@ class Call:
     look: Look | None = None
     beams: int = 1
     softcap: float | None = None
+    uncleaned: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:

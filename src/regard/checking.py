@@ -18,7 +18,7 @@ from regard.positions import Bias
 from regard.scores import Score
 from regard.select import Select
 
-__all__ = ["check"]
+__all__ = ["check", "cleaned_call"]
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _LETTERS = {"query": "BHTD", "key": "BHSD", "value": "BHSE"}
@@ -38,8 +38,13 @@ def check(
     start: int = 0,
     dropout: float = 0.0,
     look: Look | None = None,
+    leave_padding: bool = False,
 ) -> Call:
-    """Check the arguments of attention(), project query and key, add missing dimensions; return a Call."""
+    """Check the arguments of attention(), project query and key, add missing dimensions; return a Call.
+
+    leave_padding: on a GPU, leave the keys and values behind the padding as they are, if this is possible.
+        Before a backend runs that reads them, cleaned_call() sets them to 0.
+    """
     _check_tensors(query, key, value, look)
     start, dropout = _python_numbers(start, dropout)
     _check_softcap(softcap)
@@ -62,16 +67,15 @@ def check(
 
     batch, heads, queries = lift(query).shape[:3]
     keys = raw_key.shape[-2]
-    problem = full_mask.problem(batch, heads, queries, keys, start)
-    if problem:
-        expected, hint = _expected_of_mask(full_mask, keys)
-        raise ArgumentError(message("attention()", problem, shown, expected, hint))
-    _check_select(select, query, shown)
+    _check_mask(full_mask, select, query, (batch, heads, queries, keys), start, shown)
     full_mask, hiding = (each.simplified(queries, keys, start) for each in (full_mask, hiding))
     bias = _lifted_bias(bias, dims, (batch, heads, queries, keys), query.device, shown)
     added = bias if isinstance(bias, Tensor) else None
     hides = hiding if hiding.parts else None
-    if hides is not None or added is not None:
+    projects = memory is None and type(score).project_key is not Score.project_key
+    uncleaned = leave_padding and hiding.parts == ("lengths",) and added is None and not projects
+    uncleaned = uncleaned and query.device.type == "cuda"
+    if not uncleaned and (hides is not None or added is not None):
         raw_key, raw_value = cleaned(raw_key, raw_value, hides, queries, start, heads, added)
     projected_query, projected_key = (
         score.project_query(query),
@@ -82,13 +86,10 @@ def check(
     projected_query, projected_key = (
         each.to(raw_value.dtype) for each in score.narrowed(projected_query, projected_key)
     )
-    wrong = (
-        bias.mismatch(heads, projected_query.shape[-1], raw_value.shape[-1])
-        if isinstance(bias, Bias)
-        else None
-    )
-    if wrong:
-        raise ArgumentError(message("attention()", wrong[0], shown, wrong[1]))
+    if isinstance(bias, Bias):
+        wrong = bias.mismatch(heads, projected_query.shape[-1], raw_value.shape[-1])
+        if wrong:
+            raise ArgumentError(message("attention()", wrong[0], shown, wrong[1]))
     vector = score.mixing_vector()
     return Call(
         query=lift(projected_query),
@@ -104,15 +105,18 @@ def check(
         dropout=dropout,
         look=look.checked(select, queries) if look is not None and look.requested else look,
         softcap=None if softcap is None else float(softcap),
+        uncleaned=uncleaned,
     )
 
 
-def _check_select(select: Select, query: Tensor, shown: dict[str, tuple[Tensor, str]]) -> None:
-    """Raise ArgumentError if a tensor of the selection, such as LocalP.centre, does not match the query."""
-    problem = select.problem(tuple(query.shape[:-1]))
-    if problem:
-        expected, hint = "one centre per query", "pass a centre with the shape query.shape[:-1]"
-        raise ArgumentError(message("attention()", problem, shown, expected, hint))
+def cleaned_call(call: Call) -> Call:
+    """Return the call with 0 for the keys and values behind its padding, if check() has left them."""
+    if not call.uncleaned:
+        return call
+    _, heads, queries, _ = call.sizes
+    padding = Mask(lengths=call.mask.lengths)
+    key, value = cleaned(call.key, call.value, padding, queries, call.start, heads)
+    return replace(call, key=key, value=value, uncleaned=False)
 
 
 def _check_softcap(softcap: float | None) -> None:
@@ -247,6 +251,25 @@ def _check_tensors(query: object, key: object, value: object, look: object) -> N
         raise ArgumentError(
             message("attention()", problem, expected="a Look", hint="pass look=Look(weights=True)")
         )
+
+
+def _check_mask(
+    mask: Mask,
+    select: Select,
+    query: Tensor,
+    sizes: tuple[int, int, int, int],
+    start: int,
+    shown: dict[str, tuple[Tensor, str]],
+) -> None:
+    """Raise ArgumentError if the mask or the selection does not match a call of the sizes (B, H, T, S)."""
+    problem = mask.problem(*sizes, start)
+    if problem:
+        expected, hint = _expected_of_mask(mask, sizes[3])
+        raise ArgumentError(message("attention()", problem, shown, expected, hint))
+    problem = select.problem(tuple(query.shape[:-1]))
+    if problem:
+        expected, hint = "one centre per query", "pass a centre with the shape query.shape[:-1]"
+        raise ArgumentError(message("attention()", problem, shown, expected, hint))
 
 
 def _expected_of_mask(mask: Mask, keys: int) -> tuple[str, str]:

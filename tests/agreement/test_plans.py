@@ -236,3 +236,26 @@ def test_a_planned_additive_step_is_the_checked_step(
     score.float()
     with pytest.raises(regard.ArgumentError, match="float32 parameters"):
         regard.attention(query, memory)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mask", [None, regard.causal()], ids=["none", "causal"])
+@pytest.mark.parametrize("length", [1, 37, 64])
+def test_a_planned_call_on_a_gpu_is_the_checked_call(
+    dtype: torch.dtype, mask: regard.Mask | None, length: int, fresh: dict[plans.Signature, plans.Plan]
+):
+    for width in (64, 20):
+        leaves = [
+            torch.randn(2, 3, length, width, device="cuda", dtype=dtype).requires_grad_() for _ in range(3)
+        ]
+        fresh.clear()
+        first, second = (regard.attention(*leaves, mask=mask) for _ in range(2))
+        assert len(fresh) == 1
+        assert torch.equal(first.output, second.output) and torch.equal(first.lse, second.lse)
+        exact = regard.attention(*leaves, mask=mask, backend="reference")
+        tolerance = {"atol": 0.03, "rtol": 0.03} if dtype == torch.bfloat16 else {"atol": 1e-3, "rtol": 1e-3}
+        torch.testing.assert_close(second.output, exact.output, **tolerance)
+        torch.testing.assert_close(second.lse, exact.lse, **tolerance)
+        found, wanted = (torch.autograd.grad(each.output.sum(), leaves) for each in (second, exact))
+        torch.testing.assert_close(found, wanted, **tolerance)

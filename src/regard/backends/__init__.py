@@ -14,7 +14,7 @@ __all__ = ["BACKENDS", "Backend", "choose_backend"]
 
 _SDPA_ABOUT = {
     "sdpa-cudnn": "cuDNN's fused attention on CUDA",
-    "sdpa-flash": "FlashAttention 2 on CUDA",
+    "sdpa-flash": "FlashAttention 2 on CUDA; with padding() it skips what is behind the padding",
     "sdpa-efficient": "memory-efficient attention on CUDA: float32, masks and biases",
     "sdpa-cpu": "PyTorch's flash attention for CPU",
 }
@@ -33,13 +33,15 @@ def _not_requested(call: Call) -> list[str]:
     _, _, queries, keys = call.sizes
     if call.query.device.type != "cuda" or not call.mask.parts or queries * keys < LARGE_TABLE:
         return []
+    if sdpa.KERNELS["sdpa-flash"].skips_padding(call):
+        return []
     alone = call.mask.parts == ("causal",) and call.bias is None and call.start == 0 and queries == keys
     return [] if alone or flex.reasons(call) else ["needs a T x S mask tensor, but flex needs none"]
 
 
 BACKENDS: dict[str, Backend] = {
     **{
-        n: Backend(k.reasons, k.run, _not_requested, _SDPA_ABOUT[n], k.device)
+        n: Backend(k.reasons, k.run, _not_requested, _SDPA_ABOUT[n], k.device, skips_padding=k.skips_padding)
         for n, k in sdpa.KERNELS.items()
     },
     "flex": Backend(

@@ -14,6 +14,10 @@ def _none(call: Call) -> list[str]:
     return []
 
 
+def _no(call: Call) -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Backend:
     """One implementation of attention.
@@ -24,6 +28,8 @@ class Backend:
     about: a short description.
     device: the only device type that the backend supports; None for all.
     approximations(call): what the backend approximates, and how to get the exact result; empty if nothing.
+    skips_padding(call): whether the backend reads no key behind the padding, so that these keys and values
+        need not be set to 0 before.
     """
 
     reasons: Callable[[Call], list[str]]
@@ -32,3 +38,4 @@ class Backend:
     about: str = ""
     device: str | None = None
     approximations: Callable[[Call], list[str]] = _none
+    skips_padding: Callable[[Call], bool] = _no

@@ -19,6 +19,7 @@ from regard.errors import install_command
 from regard.kernels import TRITON, interpreting
 from regard.kernels.launch import Shape
 from regard.masks.mask import Mask
+from regard.masks.readable import PLAIN
 from regard.positions import Bias
 from regard.select import Soft
 
@@ -76,16 +77,29 @@ def approximations(call: Call) -> list[str]:
 
 
 def run(call: Call) -> Forward:
-    """Compute attention with the Triton kernels, called through the custom operator additive_forward.
+    """Compute attention with the Triton kernels.
 
-    The operator has its own backward pass. torch.compile does not trace into it.
+    torch.compile and other tracers get the custom operator additive_forward, into which they do not trace.
+    Otherwise its function is called directly, which takes less time on the host.
     """
     _load()
     assert call.vector is not None
-    output, lse, *_ = torch.ops.regard.additive_forward(
-        call.query, call.key, call.value, call.vector, *_mask(call), 1.0 / call.temperature, call.trains
-    )
+    tensors = (call.query, call.key, call.value, call.vector)
+    arguments = (*tensors, *_mask(call), 1.0 / call.temperature, call.trains)
+    if torch.compiler.is_compiling() or _traced(tensors):
+        output, lse, *_ = torch.ops.regard.additive_forward(*arguments)
+    elif call.trains:
+        output, lse, *_ = _Additive.apply(*arguments)
+    else:
+        from regard.kernels.additive import run_forward
+
+        output, lse, *_ = run_forward(*arguments)
     return Forward(output, lse)
+
+
+def _traced(tensors: tuple[Tensor, ...]) -> bool:
+    """Whether a tracer such as FakeTensorMode records the operations on these tensors."""
+    return torch._C._len_torch_dispatch_stack() > 0 or any(type(tensor) not in PLAIN for tensor in tensors)
 
 
 def _mask(call: Call) -> tuple[Any, ...]:
@@ -121,6 +135,22 @@ def _load() -> bool:
 vars(_load)["_dynamo_marked_constant"] = True
 
 
+class _Additive(torch.autograd.Function):
+    """The operator additive_forward with its backward pass, without the layers of a custom operator."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        from regard.kernels.additive import run_forward
+
+        output = run_forward(*inputs)
+        _save(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return _backward(ctx, doutput)
+
+
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """Save for the backward pass: the inputs of additive_forward, and its outputs `norm` and `scores`."""
     query, key, value, vector, lengths, of_query, of_key, *rest = inputs
@@ -138,7 +168,12 @@ def _backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # for a double backward
         call = _rebuilt_call(query, key, value, vector, lengths, of_query, of_key, start, left, right, scale)
         return *differentiable(call, [query, key, value, vector], doutput), *no_gradients
-    gradients = torch.ops.regard.additive_backward(
+    operator: Any = torch.ops.regard.additive_backward
+    if not torch.compiler.is_compiling() and not _traced((doutput, query, key, value, vector)):
+        from regard.kernels.additive import run_backward
+
+        operator = run_backward
+    gradients = operator(
         doutput, query, key, value, vector, norm, scores,
         lengths, of_query, of_key, start, left, right, scale, any(ctx.needs_input_grad[1:4]),
     )  # fmt: skip

@@ -100,6 +100,8 @@ class Plan(NamedTuple):
             output, lse = self.kernel.operator(query, key, value, bias, 0.0, self.is_causal, self.scale)
             if output.requires_grad:
                 output.grad_fn.register_hook(raise_in_double_backward)  # type: ignore[union-attr]
+            if lse.shape[2] != query.shape[2]:  # some kernels return a padded lse
+                lse = lse[..., : query.shape[2]]
             if self.few_keys and not sdpa.all_nonzero(lse):
                 output, lse = sdpa.with_missing_nan(output, lse, query, key)
         else:
@@ -229,7 +231,7 @@ def _inner_plan(signature: Signature, call: Call, name: str, dims: int) -> Plan 
     kernel = sdpa.KERNELS.get(name)
     _, _, queries, keys = call.sizes
     dense, (mask_part, prepared) = signature[10], signature[-3:-1]
-    if kernel is None or BACKENDS[name].run != kernel.run:
+    if kernel is None or BACKENDS[name].run != kernel.run or kernel.skips_padding(call):
         return None
     is_causal = kernel.is_causal(call)
     if call.mask.causal != is_causal or (is_causal and queries < keys):  # the latter hides keys
@@ -283,7 +285,9 @@ def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signatu
     if isinstance(mask, Tensor):
         table = mask
     else:
-        if mask.window is not None or mask.documents is not None or mask.condition is not None:
+        if type(mask) is not Mask or mask.window is not None or mask.documents is not None:
+            return None
+        if mask.condition is not None:
             return None
         causal, lengths, table = mask.causal, mask.lengths, mask.table
         if lengths is None and table is None:

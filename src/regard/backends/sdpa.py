@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.backends import varlen
 from regard.backends.transforms import once_differentiable_node, reasons_of_transforms
 from regard.call import Call, Forward
 from regard.masks.readable import readable
@@ -47,6 +48,7 @@ class Kernel:
     widest: int | None = None  # the largest head width that it supports; None for no limit
     capability: tuple[int, int] = (0, 0)  # the lowest CUDA compute capability that it supports
     single_key_gradient: bool = True  # has a backward pass for T = S = 1
+    padding: bool = False  # supports padding(), and does not read the keys behind it
 
     def reasons(self, call: Call) -> list[str]:
         """Return why this kernel cannot run the call; empty if it can."""
@@ -58,8 +60,9 @@ class Kernel:
         reasons += self._missing_on(call.query.device, call.query.dtype)
         if call.dropout and not self.dropout:
             reasons.append("has no dropout")
-        if not self.bias and (call.bias is not None or not (_causal_alone(call) or not call.mask.parts)):
-            reasons.append("supports no bias, and no mask except causal() with start = 0 and T = S")
+        if not self.bias and not (self._padded_alone(call) or _causal_alone(call) or _unmasked(call)):
+            also = ", or padding() with as many key heads as query heads" if self.padding else ""
+            reasons.append(f"supports no bias, and no mask except causal() with start = 0 and T = S{also}")
         if self.bias and self.device == "cuda" and _loses_precision(call):
             reasons.append(f"would round the bias to {_name(call.query.dtype)}")
         widest = max(call.query.shape[-1], call.value.shape[-1])
@@ -83,6 +86,8 @@ class Kernel:
 
     def run(self, call: Call) -> Forward:
         """Compute attention with this kernel. A query that sees no key gets output 0 and lse -inf."""
+        if self._padded_alone(call):
+            return self._run_padded(call)
         is_causal = self.is_causal(call)
         bias, seeing_BHT = _bias(call, without_causal=is_causal)
         if bias is not None and self.device == "cuda":
@@ -92,6 +97,27 @@ class Kernel:
         if seeing_BHT is not None:
             output, lse = empty_rows(output, lse, seeing_BHT)
         return Forward(output, lse)
+
+    def skips_padding(self, call: Call) -> bool:
+        """Whether the kernel reads no key behind the padding of this call, so that it may be NaN there."""
+        return self._padded_alone(call)
+
+    def _padded_alone(self, call: Call) -> bool:
+        """Whether the kernel itself applies the mask of this call, which is padding() alone."""
+        if not self.padding or call.mask.parts != ("lengths",) or call.bias is not None:
+            return False
+        batch, heads, _, _ = call.sizes
+        fits = 2 * batch * heads <= varlen.MAX_SEQUENCES
+        return call.groups == 1 and fits and not torch.compiler.is_compiling()
+
+    def _run_padded(self, call: Call) -> Forward:
+        """Compute attention with padding(), see varlen.py."""
+        assert call.mask.lengths is not None
+        width = call.value.shape[3]
+        tensors = self._padded(*map(_last_dense, (call.query, call.key, call.value)))
+        scale = call.scale / call.temperature
+        output, lse = varlen.attend_padded(*tensors, call.mask.lengths, call.dropout, scale)
+        return Forward(output[..., :width], lse)
 
     def is_causal(self, call: Call) -> bool:
         """Whether the kernel itself applies the causal part of the mask of this call."""
@@ -188,6 +214,10 @@ def _reasons_of_all(call: Call) -> list[str]:
         elif call.trains and call.bias.asks_query and not reasons:
             reasons.append(f"computes no gradient through the bias of {name}, which depends on the query")
     return reasons
+
+
+def _unmasked(call: Call) -> bool:
+    return call.bias is None and not call.mask.parts
 
 
 def _causal_alone(call: Call) -> bool:
@@ -395,6 +425,7 @@ KERNELS = {
         multiple=8,
         widest=256,
         capability=AMPERE,
+        padding=True,
     ),
     "sdpa-efficient": Kernel(
         _efficient,

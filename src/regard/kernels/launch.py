@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import cached_property
 
 import torch
 
@@ -146,8 +146,11 @@ CHANGES: dict[tuple[str, str], dict[str, int]] = {
 "ragged" (many tiles extend beyond the sequence; see Shape.ragged)."""
 
 
-class Shape(NamedTuple):
+@dataclass(frozen=True)
+class Shape:
     """The sizes and dtype of a call, and what follows from them: kind, tiles, parts, chunks.
+
+    What follows is computed once per Shape: a pass needs it up to 50 times.
 
     batch, heads, key_heads: batch size B, number of query heads H, and number of key heads K.
     queries, keys: number of queries T and number of keys S of each sequence.
@@ -174,7 +177,7 @@ class Shape(NamedTuple):
         sizes = batch, heads, key.shape[1], queries, key.shape[2], width, value.shape[3]
         return cls(*sizes, dtype=value.dtype, back=back)
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """The kind of shape, a key of LAUNCHES.
 
@@ -190,12 +193,12 @@ class Shape(NamedTuple):
             return "long"
         return "short" if min(self.queries, self.keys) < MANY else "middle"
 
-    @property
+    @cached_property
     def held(self) -> bool:
         """Whether the forward pass keeps the scores for the backward pass: for all kinds except "long"."""
         return self.kind != "long"
 
-    @property
+    @cached_property
     def launch(self) -> Launch:
         """The launch parameters: the entry of LAUNCHES for this kind of shape, with CHANGES applied."""
         chosen, kind = LAUNCHES[self.kind], self.kind
@@ -205,7 +208,7 @@ class Shape(NamedTuple):
             chosen = replace(chosen, **CHANGES.get((kind, "float32"), {}))
         return replace(chosen, **CHANGES.get((kind, "back"), {})) if self.back else chosen
 
-    @property
+    @cached_property
     def ragged(self) -> bool:
         """Whether many tiles extend beyond the sequence, so that computing tiles in pieces is faster.
 
@@ -214,37 +217,37 @@ class Shape(NamedTuple):
         fours = up(-(-self.queries // 4) * -(-self.keys // 4), 64)
         return 5 * 16 * fours <= 4 * up(self.queries, 32) * up(self.keys, 32)
 
-    @property
+    @cached_property
     def series(self) -> bool:
         """Whether gradients use the Fourier series of tanh: for bfloat16, if T and S are at least MANY."""
         return self.dtype == torch.bfloat16 and min(self.queries, self.keys) >= MANY
 
-    @property
+    @cached_property
     def groups(self) -> int:
         """Number of query heads that share a key head."""
         return self.heads // self.key_heads
 
-    @property
+    @cached_property
     def padded(self) -> int:
         """The width D, rounded up to a multiple of group * unroll, the channels per loop iteration."""
         return up(self.width, self.launch.group * self.launch.unroll)
 
-    @property
+    @cached_property
     def pitch(self) -> int:
         """Row stride of e^2q and e^2k: a multiple of 16, for which Triton generates vectorised loads."""
         return up(self.width, 16)
 
-    @property
+    @cached_property
     def spans(self) -> int:
         """Number of spans of SPAN channels, each prepared by its own program of additive_prepare_kernel."""
         return -(-self.pitch // SPAN)
 
-    @property
+    @cached_property
     def tiles(self) -> tuple[int, int]:
         """(query tiles, key tiles): the number of score tiles along the queries and along the keys."""
         return -(-self.queries // self.launch.rows), -(-self.keys // self.launch.columns)
 
-    @property
+    @cached_property
     def pieces(self) -> int:
         """Maximum number of pieces per tile of scores; each piece is computed by one program.
 
@@ -253,7 +256,7 @@ class Shape(NamedTuple):
         down, across = min(self.queries, self.launch.rows), min(self.keys, self.launch.columns)
         return -(-(-(-down // 4) * -(-across // 4)) // self.launch.score_threads)
 
-    @property
+    @cached_property
     def chunk(self) -> int:
         """Number of queries whose scores are in memory at the same time, called a chunk.
 
