@@ -25,6 +25,7 @@ from regard.attended import Attended
 from regard.backends import BACKENDS, blocked, sdpa, small_inputs
 from regard.backends.backend import Backend
 from regard.backends.planned_masks import PlannedMask
+from regard.backends.strides import dense as dense_rows
 from regard.backends.transforms import raise_in_double_backward
 from regard.call import Call
 from regard.dimensions import autocast_on, lift, lower
@@ -199,7 +200,7 @@ def planned(
     if mask_part is None or _transformed() or autocast_on(device.type):
         return None, None
     trains = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    dense = query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
+    dense = dense_rows(query) and dense_rows(key) and dense_rows(value)
     signature = (
         query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, device, key.device,
         value.device, trains, dense, type(score), of_score, key_size, select.temperature, start,

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.backends import varlen
+from regard.backends.strides import aligned, last_dense
 from regard.backends.transforms import once_differentiable_node, reasons_of_transforms
 from regard.call import Call, Forward
 from regard.masks.readable import readable
@@ -114,7 +115,7 @@ class Kernel:
         """Compute attention with padding(), see varlen.py."""
         assert call.mask.lengths is not None
         width = call.value.shape[3]
-        tensors = self._padded(*map(_last_dense, (call.query, call.key, call.value)))
+        tensors = self._padded(*map(last_dense, (call.query, call.key, call.value)))
         scale = call.scale / call.temperature
         output, lse = varlen.attend_padded(*tensors, call.mask.lengths, call.dropout, scale)
         return Forward(output[..., :width], lse)
@@ -142,7 +143,7 @@ class Kernel:
         if not self.grouped and key.shape[1] != query.shape[1]:
             groups = query.shape[1] // key.shape[1]
             key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-        tensors = self._padded(_last_dense(query), _last_dense(key), _last_dense(value))
+        tensors = self._padded(last_dense(query), last_dense(key), last_dense(value))
         output, lse = self.operator(*tensors, bias, dropout, is_causal, scale)
         once_differentiable_node(output)
         output, lse = output[..., :width], lse[..., :queries]
@@ -176,7 +177,7 @@ class Kernel:
         inner, outer = up(query.shape[-1]), up(value.shape[-1])
         if self.equal_widths:
             inner = outer = max(inner, outer)
-        return _pad(query, inner), _pad(key, inner), _pad(value, outer)
+        return aligned(_pad(query, inner)), aligned(_pad(key, inner)), aligned(_pad(value, outer))
 
 
 def device_capability(device: torch.device) -> tuple[int, int]:
@@ -286,14 +287,6 @@ def _strided(bias: Tensor, call: Call) -> Tensor:
     """Expand the bias to (B, H, T, S). Its row stride is a multiple of 16, as the CUDA kernels require."""
     batch, heads, queries, keys = call.sizes
     return _pad(bias, -(-keys // 16) * 16)[..., :keys].expand(batch, heads, queries, keys)
-
-
-def _last_dense(tensor: Tensor) -> Tensor:
-    """Return the tensor with stride 1 in its last dimension, copied if necessary.
-
-    The kernels assume this stride and do not check it.
-    """
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 _VECTOR = 16  # number of elements of a SIMD vector in the CPU kernel
