@@ -24,6 +24,7 @@ from tests.reading import PACKAGE, parsed, python, settings, short, texts
 LAYERS = (
     ("__main__",),
     ("cli",),
+    ("compare",),
     ("tasks",),
     ("runs",),
     ("training", "decoding", "evaluation"),
@@ -113,6 +114,7 @@ PUBLIC = (
     "build_position",
     "build_score",
     "causal",
+    "compare",
     "dense",
     "documents",
     "draw",
