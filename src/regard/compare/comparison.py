@@ -163,12 +163,12 @@ def _say_cost(cache: RunCache, planned: Sequence[PlannedRun], say: Callable[[str
     """Print how many trainings are needed, and how long they will take."""
     missing = cache.missing(planned)
     total = len({cache.place(run) for run in planned})
-    if not missing:
-        say(f"{total} trainings are needed, and all are finished")
-        return
-    say(f"{total} trainings are needed, {total - len(missing)} are finished; estimating the time ...")
-    seconds = estimated_seconds(missing, cache.options, cache.device)
-    say(f"estimated time: about {_duration(seconds)} for {len(missing)} trainings, then the measurements")
+    if total:
+        say(f"trainings: {total} needed, {total - len(missing)} finished")
+    if missing:
+        say("estimating the time ...")
+        seconds = estimated_seconds(missing, cache.options, cache.device)
+        say(f"estimated time: about {_duration(seconds)} of training, then the measurements")
 
 
 def _duration(seconds: float) -> str:

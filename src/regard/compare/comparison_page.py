@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.compare.comparison_options import Options
-from regard.compare.figures import png_of_figure, svg_of_figure
+from regard.compare.figures import can_draw, png_of_figure, svg_of_figure
 from regard.compare.study import Figure, StudyResult, Table
+from regard.errors import install_command
 from regard.files.atomic_io import replace
 from regard.runs.run_folder import made_folder
 from regard.viewing.html_document import document, safe
@@ -42,8 +43,9 @@ def write_page(comparison: Comparison, options: Options, folder: Path) -> Iterat
     made_folder(folder)
     images: dict[str, bytes] = {}
     files: dict[str, bytes] = {}
+    drawn = can_draw()
     for result in comparison.results:
-        for figure in result.figures:
+        for figure in result.figures if drawn else ():
             images[figure.name] = files[f"{figure.name}.png"] = png_of_figure(figure)
             files[f"{figure.name}.svg"] = svg_of_figure(figure)
         files |= {f"{table.name}.csv": csv_of(table.rows).encode() for table in result.tables}
@@ -88,6 +90,9 @@ def _verdict_rows(comparison: Comparison) -> list[dict[str, Any]]:
 def _body(comparison: Comparison, options: Options, images: dict[str, bytes]) -> Iterator[str]:
     yield "<h1>Comparison of attention models</h1>"
     yield f'<p class="quiet">{safe(_about(comparison, options))}</p>'
+    if not images and any(result.figures for result in comparison.results):
+        text = f"The figures were not drawn, because matplotlib is not installed: {install_command('view')}"
+        yield f"<p><strong>{safe(text)}</strong></p>"
     if comparison.interrupted:
         text = f"The comparison was stopped ({comparison.interrupted}). The same command continues it."
         yield f"<p><strong>{safe(text)}</strong></p>"
@@ -122,7 +127,8 @@ def _section(result: StudyResult, images: dict[str, bytes]) -> Iterator[str]:
     for note in result.notes:
         yield f"<p>{safe(note)}</p>"
     for figure in result.figures:
-        yield _figure(figure, images[figure.name])
+        if figure.name in images:
+            yield _figure(figure, images[figure.name])
     for table in result.tables:
         if table.shown and table.rows:
             yield from _table(table)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from collections.abc import Sequence
 from typing import Any
 
 from regard.compare.study import Figure, Series
-from regard.errors import ArgumentError, install_command, message
 
-__all__ = ["png_of_figure", "svg_of_figure"]
+__all__ = ["can_draw", "png_of_figure", "svg_of_figure"]
 
 COLORS = ("#0b6e99", "#c2410c", "#2f7d32", "#7b3fa0", "#b8860b", "#444444", "#d6336c", "#0f9d8f")
 STYLES = ("-", "--", "-.", ":")
 DPI = 110
+
+
+def can_draw() -> bool:
+    """Return whether matplotlib is installed. Without it, a comparison has tables but no figures."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def png_of_figure(figure: Figure) -> bytes:
@@ -38,13 +43,10 @@ def svg_of_figure(figure: Figure) -> bytes:
 
 def _drawn(figure: Figure) -> tuple[Any, Any, Any]:
     """Draw a figure; return it with the classes of its Agg canvas and its SVG canvas."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure as Drawing
-    except ImportError:
-        problem = "the figures need matplotlib, which is not installed"
-        raise ArgumentError(message("regard compare", problem, hint=install_command("view"))) from None
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure as Drawing
+
     maps = len(figure.series) if figure.kind == "maps" else 1
     size = (7.2, 4.2) if figure.kind != "maps" else (3.3 * min(maps, 4) + 0.6, 3.2 * -(-maps // 4))
     drawing = Drawing(figsize=size, dpi=DPI, layout="constrained")

@@ -185,6 +185,8 @@ HARD = variant_study(
         _select("hard, REINFORCE", "hard", estimator={"name": "reinforce"}),
         _select("hard, REINFORCE without baseline", "hard", estimator=NO_BASELINE),
         _select("soft, gold alignments", "softmax", guided_alignment=1.0),
+        Variant("luong, soft", {"name": "luong", "feeding": False}),
+        Variant("luong, latent word", {"name": "luong", "feeding": False, "readout": "mixture"}),
     ],
     [
         Better(Claim("hard.soft", "Soft attention beats hard attention."), "soft", "hard, REINFORCE"),
@@ -194,6 +196,11 @@ HARD = variant_study(
             "hard, REINFORCE without baseline",
         ),
         Better(Claim("hard.gold", "Gold alignments help."), "soft, gold alignments", "soft"),
+        Better(
+            Claim("hard.latent", "A latent source word, summed exactly, beats soft attention."),
+            "luong, latent word",
+            "luong, soft",
+        ),
     ],
     _alignments,
 )
