@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from regard.compare.comparison_options import Options
+from regard.compare.figures import svg_of_figure
+from regard.compare.length_bins import SentenceSet
 from regard.compare.model_part_studies import saturation
+from regard.compare.run_cache import RunCache, TrainedRun
 from regard.compare.selection_studies import score_gradient
 from regard.compare.studies import QUICK_STUDIES, STUDIES
+from regard.compare.study import SUPPORTED
+from regard.compare.study_context import StudyContext
 from regard.models import build_model
 from regard.tasks.translation.translation_settings import TranslationSettings
 from regard.training.settings import build
@@ -26,6 +33,45 @@ def test_every_study_has_claims_and_plans_valid_runs():
         for run in runs[::2]:
             settings = build(TranslationSettings, run.settings, name)
             build_model(settings.model.name, 9, 9, **settings.model.options)
+
+
+class Measured(RunCache):
+    """A cache in which every run is trained, and a run with a higher seed has a higher BLEU."""
+
+    def finished(self, run):
+        return TrainedRun(run.label, run.seed, Path("nowhere"), 1.0)
+
+    def measured(self, run, name, parameters, measure):
+        if name != "quality":
+            return {"entropy_bits": 1.0, "sum_of_weights": 1.0}
+        first = run.label in FIRST
+        return [
+            {"length": bin, "words": 5.0, "bleu": 20.0 + first + run.seed / 9, "exact": 1.0, "sentences": 9}
+            for bin in ("2-5", "35-60")
+        ]
+
+
+FIRST = ("dot", "softmax", "soft", "relative", "transformer")
+"""Variants that the fake measurements prefer."""
+
+
+@pytest.mark.parametrize("name", ["scores", "softmax", "hard", "positions", "parts"])
+def test_every_claim_is_judged_and_every_figure_is_drawn(name, tmp_path):
+    options = Options(seeds=(0, 1, 2), width=8, training={"steps": 2}, sentences=1)
+    cache = Measured(tmp_path, replace(options, device="cpu"), lambda text: None)
+    context = StudyContext(options, cache, lambda text: None)
+    context.sentences = SentenceSet([("a " * 4, "b")] * 3 + [("a " * 40, "b")] * 3, "made up", 30)
+    result = STUDIES[name].measure(context)
+    assert {verdict.claim for verdict in result.verdicts} == set(STUDIES[name].claims)
+    judged = {verdict.claim.name: verdict for verdict in result.verdicts}
+    expected = {"scores": "scores.dot", "softmax": "softmax.gate", "hard": "hard.soft"}
+    expected |= {"positions": "positions.beyond", "parts": "parts.heads"}
+    assert judged[expected[name]].outcome == SUPPORTED
+    assert judged[expected[name]].values == pytest.approx((1.0, 1.0, 1.0))
+    assert len(result.tables[0].rows) == 3 * len({row["model"] for row in result.tables[0].rows})
+    for figure in result.figures:
+        assert figure.alt and figure.caption.endswith(".")
+    assert svg_of_figure(result.figures[0]).startswith(b"<?xml")
 
 
 def test_scaling_keeps_the_variance_and_the_gradient():
