@@ -5,6 +5,7 @@ The figure is that of Bahdanau et al. (2014), figure 2, from our own runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,10 +23,11 @@ CLAIMS = (
     Claim("length.attention", "Attention gives better translations than a fixed vector."),
     Claim(
         "length.bottleneck",
-        "A fixed vector is a bottleneck: without attention, quality falls more with the source length.",
+        "A fixed vector is a bottleneck: without attention, a larger share of the quality is lost on long "
+        "sources.",
     ),
     Claim("length.reversed", "Reading the source in reverse order helps a model with a fixed vector."),
-    Claim("length.width", "A wider fixed vector loses less quality with the source length."),
+    Claim("length.width", "A wider fixed vector loses a smaller share of its quality on long sources."),
 )
 
 
@@ -122,15 +124,15 @@ def _verdicts(
     if {FIXED, ATTENTIVE} <= set(options.compared):
         what = f"mean BLEU of {ATTENTIVE} minus mean BLEU of {FIXED}"
         verdicts.append(judge(attention, _differences(rows, ATTENTIVE, FIXED, _mean), what))
-        what = f"loss of BLEU from short to long sources, {FIXED} minus {ATTENTIVE}"
-        verdicts.append(judge(bottleneck, _differences(rows, FIXED, ATTENTIVE, _fall), what))
+        what = f"share of BLEU lost from short to long sources, {FIXED} minus {ATTENTIVE}"
+        verdicts.append(judge(bottleneck, _differences(rows, FIXED, ATTENTIVE, _share_lost), what))
     if {FIXED, f"{FIXED}-reversed"} <= set(options.compared):
         what = f"mean BLEU of {FIXED}-reversed minus mean BLEU of {FIXED}"
         verdicts.append(judge(reverse, _differences(rows, f"{FIXED}-reversed", FIXED, _mean), what))
     names = list(dict.fromkeys(row["model"] for row in width_rows))
     if len(names) > 1:
-        what = f"loss of BLEU from short to long sources, {names[0]} minus {names[-1]}"
-        verdicts.append(judge(wider, _differences(width_rows, names[0], names[-1], _fall), what))
+        what = f"share of BLEU lost from short to long sources, {names[0]} minus {names[-1]}"
+        verdicts.append(judge(wider, _differences(width_rows, names[0], names[-1], _share_lost), what))
     return tuple(verdicts)
 
 
@@ -138,10 +140,14 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _fall(values: Sequence[float]) -> float:
-    """Return the mean of the shorter half of the classes minus the mean of the longer half."""
+def _share_lost(values: Sequence[float]) -> float:
+    """Return the share of BLEU that the longer half of the classes loses against the shorter half.
+
+    It is a share, because a model with a low BLEU on short sources has less to lose.
+    """
     half = len(values) // 2
-    return _mean(values[:half]) - _mean(values[-half:])
+    short = _mean(values[:half])
+    return 1 - _mean(values[-half:]) / short if short else math.nan
 
 
 def _differences(rows: Sequence[dict[str, Any]], first: str, second: str, statistic: Any) -> list[float]:
