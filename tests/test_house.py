@@ -25,6 +25,7 @@ from tests.reading import PACKAGE, nodes, parsed, python, settings, short, texts
 LAYERS = (
     ("__main__",),
     ("cli",),
+    ("compare",),
     ("tasks", "huggingface"),
     ("runs",),
     ("training", "decoding", "evaluation"),
@@ -114,6 +115,7 @@ PUBLIC = (
     "build_position",
     "build_score",
     "causal",
+    "compare",
     "dense",
     "documents",
     "draw",

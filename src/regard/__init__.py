@@ -18,6 +18,7 @@ import typing
 if typing.TYPE_CHECKING:
     from regard.attended import Attended, Top
     from regard.attention import attention, read
+    from regard.compare import compare
     from regard.errors import (
         ArgumentError,
         BackendError,
@@ -115,6 +116,7 @@ __all__ = [
     "build_position",
     "build_score",
     "causal",
+    "compare",
     "dense",
     "documents",
     "draw",
@@ -136,6 +138,7 @@ __all__ = [
 _MODULES = {
     "regard.attended": ("Attended", "Top"),
     "regard.attention": ("attention", "read"),
+    "regard.compare": ("compare",),
     "regard.errors": (
         "ArgumentError",
         "BackendError",

@@ -111,6 +111,7 @@ PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "sparsemax": lambda scores: sparse(scores, 2.0),
     "entmax": lambda scores: sparse(scores, 1.5),
     "gate": lambda scores: 1 / (1 + (-scores).exp()),
+    "linear": lambda scores: scores,
     "hard": best,
     "best": best,
     "straight-through": best,

@@ -33,6 +33,7 @@ COMMANDS = (
     "ask",
     "solve",
     "evaluate",
+    "compare",
     "view",
     "align",
     "intervene",

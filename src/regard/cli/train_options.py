@@ -144,8 +144,8 @@ Selection = Annotated[
     _option(
         "--select",
         "NAME",
-        "Selection of the attention: softmax, sparsemax, entmax, gate, straight-through, or hard (with "
-        "--estimator); for captioning also none.",
+        "Selection of the attention: softmax, sparsemax, entmax, gate, linear, straight-through, or hard "
+        "(with --estimator); for captioning also none.",
         MODEL,
         show_default="softmax",
     ),

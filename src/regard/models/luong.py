@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.attended import Attended
 from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.layers.attention_options import (
     ScoreOption,
@@ -17,6 +18,7 @@ from regard.layers.attention_options import (
     select_argument,
 )
 from regard.layers.recurrent import Hidden, Recurrence, Recurrent
+from regard.look import Look
 from regard.masks.constructors import dense, padding
 from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
@@ -83,7 +85,10 @@ class Luong(Model):
         mode, "hard" reads the key with the highest score. The view local-p allows only softmax.
     view: which source words a step can attend to: "global", "local-m" or "local-p". To set the window, use
         {"name": "local-m", "reach": 4}, Monotonic(reach=4) or Predicted(reach=4).
-    readout: "attentional" computes p(y_t) from h~_t as above; "affine" is softmax(W [c_t; h_t]) without h~_t.
+    readout: "attentional" computes p(y_t) from h~_t as above; "affine" is softmax(W [c_t; h_t]) without h~_t;
+        "mixture" treats the attended word as a latent variable, and sums over it exactly:
+        p(y_t) = sum_s a_ts softmax(W_s tanh(W_c [h_s; h_t])). It needs feeding=False, because with input
+        feeding the state would depend on all earlier choices. Time and memory grow with S times V.
     feeding: whether to use input feeding: h~_{t-1} (or [c; h] with "affine") is an input of the next step.
         Without input feeding, one attention() call computes all steps.
     both_ways: whether the encoder is bidirectional. Its states are projected to `width` if the score function
@@ -115,6 +120,9 @@ class Luong(Model):
         settings = recurrence or Recurrence(cell="lstm")
         if readout not in READOUTS:
             raise UnknownName("readout", readout, READOUTS)
+        if readout == "mixture" and feeding:
+            problem = 'readout is "mixture", but feeding is true: the state would depend on earlier choices'
+            raise ArgumentError(message("Luong()", problem, hint="set feeding=False"))
         positive("Luong()", source_size=source_size, target_size=target_size)
         self.source_size, self.target_size, self.feeding = source_size, target_size, feeding
         self.view, self.select = build_view(view), build_select(select)
@@ -158,6 +166,8 @@ class Luong(Model):
         after = state.position + tokens.shape[1]
         if not self.feeding:
             states_RTM, hidden = self.decoder.run(embedded_RTM, state.hidden)
+            if isinstance(self.readout, Mixture):
+                return State(after, hidden), self._mixed(states_RTM, encoded, state.position)
             joined = self.readout.join(self._read(states_RTM, encoded, state.position), states_RTM)
             return State(after, hidden), self.readout(joined)
         hidden, fed, all_joined = state.hidden[:-1], state.hidden[-1], []
@@ -168,8 +178,28 @@ class Luong(Model):
             all_joined.append(fed)
         return State(after, (*hidden, fed)), self.readout(torch.stack(all_joined, 1))
 
+    def _mixed(self, states_RTM: Tensor, encoded: Encoded, position: int) -> Tensor:
+        """Return log p(y_t) (R, T, V) as logits, summed over the source word that step t attends to."""
+        (memory,), (rows, steps, _) = encoded.memories, states_RTM.shape
+        look = Look(weights=True, gradient=True)
+        weights = self._attend(states_RTM, encoded, position, look=look).weights
+        assert weights is not None
+        weights_RTS = weights.reshape(rows, steps, -1)
+        values_RSE = memory.value.repeat_interleave(rows // max(len(encoded), 1), 0)
+        each_RTSE = values_RSE[:, None].expand(-1, steps, -1, -1)
+        state_RTSM = states_RTM[:, :, None].expand(-1, -1, each_RTSE.shape[2], -1)
+        log_RTSV = self.readout(self.readout.join(each_RTSE, state_RTSM)).log_softmax(-1)
+        smallest = torch.finfo(log_RTSV.dtype).tiny
+        return (weights_RTS.clamp(min=smallest).log()[..., None] + log_RTSV).logsumexp(2)
+
     def _read(self, states_RTM: Tensor, encoded: Encoded, position: int) -> Tensor:
-        """Return the contexts (R, T, E) for decoder states (R, T, M).
+        """Return the contexts (R, T, E) for decoder states (R, T, M)."""
+        return self._attend(states_RTM, encoded, position).output
+
+    def _attend(
+        self, states_RTM: Tensor, encoded: Encoded, position: int, look: Look | None = None
+    ) -> Attended:
+        """Attend to the source from decoder states (R, T, M); the output is the contexts (R, T, E).
 
         A context is the weighted sum of the encoder states. R is the number of rows: sources, or beams.
 
@@ -186,7 +216,7 @@ class Luong(Model):
         if isinstance(self.view, Predicted) and self.place is not None:
             centre_BT = self.place(states_RTM).reshape(len(encoded), -1) * encoded.lengths[:, None]
             options["select"] = LocalP(centre_BT, self.view.reach)
-        return attend(states_RTM, memory, start=position, **options).output
+        return attend(states_RTM, memory, start=position, look=look, **options)
 
 
 class Attentional(nn.Module):
@@ -225,7 +255,15 @@ class Affine(nn.Module):
         return self.output(self.dropout(joined))
 
 
-READOUTS: dict[str, type[Attentional] | type[Affine]] = {"attentional": Attentional, "affine": Affine}
+class Mixture(Attentional):
+    """The output layer of Attentional, for each source word instead of a weighted mean of them."""
+
+
+READOUTS: dict[str, type[Attentional] | type[Affine]] = {
+    "attentional": Attentional,
+    "affine": Affine,
+    "mixture": Mixture,
+}
 
 
 class Bridge(nn.Module):

@@ -41,6 +41,7 @@ SELECTIONS: dict[str, tuple[Select, tuple[str, ...]]] = {
     "sparsemax": (Sparse(2.0), ()),
     "entmax": (Sparse(1.5), ("alpha",)),
     "gate": (Gate(), ()),
+    "linear": (Linear(), ()),
     "hard": (Hard(), ()),
     "best": (Best(), ()),
     "straight-through": (StraightThrough(), ()),

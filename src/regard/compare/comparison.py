@@ -1,0 +1,208 @@
+"""compare(): train the models that the studies need, measure them, and write tables, figures and a page."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.compare.comparison_options import Options, model_options
+from regard.compare.cost_estimate import estimated_seconds
+from regard.compare.run_cache import RunCache
+from regard.compare.studies import QUICK_STUDIES, STUDIES
+from regard.compare.study import PlannedRun, Study, StudyResult, Table, Verdict
+from regard.compare.study_context import StudyContext
+from regard.errors import ArgumentError, RegardError, UnknownName, message
+from regard.tasks.translation.translation_settings import ways_named
+from regard.training.settings import merged
+
+__all__ = ["Comparison", "compare"]
+
+TRAINING = {"steps": 2000, "batch_tokens": 2048}
+QUICK_TRAINING = {"steps": 1000, "batch_tokens": 1024}
+QUICK_WIDTH, WIDTH = 96, 128
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The results of compare().
+
+    results: the result of each study.
+    failed: the error message of each training that has failed, by the name of the model and the seed.
+    interrupted: the signal that stopped the comparison, or "time limit"; "" if it is complete.
+    seconds: summed duration of all trainings that the results are based on.
+    pages: the files that were written.
+    """
+
+    results: tuple[StudyResult, ...]
+    failed: Mapping[str, str]
+    interrupted: str = ""
+    seconds: float = 0.0
+    pages: tuple[Path, ...] = ()
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """All tables by name."""
+        return {table.name: table for result in self.results for table in result.tables}
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """The verdict of each claim, by the name of the claim."""
+        return {each.claim.name: each for result in self.results for each in result.verdicts}
+
+
+def compare(
+    studies: str | Iterable[str] = (),
+    *,
+    models: Iterable[str] = (),
+    seeds: int | Iterable[int] | None = None,
+    quick: bool = False,
+    output: str | Path | None = None,
+    cache: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    bins: Iterable[int] = (),
+    sentences: int | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    jobs: int = 1,
+    minutes: float | None = None,
+    say: Callable[[str], None] = print,
+) -> Comparison:
+    """Compare models with and without attention: train them alike, measure them, and judge claims.
+
+    studies: names in regard.compare.STUDIES; () for all of them (with quick=True, those of --quick).
+    models: models of the studies that compare models, such as "luong-dot" or "luong:score=concat".
+    seeds: number of random seeds, or the seeds; the default is 3, with quick=True 1. A claim is judged from
+        at least three.
+    quick: fewer models, shorter trainings and smaller measurements.
+    output: folder for the page, the tables (CSV) and the figures; None to write none of them.
+    cache: folder of the training runs and measurements, which later calls use again. Default: output/runs.
+    settings: settings of the training runs, as in config.toml: {"data": {...}, "training": {...}}. The
+        default data are the built-in Korean-English corpus.
+    bins: upper bounds of the classes of source length, in words.
+    sentences: number of test sentences in each class.
+    device, threads: where to train and to measure.
+    jobs: number of trainings at the same time.
+    minutes: stop training after this many minutes, and report what is finished. Call it again to continue.
+    say: prints a line of progress.
+
+    >>> try:
+    ...     compare(["lenght"], output="comparison")
+    ... except KeyError as error:
+    ...     print(error)
+    unknown study 'lenght'; did you mean 'length'? ...
+    """
+    chosen = _chosen(studies, quick)
+    options = make_options(models, seeds, quick, settings, bins, sentences, device, threads, jobs)
+    if output is None and cache is None:
+        raise ArgumentError(message("compare()", "neither output nor cache is set", hint="set output=FOLDER"))
+    until = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    place = Path(str(output)) / "runs" if cache is None else Path(cache)
+    runs_cache = RunCache(place, options, say)
+    context = StudyContext(options, runs_cache, say)
+    planned = [run for study in chosen for run in study.runs(options)]
+    if planned:
+        _ = context.bins  # raise an error before training if the data are too short
+    _say_cost(runs_cache, planned, say)
+    runs_cache.train(runs_cache.missing(planned), until)
+    stopped = runs_cache.interrupted or ("time limit" if time.monotonic() > until else "")
+    results = []
+    try:
+        for study in chosen:
+            results.append(_measured(study, context))
+    except KeyboardInterrupt:  # report the studies that are measured
+        stopped = "Ctrl-C"
+    failed, seconds = _failures(runs_cache, planned), _seconds(runs_cache, planned)
+    comparison = Comparison(tuple(results), failed, stopped, seconds)
+    return comparison if output is None else write_comparison(comparison, context, Path(output))
+
+
+def make_options(
+    models: Iterable[str],
+    seeds: int | Iterable[int] | None,
+    quick: bool,
+    settings: Mapping[str, Any] | None,
+    bins: Iterable[int],
+    sentences: int | None,
+    device: str,
+    threads: int | None,
+    jobs: int,
+) -> Options:
+    """Check the arguments of compare(), and return them as Options."""
+    names = (models,) if isinstance(models, str) else tuple(models)
+    for name in names:
+        model_options(name)
+    whole = merged({}, settings or {})
+    count = (1 if quick else 3) if seeds is None else seeds
+    numbers = tuple(range(count)) if isinstance(count, int) else tuple(count)
+    if not numbers:
+        raise ArgumentError(message("compare()", f"seeds is {seeds!r}", expected="1 or more"))
+    if jobs < 1:
+        raise ArgumentError(message("compare()", f"jobs is {jobs}", expected="1 or more"))
+    data = dict(whole.get("data") or {})
+    if not ways_named(data):
+        data["built_in"] = "korean"
+    training = merged(QUICK_TRAINING if quick else TRAINING, whole.get("training") or {})
+    width = (whole.get("model") or {}).get("width", QUICK_WIDTH if quick else WIDTH)
+    count = (40 if quick else 100) if sentences is None else sentences
+    return Options(names, numbers, data, training, width, quick, tuple(bins), count, device, threads, jobs)
+
+
+def _chosen(studies: str | Iterable[str], quick: bool) -> list[Study]:
+    names = (studies,) if isinstance(studies, str) else tuple(studies)
+    for name in names:
+        if name not in STUDIES:
+            raise UnknownName("study", name, STUDIES)
+    return [STUDIES[name] for name in dict.fromkeys(names or (QUICK_STUDIES if quick else STUDIES))]
+
+
+def _say_cost(cache: RunCache, planned: Sequence[PlannedRun], say: Callable[[str], None]) -> None:
+    """Print how many trainings are needed, and how long they will take."""
+    missing = cache.missing(planned)
+    total = len({cache.place(run) for run in planned})
+    if total:
+        say(f"trainings: {total} needed, {total - len(missing)} finished")
+    if missing:
+        say("estimating the time ...")
+        seconds = estimated_seconds(missing, cache.options, cache.device)
+        say(f"estimated time: about {_duration(seconds)} of training, then the measurements")
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours: "5 minutes"."""
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+
+
+def _measured(study: Study, context: StudyContext) -> StudyResult:
+    """Measure a study. An error becomes a note of its result, so that the other studies go on."""
+    context.say(f"measuring: {study.name}")
+    try:
+        return study.measure(context)
+    except RegardError as error:
+        context.say(f"the study {study.name} has failed: {error}")
+        return StudyResult(study.name, study.title, notes=(f"The study has failed: {error}",))
+
+
+def _failures(cache: RunCache, planned: Sequence[PlannedRun]) -> dict[str, str]:
+    names = {f"{run.label}, seed {run.seed}": cache.failure(run) for run in planned}
+    return {name: error for name, error in names.items() if error}
+
+
+def _seconds(cache: RunCache, planned: Sequence[PlannedRun]) -> float:
+    """Return the summed duration of the finished trainings."""
+    finished = {cache.place(run): cache.finished(run) for run in planned}
+    return sum(run.seconds for run in finished.values() if run is not None)
+
+
+def write_comparison(comparison: Comparison, context: StudyContext, folder: Path) -> Comparison:
+    """Write the page, the tables and the figures of a comparison, and return it with their paths."""
+    from dataclasses import replace
+
+    from regard.compare.comparison_page import write_page
+
+    return replace(comparison, pages=tuple(write_page(comparison, context.options, folder)))

@@ -1,0 +1,159 @@
+"""Write a comparison: one HTML page, a CSV file for each table, a PNG and an SVG file for each figure."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.compare.comparison_options import Options
+from regard.compare.figures import can_draw, png_of_figure, svg_of_figure
+from regard.compare.study import Figure, StudyResult, Table
+from regard.errors import install_command
+from regard.files.atomic_io import replace
+from regard.runs.run_folder import made_folder
+from regard.viewing.html_document import document, safe
+
+if TYPE_CHECKING:
+    from regard.compare.comparison import Comparison
+
+__all__ = ["csv_of", "write_page"]
+
+ROWS_SHOWN = 60
+"""Longer tables are cut on the page; the CSV file has all rows."""
+
+STYLE = """
+:root { color-scheme: light dark; --rule: #8884; --quiet: #777; }
+body { margin: 0 auto; max-width: 60rem; padding: 2rem 1.5rem 5rem; font: 16px/1.6 system-ui, sans-serif; }
+h1 { font-size: 1.7rem; } h2 { margin-top: 3rem; border-top: 1px solid var(--rule); padding-top: 1.5rem; }
+figure { margin: 1.5rem 0; } figure img { max-width: 100%; height: auto; background: white; }
+figcaption, .quiet { color: var(--quiet); font-size: .9rem; }
+table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; }
+th, td { padding: .2rem .7rem .2rem 0; text-align: left; border-bottom: 1px solid var(--rule); }
+.supported { color: #2f7d32; } .contradicted { color: #c2410c; } .unclear { color: var(--quiet); }
+"""
+
+
+def write_page(comparison: Comparison, options: Options, folder: Path) -> Iterator[Path]:
+    """Write all files of a comparison to a folder, and yield their paths; the page is the first."""
+    made_folder(folder)
+    images: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
+    drawn = can_draw()
+    for result in comparison.results:
+        for figure in result.figures if drawn else ():
+            images[figure.name] = files[f"{figure.name}.png"] = png_of_figure(figure)
+            files[f"{figure.name}.svg"] = svg_of_figure(figure)
+        files |= {f"{table.name}.csv": csv_of(table.rows).encode() for table in result.tables}
+    files["verdicts.csv"] = csv_of(_verdict_rows(comparison)).encode()
+    body = list(_body(comparison, options, images))
+    page = document("Regard: comparison of attention models", STYLE, "", body, images=True)
+    for name, content in {"index.html": page.encode(), **files}.items():
+        replace(folder / name, content)
+        yield folder / name
+
+
+def csv_of(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the rows of a table as CSV, with a header line. The columns are those of all rows.
+
+    >>> csv_of([{"model": "luong", "bleu": 31.5}, {"model": "seq2seq", "exact": 0.5}]).splitlines()
+    ['model,bleu,exact', 'luong,31.5,', 'seq2seq,,0.5']
+    """
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def _verdict_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    return [
+        {
+            "claim": each.claim.name,
+            "text": each.claim.text,
+            "outcome": each.outcome,
+            "reason": each.reason,
+            "low": each.low,
+            "high": each.high,
+            "values": " ".join(f"{value:.6g}" for value in each.values),
+        }
+        for result in comparison.results
+        for each in result.verdicts
+    ]
+
+
+def _body(comparison: Comparison, options: Options, images: dict[str, bytes]) -> Iterator[str]:
+    yield "<h1>Comparison of attention models</h1>"
+    yield f'<p class="quiet">{safe(_about(comparison, options))}</p>'
+    if not images and any(result.figures for result in comparison.results):
+        text = f"The figures were not drawn, because matplotlib is not installed: {install_command('view')}"
+        yield f"<p><strong>{safe(text)}</strong></p>"
+    if comparison.interrupted:
+        text = f"The comparison was stopped ({comparison.interrupted}). The same command continues it."
+        yield f"<p><strong>{safe(text)}</strong></p>"
+    rows = _verdict_rows(comparison)
+    if rows:
+        yield "<h2>Claims</h2>"
+        yield '<div class="wide"><table>'
+        yield "<thead><tr><th>claim</th><th>result</th><th>measured</th></tr></thead>"
+        for row in rows:
+            kind = row["outcome"] if row["outcome"] in ("supported", "contradicted") else "unclear"
+            cells = f'<td class="{kind}">{safe(row["outcome"])}</td><td>{safe(row["reason"])}</td>'
+            yield f"<tr><td>{safe(row['text'])}</td>{cells}</tr>"
+        yield "</table></div>"
+    for result in comparison.results:
+        yield from _section(result, images)
+
+
+def _about(comparison: Comparison, options: Options) -> str:
+    """Return a sentence about the data, the training and the seeds."""
+    data = "the built-in Korean-English corpus" if options.built_in else "the given sentence pairs"
+    training = ", ".join(f"{name} = {value}" for name, value in options.training.items())
+    seeds = ", ".join(map(str, options.seeds))
+    return (
+        f"Trained on {data} with width {options.width}, {training}, seeds {seeds}, on {options.device}. "
+        f"Other settings are those that regard train chooses. Summed training time: "
+        f"{comparison.seconds / 60:.1f} minutes. Every number is in the CSV files beside this page."
+    )
+
+
+def _section(result: StudyResult, images: dict[str, bytes]) -> Iterator[str]:
+    yield f"<h2>{safe(result.title)}</h2>"
+    for note in result.notes:
+        yield f"<p>{safe(note)}</p>"
+    for figure in result.figures:
+        if figure.name in images:
+            yield _figure(figure, images[figure.name])
+    for table in result.tables:
+        if table.shown and table.rows:
+            yield from _table(table)
+
+
+def _figure(figure: Figure, png: bytes) -> str:
+    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    caption = f"<figcaption>{safe(figure.caption)} ({safe(figure.name)}.svg)</figcaption>"
+    return f'<figure><img src="{source}" alt="{safe(figure.alt)}">{caption}</figure>'
+
+
+def _table(table: Table) -> Iterator[str]:
+    columns = list(dict.fromkeys(name for row in table.rows for name in row))
+    yield f"<details><summary>{safe(table.title)} ({safe(table.name)}.csv)</summary>"
+    yield '<div class="wide"><table><thead><tr>'
+    yield "".join(f"<th>{safe(name)}</th>" for name in columns) + "</tr></thead>"
+    for row in table.rows[:ROWS_SHOWN]:
+        yield "<tr>" + "".join(f"<td>{safe(_cell(row.get(name)))}</td>" for name in columns) + "</tr>"
+    yield "</table></div>"
+    if len(table.rows) > ROWS_SHOWN:
+        yield f'<p class="quiet">{len(table.rows) - ROWS_SHOWN:,} more rows are in the CSV file.</p>'
+    yield "</details>"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

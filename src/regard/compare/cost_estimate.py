@@ -1,0 +1,70 @@
+"""Estimate how long the trainings of a comparison take, from a few training steps of each model."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from regard.compare.comparison_options import Options
+from regard.compare.study import PlannedRun
+from regard.data.batch import Batch
+from regard.models import build_model
+from regard.training.losses import cross_entropy
+
+__all__ = ["estimated_seconds"]
+
+VOCABULARY, WORDS = 2000, 10
+"""Vocabulary size and sentence length of the batches that are timed."""
+
+FIRST = 4
+"""The first token id that is not a special token."""
+
+STARTING = {"cpu": 8.0}
+"""Seconds that a training takes before its first step and after its last one; 20 on other devices."""
+
+
+def estimated_seconds(runs: Sequence[PlannedRun], options: Options, device: str) -> float:
+    """Estimate the duration of trainings in seconds. Each distinct model is timed once."""
+    known: dict[str, float] = {}
+    total = 0.0
+    for run in runs:
+        model, training = run.settings["model"], run.settings["training"]
+        key = json.dumps(model, sort_keys=True, default=str)
+        if key not in known:
+            known[key] = _step_seconds(model, training.get("batch_tokens") or 2048, device, options.threads)
+        steps = training.get("steps") or 60 * float(training.get("minutes") or 10) / known[key]
+        total += steps * known[key] + STARTING.get(device, 20.0)
+    at_once = min(options.jobs, len(runs))
+    return total / (min(at_once, os.cpu_count() or 1) if device == "cpu" else at_once)
+
+
+def _step_seconds(model: Mapping[str, Any], tokens: int, device: str, threads: int | None) -> float:
+    """Return the duration of one training step: the second of two, forward and backward."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        options = {name: value for name, value in model.items() if name != "name"}
+        built = build_model(model["name"], VOCABULARY, VOCABULARY, **options).to(device)
+        generator = torch.Generator().manual_seed(0)
+        rows = max(tokens // WORDS, 1)
+        ids = torch.randint(FIRST, VOCABULARY, (2, rows, WORDS - 1), generator=generator).tolist()
+        batch = Batch.collate(*ids).to(device)
+        seconds = 0.0
+        for _ in range(2):
+            start = time.perf_counter()
+            cross_entropy(built(batch), batch.labels)[0].backward()
+            seconds = _synchronised(device) - start
+        return seconds
+    finally:
+        torch.set_num_threads(before)
+
+
+def _synchronised(device: str) -> float:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    return time.perf_counter()

@@ -1,0 +1,128 @@
+"""Draw the figures of a comparison with matplotlib, as PNG and SVG."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from regard.compare.study import Figure, Series
+
+__all__ = ["can_draw", "png_of_figure", "svg_of_figure"]
+
+COLORS = ("#0b6e99", "#c2410c", "#2f7d32", "#7b3fa0", "#b8860b", "#444444", "#d6336c", "#0f9d8f")
+STYLES = ("-", "--", "-.", ":")
+DPI = 110
+
+
+def can_draw() -> bool:
+    """Return whether matplotlib is installed. Without it, a comparison has tables but no figures."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def png_of_figure(figure: Figure) -> bytes:
+    """Return a figure as the bytes of a PNG file."""
+    drawn, agg, _ = _drawn(figure)
+    file = io.BytesIO()
+    agg(drawn).print_png(file, metadata={"Software": None, "Description": _latin(figure.alt)})
+    return file.getvalue()
+
+
+def svg_of_figure(figure: Figure) -> bytes:
+    """Return a figure as the bytes of an SVG file, with its alternative text."""
+    import matplotlib
+
+    drawn, _, svg = _drawn(figure)
+    file = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "regard"}):  # the same figure gives the same bytes
+        metadata = {"Date": None, "Creator": None, "Title": figure.caption, "Description": figure.alt}
+        svg(drawn).print_svg(file, metadata=metadata)
+    return file.getvalue()
+
+
+def _drawn(figure: Figure) -> tuple[Any, Any, Any]:
+    """Draw a figure; return it with the classes of its Agg canvas and its SVG canvas."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure as Drawing
+
+    maps = len(figure.series) if figure.kind == "maps" else 1
+    size = (7.2, 4.2) if figure.kind != "maps" else (3.3 * min(maps, 4) + 0.6, 3.2 * -(-maps // 4))
+    drawing = Drawing(figsize=size, dpi=DPI, layout="constrained")
+    FigureCanvasAgg(drawing)
+    if figure.kind == "maps":
+        _draw_maps(drawing, figure)
+    else:
+        axes = drawing.add_subplot()
+        (_draw_bars if figure.kind == "bars" else _draw_lines)(axes, figure)
+        axes.set_xlabel(figure.x)
+        axes.set_ylabel(figure.y)
+        axes.grid(True, alpha=0.25)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        axes.legend(frameon=False, fontsize=8)
+    return drawing, FigureCanvasAgg, FigureCanvasSVG
+
+
+def _draw_lines(axes: Any, figure: Figure) -> None:
+    names = _names(figure.series)
+    for number, series in enumerate(figure.series):
+        color, style = COLORS[number % len(COLORS)], STYLES[number // len(COLORS) % len(STYLES)]
+        x = [names.index(each) for each in series.x] if names else list(series.x)
+        axes.plot(x, series.y, style, color=color, marker="o", markersize=3.5, label=series.label)
+        if series.low:
+            axes.fill_between(x, series.low, series.high, color=color, alpha=0.15, linewidth=0)
+    if names:
+        axes.set_xticks(range(len(names)), names)
+    if "x" in figure.log:
+        axes.set_xscale("log", base=2)
+    if "y" in figure.log:
+        axes.set_yscale("log")
+    for at, label in figure.marks.items():
+        axes.axvline(at, color="#888888", linewidth=0.8, linestyle=":")
+        axes.annotate(label, (at, 0.98), xycoords=("data", "axes fraction"), fontsize=7, ha="left", va="top")
+
+
+def _draw_bars(axes: Any, figure: Figure) -> None:
+    names = _names(figure.series) or [str(each) for each in figure.series[0].x]
+    width = 0.8 / max(len(figure.series), 1)
+    for number, series in enumerate(figure.series):
+        at = [names.index(str(each)) + (number - (len(figure.series) - 1) / 2) * width for each in series.x]
+        errors = None
+        if series.low:
+            errors = [
+                [y - low for y, low in zip(series.y, series.low, strict=True)],
+                [high - y for y, high in zip(series.y, series.high, strict=True)],
+            ]
+        color = COLORS[number % len(COLORS)]
+        axes.bar(at, series.y, width, yerr=errors, color=color, label=series.label, error_kw={"lw": 0.8})
+    slanted = {"rotation": 20, "ha": "right"} if sum(map(len, names)) > 60 else {}
+    axes.set_xticks(range(len(names)), names, **slanted)
+    if "y" in figure.log:
+        axes.set_yscale("log")
+
+
+def _draw_maps(drawing: Any, figure: Figure) -> None:
+    columns = min(len(figure.series), 4)
+    rows = -(-len(figure.series) // columns)
+    for number, series in enumerate(figure.series):
+        axes = drawing.add_subplot(rows, columns, number + 1)
+        image = axes.imshow(series.cells, cmap="viridis", aspect="auto", interpolation="nearest")
+        drawing.colorbar(image, ax=axes, shrink=0.8)
+        axes.set_title(series.label, fontsize=9)
+        axes.set_xlabel(figure.x, fontsize=8)
+        if number % columns == 0:
+            axes.set_ylabel(figure.y, fontsize=8)
+
+
+def _names(series: Sequence[Series]) -> list[str]:
+    """Return the names on the x axis in order, if x has texts; [] if x has numbers."""
+    names: list[str] = []
+    for each in series:
+        names += [x for x in each.x if isinstance(x, str) and x not in names]
+    return names
+
+
+def _latin(text: str) -> str:
+    return text.encode("latin-1", "replace").decode("latin-1")

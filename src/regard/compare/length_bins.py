@@ -1,0 +1,125 @@
+"""Test sentences in classes of source length."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from regard.compare.comparison_options import Options
+from regard.data import korean_english
+from regard.data.korean.corpus import VERSION
+from regard.errors import ArgumentError, DataError, message
+from regard.tasks.translation.translation_data import read_split
+from regard.tasks.translation.translation_settings import Data
+from regard.training.settings import build
+
+__all__ = ["LengthBin", "SentenceSet", "choose_bins", "read_sentences"]
+
+BOUNDS = (5, 9, 14, 19, 24, 34, 44, 60, 80, 120, 200)
+"""Upper bounds of the classes of source length that choose_bins() tries, in words."""
+
+SMALLEST = 20
+"""Smallest number of sentences of a class. BLEU of fewer sentences says little."""
+
+LONGEST_TRAINED = 30
+"""The longest training sentence of the built-in corpus, in words."""
+
+GENERATED = {"test": 40, "long": 10}
+"""Split of the built-in corpus -> sentences that are generated for each sentence that a class keeps."""
+
+
+@dataclass(frozen=True)
+class SentenceSet:
+    """Sentence pairs that no model was trained on.
+
+    pairs: the pairs of source and target.
+    name: where they come from, for the titles of tables.
+    longest_trained: the largest source length of the training data, if it is known.
+    """
+
+    pairs: Sequence[tuple[str, str]]
+    name: str
+    longest_trained: int | None = None
+
+
+@dataclass(frozen=True)
+class LengthBin:
+    """The test sentences of one class of source length.
+
+    name: the class, such as "6-10".
+    sources, targets: the sentences.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+def read_sentences(options: Options) -> SentenceSet:
+    """Return the test sentences of a comparison.
+
+    For the built-in corpus, they are sentences of its test split and of its split of long sentences. For
+    files, they are the validation pairs: those of the validation files, or pairs held out from training.
+    """
+    if options.built_in:
+        version = options.data.get("grammar", VERSION)
+        pairs = [
+            (each.source, each.target)
+            for split, times in GENERATED.items()
+            for each in korean_english(split, times * options.sentences, version=version)
+        ]
+        return SentenceSet(pairs, "test sentences of the built-in corpus", LONGEST_TRAINED)
+    split = read_split(build(Data, options.data, "the settings [data]"))
+    longest = max((len(pair.source.split()) for pair in split.train), default=0)
+    pairs = [(pair.source, pair.target) for pair in split.valid]
+    return SentenceSet(pairs, "validation pairs, which are not used for training", longest)
+
+
+def choose_bins(sentences: SentenceSet, options: Options) -> list[LengthBin]:
+    """Divide the test sentences into classes of source length, in words.
+
+    Classes with fewer than SMALLEST sentences are joined with their neighbour. At most options.sentences
+    pairs are kept in each class. Raise an error if there are not at least two classes.
+    """
+    chosen = tuple(sorted(options.bins)) or BOUNDS
+    if any(bound < 1 for bound in chosen):
+        raise ArgumentError(message("--length-bins", f"got {chosen}", expected="numbers of words, 1 or more"))
+    groups: list[list[tuple[str, str]]] = [[] for _ in (*chosen, None)]
+    for pair in sentences.pairs:
+        groups[bisect.bisect_left(chosen, len(pair[0].split()))].append(pair)
+    smallest = min(SMALLEST, options.sentences)
+    joined: list[list[tuple[str, str]]] = []
+    for group in groups:
+        if joined and (len(joined[-1]) < smallest or (group and len(group) < smallest)):
+            joined[-1] = joined[-1] + group
+        elif group:
+            joined.append(group)
+    if len(joined) > 1 and len(joined[0]) < smallest:
+        joined[:2] = [joined[0] + joined[1]]
+    if options.bins and len(joined) <= len(chosen):
+        counts = ", ".join(str(len(group)) for group in groups)
+        problem = f"the classes have {counts} sentences; the last one is for longer sentences"
+        hint = f"choose bounds so that each class has at least {smallest} sentences"
+        raise DataError(message("--length-bins", problem, hint=hint))
+    if len(joined) < 2:
+        longest = max((len(source.split()) for source, _ in sentences.pairs), default=0)
+        problem = (
+            f"the data are too short for classes of source length: {len(sentences.pairs):,} test sentences, "
+            f"the longest has {longest} words"
+        )
+        hint = (
+            f"two classes of at least {smallest} sentences are needed; give more validation pairs, or set "
+            "the classes, such as --length-bins 3,6"
+        )
+        raise DataError(message("regard compare", problem, hint=hint))
+    return [_bin(group[: options.sentences], group) for group in joined]
+
+
+def _bin(kept: Sequence[tuple[str, str]], group: Sequence[tuple[str, str]]) -> LengthBin:
+    lengths = [len(source.split()) for source, _ in group]
+    sources, targets = zip(*kept, strict=True)
+    return LengthBin(f"{min(lengths)}-{max(lengths)}", sources, targets)

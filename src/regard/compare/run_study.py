@@ -1,0 +1,145 @@
+"""Compare runs that are already trained: `regard compare RUN RUN`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from regard.compare.comparison import Comparison, make_options, write_comparison
+from regard.compare.confidence import judge
+from regard.compare.length_study import quality_series, quality_table, seeds_text
+from regard.compare.run_cache import RunCache, TrainedRun
+from regard.compare.study import Claim, Figure, StudyResult, Table, Verdict
+from regard.compare.study_context import StudyContext
+from regard.errors import ArgumentError, message, shown
+from regard.runs.run_folder import config_of
+from regard.runs.seed_folders import seed_folder, seeds_of
+from regard.training.settings import differences
+
+__all__ = ["compare_runs"]
+
+
+def compare_runs(
+    folders: Sequence[str | Path],
+    *,
+    output: str | Path,
+    settings: Mapping[str, Any] | None = None,
+    bins: Iterable[int] = (),
+    sentences: int | None = None,
+    device: str = "auto",
+    say: Callable[[str], None] = print,
+) -> Comparison:
+    """Compare trained translation runs by source length, on the same test sentences.
+
+    folders: the run folders. The seeds of a run of several seeds are one model, and so are runs whose
+        settings differ only in the seed.
+    settings: {"data": {...}} with the test pairs as validation files (valid_source and valid_target, or
+        valid_tsv). Default: the data of the first run.
+    The other arguments are those of regard.compare().
+
+    Each model is compared with the first one. The measurements are stored in the folder `runs` of output.
+    """
+    places = [Path(folder) for folder in folders]
+    if len(places) < 2:
+        problem = f"{len(places)} run folder is given"
+        raise ArgumentError(message("regard compare RUN ...", problem, expected="two or more run folders"))
+    groups = _groups(places)
+    first = config_of(groups[0][1][0][1])
+    data = (settings or {}).get("data") or first["data"]
+    plain = make_options((), 1, False, {"data": data}, bins, sentences, device, None, 1)
+    cache = _MeasurementCache(Path(output) / "runs", plain, say)
+    context = StudyContext(plain, cache, say)
+    runs = [TrainedRun(name, seed, folder, 0.0) for name, members in groups for seed, folder in members]
+    rows = quality_table(context, runs)
+    where = f"{context.sentences.name}, greedy search, {seeds_text(rows)}"
+    title = f"BLEU and exact match by source length in words: {where}."
+    alt = "; ".join(f"{line.label}: {line.y[0]:.0f} to {line.y[-1]:.0f}" for line in quality_series(rows))
+    figure = Figure(
+        "runs",
+        f"BLEU by source length in words: {where}.",
+        f"Lines of BLEU from short to long sources. {alt}.",
+        quality_series(rows),
+        x="source length (words)",
+        y="BLEU",
+    )
+    tables = (Table("runs", title, rows), Table("settings", "Settings that differ.", _changes(groups)))
+    verdicts = tuple(_verdict(rows, groups[0][0], name) for name, _ in groups[1:])
+    result = StudyResult("runs", "Comparison of trained runs", tables, (figure,), verdicts)
+    return write_comparison(Comparison((result,), {}), replace_options(context, first), Path(output))
+
+
+class _MeasurementCache(RunCache):
+    """A cache whose measurements are beside each other, since a given run folder is not changed."""
+
+    def measured(self, run: TrainedRun | None, name: str, parameters: Any, measure: Callable[[], Any]) -> Any:
+        about = None if run is None else [str(run.folder.absolute()), _state(run.folder)]
+        return super().measured(None, name, [parameters, about], measure)
+
+
+def _state(folder: Path) -> list[str]:
+    """Return the names of the checkpoints of a run, which change when its training goes on."""
+    return sorted(path.name for path in folder.glob("step-*"))
+
+
+def replace_options(context: StudyContext, config: Mapping[str, Any]) -> StudyContext:
+    """Return the context with the training settings of the first run, which the page names."""
+    kept = {name: value for name, value in config.get("training", {}).items() if name in ("steps", "epochs")}
+    width = config.get("model", {}).get("width", context.options.width)
+    options = replace(context.options, training=kept, width=width)
+    return StudyContext(options, context.cache, context.say)
+
+
+Group = tuple[str, list[tuple[int, Path]]]
+
+
+def _groups(places: Sequence[Path]) -> list[Group]:
+    """Return the models, each with its seeds and their run folders."""
+    groups: dict[str, Group] = {}
+    for place in places:
+        config = config_of(place)
+        if config.get("task", "translation") != "translation":
+            problem = f"the task of this run is {config['task']!r}"
+            raise ArgumentError(message(shown(place), problem, expected="a translation run"))
+        seeds = seeds_of(place)
+        members = (
+            [(config.get("seed", 0), place)]
+            if seeds is None
+            else [(seed, seed_folder(place, seed)) for seed in seeds]
+        )
+        kept = {name: value for name, value in config.items() if name not in ("seed", "seeds")}
+        key = json.dumps(kept, sort_keys=True, default=str)
+        group = groups.setdefault(key, (shown(place), []))
+        known = {seed for seed, _ in group[1]}
+        if known & {seed for seed, _ in members}:
+            problem = "this run has the same settings and seed as another given run"
+            raise ArgumentError(message(shown(place), problem, hint="give runs that differ"))
+        group[1].extend(members)
+    return list(groups.values())
+
+
+def _changes(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    first = config_of(groups[0][1][0][1])
+    return [
+        {"model": name, "setting": change}
+        for name, members in groups[1:]
+        for change in differences(first, config_of(members[0][1]))
+    ]
+
+
+def _verdict(rows: Sequence[dict[str, Any]], first: str, other: str) -> Verdict:
+    """Judge the claim that a model is better than the first one."""
+
+    def means(model: str) -> dict[int, float]:
+        seeds: dict[int, list[float]] = {}
+        for row in rows:
+            if row["model"] == model:
+                seeds.setdefault(row["seed"], []).append(row["bleu"])
+        return {seed: sum(values) / len(values) for seed, values in seeds.items()}
+
+    base, new = means(first), means(other)
+    values = [new[seed] - base[seed] for seed in new if seed in base]
+    claim = Claim(f"runs.{other}", f"{other} translates better than {first}.")
+    return judge(claim, values, f"mean BLEU of {other} minus mean BLEU of {first}")

@@ -1,0 +1,26 @@
+"""The studies of `regard compare`. To add a study: write its file, and add one line to STUDIES."""
+
+from __future__ import annotations
+
+from regard.compare.cost_study import COST
+from regard.compare.gradient_study import GRADIENT
+from regard.compare.length_study import LENGTH
+from regard.compare.model_part_studies import PARTS, POSITIONS, SCORES
+from regard.compare.selection_studies import HARD, SOFTMAX
+from regard.compare.study import Study
+
+__all__ = ["QUICK_STUDIES", "STUDIES"]
+
+STUDIES: dict[str, Study] = {
+    "length": LENGTH,
+    "gradient": GRADIENT,
+    "cost": COST,
+    "scores": SCORES,
+    "softmax": SOFTMAX,
+    "hard": HARD,
+    "positions": POSITIONS,
+    "parts": PARTS,
+}
+
+QUICK_STUDIES = ("length", "gradient", "cost")
+"""The studies of --quick."""

@@ -1,0 +1,153 @@
+"""Studies that train variants of one model, which differ in one option, and compare their quality."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from regard.compare.comparison_options import Options
+from regard.compare.confidence import interval, judge
+from regard.compare.length_study import quality_series, quality_table, seeds_text
+from regard.compare.run_cache import TrainedRun
+from regard.compare.study import Claim, Figure, PlannedRun, Series, Study, StudyResult, Table, Verdict
+from regard.compare.study_context import StudyContext
+
+__all__ = ["Better", "Extra", "Variant", "variant_study"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of the trained variants.
+
+    label: its name in tables and figures.
+    model: the settings [model].
+    training: settings [training] that differ from those of the other variants.
+    """
+
+    label: str
+    model: Mapping[str, Any]
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Better:
+    """A claim that one variant translates better than another.
+
+    claim: the claim.
+    first, second: the labels of the variants; the claim says that the first one is better.
+    where: "all" classes of source length, or "beyond" the longest training sentence.
+    """
+
+    claim: Claim
+    first: str
+    second: str
+    where: str = "all"
+
+
+Extra = Callable[[StudyContext, Sequence[TrainedRun]], StudyResult]
+"""A function that measures more than the quality. Its tables, figures and verdicts are added."""
+
+
+def variant_study(
+    name: str,
+    title: str,
+    variants: Sequence[Variant],
+    claims: Sequence[Better],
+    extra: Extra | None = None,
+    more_claims: Sequence[Claim] = (),
+) -> Study:
+    """Return a study that trains variants of a model and compares their BLEU.
+
+    extra: measures more than the quality; its claims are `more_claims`.
+    """
+
+    def runs(options: Options) -> list[PlannedRun]:
+        return [
+            run
+            for variant in variants
+            for run in options.each(variant.label, {"model": variant.model, "training": variant.training})
+        ]
+
+    def measure(context: StudyContext) -> StudyResult:
+        planned = runs(context.options)
+        trained = list(context.finished(planned))
+        rows = quality_table(context, trained)
+        tables, figures = _tables_and_figures(context, name, rows, trained)
+        verdicts = [_verdict(context, rows, each) for each in claims]
+        notes = context.unfinished_notes(planned)
+        if extra is not None:
+            more = extra(context, trained)
+            tables, figures = (*tables, *more.tables), (*figures, *more.figures)
+            verdicts += more.verdicts
+            notes = (*notes, *more.notes)
+        return StudyResult(name, title, tables, figures, tuple(verdicts), notes)
+
+    return Study(name, title, (*(each.claim for each in claims), *more_claims), runs, measure)
+
+
+def _tables_and_figures(
+    context: StudyContext, name: str, rows: list[dict[str, Any]], trained: Sequence[TrainedRun]
+) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
+    where = f"{context.sentences.name}, greedy search, {seeds_text(rows)}"
+    seconds = {(run.label, run.seed): run.seconds for run in trained}
+    totals = [
+        {
+            "model": model,
+            "seed": seed,
+            "bleu": statistics.fmean(_values(rows, model, seed, "bleu")),
+            "exact": statistics.fmean(_values(rows, model, seed, "exact")),
+            "training_seconds": seconds[model, seed],
+        }
+        for model, seed in dict.fromkeys((row["model"], row["seed"]) for row in rows)
+    ]
+    tables = (
+        Table(name, f"BLEU and exact match, mean over the classes of source length: {where}.", totals),
+        Table(f"{name}-length", f"BLEU and exact match by source length in words: {where}.", rows),
+    )
+    if not rows:
+        return tables, ()
+    models = list(dict.fromkeys(row["model"] for row in totals))
+    stats = [interval([row["bleu"] for row in totals if row["model"] == model]) for model in models]
+    band = all(each.low is not None for each in stats)
+    low = [each.low or 0.0 for each in stats] if band else ()
+    high = [each.high or 0.0 for each in stats] if band else ()
+    listed = "; ".join(f"{model}: {each.mean:.1f}" for model, each in zip(models, stats, strict=True))
+    figures = (
+        Figure(
+            name,
+            f"BLEU, mean over the classes of source length: {where}.",
+            f"Bars of BLEU. {listed}.",
+            [Series("BLEU", models, [each.mean for each in stats], low, high)],
+            "bars",
+            y="BLEU",
+        ),
+        Figure(
+            f"{name}-length",
+            f"BLEU by source length in words: {where}.",
+            f"Lines of BLEU from short to long sources. Means: {listed}.",
+            quality_series(rows),
+            x="source length (words)",
+            y="BLEU",
+        ),
+    )
+    return tables, figures
+
+
+def _values(rows: Sequence[dict[str, Any]], model: str, seed: int, metric: str) -> list[float]:
+    return [row[metric] for row in rows if (row["model"], row["seed"]) == (model, seed)]
+
+
+def _verdict(context: StudyContext, rows: Sequence[dict[str, Any]], better: Better) -> Verdict:
+    kept, text = rows, "mean BLEU"
+    if better.where == "beyond":
+        longest = context.sentences.longest_trained or 0
+        kept = [row for row in rows if int(row["length"].split("-")[0]) > longest]
+        text = f"mean BLEU on sources of more than {longest} words"
+    values = []
+    for seed in dict.fromkeys(row["seed"] for row in kept):
+        both = [_values(kept, model, seed, "bleu") for model in (better.first, better.second)]
+        if all(both):
+            values.append(statistics.fmean(both[0]) - statistics.fmean(both[1]))
+    return judge(better.claim, values, f"{text}, {better.first} minus {better.second}")

@@ -1,0 +1,97 @@
+"""`regard compare`: trainings in a cache, trained runs, files that are written, and errors."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import regard
+
+TINY = ("--quick", "--steps", "2", "--width", "4", "--sentences", "2", "--length-bins", "9,24")
+TINY += ("--device", "cpu", "--threads", "1", "--jobs", "2")
+TINY += ("--set", "data.pairs=40", "--set", "data.held_out=5")
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_comparison_is_written_continues_and_reports_a_failed_training(command, tmp_path):
+    output = tmp_path / "comparison"
+    # `hard` needs an estimator, so this training fails; the other one goes on.
+    models = ("--study", "length", "--seeds", "1", "--models", "seq2seq,bahdanau:select=hard")
+    first = command("compare", *models, *TINY, "--output", str(output))
+    assert first.status == 1 and "bahdanau:select=hard" in first.err and "estimator" in first.err
+    measured = rows(output / "length.csv")
+    assert {row["model"] for row in measured} == {"seq2seq"} and len(measured) == 3
+    finished = {path: path.stat().st_mtime_ns for path in output.glob("runs/*/finished.json")}
+    assert len(finished) == 1
+    page = (output / "index.html").read_text(encoding="utf-8")
+    assert 'alt="Lines of BLEU' in page and "failed" in page
+    assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
+    assert (output / "length.png").read_bytes().startswith(b"\x89PNG")
+    assert "Lines of BLEU" in (output / "length.svg").read_text(encoding="utf-8")
+
+    settings = {"data": {"pairs": 40, "held_out": 5}, "model": {"width": 4}, "training": {"steps": 2}}
+    again = regard.compare(
+        "length",
+        models=["seq2seq"],
+        quick=True,
+        cache=output / "runs",
+        settings=settings,
+        bins=(9, 24),
+        sentences=2,
+        device="cpu",
+        threads=1,
+        say=lambda text: None,
+    )
+    assert {path: path.stat().st_mtime_ns for path in output.glob("runs/*/finished.json")} == finished
+    table = again.tables["length"].rows
+    assert [str(row["bleu"]) for row in table] == [row["bleu"] for row in measured]
+    assert not again.failed and again.seconds > 0
+
+
+def test_trained_runs_are_compared(command, trained, unseeing, tmp_path):
+    output = tmp_path / "<b>runs"
+    arguments = (str(trained), str(unseeing), "--sentences", "2", "--length-bins", "9", "--device", "cpu")
+    result = command("compare", *arguments, "--output", str(output))
+    assert result.status == 0 and "one seed" in result.out
+    models = [row["model"] for row in rows(output / "runs.csv")]
+    assert models == [str(trained)] * 2 + [str(unseeing)] * 2
+    assert any("model.name" in row["setting"] for row in rows(output / "settings.csv"))
+    stored = list((output / "runs").glob("quality-*.json"))
+    assert len(stored) == 2 and json.loads(stored[0].read_text())["result"]
+    assert "<b>" not in (output / "index.html").read_text(encoding="utf-8")
+    assert sorted(path.name for path in trained.iterdir()) == sorted(
+        path.name for path in trained.iterdir() if not path.name.startswith("quality")
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("--models", "bahdanu"), "bahdanau"),
+        (("--study", "lenght"), "length"),
+        (("--seeds", "x"), "--seeds"),
+        (("--length-bins", "5;9"), "--length-bins"),
+        (("nowhere", "nowhere"), "nowhere"),
+        (("--seeds", "0"), "seeds"),
+    ],
+)
+def test_bad_input_is_a_message(command, arguments, part, tmp_path):
+    result = command("compare", *arguments, "--output", str(tmp_path / "out"))
+    assert result.status != 0 and part in result.err and "Traceback" not in result.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_short_data_are_a_message_before_any_training(command, tmp_path):
+    for name in ("a.ko", "a.en"):
+        (tmp_path / name).write_text("".join(f"w{n} x y\n" for n in range(200)), encoding="utf-8")
+    files = ("--source", str(tmp_path / "a.ko"), "--target", str(tmp_path / "a.en"))
+    result = command("compare", "--study", "length", *files, "--output", str(tmp_path / "out"))
+    assert result.status != 0 and "too short" in result.err and not (tmp_path / "out").exists()

@@ -1,0 +1,62 @@
+"""Intervals over seeds, verdicts, slopes and crossing points."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from regard.compare.confidence import interval, judge, judge_near
+from regard.compare.curve_fit import crossing, fitted_slope
+from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR, Claim
+
+CLAIM = Claim("a.b", "A is larger than B.")
+
+
+def test_interval_is_that_of_student_t():
+    found = interval([10.0, 12.0, 14.0, 16.0])
+    half = 3.182 * math.sqrt(20 / 3) / 2
+    assert (found.mean, found.seeds) == (13.0, 4)
+    assert found.low == pytest.approx(13 - half) and found.high == pytest.approx(13 + half)
+
+
+@pytest.mark.parametrize(
+    ("values", "outcome"),
+    [
+        ([1.0, 1.2, 1.1], SUPPORTED),
+        ([-1.0, -1.2, -1.1], CONTRADICTED),
+        ([1.0, -1.2, 0.1], UNCLEAR),
+        ([1.0, 1.1], UNCLEAR),
+        ([5.0], UNCLEAR),
+        ([], UNCLEAR),
+    ],
+)
+def test_a_verdict_needs_three_seeds_and_an_interval_on_one_side(values, outcome):
+    verdict = judge(CLAIM, values, "A minus B")
+    assert verdict.outcome == outcome and verdict.values == tuple(values)
+    assert (verdict.low is None) == (len(values) < 3)
+
+
+def test_one_seed_is_named():
+    assert judge(CLAIM, [5.0], "A").reason.endswith(f"{UNCLEAR}: one seed")
+    assert judge(CLAIM, [5.0, 6.0], "A", "repetitions").reason.endswith("two repetitions")
+
+
+@pytest.mark.parametrize(
+    ("values", "outcome"),
+    [([1.95, 2.0, 2.05], SUPPORTED), ([3.0, 3.01, 3.02], CONTRADICTED), ([2.0, 2.6, 1.4], UNCLEAR)],
+)
+def test_a_value_agrees_with_theory_within_the_tolerance(values, outcome):
+    assert judge_near(CLAIM, values, "exponent", 2.0, 0.3).outcome == outcome
+
+
+def test_nan_is_not_a_value():
+    assert judge(CLAIM, [1.0, math.nan, 1.1], "A").outcome == UNCLEAR
+
+
+def test_slopes_and_crossings():
+    x = [8, 16, 32, 64]
+    assert fitted_slope(x, [5 * n**1.5 for n in x], log="xy") == pytest.approx(1.5)
+    assert fitted_slope(x, [math.exp(-0.3 * n) for n in x], log="y") == pytest.approx(-0.3)
+    assert crossing(x, [n * n for n in x], [24 * n for n in x]) == pytest.approx(24)
+    assert crossing(x, [1, 1, 1, 1], [2, 2, 2, 2]) is None

@@ -1,0 +1,67 @@
+"""Classes of source length, the key of a run, and the models of a comparison."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from regard.compare.comparison_options import COMPARED, Options, model_options
+from regard.compare.length_bins import SentenceSet, choose_bins
+from regard.compare.run_cache import key_of
+from regard.errors import ArgumentError, DataError, UnknownName
+
+OPTIONS = Options(sentences=20)
+
+
+def sentences(*counts: tuple[int, int]) -> SentenceSet:
+    """Return test sentences: for each (words, number), so many sentences of so many words."""
+    return SentenceSet([("a " * words, "b") for words, number in counts for _ in range(number)], "test")
+
+
+def test_classes_with_few_sentences_are_joined():
+    bins = choose_bins(sentences((2, 30), (4, 5), (8, 25), (12, 3), (40, 40)), OPTIONS)
+    assert [bin.name for bin in bins] == ["2-4", "8-12", "40-40"]
+    assert [len(bin) for bin in bins] == [20, 20, 20]
+    assert all(len(source.split()) in (40,) for source in bins[-1].sources)
+
+
+def test_given_bounds_are_used():
+    chosen = replace(OPTIONS, bins=(3, 6))
+    bins = choose_bins(sentences((2, 20), (5, 21), (9, 20)), chosen)
+    assert [bin.name for bin in bins] == ["2-2", "5-5", "9-9"]
+    with pytest.raises(DataError, match=r"20, 21, 0 sentences"):
+        choose_bins(sentences((2, 20), (5, 21)), chosen)
+
+
+def test_short_data_are_an_error_that_says_what_is_needed():
+    with pytest.raises(DataError, match=r"longest has 4 words") as caught:
+        choose_bins(sentences((4, 500)), OPTIONS)
+    assert "--length-bins" in str(caught.value)
+    with pytest.raises(ArgumentError, match="1 or more"):
+        choose_bins(sentences((4, 500)), replace(OPTIONS, bins=(0, 3)))
+
+
+def test_unknown_models_and_options_are_errors():
+    with pytest.raises(UnknownName, match="bahdanau"):
+        model_options("bahdanu")
+    with pytest.raises(UnknownName, match="scor"):
+        model_options("luong:scor=dot")
+    with pytest.raises(ArgumentError, match="colons"):
+        model_options("luong:dot")
+    assert model_options("luong-dot:cell=gru") == {**COMPARED["luong-dot"], "cell": "gru"}
+
+
+def test_key_depends_on_settings_and_content_but_not_on_paths(tmp_path):
+    paths = []
+    for number, text in enumerate(("one\n", "one\n", "two\n")):
+        paths.append(tmp_path / f"{number}.txt")
+        paths[-1].write_text(text)
+
+    def key(at: int, seed: int = 0, device: str = "cpu") -> str:
+        data = {"source": [str(paths[at])], "target": [str(paths[at])]}
+        return key_of(replace(OPTIONS, data=data).run("bahdanau", seed), device)
+
+    assert key(0) == key(1) == key(0, device="cpu")
+    assert len({key(0), key(2), key(0, seed=1), key(0, device="cuda")}) == 4
+    assert key(0, device="cuda:1") == key(0, device="cuda")

@@ -1,0 +1,97 @@
+"""Studies of variants: their runs are valid settings, and their measurements without training are right."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.compare.comparison_options import Options
+from regard.compare.figures import svg_of_figure
+from regard.compare.length_bins import SentenceSet
+from regard.compare.model_part_studies import saturation
+from regard.compare.run_cache import RunCache, TrainedRun
+from regard.compare.selection_studies import score_gradient
+from regard.compare.studies import QUICK_STUDIES, STUDIES
+from regard.compare.study import SUPPORTED
+from regard.compare.study_context import StudyContext
+from regard.models import build_model
+from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.training.settings import build
+
+
+def test_every_study_has_claims_and_plans_valid_runs():
+    assert set(QUICK_STUDIES) <= set(STUDIES)
+    for name, study in STUDIES.items():
+        assert study.name == name and study.claims
+        assert all(claim.name.startswith(f"{name}.") for claim in study.claims)
+        runs = study.runs(Options(seeds=(0, 1), width=8, training={"steps": 2}))
+        assert len(runs) == 2 * len({run.label for run in runs})
+        for run in runs[::2]:
+            settings = build(TranslationSettings, run.settings, name)
+            build_model(settings.model.name, 9, 9, **settings.model.options)
+
+
+class Measured(RunCache):
+    """A cache in which every run is trained, and a run with a higher seed has a higher BLEU."""
+
+    def finished(self, run):
+        return TrainedRun(run.label, run.seed, Path("nowhere"), 1.0)
+
+    def measured(self, run, name, parameters, measure):
+        if name != "quality":
+            return {"entropy_bits": 1.0, "sum_of_weights": 1.0}
+        first = run.label in FIRST
+        return [
+            {"length": bin, "words": 5.0, "bleu": 20.0 + first + run.seed / 9, "exact": 1.0, "sentences": 9}
+            for bin in ("2-5", "35-60")
+        ]
+
+
+FIRST = ("dot", "softmax", "soft", "relative", "transformer")
+"""Variants that the fake measurements prefer."""
+
+
+@pytest.mark.parametrize("name", ["scores", "softmax", "hard", "positions", "parts"])
+def test_every_claim_is_judged_and_every_figure_is_drawn(name, tmp_path):
+    options = Options(seeds=(0, 1, 2), width=8, training={"steps": 2}, sentences=1)
+    cache = Measured(tmp_path, replace(options, device="cpu"), lambda text: None)
+    context = StudyContext(options, cache, lambda text: None)
+    context.sentences = SentenceSet([("a " * 4, "b")] * 3 + [("a " * 40, "b")] * 3, "made up", 30)
+    result = STUDIES[name].measure(context)
+    assert {verdict.claim for verdict in result.verdicts} == set(STUDIES[name].claims)
+    judged = {verdict.claim.name: verdict for verdict in result.verdicts}
+    expected = {"scores": "scores.dot", "softmax": "softmax.gate", "hard": "hard.soft"}
+    expected |= {"positions": "positions.beyond", "parts": "parts.heads"}
+    assert judged[expected[name]].outcome == SUPPORTED
+    assert judged[expected[name]].values == pytest.approx((1.0, 1.0, 1.0))
+    assert len(result.tables[0].rows) == 3 * len({row["model"] for row in result.tables[0].rows})
+    for figure in result.figures:
+        assert figure.alt and figure.caption.endswith(".")
+    assert svg_of_figure(result.figures[0]).startswith(b"<?xml")
+
+
+def test_scaling_keeps_the_variance_and_the_gradient():
+    found = saturation(256, seed=0)
+    assert found["dot_variance"] == pytest.approx(256, rel=0.2)
+    assert found["scaled_dot_variance"] == pytest.approx(1, rel=0.2)
+    assert found["scaled_dot_largest"] < 0.5 < 0.9 < found["dot_largest"]
+    assert found["scaled_dot_gradient"] > found["dot_gradient"]
+
+
+def test_gradient_that_reaches_the_scores():
+    """Softmax: (diag(w) - w w^T) v. Unnormalised scores: v itself. Equal weights: nothing."""
+    generator = torch.Generator().manual_seed(3)
+    scores = torch.randn(64, 16, generator=generator) * 2.0
+    rows = torch.randn(16, 8, generator=generator).sum(-1)
+    weights = scores.softmax(-1)
+    by_hand = weights * (rows - (weights @ rows)[:, None])
+    assert score_gradient("softmax", 2.0, seed=3) == pytest.approx(
+        by_hand.norm(dim=-1).mean().item(), rel=1e-4
+    )
+    assert score_gradient("linear", 2.0, seed=3) == pytest.approx(rows.norm().item(), rel=1e-4)
+    assert score_gradient({"name": "softmax", "temperature": 1e6}, 2.0) == pytest.approx(0, abs=1e-4)
+    assert math.isfinite(score_gradient("sparsemax", 2.0)) and score_gradient("gate", 2.0) > 0
