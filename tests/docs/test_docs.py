@@ -50,9 +50,10 @@ def test_korean_pages_have_the_blocks_of_the_english_pages(tmp_path, monkeypatch
     assert {short(page) for page in TRANSLATIONS} >= {"docs/ko/index.md", "docs/ko/soft-dictionary.md"}
     for page in TRANSLATIONS:
         english, korean = (
-            make.FENCE.findall(path.read_text(encoding="utf-8")) for path in (make.original(page), page)
+            [block[0] for block in make.FENCE.finditer(path.read_text(encoding="utf-8"))]
+            for path in (make.original(page), page)
         )
-        assert english == korean and english
+        assert english == korean, short(page)
     monkeypatch.setattr(make, "ROOT", tmp_path)
     monkeypatch.setattr(make, "DOCS", tmp_path / "docs")
     monkeypatch.setattr(make, "KOREAN", tmp_path / "docs" / "ko")
