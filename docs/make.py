@@ -9,6 +9,10 @@ same seed. The ```text block after a python block is the output of that block. I
 is drawn to pictures/PAGE-N.svg, which the page must show. The text between `<!-- made: NAME -->` and
 `<!-- end -->` is written by the function of that name in page_tables.py, page_models.py or page_results.py;
 the pictures there are the plots of page_results.py. learned.py draws the picture of the README.
+
+A page in ko/ is the Korean translation of the page of the same name (ko/index.md: of the README). It has the
+same blocks, generated tables and pictures in the same order. They are copied from the English page, so that
+its code runs once.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import re
 import sys
 import traceback
@@ -38,6 +43,8 @@ from page_tables import TABLES  # noqa: E402
 
 from regard.viewing import to_svg  # noqa: E402
 
+KOREAN = DOCS / "ko"
+FENCE = re.compile(r"^```(?P<language>\w*)\n.*?^```\n", re.M | re.S)
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?P<said>\n```text\n(?P<output>.*?)^```\n)?", re.M | re.S)
 MADE = re.compile(r"(?P<open><!-- made: (?P<name>\w+) -->\n).*?(?P<close><!-- end -->)", re.S)
 SHOWN = re.compile(r"!\[(?P<words>[^\]]*)\]\((?P<path>[^)]*\.svg)\)")
@@ -62,8 +69,57 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted(path for path in DOCS.rglob("*.md") if path != DOCS / "design.md")]
 
 
-def make(path: Path) -> Made:
-    """Run the code blocks of a page, then generate its tables."""
+def original(path: Path) -> Path | None:
+    """Return the English page that a Korean page translates; None for an English page."""
+    if not path.is_relative_to(KOREAN):
+        return None
+    place = path.relative_to(KOREAN)
+    return ROOT / "README.md" if place == Path("index.md") else DOCS / place
+
+
+def translated(path: Path, english: str) -> Made:
+    """Copy the blocks and the generated tables of an English page to its Korean translation.
+
+    english: the text of the English page.
+    """
+    made, text = Made(path), path.read_text(encoding="utf-8")
+    for pattern, name in ((FENCE, "fenced blocks"), (MADE, "generated tables")):
+        wanted = [found[0] for found in pattern.finditer(english)]
+        present = list(pattern.finditer(text))
+        if len(wanted) != len(present):
+            made.problems.append(
+                f"{_short(path)}: has {len(present)} {name}, the English page has {len(wanted)}"
+            )
+            return made
+        copies = iter(wanted if pattern is FENCE else [_relinked(each, path) for each in wanted])
+        text = pattern.sub(lambda found, copies=copies: next(copies), text)
+    pictures = [[Path(shown["path"]).name for shown in SHOWN.finditer(each)] for each in (english, text)]
+    if pictures[0] != pictures[1]:
+        made.problems.append(f"{_short(path)}: shows {pictures[1]}, the English page shows {pictures[0]}")
+    made.text = text
+    return made
+
+
+def _relinked(table: str, path: Path) -> str:
+    """Return a generated table of an English page, with its relative links as seen from the Korean page."""
+    folder = original(path).parent
+
+    def moved(found: re.Match[str]) -> str:
+        return f"]({os.path.relpath(folder / found[1], path.parent)}"
+
+    return re.sub(r"\]\((?!\w+:|#)([^)#\s]+)", moved, table)
+
+
+def make(path: Path, fresh: dict[Path, str] | None = None) -> Made:
+    """Run the code blocks of a page, then generate its tables. A translation is compared with its original.
+
+    fresh: new texts of pages that are not written yet.
+    """
+    source_page = original(path)
+    if source_page is not None:
+        if not source_page.exists():
+            return Made(path, problems=[f"{_short(path)}: {_short(source_page)} does not exist"])
+        return translated(path, (fresh or {}).get(source_page) or source_page.read_text(encoding="utf-8"))
     made = Made(path)
     source = path.read_text(encoding="utf-8")
     words = {(path.parent / shown["path"]).resolve(): shown["words"] for shown in SHOWN.finditer(source)}
@@ -163,7 +219,11 @@ def main() -> int:
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="names of pages (default: all)")
     arguments = parser.parse_args()
     check, names = arguments.check, arguments.pages or [path.stem for path in pages()]
-    made = [make(path) for path in pages() if path.stem in names]
+    made, fresh = list[Made](), dict[Path, str]()
+    for path in sorted(pages(), key=lambda path: original(path) is not None):  # translations last
+        if path.stem in names:
+            made.append(make(path, fresh))
+            fresh[path] = made[-1].text
     problems = [problem for each in made for problem in each.problems]
     for each in made:
         if each.problems:

@@ -3,6 +3,10 @@
 Generated pages: the API reference, one page per public package, and the benchmark records of
 benchmarks/results, so that the numbers on a page link to the run that measured them.
 
+Pages in ko/ are Korean. Every page that exists in both languages links to the other one. Neither
+mkdocs-static-i18n nor the language selector of Material is used for this. The first builds every page twice,
+also those without a translation. The second loads a site map, which a browser refuses for pages on the disk.
+
 Equations are LaTeX between dollar signs, which GitHub renders too. They become MathML at build time, so that
 pages need no JavaScript and no font for them.
 """
@@ -66,6 +70,9 @@ GROUPS = {
 """Headings of the page on `regard`, by the module that defines a name."""
 
 OTHER = "More"
+
+LANGUAGES = {"en": "English", "ko": "한국어"}
+"""The languages of the site: code, name."""
 
 
 def public_names(package: str) -> dict[str, str]:
@@ -140,6 +147,17 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return re.sub(rf"\[([^\]]*)\]\({re.escape(root)}(?:src|tests|recipes)/[^)]*\)", r"\1", markdown)
 
 
+def counterpart(place: str) -> str:
+    """Return the source file of a page in the other language, such as "ko/seeing.md" for "seeing.md"."""
+    return place.removeprefix("ko/") if place.startswith("ko/") else f"ko/{place}"
+
+
+def on_page_context(context: Any, config: Any, page: Any, **_: Any) -> Any:
+    """Set the language of a page, which the theme uses for its own words and for screen readers."""
+    config.theme["language"] = "ko" if page.file.src_uri.startswith("ko/") else "en"
+    return context
+
+
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
 
 
@@ -153,8 +171,14 @@ def typeset(latex: str, display: bool) -> str:
     return re.sub(r"<mo>([A-Za-z]{2,})</mo>", r"<mi>\1</mi>", mathml)
 
 
-def on_page_content(content: str, **_: Any) -> str:
-    """Typeset the equations of a page."""
+def on_page_content(content: str, page: Any, files: Files, **_: Any) -> str:
+    """Typeset the equations of a page, and link to the page in the other language, if there is one."""
+    other = files.get_file_from_path(counterpart(page.file.src_uri))
+    if other is not None:
+        language = "ko" if other.src_uri.startswith("ko/") else "en"
+        address = other.url_relative_to(page.file)
+        link = f'<a href="{address}" lang="{language}">{LANGUAGES[language]}</a>'
+        content = f'<p class="language">{link}</p>\n{content}'
 
     def replaced(found: re.Match[str]) -> str:
         mathml = typeset(html.unescape(found[2]).strip(), display=found[1] == "div")

@@ -21,6 +21,7 @@ SKIPS = (
     "make is not installed",
     "needs a CUDA device (make test-gpu)",
     "no Chromium can be started (playwright install chromium)",
+    'kiwipiepy is not installed (pip install ".[korean]")',
     'timm is not installed (pip install ".[timm]")',
     "torch.compile needs a C++ compiler",
     'transformers is not installed (pip install ".[huggingface]")',
@@ -74,7 +75,7 @@ def requirements() -> dict[str, list[Requirement]]:
 
 def test_extras_exist():
     extras = settings()["project"]["optional-dependencies"]
-    for_users = {"board", "efficientnet", "huggingface", "kernels", "moses", "view"}
+    for_users = {"board", "efficientnet", "huggingface", "kernels", "korean", "moses", "view"}
     assert set(extras) == for_users | {"dev", "all", "timm"}
     (everything,) = requirements()["all"]
     assert everything.name == "regard" and everything.extras == for_users

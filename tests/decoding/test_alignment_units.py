@@ -65,7 +65,7 @@ def test_unit_word_aligns_words_with_a_character_tokenizer():
 
 
 def test_invalid_units_raise():
-    with pytest.raises(UnknownName, match="auto, character, word"):
+    with pytest.raises(UnknownName, match="auto, character, morpheme, word"):
         translator(unit="syllable")
     with pytest.raises(ArgumentError, match="character"):
         translator("bpe", unit="character")

@@ -42,6 +42,44 @@ def test_page_runs_and_is_up_to_date(page):
     assert [short(path) for path, _ in make.stale(made)] == []
 
 
+TRANSLATIONS = [page for page in PAGES if make.original(page)]
+
+
+def test_korean_pages_have_the_blocks_of_the_english_pages(tmp_path, monkeypatch):
+    """Korean pages are not run: test_page_runs_and_is_up_to_date compares them with the English pages."""
+    assert {short(page) for page in TRANSLATIONS} >= {"docs/ko/index.md", "docs/ko/soft-dictionary.md"}
+    for page in TRANSLATIONS:
+        english, korean = (
+            [block[0] for block in make.FENCE.finditer(path.read_text(encoding="utf-8"))]
+            for path in (make.original(page), page)
+        )
+        assert english == korean, short(page)
+    monkeypatch.setattr(make, "ROOT", tmp_path)
+    monkeypatch.setattr(make, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(make, "KOREAN", tmp_path / "docs" / "ko")
+    (tmp_path / "docs/ko").mkdir(parents=True)
+    english, korean = tmp_path / "docs/page.md", tmp_path / "docs/ko/page.md"
+    english.write_text("```python\n1\n```\n\n<!-- made: x -->\n[a](b.md#c)\n<!-- end -->\n", encoding="utf-8")
+    korean.write_text("가\n\n```python\n2\n```\n\n<!-- made: x -->\n<!-- end -->\n", encoding="utf-8")
+    made = make.make(korean)
+    assert made.problems == []
+    assert made.text == "가\n\n```python\n1\n```\n\n<!-- made: x -->\n[a](../b.md#c)\n<!-- end -->\n"
+    korean.write_text("가\n", encoding="utf-8")
+    assert made.path == korean and len(make.make(korean).problems) == 1
+    english.write_text("![a cat](pictures/page-1.svg)\n", encoding="utf-8")
+    assert len(make.make(korean).problems) == 1
+    english.unlink()
+    assert len(make.make(korean).problems) == 1
+
+
+def test_every_figure_has_alt_text():
+    empty = [short(page) for page in PAGES if re.search(r"!\[\s*\]\(", page.read_text(encoding="utf-8"))]
+    assert empty == []
+    for page in TRANSLATIONS:
+        alts = [shown["words"] for shown in make.SHOWN.finditer(page.read_text(encoding="utf-8"))]
+        assert all(re.search("[가-힣]", alt) for alt in alts), short(page)
+
+
 def test_every_picture_is_shown():
     shown = {
         (page.parent / found["path"]).resolve()

@@ -93,10 +93,21 @@ def test_benchmark_records_are_linked_pages(site):
     assert linked and all((site / link).exists() for link in linked)
 
 
+def test_pages_link_to_the_other_language(site):
+    korean = (site / "ko" / "models" / "luong.html").read_text(encoding="utf-8")
+    english = (site / "training.html").read_text(encoding="utf-8")
+    assert '<html lang="ko"' in korean and '<html lang="en"' in english
+    link = '<p class="language"><a href="{0}" lang="{1}">{2}</a></p>'
+    assert link.format("../../models/luong.html", "en", "English") in korean
+    luong = (site / "models" / "luong.html").read_text(encoding="utf-8")
+    assert link.format("../ko/models/luong.html", "ko", "한국어") in luong
+    assert 'class="language"' not in english  # this page has no translation
+
+
 def test_search_index_has_guides_and_reference(site):
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     places = {entry["location"].split("#")[0] for entry in index["docs"]}
-    assert {"training.html", "models/bahdanau.html", "api/regard.html"} <= places
+    assert {"training.html", "models/bahdanau.html", "api/regard.html", "ko/seeing.html"} <= places
 
 
 def test_site_works_in_a_browser_from_disk(site, browser):
@@ -117,6 +128,9 @@ def test_site_works_in_a_browser_from_disk(site, browser):
     page.wait_for_selector(".md-search-result__item a")
     found = page.eval_on_selector_all(".md-search-result__item a", "links => links.map(link => link.href)")
     assert any("mechanisms/additive.html" in link for link in found)
+    page.locator("input.md-search__input").fill("부드러운")
+    page.locator("input.md-search__input").press("End")
+    page.wait_for_selector('.md-search-result__item a[href*="ko/soft-dictionary.html"]')
     phone.close()
     assert trouble == []
 

@@ -186,10 +186,12 @@ def align(
     """Print word alignments: the source word that each target word attends to most.
 
     Each sentence pair gives one line in Pharaoh format: 0-2 links source word 0 to target word 2. If the
-    run has a character tokenizer, characters are aligned, including spaces; --unit word aligns words.
+    run has a character tokenizer, characters are aligned, including spaces; if it has a morpheme tokenizer,
+    Korean morphemes are aligned; --unit word aligns words.
 
     --gold-alignments prints precision, recall and alignment error rate (AER) to standard error. With this
-    option, or with --choose FILE, words are aligned in every run; --unit character aligns characters.
+    option, or with --choose FILE, words are aligned in every run; --unit character or --unit morpheme aligns
+    characters or morphemes.
 
     --choose writes no alignments. It finds the attention weights that align best: of which attention layer
     (site), of which head, and of which decoder step (see --shifted). It prints the best choices and saves the

@@ -86,8 +86,8 @@ Unit = Annotated[
     typer.Option(
         "--unit",
         metavar="NAME",
-        help="Unit to align: word, character, or auto (character if the run has a character tokenizer, else "
-        "word).",
+        help="Unit to align: word, morpheme, character, or auto (morpheme or character if the run has such a "
+        "tokenizer, else word).",
     ),
 ]
 SentenceArgument = Annotated[

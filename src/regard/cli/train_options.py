@@ -80,7 +80,8 @@ Tokenizer = Annotated[
     _option(
         "--tokenizer",
         "NAME",
-        "Tokenizer: unigram, bpe, word, closed-word (language models) or character.",
+        "Tokenizer: unigram, bpe, word, closed-word (language models), character, or morpheme (Korean, "
+        "translation).",
         show_default=CHOSEN,
     ),
 ]

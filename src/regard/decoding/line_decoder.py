@@ -33,7 +33,8 @@ class Side:
     """The tokenizer of one side (the source or the target) of a translator, and its alignment units.
 
     tokenizer: the tokenizer.
-    units: the units that alignments link (words or characters), and which tokens belong to each of them.
+    units: the units that alignments link (words, morphemes or characters), and which tokens belong to each
+        of them.
     """
 
     tokenizer: Tokenizer
@@ -43,6 +44,10 @@ class Side:
     def bytewise(self) -> bool:
         """Whether the tokenizer encodes characters outside its vocabulary as bytes, instead of UNK."""
         return bool(getattr(self.tokenizer, "uncovered", frozenset()) - {UNK})
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Return the text of each token. The texts of the tokens of a unit spell the unit."""
+        return (self.units.pieces or self.tokenizer.pieces)(tokens)
 
     def unknown(self, line: str, tokens: Sequence[int]) -> tuple[str, ...]:
         """Return the words or characters of a line that are not in the vocabulary.
@@ -82,7 +87,7 @@ class LineDecoder:
 
     @property
     def units(self) -> tuple[str, str]:
-        """The names of the alignment units of the source and of the target, "word" or "character"."""
+        """The names of the alignment units of the source and of the target, such as ("word", "character")."""
         return self.source.units.name, self.target.units.name
 
     @property
@@ -208,9 +213,9 @@ class LineDecoder:
         # If the text is only white space, its tokens belong to no word.
         words = words if text.strip() else [-1] * len(words)
         return Passage(
-            (*self.source.tokenizer.pieces(part.tokens), END),
+            (*self.source.pieces(part.tokens), END),
             (*part.words, -1),
-            (*self.target.tokenizer.pieces(output), *[END] * end),
+            (*self.target.pieces(output), *[END] * end),
             (*words, *[-1] * end),
             token_scores,
             attention,

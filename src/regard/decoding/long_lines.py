@@ -92,7 +92,9 @@ def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = No
         # `offset` is the index in the line of the first unit of this sentence. Characters: the space before
         # the sentence has an index of its own. Words: without a space, as in 길다。그녀는, the last word of
         # the previous sentence and the first word of this one count as one word.
-        offset = first + spaced if units.name == "character" else first - (bool(first) and not spaced)
+        # A morpheme never continues in the next sentence.
+        shift = {"character": spaced, "morpheme": 0}.get(units.name, -(bool(first) and not spaced))
+        offset = first + shift
         numbers = [number + offset if number >= 0 else -1 for number in units.numbers(tokens)]
         first = max([first, *(number + 1 for number in numbers)])
         pieces = _split_between_words(tokens, tokenizer.words(tokens), numbers, room)

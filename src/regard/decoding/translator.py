@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import overload
 
-from regard.decoding.alignment_units import Units, units_of
+from regard.decoding.alignment_units import Units, check_units, units_of
 from regard.decoding.beam import Beam
 from regard.decoding.forced_decoding import check_look
 from regard.decoding.input_checks import (
@@ -59,8 +59,8 @@ class Translator:
     alignment: which attention weights alignments are computed from. A str (a role or names of sites, as in
         `look`) selects the mean over these sites and all their heads. A Choice can also select one head, and
         can align each token with the weights of the next decoding step.
-    unit: what alignments link: "word", "character", or "auto" (characters for character tokenizers, otherwise
-        words).
+    unit: what alignments link: "word", "morpheme", "character", or "auto" (characters for character
+        tokenizers, morphemes for morpheme tokenizers, otherwise words).
 
     A method call can use other values of search, look and unit. Several threads can share a translator.
 
@@ -111,7 +111,7 @@ class Translator:
         self.model, self.look, self.overlong, self.alignment = model, look, overlong, Choice.of(alignment)
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.unit = unit
-        units_of(source_tokenizer, unit), units_of(target_tokenizer, unit)  # raise for an invalid unit
+        check_units(source_tokenizer, target_tokenizer, unit)
         self.search: Search = Beam() if search is None else _checked_search("Translator()", search)
         self.tokens_per_batch = tokens_per_batch
         self.longest = longest if model.longest_source is None else min(longest, model.longest_source)
@@ -313,6 +313,7 @@ class Translator:
         unit: the argument of the method. None: use the value of the translator.
         """
         unit = self.unit if unit is None else unit
+        check_units(self.source_tokenizer, self.target_tokenizer, unit)
         return LineDecoder(
             self.model,
             Side(self.source_tokenizer, units_of(self.source_tokenizer, unit)),

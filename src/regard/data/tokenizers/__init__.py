@@ -1,4 +1,4 @@
-"""Tokenizers for subwords (unigram and BPE), words and characters. Each is saved to one file."""
+"""Tokenizers for subwords (unigram and BPE), words, morphemes and characters. Each is saved to one file."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from regard.data.tokenizers.morphemes import Morphemes, is_korean
 from regard.data.tokenizers.normalize import clean, draw_sample, sides
 from regard.data.tokenizers.subwords import BPE, Unigram, subword_kind
-from regard.data.tokenizers.tokenizer import Tokenizer, read_bytes
-from regard.data.tokenizers.word_character import Characters, ClosedWords, Words, listed_kind
-from regard.errors import ArgumentError, UnknownName, message
+from regard.data.tokenizers.tokenizer import Tokenizer, read_bytes, read_vocabulary
+from regard.data.tokenizers.word_character import Characters, ClosedWords, Words
+from regard.errors import ArgumentError, DataError, UnknownName, message
 
 __all__ = [
     "BPE",
     "Characters",
     "ClosedWords",
+    "Morphemes",
     "TOKENIZERS",
     "Tokenizer",
     "Unigram",
@@ -33,6 +35,7 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
     "word": Words,
     "closed-word": ClosedWords,
     "character": Characters,
+    "morpheme": Morphemes,
 }
 """All kinds of tokenizers by name. To add one, write its class and add a line here."""
 
@@ -43,6 +46,7 @@ def train_tokenizer(
     """Train a tokenizer on lines of text. The same lines always give the same tokenizer.
 
     kind: the kind of tokenizer: a key of TOKENIZERS, for example "unigram", "bpe", "word" or "character".
+        "morpheme" is for Korean, and needs kiwipiepy.
     lines: the lines of text.
     size: maximum vocabulary size, including the four special tokens and, for subwords, the 256 bytes. A short
         text gives a smaller vocabulary. The default for subwords depends on the text: 260, plus the number of
@@ -73,7 +77,8 @@ def train_tokenizers(
 
     pairs: tuples (source, target), or objects with the attributes `source` and `target`. They are iterated
         over once for each tokenizer.
-    kind: the kind of tokenizer; see train_tokenizer().
+    kind: the kind of tokenizer; see train_tokenizer(). "morpheme" is for Korean: if only one side is Korean,
+        the other side gets a "unigram" tokenizer.
     joint: if True, train one tokenizer on sources and targets together, and return it twice. Use it for
         languages that share letters and names, and for models that share embeddings.
     sizes: one vocabulary size for both tokenizers, or two sizes (source, target). For the default, see
@@ -93,6 +98,7 @@ def train_tokenizers(
     if not joint and iter(pairs) is pairs:
         problem = "pairs is an iterator, which can be read only once, but there are two tokenizers to train"
         raise ArgumentError(message("train_tokenizers()", problem, hint="use list(pairs)"))
+    kinds = _morpheme_kinds(pairs, joint) if kind == Morphemes.kind else (kind, kind)
     if joint:
         if None not in (source_size, target_size) and source_size != target_size:
             problem = f"sizes is {source_size} and {target_size}, but joint=True trains one tokenizer"
@@ -101,8 +107,21 @@ def train_tokenizers(
         size = source_size if target_size is None else target_size
         both = train_tokenizer(kind, texts, size, sample=lines)
         return both, both
-    source = train_tokenizer(kind, (sides(pair)[0] for pair in pairs), source_size, sample=lines)
-    return source, train_tokenizer(kind, (sides(pair)[1] for pair in pairs), target_size, sample=lines)
+    source = train_tokenizer(kinds[0], (sides(pair)[0] for pair in pairs), source_size, sample=lines)
+    return source, train_tokenizer(kinds[1], (sides(pair)[1] for pair in pairs), target_size, sample=lines)
+
+
+def _morpheme_kinds(pairs: Iterable[Any], joint: bool) -> tuple[str, str]:
+    """Return the kinds of tokenizers for Korean text: "morpheme" for a Korean side, "unigram" for another."""
+    if joint:
+        problem, hint = "a morpheme tokenizer is for one language", "set joint to false"
+        raise ArgumentError(message("train_tokenizers()", f"{problem}, but joint is true", hint=hint))
+    korean = [is_korean(sides(pair)[side] for pair in pairs) for side in (0, 1)]
+    if not any(korean):
+        problem = "a morpheme tokenizer splits Korean words, but neither side of the pairs is Korean"
+        raise DataError(message("train_tokenizers()", problem, hint="use another tokenizer, e.g. 'unigram'"))
+    source, target = (Morphemes.kind if each else Unigram.kind for each in korean)
+    return source, target
 
 
 def load_tokenizer(path: str | Path, *, links: bool = True) -> Tokenizer:
@@ -118,5 +137,6 @@ def load_tokenizer(path: str | Path, *, links: bool = True) -> Tokenizer:
     Characters(size=6)
     """
     content, place = read_bytes(path, links=links), str(path)
-    kind = listed_kind(content, place) if content.startswith(b"{") else subword_kind(content, place)
+    is_json = content.startswith(b"{")
+    kind = read_vocabulary(content, place)["kind"] if is_json else subword_kind(content, place)
     return TOKENIZERS[kind].deserialized(content, place)

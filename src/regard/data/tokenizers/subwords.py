@@ -103,7 +103,7 @@ class Subwords(Tokenizer):
         counts = Counter(SPACE)
         for line in sample.lines:
             counts.update(line.replace(" ", SPACE))
-        characters = _covering(counts)
+        characters = covering_characters(counts)
         if size is None:
             words = sum(line.count(" ") + 1 for line in sample.lines) * sample.scale
             # A model learns only pieces that occur often enough (Gowda and May 2020). With 8 sqrt(words), a
@@ -163,7 +163,9 @@ class Subwords(Tokenizer):
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
         cleaned = [clean(line) for line in lines]
-        return self._processor.encode(cleaned, num_threads=1 if len(cleaned) < FEW_LINES else _cores())
+        return self._processor.encode(
+            cleaned, num_threads=1 if len(cleaned) < FEW_LINES else available_cores()
+        )
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         return [self._processor.id_to_piece(token) for token in self.checked(tokens)]
@@ -268,7 +270,7 @@ class BPE(Subwords):
             raise ArgumentError(message("BPE.encode()", f"sample is {sample}", expected=expected))
 
 
-def _covering(counts: Counter[str]) -> list[str]:
+def covering_characters(counts: Counter[str]) -> list[str]:
     """Return the characters that become tokens: ▁, which represents a space, then the most frequent first.
 
     COVERED, OFTEN and ALPHABET decide how many.
@@ -368,7 +370,7 @@ def _kind(processor: Any) -> str:
     return "unigram"
 
 
-def _cores() -> int:
+def available_cores() -> int:
     """Return the number of CPU cores that this process may use.
 
     By default, sentencepiece would start a thread for each core of the machine.

@@ -6,19 +6,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from regard.data.batch import BOS, EOS, PAD, UNK
 from regard.data.tokenizers.normalize import SPACE, Sample
 from regard.errors import ArgumentError, DataError, message
 from regard.files.atomic_io import write_whole
-from regard.files.untrusted import read_limited
+from regard.files.untrusted import parse_json, read_limited
 
 __all__ = ["Tokenizer"]
 
 SPECIALS = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 UNKNOWN = "⁇"
 """The text to which an unknown token is decoded."""
+
+VOCABULARY_KINDS = ("word", "closed-word", "character", "morpheme")
+"""The kinds of tokenizers that are saved as JSON. The others are saved as files of sentencepiece."""
+
+DAMAGED = "the file is damaged, or not a tokenizer: restore it, or train the tokenizer again"
+"""Hint for a file that is not a valid tokenizer."""
 
 
 class Tokenizer(ABC):
@@ -157,3 +163,22 @@ def read_bytes(path: str | Path, *, links: bool = True) -> bytes:
         return read_limited(path, "tokenizer", named=links)
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+
+
+def read_vocabulary(content: bytes, place: str, kind: str | None = None) -> dict[str, Any]:
+    """Return the JSON content of a tokenizer file. Raise DataError if it is not a tokenizer.
+
+    place: the file name, for error messages.
+    kind: the kind that the tokenizer must have. Default: any of VOCABULARY_KINDS.
+    """
+    try:
+        saved = parse_json(content)
+    except ValueError as error:
+        raise DataError(message(place, f"not valid JSON: {error}", hint=DAMAGED)) from None
+    if not isinstance(saved, dict) or saved.get("kind") not in VOCABULARY_KINDS or saved.get("version") != 1:
+        expected = f"'kind' to be one of {', '.join(VOCABULARY_KINDS)}, and 'version' to be 1"
+        raise DataError(message(place, "not a tokenizer", expected=expected, hint=DAMAGED))
+    if kind not in (None, saved["kind"]):
+        problem = f"this tokenizer is not of kind '{kind}'"
+        raise DataError(message(place, problem, hint="use load_tokenizer(path), which loads any kind"))
+    return saved

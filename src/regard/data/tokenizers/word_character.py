@@ -9,17 +9,14 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from regard.data.batch import BOS, EOS, PAD, UNK
 from regard.data.tokenizers.normalize import SPACE, Sample, clean
-from regard.data.tokenizers.tokenizer import SPECIALS, UNKNOWN, Tokenizer
+from regard.data.tokenizers.tokenizer import DAMAGED, SPECIALS, UNKNOWN, Tokenizer, read_vocabulary
 from regard.errors import ArgumentError, DataError, message
-from regard.files.untrusted import parse_json
 
 __all__ = ["Characters", "ClosedWords", "Words"]
-
-DAMAGED = "the file is damaged, or not a tokenizer: restore it, or train the tokenizer again"
 
 
 class Listed(Tokenizer):
@@ -97,10 +94,7 @@ class Listed(Tokenizer):
 
     @classmethod
     def deserialized(cls, content: bytes, place: str) -> Self:
-        saved = _read(content, place)
-        if saved["kind"] != cls.kind:
-            problem = f"this tokenizer is not of kind '{cls.kind}'"
-            raise DataError(message(place, problem, hint="use load_tokenizer(path), which loads any kind"))
+        saved = read_vocabulary(content, place, cls.kind)
         tokens, hint = saved.get("tokens"), DAMAGED
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise DataError(message(place, "'tokens' is not a list of strings", hint=hint))
@@ -221,20 +215,3 @@ class Characters(Listed):
             number += not dropped
             after_space = spaces[place] if shown else after_space
         return numbers
-
-
-def listed_kind(content: bytes, place: str) -> str:
-    """Return the kind of tokenizer that a file contains: "word", "closed-word" or "character"."""
-    return _read(content, place)["kind"]
-
-
-def _read(content: bytes, place: str) -> dict[str, Any]:
-    try:
-        saved = parse_json(content)
-    except ValueError as error:
-        raise DataError(message(place, f"not valid JSON: {error}", hint=DAMAGED)) from None
-    kinds = (Words.kind, ClosedWords.kind, Characters.kind)
-    if not isinstance(saved, dict) or saved.get("kind") not in kinds or saved.get("version") != 1:
-        expected = f"'kind' to be one of {', '.join(kinds)}, and 'version' to be 1"
-        raise DataError(message(place, "not a tokenizer", expected=expected, hint=DAMAGED))
-    return saved

@@ -57,7 +57,8 @@ def choose_by_links(
     sources: the source sentences of the pairs. 100 pairs are enough. Do not evaluate the best choice on the
         same pairs.
     targets: the target sentences of the pairs.
-    gold: the gold alignment of each pair. Its links are between words, unless translator.unit is "character".
+    gold: the gold alignment of each pair. Its links are between words if translator.unit is "auto",
+        otherwise between units of this kind.
     """
     unit = "word" if translator.unit == "auto" else translator.unit
     return rank_by_links(_all_alignments(translator, sources, targets, unit), gold)

@@ -9,7 +9,7 @@ from typing import Any
 from regard.data.line_io import Notes, say, tell
 from regard.data.pair_stream import PairStream
 from regard.decoding import Choice
-from regard.decoding.alignment_units import text_units
+from regard.decoding.alignment_units import count_units
 from regard.errors import DataError, message, shown
 from regard.evaluation import Links
 from regard.evaluation.gold_alignment import check_links
@@ -52,7 +52,8 @@ def _by_links(
     translator: Any, gold: list[Links], path: str, before: list[str], after: list[str]
 ) -> Iterator[str]:
     unit = "word" if translator.unit == "auto" else translator.unit
-    sizes = [[len(text_units(text, unit)) for text in side] for side in (before, after)]
+    both = ((translator.source_tokenizer, before), (translator.target_tokenizer, after))
+    sizes = [[count_units(tokenizer, text, unit) for text in texts] for tokenizer, texts in both]
     check_links(gold, list(zip(*sizes, strict=True)), path)
     ranked = choose_by_links(translator, before, after, gold)
     for choice, score in ranked[:PRINTED]:

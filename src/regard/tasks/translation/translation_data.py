@@ -97,10 +97,14 @@ class Corpus:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages for the log: how many pairs are dropped or truncated; () if none are."""
+        """Messages for the log: how many pairs are dropped or truncated, and which side has morphemes."""
+        kinds = [getattr(each, "inner", each).kind for each in (self.source, self.target)]
+        morphemes = "morpheme" in kinds and "unigram" in kinds
+        names = [f"tokenizers: {kinds[0]} for the source, {kinds[1]} for the target"] if morphemes else []
         skipped, cut = self.train.skipped, self.valid.truncated
         dropped = [f"{skipped:,} training pairs are dropped: a side has too many tokens"] if skipped else []
         return (
+            *names,
             *dropped,
             *([f"{cut:,} validation pairs are truncated: a side has too many tokens"] if cut else []),
         )

@@ -46,7 +46,7 @@ class Data(Section):
     alignments: files with the alignments of the training pairs, in Pharaoh format.
     problems: what to do with pairs that have problems, e.g. {"invalid": "replace"} (see regard.data.Choices).
     lowercase: whether to convert the text to lower case.
-    tokenizer: "unigram", "bpe", "word" or "character".
+    tokenizer: "unigram", "bpe", "word", "character" or "morpheme" (Korean; the other side gets "unigram").
     source_vocab_size, target_vocab_size: maximum number of tokens of the source and of the target tokenizer.
     joint: whether source and target share one vocabulary.
     subword_sampling: strength of subword regularization (0 disables it).
@@ -70,7 +70,7 @@ class Data(Section):
     alignments: list[str] | None = None
     problems: dict[str, Any] = Field(default_factory=dict)
     lowercase: bool = False
-    tokenizer: Literal["unigram", "bpe", "word", "character"] | None = None
+    tokenizer: Literal["unigram", "bpe", "word", "character", "morpheme"] | None = None
     source_vocab_size: Vocabulary | None = None
     target_vocab_size: Vocabulary | None = None
     joint: bool = False
