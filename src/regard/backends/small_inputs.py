@@ -1,7 +1,7 @@
 """Small-input path of the blocked backend: additive attention without blocks.
 
-tanh(q + k) is computed as one tensor and saved for the backward pass. This is faster than a loop over blocks
-for small inputs, such as those of a recurrent decoder, which calls attention() once per word. FEW limits the
+tanh(q + k) is computed as one tensor and saved for the backward pass. For small inputs, this is faster than a
+loop over blocks. An example is a recurrent decoder, which calls attention() once per word. FEW limits the
 memory for the saved tensor; larger inputs are computed block by block.
 """
 
@@ -19,15 +19,15 @@ from regard.call import Call, Forward
 __all__ = ["fits", "run"]
 
 FEW = 1 << 18
-"""Maximum number of elements of tanh(q + k), B H T S A, on a CPU: 1 MiB of float32. For GPUs, at_once()
-computes the limit from it."""
+"""Maximum number of elements of tanh(q + k) on a CPU: 1 MiB of float32. There are B * H * T * S * A elements.
+For GPUs, at_once() computes a larger limit from this number."""
 
 
 def fits(call: Call) -> bool:
     """Whether this call can be computed without blocks.
 
-    The score must be additive, without bias, dropout or groups (query heads that share a key head), and
-    tanh(q + k) must have few elements (FEW).
+    The score must be additive, without bias and dropout. Each query head must have its own key head. The
+    number of elements of tanh(q + k) is limited by FEW.
     """
     if call.combine != "additive" or call.bias is not None or call.dropout or call.groups != 1:
         return False

@@ -56,7 +56,9 @@ def _device_name(device: str) -> str:
 
 
 def _explained(name: str, device: str, dtype: torch.dtype, trains: bool) -> regard.Explanation:
-    """Return which backend computes a typical attention call: batch size 2, 4 heads of size 64, length 128.
+    """Return which backend computes a typical attention call, and why.
+
+    The call has batch size 2, 4 heads of size 64, and length 128.
 
     name: the name of the score function.
     trains: whether gradients are needed.

@@ -29,7 +29,8 @@ OLD_NAMES = {
     "out": "output",
     "save": "output",
 }
-"""Option name in an earlier version -> current name. Old names are accepted, but not in the help."""
+"""Option name in an earlier version -> current name. The commands accept the old names, but the help does not
+list them."""
 
 OLD_NAMES_OF = {
     "train": {"alignments": "gold-alignments"},
@@ -132,12 +133,13 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 """Options of Hugging Face, fairseq, OpenNMT, JoeyNMT and Sockeye -> what to use instead in Regard.
 
-For an unknown option, the error message recommends the first name on the right that the command has. A name
-in capitals, such as RUN, is a positional argument.
+If a user types an option on the left, the error message recommends the first name on the right that the
+command has. A name in capitals, such as RUN, is a positional argument.
 """
 
 FILE_ARGUMENTS = {"classify": ("--jsonl", "--tsv", "--test-file", "--train-file", "--file")}
-"""Command -> options that it does not have; the error message recommends its argument FILES instead."""
+"""Command -> options of other commands that this command does not have. For them, the error message
+recommends the argument FILES."""
 
 PEER_COMMANDS = {
     "decode": "translate",
@@ -176,7 +178,7 @@ def current_name(name: str, command: str = "") -> str:
 
 
 def peer_answer(name: str, known: Collection[str]) -> str:
-    """Return what to use instead of an option of another toolkit, such as fairseq; "" if nothing is known.
+    """Return the option of Regard that replaces an option of another toolkit, such as fairseq; "" if unknown.
 
     name: the option of the other toolkit; underscores are read as hyphens.
     known: the options and arguments of the command.
@@ -192,8 +194,8 @@ def peer_answer(name: str, known: Collection[str]) -> str:
 def similar_options(name: str, options: Iterable[str]) -> list[str]:
     """Return the options that are similar to an unknown option, at most SIMILAR, the best first.
 
-    An option is similar in three cases: it begins with the unknown name; the unknown name is longer and
-    begins with the option and a hyphen, such as --seed-value for --seed; or they differ by a few letters.
+    An option is similar in three cases: it begins with the unknown name; the unknown name begins with the
+    option and a hyphen, such as --seed-value for --seed; or the two names differ by a few letters.
 
     >>> similar_options("--epoch", ["--epochs", "--steps"])
     ['--epochs']

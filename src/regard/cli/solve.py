@@ -149,11 +149,11 @@ def solve(
     * `regard solve runs/copy --output heads.gif`
     """
     if draw and json:
-        raise ArgumentError(message("--draw", "it cannot be combined with --json"))
+        raise ArgumentError(message("--draw", "--draw cannot be combined with --json"))
     given = bool(files or sequence)
     if given and (length is not None or repeats is not None or sequences != 1):
         option = "--length" if length is not None else "--repeats" if repeats is not None else "--sequences"
-        raise ArgumentError(message(option, "it is only for generated sequences"))
+        raise ArgumentError(message(option, "this option is only for generated sequences"))
     picture = output if is_picture(output) else None
     output = None if picture else output
     pictures = SolutionPictures(picture, page, len(sequence or ()) if sequence else sequences)

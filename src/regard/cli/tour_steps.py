@@ -41,7 +41,7 @@ class TourStep:
 
 
 def soft_dictionary() -> TourStep:
-    """Tour step: look up 어디에서 (where) in a dictionary of three entries; the norm of the query grows."""
+    """Tour step: look up 어디에서 (where) in a dictionary of three entries, with ever longer queries."""
     entries = {"주어": "최웅준", "동사": "밥을 먹었다", "어디에서": "집에서"}
     where, sharpness = 2, [0, 1, 2, 4, 8]
     key = value = torch.eye(3)

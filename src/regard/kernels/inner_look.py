@@ -1,18 +1,21 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Looking pass for inner products: entropy, alignment and column mass from query, key and lse.
+"""Looking pass for inner products: compute entropy, alignment and column mass from query, key and lse.
 
-The weight of query i and key j is p = exp(score - lse_i). So the scores are computed again, tile by tile, and
-nothing of size T x S is stored. A tile is transposed, (keys, queries), for two reasons:
+Alignment is the index of the key with the largest weight of each query. The column mass is the sum of the
+weights of each key over all queries.
+
+The weight of query i and key j is p = exp(score - lse_i). The kernel computes the scores again, tile by tile,
+so that no tensor with T x S elements is stored. A tile is transposed, (keys, queries), for two reasons:
 
 - Sums and maxima over keys: each element of the tile accumulates its own value over all tiles of keys. These
   values are reduced only once, after the last tile.
 - The column mass is a sum over queries. In a transposed tile, this is a reduction over few threads.
 
-One program processes several tiles of queries. It adds their column mass to its own row of `mass`; the caller
-adds these rows. No atomics are used, so results are reproducible bit by bit.
+One program processes several tiles of queries. It adds their column mass to one row of `mass`, which no other
+program uses. The caller adds these rows. No atomics are used, so results are reproducible bit by bit.
 
-Tested: under Triton's interpreter (triton 3.7), and on an NVIDIA H200 (triton 3.6) before the loop over tiles
-and the ranges of tiles became functions of their own.
+Tested: under Triton's interpreter (triton 3.7). An earlier version was tested on an NVIDIA H200 (triton 3.6),
+before the functions _with_tiles() and _tile_ranges() were separated from the kernel.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ def _with_tiles(
     MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Process the tiles of keys first, ..., last - 1 for one tile of queries; add to the column mass.
+    """Process the tiles of keys `first` to last - 1 for one tile of queries, and add to the column mass.
 
     A tile has COLUMNS keys and ROWS queries. Returns `total`, `best` and `best_tile`, updated.
 
@@ -102,10 +105,11 @@ def _tile_ranges(
     row, end, start, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, ANY: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Return which tiles of keys ROWS queries from `row` on can see: (first, full_first, full_last, last).
+    """Return which tiles of keys are visible to the queries row, ..., row + ROWS - 1.
 
-    The numbers are indices of tiles. Keys outside the tiles first, ..., last - 1 are hidden. In the tiles
-    full_first, ..., full_last - 1, all keys are visible to all these queries.
+    Returns four indices of tiles: first, full_first, full_last and last. Keys outside the tiles `first` to
+    last - 1 are hidden. In the tiles `full_first` to full_last - 1, all keys are visible to all these
+    queries.
 
     ANY: True if the mask (documents or a bool table) can hide keys in any tile. Then full_first = full_last.
     """
@@ -135,7 +139,9 @@ def inner_look_kernel(
     MASS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     EIGHTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute entropy, alignment and column mass. Program p processes the query tiles p, p + programs, ...
+    """Compute entropy, alignment and column mass of inner-product attention.
+
+    The program with index p processes the query tiles p, p + programs, p + 2 programs, ...
 
     Launch grid: (programs, B H).
     lse: (B, H, T), with -inf for queries that see no key.

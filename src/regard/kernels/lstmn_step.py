@@ -7,10 +7,11 @@ are two kernels, each with a backward pass:
     read    a_i = v . tanh(k_i + q),  [h~; c~] = sum_i softmax(a)_i [h_i; c_i]
     cell    i, f, o = sigma(...), c^ = tanh(...)     c = f * c~ + i * c^     h = o * tanh(c)
 
-k_i = W_h h_i are the keys on the tapes, q is the query. layers/lstmn_steps.py computes the matrix products
-between the kernels, and explains the arguments. One program reads the tapes of one sequence, so that each
-gradient is summed in a fixed order and results are reproducible bit by bit. The scores a_i and their
-log-sum-exp are stored; the backward pass recomputes the weights and the tanh. Arithmetic is in float32.
+k_i = W_h h_i are the keys on the tapes, q is the query, and v is a learned vector. i, f and o are the gates;
+c^ is the new content of the cell. layers/lstmn_steps.py computes the matrix products between the kernels, and
+explains the arguments. One program reads the tapes of one sequence, so that each gradient is summed in a
+fixed order and results are reproducible bit by bit. The scores a_i and their log-sum-exp are stored; the
+backward pass recomputes the weights and the tanh. Arithmetic is in float32.
 
 Tested under Triton's interpreter (triton 3.7).
 """
@@ -28,8 +29,8 @@ BLOCK = 256
 computes."""
 
 TILE = 16384
-"""Maximum number of elements of a tile of the tapes in read(). In read_backward(), which also loads gradients
-of the tapes, it is half of this number."""
+"""Maximum number of elements of a tile of keys or values in read(). In read_backward(), tiles are half as
+large, because the gradients of keys and values are loaded too."""
 
 
 @triton.jit
@@ -53,9 +54,9 @@ def read_forward_kernel(
 
     Each program computes one sequence. The score is additive.
 
-    query: (B, hidden), q.
-    keys: (B, S, hidden), k_i.
-    values: (B, S, size), [h_i; c_i].
+    query: (B, hidden), the query q of this time step.
+    keys: (B, S, hidden), the keys k_i of the time steps.
+    values: (B, S, size), hidden state and cell state [h_i; c_i] of the time steps.
     vector: (hidden,), v of the score a_i = v . tanh(k_i + q).
     scores: (B, S), receives a_i.
     totals: (B,), receives the log-sum-exp of the scores.
@@ -141,9 +142,9 @@ def cell_forward_kernel(
 ):  # fmt: skip
     """Compute the gates, the cell state c and the hidden state h of one LSTMN step.
 
-    gates: (B, 4 width), i, f, o and c^ before their sigmoid or tanh; overwritten with the values after it. If
-        DEPTH is True, (B, 5 width), with a gate r at the end.
-    reads: (B, 2 width), [h~; c~].
+    gates: (B, 4 width). Contains i, f, o and c^ before the sigmoid or tanh, and receives them after the
+        sigmoid or tanh. If DEPTH is True, (B, 5 width), with one more gate, r, at the end.
+    reads: (B, 2 width), [h~; c~], the result of read_forward_kernel.
     added: (B, width), used if ADDED is True. `added`, or r * added if DEPTH is True, is added to c.
     values: (B, 2 width), receives [h; c].
     """
@@ -182,7 +183,7 @@ def cell_backward_kernel(
     dvalues: (B, 2 width), the gradient of [h; c].
     dgates: receives the gradient of the gates before their sigmoid or tanh.
     dreads: (B, 2 width), its second half receives the gradient of c~.
-    dadded: (B, width), receives the gradient of `added`, if ADDED.
+    dadded: (B, width), receives the gradient of `added` if ADDED is True.
     """
     row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there, at = columns < width, row * gates_row + columns
@@ -261,7 +262,7 @@ def cell_backward(
 def _strides(*tensors: Tensor) -> list[int]:
     """Return the strides of all tensors in one list, as arguments of a kernel.
 
-    The last stride of each tensor is left out, except if it is the only one.
+    The last stride of each tensor is not included, except for tensors with one dimension.
     """
     return [stride for each in tensors for stride in each.stride()[: max(each.dim() - 1, 1)]]
 
