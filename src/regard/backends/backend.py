@@ -21,7 +21,8 @@ class Backend:
     reasons(call): why the backend cannot run this call, as a list of texts; empty if it can.
     run(call): compute the forward pass.
     not_requested(call): why "auto" skips the backend although it can run the call; empty if "auto" may select
-    it. about: a short description.
+        it.
+    about: a short description.
     device: the only device type that the backend supports; None if it supports all types.
     approximations(call): what the backend approximates, and how to get the exact result; empty if nothing.
     """

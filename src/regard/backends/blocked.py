@@ -92,7 +92,8 @@ def _worth_saving(call: Call) -> bool:
 def _widened(call: Call) -> Call:
     """Return a copy of the call in at least float32, with as many key and value heads as query heads.
 
-    Query and key are contiguous in the copy."""
+    Query and key are contiguous in the copy.
+    """
     dtype = torch.promote_types(call.query.dtype, torch.float32)
     if (
         dtype == call.query.dtype

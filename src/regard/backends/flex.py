@@ -91,9 +91,9 @@ def run(call: Call) -> Forward:
         "enable_gqa": call.groups > 1,
     }
     if call.query.device.type == "cpu":  # FlexAttention does not return the lse on CPU: compute it separately
-        # If key and value are the same buffer, the CPU lowering of some versions of PyTorch fails with
-        # "Unsupported for now if query, key, value are the same buffer" (pytorch/pytorch issue 157612).
-        # PyTorch 2.13 accepts it.
+        # In some versions of PyTorch, the CPU lowering fails if key and value are the same buffer. The error
+        # is "Unsupported for now if query, key, value are the same buffer" (pytorch/pytorch issue 157612).
+        # PyTorch 2.13 accepts such inputs.
         key, value = call.key.clone(), call.value.clone()
         output = _run_compiled(call.query, key, value, **options)
         lse = blocked.run(replace(call, value=call.value[..., :0])).lse

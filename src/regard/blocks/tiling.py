@@ -33,8 +33,8 @@ def column_blocks(call: Call, rows: slice) -> Iterator[tuple[slice, Tile]]:
 
     rows: the slice of queries that the tiles are for.
 
-    Keys at the beginning and at the end are skipped if they are masked for all queries in `rows` by the
-    causal or window part of the mask.
+    Keys at the beginning and at the end are skipped if all queries in `rows` cannot see them. Only the causal
+    part and the window of the mask are used for this.
     """
     batch, heads, _, keys = call.sizes
     low, high = call.mask.span(rows.start + call.start, rows.stop - 1 + call.start, keys)

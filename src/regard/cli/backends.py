@@ -126,5 +126,7 @@ def _print_reasons(console: Console, device: str) -> None:
         explanation = _explained(name, device, torch.float32, trains=True)
         groups.setdefault(str(explanation), (explanation, []))[1].append(name)
     for explanation, names in groups.values():
-        console.print(Text(f"{', '.join(names)} on {device}, float32, training", style="bold"))
+        console.print(
+            Text(f"reasons for {', '.join(names)} on {device}, in float32, with gradients", style="bold")
+        )
         console.print(explained(explanation), "")

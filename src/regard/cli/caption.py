@@ -82,7 +82,7 @@ MaxLength = Annotated[
         help="Maximum number of tokens per caption.",
         min=1,
         max=MOST_TOKENS,
-        show_default="data.max_length of the run",
+        show_default="the setting data.max_length of the run",
         rich_help_panel="Decoding",
     ),
 ]
@@ -187,7 +187,7 @@ def _dumps(value: Any) -> str:
 
 @dataclass
 class Inputs:
-    """Iterates over the names and pixels of images. Images that cannot be read are reported and left out.
+    """Iterates over the names and pixels of images. Images that cannot be read are reported and skipped.
 
     captioner: the ImageCaptioner, whose prepare() reads an image.
     paths: the image files.

@@ -97,7 +97,7 @@ def _checked(name: str, check: Callable[[], str]) -> Fact:
 
 
 def _check_attention(device: str) -> str:
-    """Compare the outputs and gradients of the default backend with those of the reference backend.
+    """Compare the default backend with the reference backend: outputs and gradients.
 
     Return a text that names the default backends of two score functions. Raise ArithmeticError if the results
     of a default backend differ from the reference by more than TOLERANCE.

@@ -26,7 +26,7 @@ from regard.training.logs.seed_log import mean_text, scores_table
 __all__ = ["show", "sparkline"]
 
 ROWS = 12
-"""Maximum number of evaluations in the table: the last ones, and always the best one."""
+"""Maximum number of evaluations in the table: the last evaluations, and always the best evaluation."""
 
 WIDEST = 24
 """Maximum width, in characters, of the column with the names of runs."""
@@ -193,7 +193,8 @@ def _next(facts: RunFacts) -> str:
 def _resume(facts: RunFacts, folder: Path | None = None) -> str:
     """Return the command that resumes a run.
 
-    folder: the value of --output. Default: the run folder."""
+    folder: the value of --output. Default: the run folder.
+    """
     return f"regard train --output {shown(folder or facts.folder)} --resume{_own_task(facts)}"
 
 

@@ -101,8 +101,8 @@ def _parameter(option: CommandOption | str) -> inspect.Parameter:
 def options_of(task: type[RunTask], attribute: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a dict from the options of one task to their values, such as {"test_file": None}.
 
-    If the task is not part of Regard, its own options cannot be set on the command line and have their
-    default values.
+    If the task is not part of Regard, the options that only this task has cannot be set on the command line.
+    They have their default values.
 
     attribute: the attribute of RunTask with the options: "evaluate_options" or "view_options".
     options: the values of the options of all tasks.

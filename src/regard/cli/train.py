@@ -191,7 +191,7 @@ def _print_inputs(arguments: Mapping[str, Any]) -> None:
     """Print the names of the input files, or nothing if one of them does not exist.
 
     This function is called before torch is imported. The import takes seconds, and the user sees at once
-        which files are read.
+    which files are read.
     """
     if os.environ.get("RANK", "0") != "0":
         return

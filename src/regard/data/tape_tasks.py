@@ -1,8 +1,8 @@
 """The algorithmic tasks of Graves et al. 2014 (section 4), and `overwrite`, by name.
 
-A task generates random sequences of a given size, builds the tensors of a sequence that a user wrote, and
-computes the minimum number of slots of the tape for a sequence. To add a task, write its class and add one
-line to TAPE_TASKS.
+A task generates random sequences of a given size, and converts sequences written by users to tensors. It also
+computes how many slots the tape needs for a sequence. To add a task, write its class and add one line to
+TAPE_TASKS.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Perplexity of language models: per token, per word, and bits per character.
 
-For a recurrent model, which carries its state from batch to batch:
+For a recurrent model, which keeps its state between batches:
     text_loss(model, StreamBatches(text, streams=1).epoch(0), text)
 For a Transformer, with sliding windows:
     text_loss(model, SlidingWindows(text, window, stride), text)
@@ -51,7 +51,7 @@ class TextLoss:
 
     @property
     def word_perplexity(self) -> float:
-        """Perplexity per word: exp(total / (words + lines)); the end of a line counts as a word.
+        """Perplexity per word, exp(total / (words + lines)); the end of a line counts as a word.
 
         This is the perplexity that papers report for Penn Treebank. It does not depend on the tokenizer.
         """

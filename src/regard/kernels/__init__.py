@@ -23,8 +23,8 @@ cross_entropy      cross-entropy over a large vocabulary
 kernel_choice      whether recurrent cells and the loss run as Triton kernels
 
 Letters in the formulas: q, k, v are elements of query, key and vector; r = 1 / (1 + e^2q e^2k), so that
-tanh(q + k) = 1 - 2 r; g is the gradient of a score before it is multiplied by `scale`. K is the number of key
-heads. "B H" is one dimension of size B * H, batch and heads.
+tanh(q + k) = 1 - 2 r; g is the gradient of v . tanh(q + k), the score without the factor `scale`. K is the
+number of key heads. "B H" is one dimension of size B * H, batch and heads.
 
 Arguments that many kernels share:
 

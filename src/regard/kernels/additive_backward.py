@@ -7,7 +7,7 @@ tensor of the two whose rows are summed over. Each thread computes four channels
 It loops over the rows of the other side, so no sum is divided between threads. There are no atomics, so
 results are reproducible bit by bit.
 
-Symbols in this file: g is the gradient of v . tanh(q + k), the score before it is multiplied by its scale;
+Symbols in this file: g is the gradient of v . tanh(q + k), the score without the factor `scale`;
 r = 1 / (1 + e^2q e^2k), so that tanh(q + k) = 1 - 2 r; "exponentials" are e^2q and e^2k.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
@@ -192,7 +192,7 @@ def additive_query_backward_kernel(
     exponentials_of_query, exponentials_of_key: read e^2q and e^2k, in row-major order.
     dquery: writes partial sums, (parts, B H, rows, D).
     dvector: writes one partial sum for each part and group of four rows, (B H, parts * groups of rows, D).
-    EXACT: sum each tile in an accumulator of its own first, because long float32 sums lose precision.
+    EXACT: first sum each tile in a separate accumulator, because long float32 sums lose precision.
     SERIES: skip tiles that additive_series_kernel computes. Over the remaining tiles, g need not sum to 0, so
         _share() returns r - 0.5.
     Launch grid: (groups of 4 * FOURS rows, blocks of channels, B H * parts).
@@ -273,7 +273,7 @@ def additive_key_backward_kernel(
     exponentials_of_query, exponentials_of_key: read e^2q and e^2k, in row-major order.
     dkey: writes (B, K, S, D).
     ADD: add to dkey instead of overwriting it.
-    EXACT: sum each tile in an accumulator of its own first, because long float32 sums lose precision.
+    EXACT: first sum each tile in a separate accumulator, because long float32 sums lose precision.
     SERIES: skip tiles that additive_series_kernel computes.
     Launch grid: (groups of 4 * FOURS keys, blocks of channels, B K).
     """

@@ -47,7 +47,7 @@ def _finish(
     """Write the results of the online softmax: output, lse and norm.
 
     best, total, found: the accumulators of _joined(): row maximum, row sum and output.
-    norm: row maximum and 1 / total, (2, rows); from it the backward pass recomputes the weights.
+    norm: row maximum and 1 / total, (2, rows), from which the backward pass recomputes the weights.
     place: index of each row.
     at: index of each output element.
     size: number of rows.
@@ -90,7 +90,7 @@ def additive_read_kernel(
     held: if HOLD is True, writes the complete scores for the backward pass, (B H, rows, S).
     output, lse, norm: writes (B, H, T, E), (B, H, T) and (2, B, H, T); if PARTED is True, writes partial
         results instead (see _finish()).
-    parts: number of parts that the keys are split into.
+    parts: number of parts into which the keys are split.
     part_tiles: number of key tiles in each part.
     Launch grid: (row tiles, blocks of DEPTH channels, B H * parts).
     """

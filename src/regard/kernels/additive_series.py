@@ -5,10 +5,10 @@
     sin(w (q + k)) = sin wq cos wk + cos wq sin wk
 
 The series separates q from k. So the sum over the keys, for dq, is a matrix product of g, the gradient of the
-scores, with sines and cosines of the keys. For dk, the sum is over the queries, and the sines and cosines are
-those of the queries. The sines and cosines are called basis functions. As in additive_backward, "own side"
-means the tensor whose gradient is computed: the query or the key. "Other side" means the tensor of the two
-whose rows are summed over. The formulas for dq and dv:
+scores, with sines and cosines of the keys. For dk, the sum is over the queries, with sines and cosines of the
+queries. The sines and cosines are called basis functions. As in additive_backward, "own side" means the
+tensor whose gradient is computed: the query or the key. "Other side" means the tensor of the two whose rows
+are summed over. The formulas for dq and dv:
 
     A_n = sum over keys of g sin(w_n k)     B_n = sum over keys of g cos(w_n k)
     dq = v sum_n d_n (cos(w_n q) B_n - sin(w_n q) A_n)
@@ -22,11 +22,12 @@ the exponential series, which separates q from k too:
 
 For x <= -SATURATED, tanh'(x) = tanh'(-x) and tanh(x) = -tanh(-x).
 
-Range: tiles where largest |q| + largest |k| <= REACH. The other tiles are computed by the kernels of
-additive_backward, which use no series and are called the exact kernels here.
+The series is used in tiles where largest |q| + largest |k| <= REACH. The kernels of additive_backward compute
+the other tiles, without the series. Here they are called the exact kernels.
 
-Error in channel c, before the result is rounded to bfloat16 (with a relative error of at most 2^-8). i is the
-index of a query and j the index of a key; g_j is g of key j and the query whose gradient dq is computed:
+Bounds of the error in channel c are below. They do not include the rounding of the result to bfloat16, which
+has a relative error of at most 2^-8. i is the index of a query, and j is the index of a key. g_j is g of key
+j and the query whose gradient dq is computed:
 
     not saturated   |error of dq_c| <= 1.1e-3 |v_c| sum_j |g_j|: 2.3e-4 from the series, 2^-11 from g in
                     float16, sqrt(2) 2^-12 sum_n |d_n| = 3.5e-4 from the basis functions in float16
@@ -131,7 +132,8 @@ def series(device: torch.device) -> torch.Tensor:
 
     Each row holds 16 values twice, first for the sines and then for the cosines. The tensor is cached,
     because it cannot be copied from the host during CUDA graph capture; the warm-up run before the capture
-    creates it."""
+    creates it.
+    """
     frequency = [FIRST * (2 * n + 1) for n in range(len(SINES))]
     return torch.tensor([frequency, COSINES, SINES], dtype=torch.float32).repeat(1, 2).to(device)
 
@@ -150,7 +152,8 @@ def scaling(bounds, peak, scale):
     scale: the factor of the score, scale * v . tanh(q + k).
 
     The powers are computed from the exponent bits with integer arithmetic, so two kernels that call this
-    function get exactly the same powers."""
+    function get exactly the same powers.
+    """
     power = LARGEST + 251 - _exponent(bounds) - _exponent(peak * tl.abs(scale))
     power = tl.maximum(tl.minimum(power, 126), -126)
     up, down = (power + 127) << 23, (127 - power) << 23
@@ -161,7 +164,8 @@ def scaling(bounds, peak, scale):
 def _sines(x, frequency, shift, APPROXIMATE: tl.constexpr):
     """Return sin(x * frequency + shift) for every element of `x` and every frequency (a new last dimension).
 
-    APPROXIMATE: use the special function unit of the GPU; its absolute error is 2^-14 here."""
+    APPROXIMATE: use the special function unit of the GPU; its absolute error is 2^-14 here.
+    """
     angle = x[:, :, None] * frequency[None, None, :] + shift
     if APPROXIMATE:
         return tl.inline_asm_elementwise(
@@ -174,7 +178,8 @@ def _sines(x, frequency, shift, APPROXIMATE: tl.constexpr):
 def _within(x):
     """Replace elements of x by 0 if they are NaN or |x| > REACH, where the Fourier series is not valid.
 
-    The tiles that contain such elements are computed by the kernels of additive_backward.py instead."""
+    The tiles that contain such elements are computed by the kernels of additive_backward.py instead.
+    """
     return tl.where(tl.abs(x) <= REACH, x, 0.0)
 
 

@@ -133,9 +133,8 @@ def additive_balance_kernel(
 ):  # fmt: skip
     """Compute g = p (dp - delta) scale, the gradient of v . tanh(q + k).
 
-    The score is scale * v . tanh(q + k), so g is its gradient before it is multiplied by `scale`.
-
-    p are the weights, dp is their gradient, and delta is the sum of p dp over the keys.
+    The score is scale * v . tanh(q + k), and its gradient is p (dp - delta). p are the weights, dp is the
+    gradient of the weights, and delta is the sum of p dp over the keys.
 
     scores, norm: read, to recompute the weights p.
     deltas: reads the partial sums of delta, (B H, delta_parts, rows), and adds them.

@@ -141,15 +141,13 @@ def inner_look_kernel(
 ):  # fmt: skip
     """Compute entropy, alignment and column mass of inner-product attention.
 
-    The program with index p processes the query tiles p, p + programs, p + 2 programs, ...
-
-    Launch grid: (programs, B H).
+    Launch grid: (programs, B H). Program p processes the query tiles p, p + programs, p + 2 programs, ...
     lse: (B, H, T), with -inf for queries that see no key.
     bias: added to the scores. Strides are 0 in dimensions that are broadcast.
     table: a mask, nonzero where a query sees a key. Strides are 0 in dimensions that are broadcast.
     entropy: (B, H, T), receives the entropy.
     alignment: (B, H, T), receives the index of the key with the largest score; -1 if a query sees no key.
-    mass: (programs, B H, S), the column mass is added to it; the caller has set it to 0.
+    mass: (programs, B H, S), to which the column mass is added. The caller has set it to 0.
     scale, bias_scale: factors of the inner product and of the bias.
     """
     if EIGHTS:

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
 """One step of a recurrent cell: each kernel computes all elementwise operations between two matrix products.
 
-The gated cell of layers/gated_cell.py needs two kernels in the forward pass and two in the backward pass,
-because there is a matrix product between its gates and its candidate state:
+The gated cell of layers/gated_cell.py has a matrix product between its gates and its candidate state. So it
+needs two kernels in the forward pass and two in the backward pass:
 
     z, r = sigma(...)     s~ = tanh(W e + U (r * s) + C c)     next state = s + z (s~ - s)
 
@@ -130,7 +130,7 @@ def gated_backward_kernel(
     dreset, gates, state, dgates, before, width,
     dreset_row, gates_row, state_row, dgates_row, before_row, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Backward pass of gated_forward_kernel for r. mixed_backward_kernel has already computed that of z.
+    """Backward pass of gated_forward_kernel for r; mixed_backward_kernel has already computed the part for z.
 
     r is the reset gate, z is the update gate, and s is the previous state.
 

@@ -55,7 +55,7 @@ def _tanh(x):
 
 @triton.jit
 def _softplus(x):
-    """Return log(1 + exp(x)), also precisely if the result is small."""
+    """Return log(1 + exp(x)). The result is precise even if it is small."""
     small = tl.exp(-tl.abs(x))
     return tl.where(x > 0.0, x, 0.0) + tl.where(
         small < 1e-3, small * (1.0 - 0.5 * small), tl.log(1.0 + small)
@@ -129,7 +129,7 @@ def tape_forward_kernel(
         the gate, and after the shift (see layers/tape_heads.py).
     weights: (E, H, N), receives the weights of the heads at this step.
     after: (E, N, M), receives the slots after the step.
-    reads: (E, R M), receives what the read heads have read.
+    reads: (E, R M), receives the vectors that the R read heads have read.
     at_gate, ...: the first column of each head parameter in `parts`; see HeadLayout.slices.
     """
     HEADS: tl.constexpr = READS + WRITES

@@ -91,7 +91,7 @@ def build_layer_score(score: ScoreOption, query_size: int, key_size: int, heads:
 
     score: a name in SCORES, a mapping with the name and its options, or a Score, which is returned unchanged.
     query_size, key_size: widths of query and key.
-    heads: number of heads if each should have its own parameters. Default: all heads share them.
+    heads: number of heads if each head has separate parameters. Default: all heads share the parameters.
 
     >>> build_layer_score({"name": "additive", "hidden": 7}, query_size=3, key_size=5).vector.shape
     torch.Size([7])

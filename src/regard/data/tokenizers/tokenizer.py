@@ -27,7 +27,7 @@ class Tokenizer(ABC):
     kind: the name of the kind of tokenizer, for example "unigram".
     size: the vocabulary size, including the four special tokens.
     fingerprint: a hash of the vocabulary. Two tokenizers with the same fingerprint encode in the same way.
-    unit: "word" or "character": the parts of a text that alignments link and that pictures of attention show.
+    unit: "word" or "character": the parts of a text that word alignments and pictures of attention use.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("word", ["to be or not to be"])
@@ -41,7 +41,7 @@ class Tokenizer(ABC):
     fingerprint: str
     unit: str = "word"
     whole_text: ClassVar[bool] = False
-    """Whether the tokenizer is trained on all lines by default, instead of a sample of them."""
+    """Whether the tokenizer is trained on all lines by default, not only on a sample of the lines."""
     uncovered: frozenset[int] = frozenset({UNK})
     """The tokens for text that the vocabulary does not cover: UNK and, for subwords, the bytes."""
 
@@ -156,4 +156,4 @@ def read_bytes(path: str | Path, *, links: bool = True) -> bytes:
     try:
         return read_limited(path, "tokenizer", named=links)
     except OSError as error:
-        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+        raise DataError(message(str(path), f"the tokenizer file cannot be read: {error.strerror}")) from None

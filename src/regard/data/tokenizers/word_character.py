@@ -118,8 +118,8 @@ class Listed(Tokenizer):
 class Words(Listed):
     """A tokenizer that splits text at spaces, with a vocabulary of words (default: the 30,000 most frequent).
 
-    This is the shortlist of Bahdanau et al. (2015, section 4.2). Punctuation is not separated from words, so
-    use it for text in which punctuation is already separated by spaces.
+    Such a vocabulary is called shortlist in Bahdanau et al. (2015, section 4.2). Punctuation is not separated
+    from words. So use this tokenizer for text in which spaces already separate words and punctuation.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> train_tokenizer("word", ["a rose is a rose"]).pieces([4, 5, 6])
@@ -149,8 +149,8 @@ class Words(Listed):
 class ClosedWords(Words):
     """A tokenizer like Words, with all words of the training text as vocabulary. The word <unk> becomes UNK.
 
-    Use it for text in which rare words have already been replaced by <unk>, such as the published Penn
-    Treebank (Mikolov et al. 2010). It is trained on all lines, not on a sample.
+    Use this tokenizer for text in which rare words have already been replaced by <unk>, such as the published
+    Penn Treebank (Mikolov et al. 2010). It is trained on all lines, not on a sample.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("closed-word", ["a <unk> is chairman of <unk>"])
@@ -232,7 +232,7 @@ def _read(content: bytes, place: str) -> dict[str, Any]:
     try:
         saved = parse_json(content)
     except ValueError as error:
-        raise DataError(message(place, f"not valid JSON: {error}", hint=DAMAGED)) from None
+        raise DataError(message(place, f"the file is not valid JSON: {error}", hint=DAMAGED)) from None
     kinds = (Words.kind, ClosedWords.kind, Characters.kind)
     if not isinstance(saved, dict) or saved.get("kind") not in kinds or saved.get("version") != 1:
         expected = f"'kind' to be one of {', '.join(kinds)}, and 'version' to be 1"
