@@ -94,7 +94,7 @@ class Attended(NamedTuple):
     def but(self, **fields: Any) -> Attended:
         """Return a copy with new values for the fields given by name, as in attended.but(output=output).
 
-        It is used instead of NamedTuple._replace, which torch.compile rejects before torch 2.12.
+        This method is used instead of NamedTuple._replace, which torch.compile rejects before torch 2.12.
         """
         values: list[Any] = [fields.get(name, old) for name, old in zip(self._fields, self, strict=True)]
         return Attended(*values)

@@ -214,7 +214,7 @@ def intervene(
     at: pattern for the names of the sites to which the four options above apply. Default: all sites.
     head: index of the head to which the four options above apply. Default: all heads.
     given: Cut, Force, Uniform and Scale objects of regard.interventions. They can be combined with the
-        options.
+        options cut, force, uniform and scale.
     all_threads: change the calls of every thread of the process. By default, change the calls of this thread,
         and of functions that this thread passes to other threads with regard.sites.inherit_scopes().
 

@@ -150,8 +150,8 @@ def _forward_rows(call: Call, rows: slice, seed: int, saved: list[Tensor] | None
 class _Totals:
     """The gradients of all inputs, summed over the blocks computed so far.
 
-    query_by_bias: the part of the gradient of the query that comes from a bias that depends on the query. It
-        is added to the gradient of the query at the end.
+    query_by_bias: if the bias depends on the query, the part of the gradient of the query that comes from the
+        bias. It is added to the gradient of the query at the end.
     factor: the vector v of additive scores. The gradients of query and key are multiplied by v once, at the
         end.
     """

@@ -1,8 +1,8 @@
 """reference: the definition of attention in four steps, without optimisation; allocates T x S.
 
-Every other backend is tested against this backend in float64. Only this backend guarantees the following: a
-key with NaN or inf has no effect on queries from which it is masked, even if other queries attend to this
-key.
+Every other backend is tested against this backend in float64. Only this backend guarantees the following: if
+a key contains NaN or inf, queries that the mask hides it from are not affected, even if other queries attend
+to this key.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ PAIRS_AT_ONCE = 1 << 24
 """Number of (row, key) pairs to evaluate at once, for masks that must be evaluated for every pair."""
 
 REMEMBERED = 1 << 18
-"""A block mask is cached if it has at most this many blocks; a larger one is computed again for each call.
-The cache holds the last 32 causal and window masks, with up to 4 MiB each."""
+"""A block mask is cached if it has at most this many blocks. A larger block mask is computed again for each
+call. The cache holds the last 32 causal and window masks, with up to 4 MiB each."""
 
 
 def seen_blocks(call: Call) -> BlockMask:

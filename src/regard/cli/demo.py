@@ -159,7 +159,7 @@ def _report_earlier(folder: Path, errors: Console) -> None:
 
 
 def _check_folder(folder: Path, settings: dict[str, Any]) -> None:
-    """Raise ArgumentError if there is a demo with other settings in the folder, e.g. of an older version."""
+    """Raise ArgumentError if the folder has a demo with other settings, for example from an older version."""
     from regard.runs.run_folder import config_of, is_run
     from regard.training.settings import merged
 

@@ -42,7 +42,7 @@ OLD_NAMES_OF = {
 The same names may be current names in other commands: --alignments is old in train, but not in translate."""
 
 PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
-    # data
+    # Options for data.
     ("--src", "--source-file", "--train-src", "--train-source"): ("--source", "FILES"),
     ("--tgt", "--trg", "--target-file", "--train-tgt", "--train-trg", "--train-target"): ("--target",),
     ("--ref", "--refs", "--reference", "--references"): ("--target",),
@@ -55,14 +55,14 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--json", "--json-lines"): ("--jsonl",),
     ("--sentence", "--string", "--line", "--prompt", "--interactive"): ("--text", "--prompt"),
     ("--num-sentences", "--num-samples", "--number"): ("--count", "--sentences", "--pairs"),
-    # output
+    # Options for output.
     ("--save-dir", "--output-dir", "--out-dir", "--model-dir", "--save-model", "--save-path"): ("--output",),
     ("--output-file", "--output-path", "--results-path", "--dest", "--destdir", "--folder"): ("--output",),
     ("-o",): ("--output",),
     ("--overwrite-output-dir", "--force"): ("--overwrite",),
     ("--with-align", "--report-align", "--print-alignment"): ("--alignments FILE",),
     ("--attn-debug", "--plot", "--show-attention", "--save-attention"): ("--draw", "--output FILE.png"),
-    # model and run
+    # Options for the model and the run.
     ("--arch", "--architecture", "--model-name", "--model-type"): ("--model", "RUN"),
     ("--model", "--run", "--path", "--model-path", "--model-name-or-path", "--load"): ("RUN",),
     ("--checkpoint-path", "--checkpoint-dir", "--ckpt", "--ckpt-path"): ("RUN", "--init-from"),
@@ -79,7 +79,7 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ),
     ("--layers", "--num-layers", "--encoder-layers", "--decoder-layers"): ("--set model.layers=INT",),
     ("--heads", "--num-heads", "--attention-heads"): ("--set model.heads=INT",),
-    # training
+    # Options for training.
     ("--lr", "--rate"): ("--learning-rate", "--set training.learning_rate=FLOAT"),
     ("--bs", "--bsz", "--batch-size", "--max-sentences", "--train-batch-size"): (
         "--batch-size",
@@ -107,11 +107,11 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--fp16", "--bf16", "--amp", "--half", "--mixed-precision"): ("--precision bfloat16",),
     ("--fp32", "--no-amp"): ("--precision float32",),
     ("--random-seed", "--manual-seed"): ("--seed",),
-    # device
+    # Options for the device.
     ("--gpu", "--gpus", "--cuda", "--use-cuda", "--use-gpu", "--gpu-ranks", "--gpu-id"): ("--device cuda",),
     ("--cpu", "--no-cuda", "--use-cpu", "--no-gpu"): ("--device cpu",),
     ("--num-threads", "--cpu-threads", "--n-threads", "--workers", "--num-workers"): ("--threads",),
-    # decoding
+    # Options for decoding.
     ("--beam-size", "--num-beams", "--beam-width", "--beams"): (
         "--beam-size",
         "--set evaluation.beam_size=INT",

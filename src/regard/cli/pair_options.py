@@ -131,5 +131,7 @@ def read_choices(assignments: list[str]) -> Choices:
                 chosen[name] = None if value == "none" else (int if name == "longest" else float)(value)
             except ValueError:
                 expected = "a number, or none"
-                raise ArgumentError(message("--choose", f"{each!r}", expected=expected)) from None
+                raise ArgumentError(
+                    message("--choose", f"the value in {each!r} is not a number", expected=expected)
+                ) from None
     return Choices(**chosen)

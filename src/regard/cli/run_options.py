@@ -52,12 +52,18 @@ def beam_size_option(text: str, **more: Any) -> Any:
 
 
 def n_best_option(text: str) -> Any:
-    """Return the option --n-best. text: the help text."""
+    """Return the option --n-best.
+
+    text: the help text.
+    """
     return _option("--n-best", "INT", text, min=1, max=MOST_BEAMS)
 
 
 def batch_tokens_option(text: str) -> Any:
-    """Return the option --batch-tokens. text: the help text."""
+    """Return the option --batch-tokens.
+
+    text: the help text.
+    """
     return _option("--batch-tokens", "INT", text, MACHINE, min=1, max=bounds.TOKENS)
 
 

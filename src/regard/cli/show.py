@@ -1,4 +1,4 @@
-"""regard show: the settings, progress and scores of a run; for several runs, a table."""
+"""regard show: print the settings, progress and scores of a run, or a table of several runs."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _value(value: object) -> str:
 def _next(facts: RunFacts) -> str:
     """Return what the user can do next with a run, usually a command such as "regard evaluate runs/x".
 
-    If the next command would be `regard show`, which is already running, the result is "".
+    If the next command is `regard show`, the result is "", because this command is already running.
     """
     folder = shown(facts.folder)
     if facts.damaged:

@@ -185,7 +185,7 @@ def heads() -> TourStep:
 
 
 def recording() -> TourStep:
-    """Tour step: record the attention weights and their entropy in a model whose code is not changed."""
+    """Tour step: record the attention weights and their entropy in a model, without changing its code."""
     model = nn.ModuleDict(
         {"self": regard.MultiHead(16, 2, position="alibi"), "cross": regard.MultiHead(16, 2)}
     )

@@ -108,7 +108,9 @@ def _seeds(text: str) -> int | list[int]:
     parts = parts[:-1] if len(parts) > 1 and not parts[-1] else parts
     if not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts):
         expected = "the number of seeds, such as 5, or a list of seeds, such as 1,2,3"
-        raise ArgumentError(message("--seeds", f"{printable(text)[:40]!r}", expected=expected))
+        raise ArgumentError(
+            message("--seeds", f"the value {printable(text)[:40]!r} is invalid", expected=expected)
+        )
     return [int(part) for part in parts] if "," in text else int(text)
 
 

@@ -248,7 +248,7 @@ def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
     if head is not None and sites and head >= heads:
         number = "1 head" if heads == 1 else f"{heads} heads"
         names = ", ".join(each.name for each in sites if each.heads == heads)
-        expected = "0" if heads == 1 else f"0 to {heads - 1}"
+        expected = "head 0" if heads == 1 else f"a head from 0 to {heads - 1}"
         raise ArgumentError(message(f"--head {head}", f"{names} has {number}", expected=expected))
 
 

@@ -190,7 +190,7 @@ class Batches:
         return numpy.argsort(key, kind="stable")
 
     def _cuts(self, costs: NDArray[numpy.int32]) -> list[int]:
-        """Divide samples into batches. Return, for each batch, the index of the first sample after it.
+        """Divide samples into batches. Return the end of each batch: the index after its last sample.
 
         costs: the cost of each sample, see _costs(), in ascending order.
         """

@@ -137,8 +137,8 @@ class RepeatCopy(TapeTask):
 class PrioritySort(TapeTask):
     """Priority sort (section 4.5): output vectors in the order of their priorities, highest first.
 
-    The input is vectors, each with a priority. The targets are the 4/5 of these vectors (rounded down, at
-    least one) with the highest priorities, for example 16 of 20.
+    The input is vectors, each with a priority. The targets are the vectors with the highest priorities: 4/5
+    of all vectors, rounded down, but at least one. For example, 16 of 20 vectors.
 
     width: number of bits of a vector. length: range of the number of vectors in training.
     """

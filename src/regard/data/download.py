@@ -142,7 +142,7 @@ def _receive(
 ) -> int:
     """Append the body of a response to a file, and return the size of the file in bytes.
 
-    Raises DataError, and deletes the file, if it is larger than limits.most.
+    If the file becomes larger than limits.most, it is deleted, and DataError is raised.
     """
     have, whole, most = limits
     part = Path(file.name)

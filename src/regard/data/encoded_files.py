@@ -41,7 +41,7 @@ A memory map of a large file would soon load the whole file into memory (see Rea
 class EncodedChunk(NamedTuple):
     """Some encoded sentence pairs, which are written to the files together.
 
-    rows: a pair: the token ids of each source sentence, and the token ids of each target sentence.
+    rows: two lists: the token ids of each source sentence, and the token ids of each target sentence.
     numbers: position of each pair in the original data.
     skipped: number of pairs that were dropped because they were too long.
     truncated: number of pairs that were cut because they were too long.

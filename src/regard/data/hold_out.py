@@ -213,7 +213,7 @@ def _limit(sources: Hashes, count: int) -> numpy.uint64:
 
 
 def _hashes(pairs: Pairs, seed: int) -> tuple[NDArray[numpy.int64], Hashes, Hashes]:
-    """Return three arrays: the position of each pair, the hash of each source, and of each target.
+    """Return three arrays: the position of each pair, the hash of each source, and the hash of each target.
 
     The hashes are the same on every machine.
     """

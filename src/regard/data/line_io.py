@@ -105,7 +105,7 @@ def _lines(name: str, file: BinaryIO) -> Iterator[bytes]:
         file = io.BufferedReader(gzip.GzipFile(fileobj=file))
     for start, (kind, hint) in FOREIGN.items():
         if _begins(file, start):
-            raise DataError(message(name, f"this is {kind}", expected="UTF-8 text", hint=hint))
+            raise DataError(message(name, f"this file is {kind}", expected="UTF-8 text", hint=hint))
     number = 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1

@@ -25,7 +25,7 @@ INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
 """Zero-width characters. A line of only these characters counts as empty, although isspace() is False."""
 
 BLANK_LEADS = numpy.zeros(256, bool)
-"""(256,), an array that is True at each byte with which a white-space or zero-width character can begin."""
+"""A bool array, (256,), True for each byte with which a white-space or zero-width character can begin."""
 BLANK_LEADS[[*range(9, 14), *range(28, 33), 0xC2, 0xE1, 0xE2, 0xE3, 0xEF]] = True
 
 

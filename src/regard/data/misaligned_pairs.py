@@ -158,7 +158,8 @@ def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
 def shifted_lines(source: Features, target: Features) -> Shifted | None:
     """Find consecutive lines of two parallel files that are shifted by one line.
 
-    In each file a line is missing, but not at the same place, so the line counts are equal.
+    One line is missing in each file, at different places. So the line counts are equal, and the lines between
+    the two places are shifted.
 
     source, target: the features of all lines: length, last byte (usually final punctuation) and digits.
 
@@ -246,12 +247,12 @@ def _look_parallel(source: Features, target: Features) -> bool:
 
 
 def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
-    """Locate a line without a counterpart in the longer of two parallel files exactly, and return its index.
+    """Return the exact index of a line without a counterpart in the longer of two parallel files.
 
     short, long: the shorter file and the longer file.
-    missing: the line, as located by length, final punctuation and digits. Its index is only approximate,
-        because neighbouring lines often have the same length and punctuation, especially in sorted files.
-        This function also compares words; it learns word translations from the lines near `missing`.
+    missing: the line, found by length, final punctuation and digits. Its index is only approximate, because
+        neighbouring lines often have the same length and punctuation, especially in sorted files. This
+        function also compares words; it learns word translations from the lines near `missing`.
     offset: number of lines without a counterpart before this line.
     """
     jump = missing.line - offset

@@ -259,7 +259,7 @@ def _rest(first: Features, blocks: Iterator[Block]) -> tuple[Features, int]:
 
 
 def _ahead(blocks: Iterator[Block]) -> Iterator[Block]:
-    """Yield the blocks unchanged; while the caller uses a block, a thread reads and checks the next one."""
+    """Yield the blocks unchanged. While the caller uses a block, a thread reads and checks the next block."""
     with ThreadPoolExecutor(1) as worker:
         upcoming = worker.submit(next, blocks, None)
         while (block := upcoming.result()) is not None:

@@ -175,12 +175,12 @@ def _begun(path: Path, data: bytes) -> bytes:
     """
     for start, (kind, hint) in FOREIGN.items():
         if data.startswith(start):
-            raise DataError(message(shown(path), f"this is {kind}", expected="UTF-8 text", hint=hint))
+            raise DataError(message(shown(path), f"this file is {kind}", expected="UTF-8 text", hint=hint))
     # Detect UTF-16 without byte order mark: if the text begins with Latin letters, every second byte is NUL.
     head = data[:8]
     if len(head) == 8 and any(head[::2]) != any(head[1::2]):
         hint = f"convert it: iconv -f UTF-16{'LE' if head[0] else 'BE'} -t UTF-8"
-        raise DataError(message(shown(path), "this is UTF-16 text", expected="UTF-8 text", hint=hint))
+        raise DataError(message(shown(path), "this file is UTF-16 text", expected="UTF-8 text", hint=hint))
     return data.removeprefix(b"\xef\xbb\xbf")
 
 

@@ -44,7 +44,9 @@ def build_tape_task(name: str, **options: Any) -> TapeTask:
             low, high = value
             if not 1 <= low <= high <= LARGEST_SIZE:
                 expected = f"two numbers, the smaller first, from 1 to {LARGEST_SIZE:,}"
-                raise ArgumentError(message(f"data.{option}", f"{low} to {high}", expected=expected))
+                raise ArgumentError(
+                    message(f"data.{option}", f"the range {low} to {high} is invalid", expected=expected)
+                )
             chosen[option] = (low, high)
     task = kind(**chosen)
     for end in (0, 1):

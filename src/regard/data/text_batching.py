@@ -72,9 +72,10 @@ class StreamBatches:
     """Continuous text in parallel streams, read in windows of fixed length, for recurrent models.
 
     The text is cut into streams * world parts of equal length, which are called streams. Each row reads one
-    stream. Batch k contains window k of every stream, so each row continues the same row of batch k - 1. Then
-    batch.carried is True. The rows of batch 0 start from the initial state. Every epoch is the same. Zaremba
-    et al. (2015) use these batches for Penn Treebank, with 20 streams and windows of 35 tokens.
+    stream. Batch k contains window k of every stream. So each row of batch k continues the same row of batch
+    k - 1, and batch.carried is True. Only the rows of batch 0 start from the initial state. Every epoch is
+    the same. Zaremba et al. (2015) use these batches for Penn Treebank, with 20 streams and windows of 35
+    tokens.
 
     text: an EncodedText with the layout "continuous": all lines are one text.
     window: number of tokens of each row. If it does not divide the length of the streams, the last window is

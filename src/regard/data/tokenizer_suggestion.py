@@ -51,8 +51,8 @@ class _Side:
     length: median number of characters per line.
     alphabet: number of distinct characters.
     distinct: fraction of distinct lines.
-    unseen: the distinct lines are divided into two halves; the fraction of the words in one half that do not
-        occur in the other half.
+    unseen: fraction of unseen words. The distinct lines are divided into two halves; a word of one half is
+        unseen if it does not occur in the other half.
     symbols: fraction of characters that are digits or punctuation.
     spaceless: fraction of characters of writing systems without spaces between words (WITHOUT_SPACES).
     ended: fraction of lines that end with final punctuation.

@@ -59,7 +59,7 @@ def bleu(
     if tokenize not in TOKENIZERS:
         raise UnknownName("tokenizer of BLEU", tokenize, TOKENIZERS)
     try:
-        # force: without it, sacrebleu warns about tokenized text; the score is the same.
+        # force=True: otherwise, sacrebleu warns about tokenized text. The score is the same.
         metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     except RuntimeError:
         extra = tokenize.partition("-")[0]

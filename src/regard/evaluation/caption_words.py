@@ -98,7 +98,9 @@ def checked_references(call: str, references: Iterable[Iterable[str]]) -> list[l
                 raise ArgumentError(message(call, problem, expected="a str"))
         split = [caption_words(text) for text in texts]
         if not split:
-            raise DataError(message(call, f"image {number} has no reference", expected="at least one"))
+            raise DataError(
+                message(call, f"image {number} has no reference", expected="at least one reference")
+            )
         if not all(split):
             raise DataError(message(call, f"a reference of image {number} has no words"))
         listed.append(split)

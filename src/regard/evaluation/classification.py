@@ -1,6 +1,6 @@
 """Classification: the predicted class of a text or of a pair of texts, and the attention to its words.
 
-print(result) prints the label; rich.print(result) and notebooks draw the words shaded by their weights;
+print(result) prints the label. rich.print(result) and notebooks draw the words, shaded by their weights.
 result.save("x.html") writes a page.
 """
 

@@ -43,7 +43,7 @@ def moses_bleu(translations: Iterable[str], references: References, language: st
 
     hypotheses, several = checked_sentences("moses_bleu()", translations, references)
     split = moses_words(language)
-    # force: without it, sacrebleu warns that the text is already tokenized.
+    # force=True: otherwise, sacrebleu warns that the text is already tokenized.
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
     score = metric.corpus_score(list(map(split, hypotheses)), [list(map(split, each)) for each in several])
     versions = (f"{name}:{importlib.metadata.version(package)}" for name, package in VERSIONS.items())

@@ -29,7 +29,7 @@ __all__ = ["TextLoss", "text_loss", "token_losses"]
 
 @dataclass(frozen=True)
 class TextLoss:
-    """The negative log-likelihood of a text, and the perplexities that follow from it.
+    """The negative log-likelihood of a text, with properties that compute perplexities from it.
 
     total: the sum of -log p(x_t | x_1 ... x_t-1) over all tokens x_t, in nats.
     tokens: number of tokens, including EOS.

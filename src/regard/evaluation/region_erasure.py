@@ -224,8 +224,8 @@ def _measured(
     """Return the measurements of the words of one caption; for the arguments, see erase_regions().
 
     seen: the image with the caption and the attention of each word.
-    caption: the index of `seen` in the list given to erase_regions().
-        Which random cells are hidden depends only on seed, caption and word.
+    caption: the index of `seen` in the list given to erase_regions(). The random cells depend only on the
+        seed, the caption and the word.
     numbers: k, samples, seed and batch_size.
     """
     k, samples, seed, batch_size = numbers

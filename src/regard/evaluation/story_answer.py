@@ -2,8 +2,8 @@
 
 A hop is one attention of the network to the sentences of the story.
 
-print(result) prints the answer; rich.print(result) and notebooks draw every hop over the story;
-result.save("x.html") writes a page.
+print(result) prints the answer. rich.print(result) and notebooks draw the attention of every hop over the
+story. result.save("x.html") writes a page.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def check_free(paths: Sequence[Path], overwrite: bool) -> None:
     existing = [shown(path) for path in paths if os.path.lexists(path)]
     if existing and not overwrite:
         hint = "use --overwrite to replace it, or --output to choose another folder"
-        raise DataError(message(existing[0], "already exists", hint=hint))
+        raise DataError(message(existing[0], "the path already exists", hint=hint))
 
 
 @contextlib.contextmanager

@@ -131,8 +131,8 @@ def series(device: torch.device) -> torch.Tensor:
     """Return frequencies w_n, cosine coefficients d_n and sine coefficients c_n as one tensor, (3, BASIS).
 
     Each row holds 16 values twice, first for the sines and then for the cosines. The tensor is cached,
-    because it cannot be copied from the host during CUDA graph capture; the warm-up run before the capture
-    creates it.
+    because it cannot be copied from the host during CUDA graph capture. The warm-up run before the capture
+    creates the tensor.
     """
     frequency = [FIRST * (2 * n + 1) for n in range(len(SINES))]
     return torch.tensor([frequency, COSINES, SINES], dtype=torch.float32).repeat(1, 2).to(device)

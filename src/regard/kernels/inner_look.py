@@ -51,7 +51,7 @@ def _with_tiles(
 ):  # fmt: skip
     """Process the tiles of keys `first` to last - 1 for one tile of queries, and add to the column mass.
 
-    A tile has COLUMNS keys and ROWS queries. Returns `total`, `best` and `best_tile`, updated.
+    A tile has COLUMNS keys and ROWS queries. Returns the new `total`, `best` and `best_tile`.
 
     total: (COLUMNS, ROWS), sum of p log2(p) over the tiles so far, for each element of a tile.
     best: (COLUMNS, ROWS), the largest score so far, for each element of a tile.

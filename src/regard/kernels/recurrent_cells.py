@@ -109,8 +109,8 @@ def mixed_backward_kernel(
         tensors, which are added too.
     gates: reads z in the first third and s~ in the last third.
     state: reads s.
-    dgates: writes two gradients: in the first third, of the argument of sigma in z; in the last third, of the
-        argument of tanh in s~.
+    dgates: writes the gradient of the argument of sigma in z to the first third, and the gradient of the
+        argument of tanh in s~ to the last third.
     before: writes the part of the gradient of s that comes from the term (1 - z) * s of the next state.
     """
     row, columns, there = _place(width, BLOCK)

@@ -135,8 +135,8 @@ def build_model_position(
 def check_position(call: str, position: Position | None, score: Score) -> None:
     """Raise ArgumentError if the position scheme cannot be used with the score function.
 
-    Rotary and Relative need a score function that computes inner products of queries and keys; for Rotary, it
-    must not be General. The other position schemes can be used with every score function.
+    Rotary and Relative need a score function that computes inner products of queries and keys. Rotary cannot
+    be used with General. The other position schemes can be used with every score function.
 
     call: the call that the error message names, such as "Transformer()".
     """

@@ -24,7 +24,7 @@ class Augmentation:
     seed: random seed.
 
     The crop and the flip of an image depend only on seed, epoch and index of the image, not on its batch. So
-    a resumed training run has the same images as an uninterrupted one. For validation, use centre_crop().
+    a resumed training run has the same images as an uninterrupted run. For validation, use centre_crop().
 
     >>> images = torch.arange(16).view(1, 1, 4, 4).expand(2, 3, 4, 4)
     >>> crops = Augmentation(size=2, seed=1)(images, indices=[7, 8], epoch=0)

@@ -172,7 +172,7 @@ def read_captions(
         chosen = (split,) if isinstance(split, str) else tuple(split)
         if not chosen:
             problem = "the list of splits is empty"
-            raise ArgumentError(message("read_captions()", problem, expected="at least one"))
+            raise ArgumentError(message("read_captions()", problem, expected="at least one split"))
         images = _of_split(images, chosen)
     return _with_files(images, named, missing)
 

@@ -220,7 +220,7 @@ gzip."""
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Read and parse a whole JSON file, plain or gzip. Raises DataError if it is too large or damaged."""
+    """Read and parse a JSON file, plain or gzip. Raises DataError if the file is too large or damaged."""
     limit = LIMITS["captions"]
     try:
         content = read_limited(path, "captions", named=True)

@@ -48,9 +48,9 @@ def read_image(path: str | os.PathLike[str], size: int | None = None) -> Tensor:
     size: if given, the largest square at the centre of the image is resized to size x size pixels. By
         default, the image keeps its size.
 
-    The image is rotated and flipped as its EXIF orientation says. Transparent parts become white. Of an
-    animated image, the first frame is read. Greyscale, palette and CMYK images become RGB; 16 bits per
-    channel become 8.
+    The image is rotated and flipped according to its EXIF orientation. Transparent parts become white. If the
+    image is animated, only the first frame is read. Greyscale, palette and CMYK images become RGB; 16 bits
+    per channel become 8.
 
     Raises DataError, with the name of the file, if it does not exist or is not a regular file, or if it is
     not an image, too large, damaged or truncated. Requires the package Pillow.
@@ -189,4 +189,4 @@ def _check_size(call: str, size: int | None) -> None:
     if size is not None:
         positive(call, size=size)
         if size > MAX_SIZE:
-            raise ArgumentError(message(call, f"size is {size}", expected=f"at most {MAX_SIZE}"))
+            raise ArgumentError(message(call, f"size is {size}", expected=f"a size of at most {MAX_SIZE}"))

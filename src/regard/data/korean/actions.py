@@ -237,7 +237,8 @@ def _other(dice: Dice, people: tuple[Person, ...], subject: Nominal) -> Person:
 def _goal(dice: Dice, frame: Frame, tool: Phrase) -> tuple[Phrase, Phrase]:
     """Generate the goal of a motion and sometimes a means of transport, such as "by bus".
 
-    Return two phrases: the goal, and the means of transport, or `tool` if none was generated.
+    Return two phrases: the goal, and the means of transport. If none was generated, the second phrase is
+        `tool`.
 
     frame: the verb of motion, with its goals.
     tool: the tool that has already been generated for this clause; it may be empty.

@@ -1,6 +1,6 @@
 """Generate predicates (verbs and adjectives with their auxiliaries), and put the parts of a clause in order.
 
-In Korean the verb is the last word of a clause; in English it follows the subject.
+In Korean, the verb is the last word of a clause. In English, the verb follows the subject.
 """
 
 from __future__ import annotations

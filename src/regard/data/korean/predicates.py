@@ -311,7 +311,7 @@ PURPOSES = {
     )
     for name, place in PLACES.items()
 }
-"""For each place, the actions (verbs as Frames) for which people go there: to a library, in order to read."""
+"""For each place, the actions (verbs as Frames) for which people go to this place: to a library, to read."""
 
 
 class Adjective(NamedTuple):

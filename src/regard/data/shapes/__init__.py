@@ -6,7 +6,7 @@ describes.
 The modules, from one object to the corpus:
 
     scenes             objects, their attributes and places, and relations between them
-    scene_rendering    draws scenes as pictures of 64 x 64 pixels, and the mask of each object
+    scene_rendering    draws scenes as pictures of 64 x 64 pixels, and computes the mask of each object
     scene_captions     generates captions, checks whether a caption is true, finds the region of each word
     shapes_corpus      generates the scenes of each split
 

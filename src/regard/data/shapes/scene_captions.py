@@ -82,7 +82,9 @@ class Region(NamedTuple):
         """
         positive("Region.cells()", side=side)
         if side > PIXELS:
-            raise ArgumentError(message("Region.cells()", f"side is {side}", expected=f"at most {PIXELS}"))
+            raise ArgumentError(
+                message("Region.cells()", f"side is {side}", expected=f"a number of at most {PIXELS}")
+            )
         cells = numpy.zeros((side, side), numpy.bool_)
         rows, columns = numpy.nonzero(self.mask())
         cells[rows * side // PIXELS, columns * side // PIXELS] = True

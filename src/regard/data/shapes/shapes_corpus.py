@@ -227,7 +227,7 @@ def has_held_out(scene: Scene) -> bool:
 
 
 def eighth(scene: Scene) -> int:
-    """Return a number from 0 to 7, a hash of the scene, which determines to which split it belongs.
+    """Return a hash of the scene, a number from 0 to 7. The hash decides to which split the scene belongs.
 
     The hash depends on the name of each object (size, colour and shape) and on its place (one of 3 x 3
     squares). It does not depend on the order of the objects.

@@ -72,7 +72,7 @@ WORDS = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}")
 FEW_SEGMENTATIONS = 64
 """If a word can be split into subwords in at most this many ways, the cache stores all of them.
 
-About 95 % of the words of a text have so few segmentations."""
+About 95 % of the words of a text have at most this many segmentations."""
 
 FEW_LINES = 64
 """Fewer lines than this are encoded in one thread, because starting more threads would take longer."""

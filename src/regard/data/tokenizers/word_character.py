@@ -207,7 +207,7 @@ class Characters(Listed):
         return " ".join("".join(pieces).replace(SPACE, " ").split())
 
     def units(self, tokens: Sequence[int]) -> list[int]:
-        """Return, for each token, its index in the characters of decode(tokens).
+        """Return, for each token, the index of its character in decode(tokens).
 
         The index is -1 for a space that decode() drops, and for PAD, BOS and EOS.
         """
