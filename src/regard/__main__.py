@@ -20,7 +20,7 @@ STARTING = ("torch", "regard.tasks.translation")
 clean up yet, so Ctrl-C ends the process at once."""
 
 _announced: list[bool] = []
-"""Not empty once "stopping ..." has been printed, so that it is printed only once."""
+"""The list is empty until "stopping ..." has been printed. So the text is printed only once."""
 
 
 def main() -> None:

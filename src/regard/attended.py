@@ -14,7 +14,9 @@ __all__ = ["Attended", "Top"]
 
 
 class Top(NamedTuple):
-    """The k largest weights of each query and the indices of their keys, both (B, H, T, k), largest first.
+    """The k largest weights of each query, largest first, and the indices of their keys.
+
+    Both tensors have the shape (B, H, T, k).
 
     If a query sees fewer than k keys, the remaining entries have weight 0 and key -1.
 
@@ -29,11 +31,13 @@ class Top(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """The result of attention() and of the attention layers: a named tuple; pass `.output` to the next layer.
+    """The result of attention() and of the attention layers, as a named tuple.
+
+    The field `output` is the input of the next layer. The others describe the attention.
 
     output: (B, H, T, E), the weighted sum of the values.
-    lse: (B, H, T), the log-sum-exp of each query's scores, -inf if the query sees no key; None if the
-        selection, such as Sparse, does not compute it.
+    lse: (B, H, T), the log-sum-exp of each query's scores; -inf if the query sees no key. None for a
+        selection that does not compute the log-sum-exp, such as Sparse.
     chosen: (B, H, T), the index of the key that Hard, Best or StraightThrough selected; None for other
         selections.
     log_probability: (B, H, T), the log-probability of the key that Hard sampled; None for other selections.
@@ -92,7 +96,7 @@ class Attended(NamedTuple):
     def but(self, **fields: Any) -> Attended:
         """Return a copy with new values for the fields given by name, as in attended.but(output=output).
 
-        It is used instead of NamedTuple._replace, which torch.compile rejects before torch 2.12.
+        This method is used instead of NamedTuple._replace, which torch.compile rejects before torch 2.12.
         """
         values: list[Any] = [fields.get(name, old) for name, old in zip(self._fields, self, strict=True)]
         return Attended(*values)

@@ -60,8 +60,8 @@ def check(
     full_mask = hiding = lifted_mask(mask, dims).to(query.device)
     if memory:
         full_mask, score = memory.mask.to(query.device) & full_mask, memory.score
-        # `hiding` decides which keys are set to 0 below. It omits the lengths in memory.mask, because
-        # prepare() has already set the keys beyond these lengths to 0.
+        # The keys that `hiding` masks are set to 0 below. `hiding` does not contain the lengths in
+        # memory.mask, because prepare() has already set the keys beyond these lengths to 0.
         hiding = replace(full_mask, lengths=hiding.lengths)
     _check_score(score, query, raw_key, memory.key_size if memory else raw_key.shape[-1], shown)
 
@@ -81,8 +81,8 @@ def check(
         score.project_query(query),
         raw_key if memory else score.project_key(raw_key),
     )
-    # Under autocast, a projection can return float32 whatever the dtype of its input. Kernels need query, key
-    # and value in one dtype, so query and key are converted to the dtype of value.
+    # Under autocast, a projection can return float32 even if its input is in half precision. Kernels need
+    # query, key and value in one dtype, so query and key are converted to the dtype of value.
     projected_query, projected_key = (
         each.to(raw_value.dtype) for each in score.narrowed(projected_query, projected_key)
     )

@@ -20,18 +20,21 @@ def lift(tensor: Tensor) -> Tensor:
 
 
 def lower(dims: int) -> Callable[[Tensor], Tensor]:
-    """Return a function that removes from results (B, H, ...) the dimensions that lift() has added.
+    """Return a function that removes the dimensions that lift() has added, from a result (B, H, ...).
 
     dims: number of dimensions of the user's query.
     """
     if dims == 4:
         return lambda tensor: tensor
-    # Not tensor[:, 0]: its backward pass would allocate zeros and copy the gradient into them.
+    # squeeze() is used instead of tensor[:, 0], whose backward pass would allocate zeros and copy the
+    # gradient.
     return (lambda tensor: tensor.squeeze(1)) if dims == 3 else (lambda tensor: tensor.squeeze(0).squeeze(0))
 
 
 def lifted_mask(mask: Mask | Tensor | None, dims: int) -> Mask:
-    """Convert the `mask` argument to a Mask; dims: number of dimensions of the query.
+    """Convert the `mask` argument of attention() to a Mask.
+
+    dims: number of dimensions of the query.
 
     If the query has no head dimension (dims = 3), a mask tensor with three dimensions is read as (B, T, S).
     """

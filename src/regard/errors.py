@@ -73,10 +73,10 @@ INSIDE_TORCH = (
 
 @dataclass(frozen=True)
 class Setting:
-    """An argument that the hint of an error message recommends to set.
+    """An argument that the user should set, recommended in the hint of an error message.
 
-    str(setting) returns it as Python code. Message.spelled() can write it in another form, such as a
-    command-line option.
+    str(setting) returns the argument as Python code. Message.spelled() can write it in another form, such as
+    a command-line option.
 
     owner: the class or function that has this argument.
     name: name of the argument.
@@ -100,7 +100,7 @@ Hint = str | tuple[str | Setting, ...]
 
 
 class Message(str):
-    """The text of an error and the fields that it was built from; returned by message().
+    """The text of an error message, and its fields. message() returns it.
 
     call: where the problem is: the call, the option, or the file and line.
     problem: what is wrong.
@@ -316,7 +316,9 @@ def install_command(extra: str) -> str:
 
 
 def printable(text: str, kept: str = "") -> str:
-    """Replace control characters, which a terminal would interpret, by U+FFFD, except those in `kept`.
+    """Replace control characters by U+FFFD, so that a terminal does not interpret them.
+
+    kept: control characters that are not replaced.
 
     >>> printable("red: \\x1b[31m")
     'red: �[31m'
@@ -331,7 +333,9 @@ def shown(path: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def naming_place(place: str) -> Iterator[None]:
-    """Replace the name of the call in the text of an ArgumentError by `place`, which the user knows better.
+    """Context manager: in the text of an ArgumentError, replace the name of the call by `place`.
+
+    `place` is a name that the user knows better.
 
     In this example, `place` is the section of a configuration file that sets the width.
 
@@ -395,7 +399,7 @@ def answer_torch_keywords(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _without_torch_keywords(call: str, keywords: Mapping[str, object]) -> dict[str, object]:
-    """Return the keyword arguments without torch's; raise ArgumentError if a torch keyword has an effect."""
+    """Remove the keywords of torch. Raise ArgumentError if a keyword of torch has an effect."""
     torch_keywords = {name: value for name, value in keywords.items() if name in TORCH_KEYWORDS}
     if any(_requests(name, value) for name, value in torch_keywords.items()):
         raise _torch_keywords(call, torch_keywords)
@@ -403,9 +407,10 @@ def _without_torch_keywords(call: str, keywords: Mapping[str, object]) -> dict[s
 
 
 def _requests(name: str, value: object) -> bool:
-    """Whether a torch keyword has an effect, that is, its value is neither None nor False.
+    """Whether a torch keyword has an effect: it has none if its value is None or False.
 
-    average_attn_weights, whose default in torch is True, has an effect if its value is neither None nor True.
+    Exception: average_attn_weights has no effect if its value is None or True, because True is torch's
+    default.
     """
     return value is not None and value is not (name == "average_attn_weights")
 

@@ -1,6 +1,6 @@
 """explain(): which backend attention() would use, and why it would not use the others.
 
-It also names the looking pass, the function that computes the fields that `look` requests.
+It also names the looking pass: the function that computes the fields requested by `look`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Explanation:
     """The result of explain().
 
     backend: name of the backend that attention() would use.
-    looking: name of the looking pass, which computes the fields that `look` requests; None without `look`.
+    looking: name of the looking pass, which computes the fields requested by `look`; None without `look`.
     refused: for each backend that cannot run the call, or that "auto" does not select, a list of reasons.
     approximations: texts, one for each approximation of the backend: what it approximates, and how to get the
         exact result.

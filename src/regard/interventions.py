@@ -1,9 +1,9 @@
 """Interventions: change the attention weights of a model to find out how its output depends on them.
 
-Cut hides a key, Force sets a weight, Uniform makes weights equal, Scale multiplies them. Each is a dataclass
-that can be written to JSON. intervene() opens scopes that edit the attention() calls at matching sites. A cut
-is added to the mask, which every backend supports. The other interventions replace the selection (by
-Intervened), which only the reference backend supports, so "auto" selects this backend.
+Cut hides a key, Force sets a weight, Uniform makes weights equal, and Scale multiplies weights. Each of them
+is a dataclass that can be written to JSON. intervene() opens scopes that edit the attention() calls at
+matching sites. A Cut is added to the mask, which every backend supports. The other interventions replace the
+selection by Intervened. Only the reference backend supports Intervened, so "auto" selects this backend.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Link = tuple[int | None, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Intervention:
-    """Base class of changes to the attention weights at some sites, that is, named attention layers.
+    """Base class of interventions, which change the attention weights at some sites (named attention layers).
 
     at: pattern for the names of sites, with * and ? as wildcards, such as "decoder.*.cross".
     head: index of the head; None for all heads.
@@ -70,7 +70,7 @@ class Intervention:
             raise ArgumentError(message(f"{type(self).__name__}()", problem, expected=expected))
 
     def written(self) -> dict[str, Any]:
-        """Return a dict that can be written to JSON; read_interventions() reads it."""
+        """Return the intervention as a dict for JSON, which read_interventions() can read."""
         return {"kind": self.kind, **asdict(self)}
 
     def touches(self, call: Call) -> bool:
@@ -93,7 +93,7 @@ class Intervention:
 
 @dataclass(frozen=True)
 class Cut(Intervention):
-    """Hide a key from one query or from all queries, as a mask does.
+    """Hide a key from one query or from all queries, like a mask.
 
     >>> Cut(2, 3, at="decoder.*.cross").written()
     {'kind': 'cut', 'at': 'decoder.*.cross', 'head': None, 'row': 2, 'key': 3}
@@ -106,7 +106,7 @@ class Cut(Intervention):
 
 @dataclass(frozen=True)
 class Force(Intervention):
-    """Set the weight of a key; the other weights of the query are scaled so that all sum to 1.
+    """Set the weight of a key. The other weights of the query are scaled, so that its weights sum to 1.
 
     row: position of the query; None for all queries.
     key: position of the key.
@@ -213,18 +213,19 @@ def intervene(
     scale: a factor by which the weights are multiplied; 0 sets the output of the head to 0.
     at: pattern for the names of the sites to which the four options above apply. Default: all sites.
     head: index of the head to which the four options above apply. Default: all heads.
-    given: Cut, Force, Uniform and Scale objects of regard.interventions, instead of or besides the options.
+    given: Cut, Force, Uniform and Scale objects of regard.interventions. They can be combined with the
+        options cut, force, uniform and scale.
     all_threads: change the calls of every thread of the process. By default, change the calls of this thread,
         and of functions that this thread passes to other threads with regard.sites.inherit_scopes().
 
     Positions are counted from the start of the sequence. So an intervention has the same effect in teacher
     forcing and in decoding step by step, with or without beams. It applies to every sequence of a batch; to
-    change only one sequence, run the model on this sequence alone. intervene() and record() can be nested;
-    the outermost is applied first.
+    change only one sequence, run the model on this sequence alone. `with` statements of intervene() and
+    record() can be nested; the outermost one is applied first.
 
     Yields a dict with the number of changed calls for each pattern `at`. At the end of the `with` statement,
-    raises ArgumentError if attention() was called but no site matched `at`, and warns (RegardWarning) if
-    attention() was not called.
+    raises ArgumentError if attention() was called but no site matched `at`. If attention() was not called,
+    warns with RegardWarning.
 
     In this example, all scores are 0. The query in row 2 is not changed, so its weights are 1/3. There is one
     attention() call, and it matches the default pattern, "*".
@@ -241,7 +242,7 @@ def intervene(
     """
     hint = "pass cut=(row, key), force=(row, key), uniform=True or scale=0.0"
     if not given and uniform is False and cut is None and force is None and scale is None:
-        raise ArgumentError(message("intervene()", "no intervention was passed", hint=hint))
+        raise ArgumentError(message("intervene()", "no intervention is set", hint=hint))
     where: dict[str, Any] = {"at": at, "head": head}
     interventions = [*given]
     interventions += [Cut(*_link("cut", each, 2), **where) for each in _as_list(cut)]
@@ -330,8 +331,8 @@ class Intervened(Select):
 class _Forced:
     """Applies Force interventions. It is called as a function and returns the changed weights.
 
-    Its arguments are the weights and a bool tensor, True where a query may see a key. It sets the weights of
-    the forced keys, and scales the other weights of the same query so that all its weights sum to 1.
+    The arguments are the weights and a bool tensor, True where a query may see a key. The function sets the
+    weights of the forced keys, and scales the other weights of the same query so that they all sum to 1.
     """
 
     def __init__(self, call: Call, forces: list[Force]):
@@ -345,7 +346,7 @@ class _Forced:
         sums = sum(each.weight * each.place(call).float() for each in forces)
         if float(torch.as_tensor(sums).max()) > 1 + 1e-6:
             problem = "the forced weights of a row sum to more than 1"
-            raise ArgumentError(message("intervene()", problem, expected="a sum of at most 1"))
+            raise ArgumentError(message("intervene()", problem, expected="weights with a sum of at most 1"))
         self.remainder = 1 - torch.as_tensor(sums)
 
     def __call__(self, weights: Tensor, visible: Tensor) -> Tensor:
@@ -358,7 +359,7 @@ class _Forced:
 def _change(call: Call, intervention: Uniform | Scale, columns_S: Tensor) -> Any:
     """Return a function that applies a Uniform or Scale to weights (B, H, T, S) and returns the new weights.
 
-    Its second argument is a bool tensor, True where a query may see a key.
+    The second argument of the function is a bool tensor, True where a query may see a key.
     """
     place = intervention.place(call)
     if isinstance(intervention, Scale):

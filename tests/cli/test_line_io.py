@@ -37,7 +37,7 @@ def test_lines_end_at_newline_only(content, expected, tmp_path):
 def test_files_that_are_not_utf_8_text_raise(tmp_path):
     (tmp_path / "wide").write_bytes("안녕".encode("utf-16"))
     (tmp_path / "cut").write_bytes(gzip.compress(b"a\n" * 10_000)[:-20])
-    for name, told in (("wide", "UTF-16"), ("cut", "cut off or damaged"), ("none", "no such file")):
+    for name, told in (("wide", "UTF-16"), ("cut", "truncated or damaged"), ("none", "no such file")):
         with pytest.raises(DataError, match=told):
             list(Lines([str(tmp_path / name)]))
     with pytest.raises(DataError, match="is a folder"):

@@ -139,7 +139,7 @@ def test_interrupted_download_is_resumed(server, tmp_path):
 def test_interrupted_download_is_resumed_by_the_next_call(server, tmp_path, monkeypatch):
     monkeypatch.setattr(downloading, "ATTEMPTS", 1)
     server.files["/a"], server.cut, server.cuts = TEXT, 100_000, 1
-    with pytest.raises(DataError, match=r"broke off|IncompleteRead"):
+    with pytest.raises(DataError, match=r"connection was closed|IncompleteRead"):
         download(f"{server.address}/a", tmp_path / "a", len(TEXT), len_of_nothing)
     assert left(tmp_path) == {"a.part", "a.part-tag"}
     download(f"{server.address}/a", tmp_path / "a", len(TEXT), len_of_nothing)
@@ -178,7 +178,7 @@ def test_a_partial_file_that_is_already_complete(server, tmp_path):
 @pytest.mark.parametrize("length", [True, False])
 def test_a_too_large_file_raises(server, tmp_path, length):
     server.files["/a"], server.length = TEXT, length
-    with pytest.raises(DataError, match="over 1,000 bytes"):
+    with pytest.raises(DataError, match="more than 1,000 bytes"):
         download(f"{server.address}/a", tmp_path / "a", 1000, len_of_nothing)
     assert "a" not in left(tmp_path) and "a.part" not in left(tmp_path)
 
@@ -216,7 +216,7 @@ def test_only_https_urls_and_redirects_are_allowed(server, tmp_path, url):
 def test_wrong_content_raises_and_leaves_no_file(server, tmp_path, monkeypatch, served):
     monkeypatch.setitem(SETS, "test", public(server.address, "a.gz"))
     server.files["/a.gz"] = served
-    with pytest.raises(DataError, match=r"SHA-256|cannot be unpacked|over [0-9,]+ bytes"):
+    with pytest.raises(DataError, match=r"SHA-256|cannot be unpacked|[0-9,]+ bytes"):
         fetch("test", tmp_path, edition="any")
     assert left(tmp_path) == set()
 

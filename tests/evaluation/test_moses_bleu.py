@@ -114,7 +114,7 @@ def test_empty_translations_are_scored():
 def test_invalid_input_raises():
     with pytest.raises(DataError, match=r"moses_bleu\(\): .*2 .* 1 "):
         moses_bleu(["a", "b"], ["a"])
-    with pytest.raises(DataError, match="nothing to score"):
+    with pytest.raises(DataError, match="no translations"):
         moses_bleu([], [])
     with pytest.raises(UnknownName, match=r"'dee'.*'de'"):
         moses_bleu(["a"], ["a"], "dee")

@@ -20,15 +20,15 @@ _SDPA_ABOUT = {
 }
 
 LARGE_TABLE = 1 << 24
-"""If T x S is at least this number, "auto" prefers the backend flex to the sdpa kernels that need a mask
-tensor of size T x S, because flex needs no such tensor and skips masked blocks."""
+"""If T x S is at least this number, "auto" prefers the backend flex to sdpa kernels that need a mask tensor
+with T x S elements. flex does not need this tensor, and it skips masked blocks."""
 
 
 def _not_requested(call: Call) -> list[str]:
     """Return why "auto" skips an sdpa kernel that can run the call; empty if "auto" may select the kernel.
 
-    The only such reason is that the kernel needs a large mask tensor, while the backend flex, which can run
-    the call too, needs none.
+    There is only one possible reason: the kernel needs a large mask tensor, but the backend flex can run the
+    call without a mask tensor.
     """
     _, _, queries, keys = call.sizes
     if call.query.device.type != "cuda" or not call.mask.parts or queries * keys < LARGE_TABLE:

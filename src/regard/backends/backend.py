@@ -1,4 +1,4 @@
-"""Backend: one implementation of the forward pass, which can also say why it cannot run a call."""
+"""Backend: one implementation of attention, with a function that says why it cannot run a call."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ class Backend:
 
     reasons(call): why the backend cannot run this call, as a list of texts; empty if it can.
     run(call): compute the forward pass.
-    not_requested(call): why "auto" skips the backend even if it can run the call; empty if it is not skipped.
+    not_requested(call): why "auto" skips the backend although it can run the call; empty if "auto" may select
+        it.
     about: a short description.
-    device: the only device type that the backend supports; None for all.
+    device: the only device type that the backend supports; None if it supports all types.
     approximations(call): what the backend approximates, and how to get the exact result; empty if nothing.
     skips_padding(call): whether the backend reads no key behind the padding, so that these keys and values
         need not be set to 0 before.

@@ -2,8 +2,8 @@
 
 It runs calls that the fused kernels do not support (additive scores, dropout on CPU, learned biases, other
 devices). The backward pass recomputes the weights of each block from the lse. Additive scores are saved for
-the backward pass if they take less memory than query and key. If the query in one row attends to a NaN, other
-rows of the same block can become NaN too.
+the backward pass if they take less memory than query and key. If one query attends to a NaN, the outputs of
+other queries in the same block can become NaN too.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def _worth_saving(call: Call) -> bool:
 def _widened(call: Call) -> Call:
     """Return a copy of the call in at least float32, with as many key and value heads as query heads.
 
-    Query and key are contiguous in the copy."""
+    Query and key are contiguous in the copy.
+    """
     dtype = torch.promote_types(call.query.dtype, torch.float32)
     if (
         dtype == call.query.dtype
@@ -149,8 +150,8 @@ def _forward_rows(call: Call, rows: slice, seed: int, saved: list[Tensor] | None
 class _Totals:
     """The gradients of all inputs, summed over the blocks computed so far.
 
-    query_by_bias: gradient of the query through a bias that depends on the query. It is added to the gradient
-        of the query at the end.
+    query_by_bias: if the bias depends on the query, the part of the gradient of the query that comes from the
+        bias. It is added to the gradient of the query at the end.
     factor: the vector v of additive scores. The gradients of query and key are multiplied by v once, at the
         end.
     """
@@ -172,8 +173,10 @@ class _Totals:
 
         Each gradient gets the shape and dtype of its tensor.
 
-        tensors: the tensors in the same order; None for those that the call does not have.
-        groups: number of query heads that share a key head. Their gradients of key and value are summed.
+        tensors: query, key, value, vector and the bias tensors; None for a tensor that the call does not
+            have.
+        groups: number of query heads that share a key head. The gradients of key and value are summed over
+            these query heads.
         """
         if self.factor is not None:  # add_additive_gradients() does not multiply by v
             self.query *= self.factor
@@ -220,8 +223,9 @@ def _backward_rows(
         if kept is not None:
             dweights *= kept
         if len(blocks) == 1:
-            # This block has all visible keys, so the weights of a row must sum to 1: divide by their sum.
-            # Otherwise, a rounding error of the lse would become large where terms of the gradient cancel.
+            # This block contains all visible keys, so the weights of a row should sum to 1. Dividing by their
+            # sum removes the rounding error of the lse, which would be large where terms of the gradient
+            # cancel.
             weights /= _nonzero(weights.sum(-1, keepdim=True))
             delta = (weights * dweights).sum(-1, keepdim=True)
         dscores = dweights.sub_(delta).mul_(weights).div_(call.temperature)
@@ -313,10 +317,10 @@ def _dropout(call: Call, weights: Tensor, tile: Tile, seed: int) -> Tensor:
 
 
 def _finite(level: Tensor) -> Tensor:
-    """Replace -inf, the maximum or lse of a row that sees no key, by 0. It avoids -inf - (-inf) = NaN."""
+    """Replace -inf, the maximum or lse of a row that sees no key, by 0. Otherwise -inf - (-inf) gives NaN."""
     return torch.where(level == -torch.inf, 0.0, level)
 
 
 def _nonzero(total: Tensor) -> Tensor:
-    """Replace 0, the sum of the weights of a row that sees no key, by 1. It avoids a division by 0."""
+    """Replace 0, the sum of the weights of a row that sees no key, by 1, to avoid a division by 0."""
     return torch.where(total == 0, 1.0, total)

@@ -94,9 +94,9 @@ def run(call: Call) -> Forward:
         "enable_gqa": call.groups > 1,
     }
     if call.query.device.type == "cpu":  # FlexAttention does not return the lse on CPU: compute it separately
-        # If key and value are the same buffer, the CPU lowering of some versions of PyTorch fails with
-        # "Unsupported for now if query, key, value are the same buffer" (pytorch/pytorch issue 157612).
-        # PyTorch 2.13 accepts it.
+        # In some versions of PyTorch, the CPU lowering fails if key and value are the same buffer. The error
+        # is "Unsupported for now if query, key, value are the same buffer" (pytorch/pytorch issue 157612).
+        # PyTorch 2.13 accepts such inputs.
         key, value = call.key.clone(), call.value.clone()
         output = _run_compiled(call.query, key, value, **options)
         lse = blocked.run(replace(call, value=call.value[..., :0])).lse
@@ -118,13 +118,14 @@ def run(call: Call) -> Forward:
 def _compiled(static: bool) -> Callable[..., Any]:
     """Return PyTorch's flex_attention, compiled by torch.compile.
 
-    static: True to compile it again for each new shape of the inputs; False to allow dynamic shapes.
+    static: whether to compile flex_attention again for each new shape of the inputs. If False, dynamic shapes
+        are allowed.
     """
     from torch.nn.attention.flex_attention import flex_attention
 
     def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
-        # torch.compile counts recompilations per function. With a separate function, the recompilations for
-        # other callers of flex_attention do not count.
+        # torch.compile has a limit on the recompilations of each function. This function is separate, so that
+        # calls of flex_attention from other code do not count towards its limit.
         return flex_attention(query, key, value, **options)
 
     # With fullgraph=True, PyTorch raises an error at the recompile limit. Otherwise it would fall back to
@@ -183,8 +184,8 @@ def _bias(call: Call) -> ScoreChange | None:
     bias, device = call.bias, call.query.device
     if bias is None:
         return None
-    # `start` and `temperature` are tensors: torch.compile would recompile for each new Python number, and
-    # Inductor would fail.
+    # `start` and `temperature` are converted to tensors. With Python numbers, torch.compile would recompile
+    # for each new number, and Inductor would fail.
     start = torch.full((), call.start, device=device)
     temperature = torch.full((), call.temperature, dtype=torch.float32, device=device)
     if isinstance(bias, Bias):

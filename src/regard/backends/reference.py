@@ -1,7 +1,8 @@
 """reference: the definition of attention in four steps, without optimisation; allocates T x S.
 
-Every other backend is tested against this backend in float64. Only this backend guarantees that a key with
-NaN or inf has no effect on the queries that may not see it, even if other queries attend to it.
+Every other backend is tested against this backend in float64. Only this backend guarantees the following: if
+a key contains NaN or inf, queries that the mask hides it from are not affected, even if other queries attend
+to this key.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def define(call: Call) -> Forward:
 
 
 def compare(call: Call) -> tuple[Tensor, Tensor]:
-    """Return the scores including the bias, in at least float32, and a bool mask, True where visible.
+    """Return the scores including the bias, in at least float32, and a bool mask that is True where visible.
 
-    Both have the shape (B, H, T, S). Where the bias is -inf, the mask is False too.
+    Both tensors have the shape (B, H, T, S). The mask is also False where the bias is -inf.
     """
     key_BHSD = call.spread(call.key)
     finite_BHS = key_BHSD.isfinite().all(-1)
@@ -75,7 +76,8 @@ def select(call: Call, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
 def read(weights_BHTS: Tensor, value_BHSE: Tensor, visible_BHTS: Tensor) -> Tensor:
     """Return the weighted sum of the values, (B, H, T, E).
 
-    A value that is not finite makes the output NaN, but only in rows that attend to it according to the mask.
+    A value that is NaN or inf makes the output NaN, but only for the queries that may attend to it according
+    to the mask.
     """
     finite_BHSE = value_BHSE.isfinite()
     output = weights_BHTS @ torch.where(finite_BHSE, value_BHSE, 0.0)

@@ -1,7 +1,7 @@
 """Small-input path of the blocked backend: additive attention without blocks.
 
-tanh(q + k) is computed as one tensor and saved for the backward pass. This is faster than a loop over blocks
-for small inputs, such as those of a recurrent decoder, which calls attention() once per word. FEW limits the
+tanh(q + k) is computed as one tensor and saved for the backward pass. For small inputs, this is faster than a
+loop over blocks. An example is a recurrent decoder, which calls attention() once per word. FEW limits the
 memory for the saved tensor; larger inputs are computed block by block.
 """
 
@@ -21,8 +21,8 @@ from regard.dimensions import lift
 __all__ = ["attend", "fits", "run"]
 
 FEW = 1 << 18
-"""Maximum number of elements of tanh(q + k), B H T S A, on a CPU: 1 MiB of float32. For GPUs, at_once()
-computes the limit from it."""
+"""Maximum number of elements of tanh(q + k) on a CPU: 1 MiB of float32. There are B * H * T * S * A elements.
+For GPUs, at_once() computes a larger limit from this number."""
 
 
 def fits(call: Call) -> bool:

@@ -1,10 +1,9 @@
 """Block masks for FlexAttention, computed without evaluating the mask for every pair of query and key.
 
-For causal masks, windows and lengths, the keys that a query sees are an interval, and document ids are
-usually sorted. So the first and last element of a block are enough to decide whether the block is visible. If
-a masked block is mistaken for a visible one, this costs time but does not change the result, because the
-kernel still evaluates the mask inside the block. Other masks are evaluated for every pair, some rows at a
-time.
+For causal masks, windows and lengths, the keys that a query sees are an interval. Document ids are usually
+sorted. So the first and last element of a block are enough to decide whether the block is visible. Sometimes
+a masked block is treated as visible. This costs time but does not change the result, because the kernel still
+evaluates the mask inside the block. Other masks are evaluated for every pair, some rows at a time.
 
 PyTorch's create_block_mask evaluates every pair for all masks: it is slow to compile, and without compilation
 it stores the whole T x S mask.
@@ -29,20 +28,21 @@ if TYPE_CHECKING:
 __all__ = ["seen_blocks"]
 
 BLOCK = 128
-"""Number of query rows in a block of the score matrix, and number of keys."""
+"""A block of the score matrix has this many query rows and this many keys."""
 
 PAIRS_AT_ONCE = 1 << 24
 """Number of (row, key) pairs to evaluate at once, for masks that must be evaluated for every pair."""
 
 REMEMBERED = 1 << 18
-"""A block mask is cached if it has at most this many blocks; a larger one is computed again for each call.
-The cache holds the last 32 causal and window masks, with up to 4 MiB each."""
+"""A block mask is cached if it has at most this many blocks. A larger block mask is computed again for each
+call. The cache holds the last 32 causal and window masks, with up to 4 MiB each."""
 
 
 def seen_blocks(call: Call) -> BlockMask:
     """Return FlexAttention's BlockMask for the mask of the call.
 
-    It lists the blocks of (query, key) pairs that are visible in part, and those that are fully visible.
+    A BlockMask lists the blocks that are partly visible, and the blocks that are fully visible. A block
+    consists of (query, key) pairs.
     """
     _, _, queries, keys = call.sizes
     mask, device = call.mask, call.query.device

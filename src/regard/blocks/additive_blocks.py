@@ -1,4 +1,4 @@
-"""Additive scores with a small workspace that stays in the CPU cache, forward and backward.
+"""Compute additive scores and their gradients, with a small workspace that stays in the CPU cache.
 
 v . tanh(q + k) has T x S x A intermediate values. Here they are computed in parts that fit in the cache. The
 backward pass computes them again, which is faster than writing them to memory and reading them back.
@@ -18,7 +18,7 @@ IN_CACHE = 1 << 21
 enough for several threads to work in parallel."""
 
 ON_GPU = 32
-"""Factor by which the workspace is larger on a GPU, where a kernel launch costs more than a cache miss."""
+"""On a GPU, the workspace is larger by this factor, because a kernel launch costs more than a cache miss."""
 
 
 def at_once(count: int, device: torch.device) -> int:
@@ -47,8 +47,8 @@ def add_additive_gradients(
 
     gradient_BHTS: the gradient of the scores.
 
-    What is added to dquery and dkey is not yet multiplied by v. The caller multiplies the sums by v at the
-    end, since v is the same for a whole head.
+    The terms that are added to dquery and dkey lack the factor v. All rows and keys of a head have the same
+    v, so the caller multiplies the sums by v once, at the end.
     """
     tanh_backward = torch.ops.aten.tanh_backward.grad_input
     pairs = zip(
@@ -60,7 +60,8 @@ def add_additive_gradients(
         for some, rows, hidden in _pieces(query_NTA, key_NSA):
             gradient = gradient_NTS[some, rows]
             dvector_A += gradient.reshape(-1) @ hidden.flatten(0, -2)
-            # The gradient of each score times (1 - tanh^2), written over tanh in the workspace.
+            # This multiplies the gradient of each score by (1 - tanh^2). The product overwrites tanh in the
+            # workspace.
             slope = tanh_backward(gradient.unsqueeze(-1).expand_as(hidden), hidden, grad_input=hidden)
             dquery_NTA[some, rows] += slope.sum(-2)
             dkey_NSA[some] += slope.sum(-3)
@@ -71,8 +72,8 @@ def _by_vector(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Iterate over the heads: yield the query, key, vector and scores of one head.
 
-    Query, key and scores are views (N, ...) with N = B. If all heads share one vector, there is only one
-    iteration, with all heads and N = B * H.
+    Query, key and scores are views with the first dimension N = B. If all heads share one vector, there is
+    only one iteration. Its views contain all heads, with N = B * H.
     """
     if vector_HA.shape[0] == 1:
         query_NTA, key_NSA, scores_NTS = (_joined(each) for each in (query_BHTA, key_BHSA, scores_BHTS))
@@ -91,8 +92,8 @@ def _joined(tensor_BHXY: Tensor) -> Tensor:
 def _pieces(query_NTA: Tensor, key_NSA: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
     """Iterate over parts of the query rows that fit in the workspace.
 
-    Yields a slice of n of the N sequences, a slice of t of the T rows, and tanh(q + k) for these rows and all
-    keys, (n, t, S, A). The next iteration overwrites the tensor with tanh(q + k).
+    Yields three items: a slice of n of the N sequences; a slice of t of the T rows; and tanh(q + k) for these
+    rows and all keys, (n, t, S, A). The next iteration overwrites the values of tanh(q + k).
     """
     count, queries, width = query_NTA.shape
     keys, room = key_NSA.shape[1], at_once(IN_CACHE, key_NSA.device)

@@ -31,10 +31,10 @@ def row_blocks(call: Call) -> Iterator[slice]:
 def column_blocks(call: Call, rows: slice) -> Iterator[tuple[slice, Tile]]:
     """Divide the keys into blocks; yield each block as a slice of key indices, with its Tile.
 
-    rows: the slice of queries that the tiles are for.
+    rows: the queries of the tiles, as a slice.
 
-    Keys at the beginning and at the end are left out if the causal or window part of the mask hides them from
-    all queries in `rows`.
+    Keys at the beginning and at the end are skipped if no query in `rows` can see them. Only the causal part
+    and the window of the mask are used for this.
     """
     batch, heads, _, keys = call.sizes
     low, high = call.mask.span(rows.start + call.start, rows.stop - 1 + call.start, keys)

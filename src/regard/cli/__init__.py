@@ -185,7 +185,9 @@ def _status(arguments: list[str] | None) -> int:
             _drop_output()
             return _print_error(f"standard output: cannot be written: {error.strerror}", 1)
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return _print_error(f"{text}\nhint: REGARD_TRACEBACK=1 shows the traceback", 1)
+        return _print_error(
+            f"{text}\nhint: to see the traceback, set the environment variable REGARD_TRACEBACK=1", 1
+        )
 
 
 def _printable(path: Any) -> str:
@@ -195,9 +197,10 @@ def _printable(path: Any) -> str:
 
 
 def _invalid_value(error: Any) -> str:
-    """Return the message for an option whose number is invalid or out of range; "" for other errors.
+    """Return the error message for a number that is invalid or out of range; "" for other errors.
 
-    error: the error that Typer raised. It contains the value and the bound.
+    error: the error that Typer raised. It contains the option, the value, and the smallest or largest allowed
+        value.
     """
     option = "".join(getattr(getattr(error, "param", None), "opts", ())[:1])
     details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()

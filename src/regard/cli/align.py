@@ -53,7 +53,7 @@ AT_ONCE = 1024
 SYMMETRISE = "grow-diag-final-and"
 
 AGREEMENT = "agreement"
-"""A value of --choose, instead of a file: choose the alignments that agree best with the --backward run."""
+"""The value of --choose that chooses the alignments that agree best with the --backward run."""
 
 COMPARED, WHERE, BOTH = "Gold alignments", "Attention weights to align with", "Two directions"
 
@@ -107,7 +107,7 @@ Shifted = Annotated[
         "--shifted/--not-shifted",
         help="Which attention weights align a target word: those of the decoder step that predicts the word "
         "(--not-shifted), or those of the next step, which gets the word as input (--shifted).",
-        show_default="the choice that --choose saved in the run; --not-shifted without one",
+        show_default="the choice that --choose saved in the run; --not-shifted if nothing is saved",
         rich_help_panel=WHERE,
     ),
 ]
@@ -193,8 +193,8 @@ def align(
     option, or with --choose FILE, words are aligned in every run; --unit character or --unit morpheme aligns
     characters or morphemes.
 
-    --choose writes no alignments. It finds the attention weights that align best: of which attention layer
-    (site), of which head, and of which decoder step (see --shifted). It prints the best choices and saves the
+    --choose writes no alignments. It tries the attention weights of every attention layer (site), head and
+    decoder step (see --shifted), and finds those that align best. It prints the best choices and saves the
     first one in the file alignment.json of the run. Later commands use the saved choice.
 
     Examples:
@@ -240,7 +240,7 @@ def align(
 
 @dataclass(frozen=True)
 class AlignOptions:
-    """How `regard align` computes links. Each field is the value of the option of the same name."""
+    """Options of `regard align` that decide how links are computed. Each field has the name of its option."""
 
     site: str | None = None
     head: int | None = None

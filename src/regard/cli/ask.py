@@ -95,7 +95,7 @@ def ask(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Answer questions about stories; print the answer, a tab and its probability for each question.
+    """Answer questions about stories: for each question, print the answer, a tab and the probability.
 
     A story is a text file (--story), or is part of FILES. With --story and without --question, questions are
     read from standard input, one per line; in a terminal, the answer follows each question.
@@ -116,7 +116,7 @@ def ask(
     * `regard ask runs/x own.jsonl --page answers.html`
     """
     if draw and json:
-        raise ArgumentError(message("--draw", "it cannot be combined with --json"))
+        raise ArgumentError(message("--draw", "--draw cannot be combined with --json"))
     _check_inputs(files, story, question)
     sentences = None if story is None else read_story(story)
     picture = output if is_picture(output) else None
@@ -159,15 +159,15 @@ def _check_inputs(files: list[str] | None, story: str | None, question: list[str
     """Raise ArgumentError unless the stories come either from FILES or from --story."""
     if files and (story is not None or question):
         option = "--story" if story is not None else "--question"
-        problem = f"conflicts with {shown(files[0])}, whose stories have questions of their own"
-        raise ArgumentError(message(option, problem, expected="FILES, or --story and --question"))
+        problem = f"conflicts with {shown(files[0])}, which already contains stories and questions"
+        raise ArgumentError(message(option, problem, expected="either FILES, or --story and --question"))
     if not files and story is None:
         hint = 'regard ask RUN --story FILE --question "...", or regard ask RUN FILE'
         raise ArgumentError(message("regard ask", "no story is given", hint=hint))
 
 
 def _asked(sentences: tuple[str, ...], lines: Lines, option: str) -> Iterator[StoryQuestion]:
-    """Yield each line as a question about one story; blank lines of standard input are left out.
+    """Yield each line as a question about one story. Blank lines of standard input are skipped.
 
     sentences: the sentences of the story.
     lines: the questions, one per line.

@@ -66,7 +66,7 @@ def average(
     checked_settings(kind, run)
     if (last is None) == (steps is None):
         raise ArgumentError(
-            message("regard average", "no checkpoints are chosen", expected="either --last or --steps")
+            message("regard average", "no checkpoints are selected", expected="either --last or --steps")
         )
     chosen = last_intact(run, last) if last is not None else checkpoints_at(run, steps or "")
     named = ", ".join(f"{each.step:,}" for each in chosen)
@@ -74,7 +74,7 @@ def average(
     if 2 * chosen[0].step < chosen[-1].step:
         say(
             f"warning: the checkpoints (steps {named}) are far apart, so their mean may be worse than the "
-            f"last one (step {chosen[-1].step:,}); regard show {shown(run)} lists all checkpoints"
+            f"last checkpoint (step {chosen[-1].step:,}); regard show {shown(run)} lists all checkpoints"
         )
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(f"Wrote {shown(output)}: the mean of {len(chosen)} checkpoints (steps {named})"))
@@ -82,7 +82,7 @@ def average(
 
 
 def average_run(task: type[RunTask], run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
-    """Write a new run folder: its weights are the mean of checkpoints, its other files are copies.
+    """Write a new run folder. Its weights are the mean of checkpoints; its other files are copies.
 
     The files are written to a temporary folder, which is renamed at the end. If the command is interrupted,
     no run folder is written; the next `regard average` deletes the temporary folder.
@@ -150,7 +150,7 @@ def _remove_interrupted(place: Path) -> None:
 def _regular_files(run: Path) -> list[Path]:
     """Return the files of a run folder that are copied to the new run folder.
 
-    Only regular files are copied. For any other, e.g. a symbolic link, a message is printed.
+    Only regular files are copied. For each other entry, such as a symbolic link, a message is printed.
     """
     copied = []
     for path in sorted(run.iterdir()):

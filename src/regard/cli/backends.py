@@ -56,7 +56,9 @@ def _device_name(device: str) -> str:
 
 
 def _explained(name: str, device: str, dtype: torch.dtype, trains: bool) -> regard.Explanation:
-    """Return which backend computes a typical attention call: batch size 2, 4 heads of size 64, length 128.
+    """Return which backend computes a typical attention call, and why.
+
+    The call has batch size 2, 4 heads of size 64, and length 128.
 
     name: the name of the score function.
     trains: whether gradients are needed.
@@ -124,5 +126,7 @@ def _print_reasons(console: Console, device: str) -> None:
         explanation = _explained(name, device, torch.float32, trains=True)
         groups.setdefault(str(explanation), (explanation, []))[1].append(name)
     for explanation, names in groups.values():
-        console.print(Text(f"{', '.join(names)} on {device}, float32, training", style="bold"))
+        console.print(
+            Text(f"reasons for {', '.join(names)} on {device}, in float32, with gradients", style="bold")
+        )
         console.print(explained(explanation), "")

@@ -36,7 +36,7 @@ COUNT = 100_000
 
 HEADS = 10_000
 LINES = 1_000_000
-"""Largest value of --at-once (input lines), --sequences, --top-k and --erase (number of a word)."""
+"""Largest value of the options --at-once, --sequences, --top-k and --erase."""
 
 MINUTES = 1_000_000.0
 PAIRS = 100_000_000
@@ -62,7 +62,7 @@ def finite(value: float | None) -> float | None:
 def none_if_default(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
     """Option callback: return None if the option is not on the command line, otherwise its value.
 
-    In this way, the help shows a default value, but the command can tell whether the user has set the option.
+    The help can then show a default value, and the command still knows whether the user has set the option.
     """
     source = context.get_parameter_source(str(parameter.name))
     return None if source is not None and source.name == "DEFAULT" else value
@@ -98,10 +98,12 @@ def probability_unless_default(
 
 
 def dropout(parameter: typer.CallbackParam, value: float | None) -> float | None:
-    """Option callback: reject a probability of dropout that is not in [0, 1)."""
+    """Option callback: reject a dropout probability p unless 0 <= p < 1."""
     if value is not None and not 0 <= value < 1:
         place = f"{parameter.opts[0]} {value:g}"
-        raise ArgumentError(message(place, "invalid value", expected="a number from 0 to below 1"))
+        raise ArgumentError(
+            message(place, "invalid value", expected="a number that is at least 0 and below 1")
+        )
     return value
 
 

@@ -82,7 +82,7 @@ MaxLength = Annotated[
         help="Maximum number of tokens per caption.",
         min=1,
         max=MOST_TOKENS,
-        show_default="data.max_length of the run",
+        show_default="the setting data.max_length of the run",
         rich_help_panel="Decoding",
     ),
 ]
@@ -133,7 +133,7 @@ def caption(
     """Write captions for images: one line for each image, with the file name, a tab and the caption.
 
     With --n-best, there are several lines for each image, with the log-probability in a third column. Images
-    that cannot be read are left out and reported on standard error, and the exit status is 1.
+    that cannot be read are skipped and reported on standard error. Then the exit status is 1.
 
     Examples:
 
@@ -150,7 +150,9 @@ def caption(
     if draw and json:
         raise ArgumentError(message("--draw", "--draw cannot be combined with --json"))
     if coco is not None and not coco.resolve().parent.is_dir():
-        raise DataError(message(shown(coco), "its folder does not exist", hint="create the folder first"))
+        raise DataError(
+            message(shown(coco), "the folder of this file does not exist", hint="create the folder first")
+        )
     search = build_search(beam_size, length_penalty, n_best, greedy, max_length)
     missing = list[DataError]()
     paths = list_images(images, missing)
@@ -185,11 +187,11 @@ def _dumps(value: Any) -> str:
 
 @dataclass
 class Inputs:
-    """Iterates over the names and pixels of images. Images that cannot be read are reported and left out.
+    """Iterates over the names and pixels of images. Images that cannot be read are reported and skipped.
 
     captioner: the ImageCaptioner, whose prepare() reads an image.
     paths: the image files.
-    missing: the errors of arguments for which there is no image file; they are reported first.
+    missing: one error for each argument that matches no image file. These errors are reported first.
     errors: the number of errors so far.
     """
 
@@ -219,7 +221,7 @@ class Inputs:
         if not self.errors:
             return 0
         total = len(self.paths) + len(self.missing)
-        say(f"{self.errors:,} of {total:,} images could not be read and are left out")
+        say(f"{self.errors:,} of {total:,} images could not be read and were skipped")
         return 1
 
 

@@ -102,8 +102,8 @@ def classify(
 ) -> None:
     """Classify texts: print a label, a tab and the probability of the label for each line of input.
 
-    Files are UTF-8, plain or gzip. A blank line has an empty label and no probability. Invalid bytes (which
-    are replaced), truncated texts, unknown words and blank lines are reported on standard error. If the run
+    Files are UTF-8, plain or gzip. A blank line has an empty label and no probability. Invalid bytes are
+    replaced. Standard error reports invalid bytes, truncated texts, unknown words and blank lines. If the run
     was trained on pairs of texts, each line has two texts with a tab between them.
 
     If the name of a file ends in .jsonl or .ndjson, each line is a JSON object. The texts are in the fields
@@ -285,4 +285,4 @@ def write_results(results: Iterator[Classification], form: OutputForm, inputs: I
     unknown.say()
     if inputs.tabs:
         more = f", and {inputs.tabs - 1:,} more line{'s' * (inputs.tabs > 2)}" if inputs.tabs > 1 else ""
-        say(f"{inputs.first_tab}{more}: a tab is read as a space; expected {ONE_TEXT}")
+        say(f"{inputs.first_tab}{more}: the line has a tab, which is read as a space; expected {ONE_TEXT}")

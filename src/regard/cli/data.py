@@ -86,7 +86,8 @@ def check(
 
     The exit status is 0 if you can train on the pairs, and 2 if not. Files are UTF-8, plain or gzip.
 
-    --choose says what to do with a pair that has a problem. These are its values, the default first:
+    The option --choose sets what to do with a pair that has a problem. For each problem, these are the
+    possible values; the first one is the default:
 
     * malformed=error|skip: the line is not JSON, or has too few columns
 

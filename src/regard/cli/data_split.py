@@ -65,8 +65,8 @@ def split(
     """Split sentence pairs into a training set and a test set.
 
     It writes four text files, with one sentence per line: train.source, train.target, test.source and
-    test.target. Duplicate pairs are written once. The test set depends only on the sentences and the seed: if
-    you sort the input files in another way, it has the same pairs.
+    test.target. Duplicate pairs are written once. The test set depends only on the sentences and the seed,
+    not on the order of the pairs in the input files.
 
     The two sets have no source sentence in common. Normally they have no target sentence in common either:
     training pairs whose target is in the test set are dropped, and the report says how many. If more than

@@ -88,9 +88,9 @@ def demo(
 ) -> int:
     """Train a Korean-English translator in two minutes and show its attention.
 
-    Nothing is downloaded: a grammar generates the training pairs. The grammar also generates their word
-    alignments, and the demo compares the attention with these gold alignments. It writes a run folder, with
-    translations in the page demo.html.
+    Nothing is downloaded: a grammar generates the training pairs and their word alignments. The demo compares
+    the attention with these gold alignments. It writes a run folder; the page demo.html in this folder has
+    the translations.
 
     Examples:
 
@@ -140,7 +140,7 @@ def demo(
 
 
 def _report_earlier(folder: Path, errors: Console) -> None:
-    """If the folder has an earlier demo, print what happens with it, and how to train a new one.
+    """If the folder has an earlier demo, print whether it is shown or continued, and how to train a new one.
 
     A finished demo is not trained again, only its results are shown; an interrupted demo continues.
     """
@@ -159,7 +159,7 @@ def _report_earlier(folder: Path, errors: Console) -> None:
 
 
 def _check_folder(folder: Path, settings: dict[str, Any]) -> None:
-    """Raise ArgumentError if there is a demo with other settings in the folder, e.g. of an older version."""
+    """Raise ArgumentError if the folder has a demo with other settings, for example from an older version."""
     from regard.runs.run_folder import config_of, is_run
     from regard.training.settings import merged
 

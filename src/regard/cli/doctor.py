@@ -24,7 +24,7 @@ __all__ = ["doctor"]
 STYLES = {"well": ("ok", "green"), "lacking": ("--", "yellow"), "wrong": ("!!", "bold red")}
 
 TOLERANCE = 1e-3
-"""Largest accepted difference between the results of two backends, whose rounding errors differ."""
+"""Largest accepted difference between the results of two backends. It allows for rounding errors."""
 
 
 def doctor(
@@ -79,9 +79,9 @@ def _table(section: str, facts: list[Fact]) -> Table:
 
 
 def checks() -> Iterator[Fact]:
-    """Run small computations, and yield a Fact for each: whether it works, and if not, its error.
+    """Run small computations. Yield a Fact for each computation: whether it works, and otherwise its error.
 
-    They compute attention on each device, and encode and decode sentences with a tokenizer.
+    The computations are attention on each device, and encoding and decoding of sentences with a tokenizer.
     """
     for device in devices():
         yield _checked(f"attention on {device}", functools.partial(_check_attention, device))
@@ -97,10 +97,10 @@ def _checked(name: str, check: Callable[[], str]) -> Fact:
 
 
 def _check_attention(device: str) -> str:
-    """Compare the outputs and gradients of the default backend with those of the reference backend.
+    """Compare the default backend with the reference backend: outputs and gradients.
 
-    Return a text that names the default backend of two score functions; raise ArithmeticError if its results
-    differ from the reference by more than TOLERANCE.
+    Return a text that names the default backends of two score functions. Raise ArithmeticError if the results
+    of a default backend differ from the reference by more than TOLERANCE.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -114,7 +114,9 @@ def _check_attention(device: str) -> str:
         error = max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
         backend = regard.explain(x, x, score=score, mask=regard.causal()).backend
         if not error <= TOLERANCE:
-            raise ArithmeticError(f"{backend} differs from the reference by {error:.2g} for {name}")
+            raise ArithmeticError(
+                f"backend {backend} differs from the reference by {error:.2g} for score {name}"
+            )
         backends.append(f"{name} by {backend}")
     return f"agrees with the reference: {', '.join(backends)}"
 

@@ -48,10 +48,11 @@ def evaluate(
 
     Classification: accuracy, macro F1, the scores of each class and the confusion matrix.
 
-    Captioning: CIDEr-D, BLEU-1 to BLEU-4 without brevity penalty, and BLEU of sacreBLEU; for the built-in
-    corpus also the fraction of true captions, and how often the attention of a word points to its object.
+    Captioning: CIDEr-D, BLEU-1 to BLEU-4 without brevity penalty, and BLEU of sacreBLEU. The built-in corpus
+    has two more scores: the fraction of captions that are true, and how often the attention of a word points
+    to the object that the word names.
 
-    Algorithms: bits per sequence and wrong bits, at the training lengths and at longer ones.
+    Algorithms: bits per sequence and wrong bits, at the training lengths and at longer lengths.
 
     A task of your own: the scores of its method evaluate() on the validation data.
 

@@ -59,9 +59,10 @@ ON_PAGE = 100
 """Maximum number of texts on a page. It is small because each text has a picture for every layer."""
 
 REPORTED = 8
-"""Number of invalid prompts (unknown words only, or too long) that are reported one by one.
+"""Number of invalid prompts that are reported one by one.
 
-The other invalid prompts are only counted."""
+A prompt is invalid if all its words are unknown or if it is too long. Further invalid prompts are only
+counted."""
 
 DRAWN_WIDTH = 100
 """The width, in characters, of attention that is drawn as text in a file (--draw with --output)."""
@@ -151,9 +152,9 @@ def generate(
     A text ends at the end of a line (the token `</s>`), before a stop string, or at the maximum length.
     The output is one line per prompt: the prompt and its continuation. With --n-best N, each prompt gives N
     lines with five fields, separated by tabs: number of the prompt, rank, score with length penalty,
-    log-probability, text. A prompt in a file that the model cannot read (all its words are unknown, or it is
-    too long) is reported on standard error and not continued. A single text that is printed in a terminal
-    appears token by token. Ctrl-C ends the generation; the text generated so far is printed.
+    log-probability, text. A prompt in a file is not continued if all its words are unknown or if it is too
+    long; standard error reports it. A single text that is printed in a terminal appears token by token.
+    Ctrl-C ends the generation; the text generated so far is printed.
 
     Examples:
 
@@ -204,8 +205,8 @@ def _search(
 ) -> Search:
     """Return the search algorithm that the options of the command line select.
 
-    With --sample it is sampling. Otherwise it is beam search if --beam-size, --length-penalty or --n-best is
-    set, and greedy search if none of them is.
+    With --sample, the algorithm is sampling. Otherwise it is beam search if --beam-size, --length-penalty or
+    --n-best is set, and greedy search if none of these options is set.
 
     sampling: the values of --temperature, --top-k, --top-p and --seed, which require --sample.
     """
@@ -319,7 +320,7 @@ class OutputForm:
     json: whether each text is written as a JSON object.
     draw: whether the attention is drawn below each text.
     n_best: number of texts for each prompt.
-    shown: whether the text was printed token by token, so that it is not written again.
+    shown: whether the text has already been printed token by token. Then it is not written again.
     """
 
     output: Path | None = None

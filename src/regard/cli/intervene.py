@@ -148,8 +148,8 @@ def intervene(
     """Translate a sentence with and without changes to its attention, side by side.
 
     S-T is a link of source word S and target word T, as in regard align; the first word is 0. In a run with a
-    character tokenizer, S and T are numbers of characters. T is a word of the original translation; in the
-    changed translation, word T and the words after it may be different.
+    character tokenizer, S and T are numbers of characters. T is a word of the original translation. In the
+    changed translation, word T and all later words may be different.
 
     Examples:
 
@@ -166,7 +166,7 @@ def intervene(
     translator = open_run(run, checkpoint, device, threads, search=search, look=CROSS)
     with scope(Look()) as sites:
         before = translator.translate(sentence)
-    sentence = before.source  # the preprocessed sentence: links count its words
+    sentence = before.source  # the preprocessed sentence, because the numbers in links count its words
     if len(before.passages) != 1:
         problem = "the sentence is empty" if not before.passages else "the sentence is too long"
         raise DataError(message("regard intervene", problem))
@@ -222,7 +222,7 @@ def _linked(option: str, link: str, before: Translation) -> tuple[list[int], lis
     try:
         weight = 1.0 if match[3] is None else float(match[3])
     except ValueError:
-        raise ArgumentError(message(option, f"{match[3]} is not a number")) from None
+        raise ArgumentError(message(option, f"the weight {match[3]} is not a number")) from None
     rows = _tokens(option, "target", int(match[2]), before.passages[0].words)
     return _source(option, int(match[1]), before), rows, weight
 
@@ -243,7 +243,7 @@ def _tokens(option: str, side: str, word: int, words: Sequence[int]) -> list[int
     if not places:
         count = max(words, default=-1) + 1
         problem = f"there is no {side} word {word}"
-        raise ArgumentError(message(option, problem, expected=f"0 to {count - 1}"))
+        raise ArgumentError(message(option, problem, expected=f"the number of a word, from 0 to {count - 1}"))
     return places
 
 
@@ -281,7 +281,7 @@ def _token_scores(before: Scored, rescored: Scored) -> list[tuple[str, float, fl
     """Return the tokens of the unchanged translation, with log-probabilities before and after the change.
 
     before: the unchanged translation.
-    rescored: the same translation, scored with the changed attention. If its tokens are not those of
+    rescored: the same translation, scored with the changed attention. If its tokens differ from the tokens of
         `before`, the result is empty.
     """
     if before.pieces[: len(rescored.pieces)] != rescored.pieces:

@@ -1,4 +1,4 @@
-"""Command classes that import the module of a command only when it is used, so --help imports no torch."""
+"""Command classes that import a module only when its command is used. So --help does not import torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Command(TyperCommand):
     """A command whose help does not show Python types, such as <bool> after a flag or <path> after RUN."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the options and arguments, changed so that the help does not show their Python types."""
+        """Return the options and arguments without Python types, so that the help does not show the types."""
         return [_plain(each) for each in super().get_params(ctx)]
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -39,11 +39,11 @@ class CommandGroup(TyperGroup):
     """A group of commands. An unknown command raises UnknownName, which suggests a similar command."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the options, changed so that the help does not show their Python types."""
+        """Return the options without Python types, so that the help does not show the types."""
         return [_plain(each) for each in super().get_params(ctx)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command whose name is args[0]; return what the base class returns for it.
+        """Find the command whose name is args[0], and return the result of the base class for this name.
 
         Raise UnknownName if there is no such command.
         """

@@ -29,7 +29,8 @@ OLD_NAMES = {
     "out": "output",
     "save": "output",
 }
-"""Option name in an earlier version -> current name. Old names are accepted, but not in the help."""
+"""Option name in an earlier version -> current name. The commands accept the old names, but the help does not
+list them."""
 
 OLD_NAMES_OF = {
     "train": {"alignments": "gold-alignments"},
@@ -41,7 +42,7 @@ OLD_NAMES_OF = {
 The same names may be current names in other commands: --alignments is old in train, but not in translate."""
 
 PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
-    # data
+    # Options for data.
     ("--src", "--source-file", "--train-src", "--train-source"): ("--source", "FILES"),
     ("--tgt", "--trg", "--target-file", "--train-tgt", "--train-trg", "--train-target"): ("--target",),
     ("--ref", "--refs", "--reference", "--references"): ("--target",),
@@ -54,14 +55,14 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--json", "--json-lines"): ("--jsonl",),
     ("--sentence", "--string", "--line", "--prompt", "--interactive"): ("--text", "--prompt"),
     ("--num-sentences", "--num-samples", "--number"): ("--count", "--sentences", "--pairs"),
-    # output
+    # Options for output.
     ("--save-dir", "--output-dir", "--out-dir", "--model-dir", "--save-model", "--save-path"): ("--output",),
     ("--output-file", "--output-path", "--results-path", "--dest", "--destdir", "--folder"): ("--output",),
     ("-o",): ("--output",),
     ("--overwrite-output-dir", "--force"): ("--overwrite",),
     ("--with-align", "--report-align", "--print-alignment"): ("--alignments FILE",),
     ("--attn-debug", "--plot", "--show-attention", "--save-attention"): ("--draw", "--output FILE.png"),
-    # model and run
+    # Options for the model and the run.
     ("--arch", "--architecture", "--model-name", "--model-type"): ("--model", "RUN"),
     ("--model", "--run", "--path", "--model-path", "--model-name-or-path", "--load"): ("RUN",),
     ("--checkpoint-path", "--checkpoint-dir", "--ckpt", "--ckpt-path"): ("RUN", "--init-from"),
@@ -78,7 +79,7 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ),
     ("--layers", "--num-layers", "--encoder-layers", "--decoder-layers"): ("--set model.layers=INT",),
     ("--heads", "--num-heads", "--attention-heads"): ("--set model.heads=INT",),
-    # training
+    # Options for training.
     ("--lr", "--rate"): ("--learning-rate", "--set training.learning_rate=FLOAT"),
     ("--bs", "--bsz", "--batch-size", "--max-sentences", "--train-batch-size"): (
         "--batch-size",
@@ -106,11 +107,11 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--fp16", "--bf16", "--amp", "--half", "--mixed-precision"): ("--precision bfloat16",),
     ("--fp32", "--no-amp"): ("--precision float32",),
     ("--random-seed", "--manual-seed"): ("--seed",),
-    # device
+    # Options for the device.
     ("--gpu", "--gpus", "--cuda", "--use-cuda", "--use-gpu", "--gpu-ranks", "--gpu-id"): ("--device cuda",),
     ("--cpu", "--no-cuda", "--use-cpu", "--no-gpu"): ("--device cpu",),
     ("--num-threads", "--cpu-threads", "--n-threads", "--workers", "--num-workers"): ("--threads",),
-    # decoding
+    # Options for decoding.
     ("--beam-size", "--num-beams", "--beam-width", "--beams"): (
         "--beam-size",
         "--set evaluation.beam_size=INT",
@@ -132,12 +133,13 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 """Options of Hugging Face, fairseq, OpenNMT, JoeyNMT and Sockeye -> what to use instead in Regard.
 
-For an unknown option, the error message recommends the first name on the right that the command has. A name
-in capitals, such as RUN, is a positional argument.
+If a user types an option on the left, the error message recommends the first name on the right that the
+command has. A name in capitals, such as RUN, is a positional argument.
 """
 
 FILE_ARGUMENTS = {"classify": ("--jsonl", "--tsv", "--test-file", "--train-file", "--file")}
-"""Command -> options that it does not have; the error message recommends its argument FILES instead."""
+"""Command -> options of other commands that this command does not have. For them, the error message
+recommends the argument FILES."""
 
 PEER_COMMANDS = {
     "decode": "translate",
@@ -176,7 +178,7 @@ def current_name(name: str, command: str = "") -> str:
 
 
 def peer_answer(name: str, known: Collection[str]) -> str:
-    """Return what to use instead of an option of another toolkit, such as fairseq; "" if nothing is known.
+    """Return the option of Regard that replaces an option of another toolkit, such as fairseq; "" if unknown.
 
     name: the option of the other toolkit; underscores are read as hyphens.
     known: the options and arguments of the command.
@@ -192,8 +194,8 @@ def peer_answer(name: str, known: Collection[str]) -> str:
 def similar_options(name: str, options: Iterable[str]) -> list[str]:
     """Return the options that are similar to an unknown option, at most SIMILAR, the best first.
 
-    An option is similar in three cases: it begins with the unknown name; the unknown name is longer and
-    begins with the option and a hyphen, such as --seed-value for --seed; or they differ by a few letters.
+    An option is similar in three cases: it begins with the unknown name; the unknown name begins with the
+    option and a hyphen, such as --seed-value for --seed; or the two names differ by a few letters.
 
     >>> similar_options("--epoch", ["--epochs", "--steps"])
     ['--epochs']

@@ -1,4 +1,4 @@
-"""The options that name files of sentence pairs, for all commands. This module does not import torch."""
+"""Options for files of sentence pairs, shared by all commands. This module does not import torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options for files of sentence pairs, and for the treatment of pairs that have problems."""
+"""Options for files of sentence pairs, and options that set what to do with pairs that have problems."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Chosen = Annotated[
 
 @dataclass(frozen=True)
 class PairFiles:
-    """The files of sentence pairs on the command line. A field is the value of the option of that name."""
+    """The files of sentence pairs on the command line. Each field has the name of its option."""
 
     source: list[str] | None
     target: list[str] | None
@@ -131,5 +131,7 @@ def read_choices(assignments: list[str]) -> Choices:
                 chosen[name] = None if value == "none" else (int if name == "longest" else float)(value)
             except ValueError:
                 expected = "a number, or none"
-                raise ArgumentError(message("--choose", f"{each!r}", expected=expected)) from None
+                raise ArgumentError(
+                    message("--choose", f"the value in {each!r} is not a number", expected=expected)
+                ) from None
     return Choices(**chosen)

@@ -52,12 +52,18 @@ def beam_size_option(text: str, **more: Any) -> Any:
 
 
 def n_best_option(text: str) -> Any:
-    """Return the option --n-best. text: the help text."""
+    """Return the option --n-best.
+
+    text: the help text.
+    """
     return _option("--n-best", "INT", text, min=1, max=MOST_BEAMS)
 
 
 def batch_tokens_option(text: str) -> Any:
-    """Return the option --batch-tokens. text: the help text."""
+    """Return the option --batch-tokens.
+
+    text: the help text.
+    """
     return _option("--batch-tokens", "INT", text, MACHINE, min=1, max=bounds.TOKENS)
 
 
@@ -271,9 +277,9 @@ def check_task(task: str, run: Path) -> None:
 
 
 def task_in_regard(run: Path, expected: str) -> type[RunTask]:
-    """Return the class of the task of a run; raise an error if the task is not part of Regard.
+    """Return the class of the task of a run. Raise an error if the task is not part of Regard.
 
-    It is for commands without the option --task.
+    Commands without the option --task use this function.
 
     expected: the tasks whose runs the command accepts, for the error message.
     """
@@ -291,14 +297,16 @@ def task_in_regard(run: Path, expected: str) -> type[RunTask]:
 def one_sentence(command: str, sentence: str | None, text: str | None) -> str:
     """Return the sentence to translate: the positional argument, or the value of --text.
 
-    Raises ArgumentError if the command line has both, if it has neither, or if the sentence is empty.
+    Raises ArgumentError if the command line has both of them or neither, or if the sentence is empty.
 
     >>> one_sentence("regard view", None, "나는 고양이로소이다")
     '나는 고양이로소이다'
     """
     if sentence is not None and text is not None:
         problem = "a sentence is also given as an argument"
-        raise ArgumentError(message("--text", problem, expected="either the argument or --text"))
+        raise ArgumentError(
+            message("--text", problem, expected="the sentence as an argument, or --text, but not both")
+        )
     sentence = text if sentence is None else sentence
     if not (sentence or "").strip():
         problem = "the sentence is missing" if sentence is None else "the sentence is empty"

@@ -98,12 +98,15 @@ def score(
 ) -> None:
     """Print the log-probability of each target sentence given its source, or of each line of a text.
 
-    For a translator, the input is sentence pairs (--source and --target, --tsv or --jsonl), and the output is
-    one number for each pair: the log-probability. For a language model, the input is the lines of FILES, of
-    --text or of standard input, and the output is three numbers for each input line, separated by tabs:
-    log-probability, perplexity per token and perplexity per word. The log-probability is summed over the
-    tokens of the line, including the end token `</s>`, which counts as a word too. The perplexity of all
-    input is printed to standard error.
+    For a translator, the input is sentence pairs (--source and --target, --tsv or --jsonl). The output is one
+    number for each pair: the log-probability.
+
+    For a language model, the input is the lines of FILES, of --text or of standard input. The output is three
+    numbers for each input line, separated by tabs: log-probability, perplexity per token and perplexity per
+    word. The log-probability is summed over the tokens of the line, including the end token `</s>`, which
+    counts as a word too.
+
+    The perplexity of all input is printed to standard error.
 
     Examples:
 
@@ -125,12 +128,18 @@ def score(
     kind = task_in_regard(run, "translation or language")
     if issubclass(kind, find_task("classification")):
         hint = f"use regard classify {shown(run)} FILES, which prints the probability of the label"
-        raise ArgumentError(message(shown(run), "this run is a classifier", hint=hint))
+        raise ArgumentError(
+            message(shown(run), "this run is a classifier, which regard score cannot use", hint=hint)
+        )
     if issubclass(kind, find_task("language")):
         for option, given in pairs.items():
             if given:
                 hint = f"use regard score {shown(run)} FILES, or --text TEXT"
-                raise ArgumentError(message(option, "this run is a language model", hint=hint))
+                raise ArgumentError(
+                    message(
+                        option, "this option is for translators, but this run is a language model", hint=hint
+                    )
+                )
         _score_lines(given_lines(files, text), open_task("language", *loading), output, form)
         return
     if files or text:

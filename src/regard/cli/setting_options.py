@@ -1,4 +1,4 @@
-"""Write the Python arguments that error messages recommend as command-line options."""
+"""Translate Python arguments to command-line options, for error messages that recommend an argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""regard show: the settings, progress and scores of a run; for several runs, a table."""
+"""regard show: print the settings, progress and scores of a run, or a table of several runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from regard.training.logs.seed_log import mean_text, scores_table
 __all__ = ["show", "sparkline"]
 
 ROWS = 12
-"""Maximum number of evaluations in the table: the last ones, and always the best one."""
+"""Maximum number of evaluations in the table: the last evaluations, and always the best evaluation."""
 
 WIDEST = 24
 """Maximum width, in characters, of the column with the names of runs."""
@@ -86,7 +86,7 @@ def _readable_runs(runs: Sequence[Path], task: str | None) -> Iterator[RunFacts 
         raise DataError(
             message(
                 "regard show",
-                "none of these is a run folder",
+                "none of these folders is a run folder",
                 hint="regard train --output FOLDER creates a run folder",
             )
         )
@@ -178,7 +178,7 @@ def _value(value: object) -> str:
 def _next(facts: RunFacts) -> str:
     """Return what the user can do next with a run, usually a command such as "regard evaluate runs/x".
 
-    If the next command would be `regard show`, which is already running, the result is "".
+    If the next command is `regard show`, the result is "", because this command is already running.
     """
     folder = shown(facts.folder)
     if facts.damaged:
@@ -191,7 +191,10 @@ def _next(facts: RunFacts) -> str:
 
 
 def _resume(facts: RunFacts, folder: Path | None = None) -> str:
-    """Return the command that resumes a run. folder: the value of --output; default: the run folder."""
+    """Return the command that resumes a run.
+
+    folder: the value of --output. Default: the run folder.
+    """
     return f"regard train --output {shown(folder or facts.folder)} --resume{_own_task(facts)}"
 
 
@@ -281,8 +284,8 @@ def _briefly(count: int) -> str:
 def compared(facts: Sequence[RunFacts | SeedFacts]) -> Table:
     """Return a table that compares runs, with one row for each run.
 
-    The scores are those of the best checkpoint; the table says by which score it was chosen. For a run with
-    several seeds, the mean and the standard deviation of each score are shown.
+    The table shows the scores of the best checkpoint, and by which score this checkpoint was chosen. For a
+    run with several seeds, the mean and the standard deviation of each score are shown.
     """
     seeds = {each.folder: each for each in facts if isinstance(each, SeedFacts)}
     firsts = [next(iter(each.runs.values()), None) if isinstance(each, SeedFacts) else each for each in facts]
@@ -294,8 +297,8 @@ def compared(facts: Sequence[RunFacts | SeedFacts]) -> Table:
     table.add_column("run", min_width=widest, overflow="fold")
     table.add_column("model", no_wrap=True)
     criteria = sorted({each.best_metric for each in runs})
-    # Runs of different tasks have different scores. Then, instead of a column for each score, there is one
-    # column for all runs: it has the name and the value of the score by which the best checkpoint was chosen.
+    # Runs of different tasks have different scores. So there is only one column of scores: the name and the
+    # value of the score by which the best checkpoint of each run was chosen.
     several_tasks = len({each.task for each in runs}) > 1
     scored = list(dict.fromkeys(["loss", *(each.usual_metric for each in runs), *criteria]))
     scored = [] if several_tasks else scored

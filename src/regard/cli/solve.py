@@ -53,7 +53,7 @@ Length = Annotated[
         help="Length of the generated sequences.",
         min=1,
         max=LONGEST,
-        show_default="the longest in training",
+        show_default="the largest length in training",
     ),
 ]
 Repeats = Annotated[
@@ -64,7 +64,7 @@ Repeats = Annotated[
         help="Number of repeats of the generated sequences of repeat-copy.",
         min=1,
         max=LONGEST,
-        show_default="the largest in training",
+        show_default="the largest number of repeats in training",
     ),
 ]
 Seed = Annotated[
@@ -133,8 +133,8 @@ def solve(
     associative-recall; "bits" for n-grams; "vectors" and "priorities" for priority-sort; "writes" and
     "queries" for overwrite. A vector is a text of bits, such as "10110010".
 
-    Each line of the output has the number of wrong bits, the cross-entropy of the right answer in bits ("bits
-    per sequence"), and the answered vectors, separated by tabs.
+    Each line of the output has three fields, separated by tabs: the number of wrong bits; the cross-entropy
+    of the right answer in bits ("bits per sequence"); and the answered vectors.
 
     Examples:
 
@@ -149,11 +149,11 @@ def solve(
     * `regard solve runs/copy --output heads.gif`
     """
     if draw and json:
-        raise ArgumentError(message("--draw", "it cannot be combined with --json"))
+        raise ArgumentError(message("--draw", "--draw cannot be combined with --json"))
     given = bool(files or sequence)
     if given and (length is not None or repeats is not None or sequences != 1):
         option = "--length" if length is not None else "--repeats" if repeats is not None else "--sequences"
-        raise ArgumentError(message(option, "it is only for generated sequences"))
+        raise ArgumentError(message(option, "this option is only for generated sequences"))
     picture = output if is_picture(output) else None
     output = None if picture else output
     pictures = SolutionPictures(picture, page, len(sequence or ()) if sequence else sequences)

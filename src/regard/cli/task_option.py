@@ -36,7 +36,10 @@ def import_from_here(task: str | None) -> None:
 
 
 def task_of_run(folder: Path, task: str | None) -> type[RunTask]:
-    """Return the class of the task of a run folder. task: the value of --task; None without --task."""
+    """Return the class of the task of a run folder.
+
+    task: the value of --task; None without --task.
+    """
     import_from_here(task)
     return task_of(folder, task)
 

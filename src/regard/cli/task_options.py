@@ -1,4 +1,4 @@
-"""Add the options of all tasks to a command, and select the options that the task of a run has.
+"""Add the options of all tasks to a command, and select the options of the task of a run.
 
 A task declares its options in its own folder (RunTask.evaluate_options, RunTask.view_options). So commands
 need no change when a task is added.
@@ -74,8 +74,8 @@ def with_task_options(attribute: str) -> Callable[[Callable[..., None]], Callabl
 def _parameter(option: CommandOption | str) -> inspect.Parameter:
     """Return the function parameter for an option that a task declares.
 
-    option: the declaration in the task. If it is a str, it is a key of SHARED, or the name of a parameter
-        that the command itself has, such as text.
+    option: the declaration in the task. A str is a key of SHARED, or the name of a parameter of the command
+        itself, such as text.
     """
     if isinstance(option, str):
         annotation, default = SHARED.get(option, (Any, None))
@@ -101,8 +101,8 @@ def _parameter(option: CommandOption | str) -> inspect.Parameter:
 def options_of(task: type[RunTask], attribute: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a dict from the options of one task to their values, such as {"test_file": None}.
 
-    If the task is not part of Regard, its own options cannot be set on the command line and have their
-    default values.
+    If the task is not part of Regard, the options that only this task has cannot be set on the command line.
+    They have their default values.
 
     attribute: the attribute of RunTask with the options: "evaluate_options" or "view_options".
     options: the values of the options of all tasks.

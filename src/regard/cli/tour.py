@@ -16,7 +16,7 @@ from regard.viewing import beside
 __all__ = ["tour"]
 
 QUICK = 3
-"""`regard tour --quick` shows only this many of the TOUR_STEPS, the first ones."""
+"""Number of steps that `regard tour --quick` shows: the first of the TOUR_STEPS."""
 
 
 def tour(

@@ -41,7 +41,7 @@ class TourStep:
 
 
 def soft_dictionary() -> TourStep:
-    """Tour step: look up 어디에서 (where) in a dictionary of three entries; the norm of the query grows."""
+    """Tour step: look up 어디에서 (where) in a dictionary of three entries, with ever longer queries."""
     entries = {"주어": "최웅준", "동사": "밥을 먹었다", "어디에서": "집에서"}
     where, sharpness = 2, [0, 1, 2, 4, 8]
     key = value = torch.eye(3)
@@ -82,7 +82,7 @@ def scores() -> TourStep:
         title = f"{name}: {kind.equation}\n{_paper(kind)}"
         pictures.append(draw(_weights(seen), english, korean, title, legend=False, most=1))
     return TourStep(
-        "Compare: how a query meets a key",
+        "Compare: the score of a query and a key",
         "나는 고양이로소이다, I am a cat. Each word has four features: speaker, topic, animal, being. Score "
         f"functions with parameters were trained on the alignment for {STEPS} steps of gradient descent.",
         "attention(query, key, score=Additive(query_size=4, key_size=4), look=Look(weights=True))",
@@ -106,7 +106,7 @@ def masks() -> TourStep:
         text: _weights(attention(x, x, mask=mask, look=WEIGHTS))[0] for text, mask in masks_by_call.items()
     }
     return TourStep(
-        "Mask: who may see whom",
+        "Mask: which keys a query may see",
         "All words have the same vector, so each query attends equally to the keys that it may see.",
         "attention(x, x, mask=causal() & window(left=1))",
         [draw(weights, words, words, text, legend=False, most=1) for text, weights in drawn.items()],
@@ -157,7 +157,7 @@ def positions() -> TourStep:
         text = f"{name}, on {scheme.acts}\n{_paper(kind) or ' '}"
         pictures.append(draw(_weights(seen)[0, 0], words, words, text))
     return TourStep(
-        "Positions: where things are",
+        "Positions: the order of the words",
         "The same word six times, so the drawing shows positions only, in the first of two heads. Learned "
         "positions are shown as initialised, before any training.",
         'attention(x, x, bias=build_position("alibi", width=16, heads=2))',
@@ -185,7 +185,7 @@ def heads() -> TourStep:
 
 
 def recording() -> TourStep:
-    """Tour step: record the attention weights and their entropy in a model whose code is not changed."""
+    """Tour step: record the attention weights and their entropy in a model, without changing its code."""
     model = nn.ModuleDict(
         {"self": regard.MultiHead(16, 2, position="alibi"), "cross": regard.MultiHead(16, 2)}
     )
@@ -203,7 +203,7 @@ def recording() -> TourStep:
     assert entropy is not None
     pictures.append(bars(entropy[0, 0], english, "cross, head 1: entropy in nats", most=math.log(4)))
     return TourStep(
-        "Record: see inside a model without touching it",
+        "Record: see the attention of a model without changing its code",
         "Two untrained layers: causal self-attention with ALiBi, then cross-attention to the source.",
         "with record(Look(weights=True, entropy=True)) as seen: model(...)",
         pictures,

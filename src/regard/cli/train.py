@@ -131,7 +131,7 @@ def _train(kind: type[RunTask], settings: dict[str, Any], output: Path, argument
 
 
 def _task_and_settings(arguments: Mapping[str, Any]) -> tuple[type[RunTask], dict[str, Any]]:
-    """Return the task and its settings: those of --recipe, overridden by the options and by --set."""
+    """Return the task and its settings. Options and --set override the settings of --recipe."""
     from regard.runs.run_folder import is_run
     from regard.tasks.task_table import DEFAULT, find_task
     from regard.training.settings import check_names, merged, override, read_toml, without_alternatives
@@ -190,7 +190,8 @@ def _failed(output: str, failed: Mapping[int, str], console: Console) -> int:
 def _print_inputs(arguments: Mapping[str, Any]) -> None:
     """Print the names of the input files, or nothing if one of them does not exist.
 
-    It is called before torch is imported: the import takes seconds, and the user sees at once what is read.
+    This function is called before torch is imported. The import takes seconds, and the user sees at once
+    which files are read.
     """
     if os.environ.get("RANK", "0") != "0":
         return
@@ -225,7 +226,7 @@ def _sizes(paths: list[str]) -> list[str]:
 
 @contextmanager
 def _stopped_early(folder: Path) -> Iterator[None]:
-    """Context manager: on Ctrl-C before the first step (no run folder exists yet), exit with status 130."""
+    """Context manager: if the user presses Ctrl-C before the run folder exists, exit with status 130."""
     from regard.runs.run_folder import is_run
 
     try:
@@ -240,8 +241,8 @@ def _stopped_early(folder: Path) -> Iterator[None]:
 def _advice(settings: Mapping[str, Any]) -> str:
     """Return advice for a run that was too short: "train for more minutes".
 
-    If the user has set the model size, the advice continues with, for example, "or do not set model.width":
-    without this setting, a size is chosen that suits the length of the run.
+    If the user has set the model size, the advice also says, for example, "or do not set model.width".
+    Without this setting, Regard chooses a size that suits the length of the run.
     """
     model = settings.get("model", {})
     size = next((f"model.{name}" for name in ("width", "size", "layers") if model.get(name) is not None), "")

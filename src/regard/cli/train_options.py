@@ -266,8 +266,8 @@ Seeds = Annotated[
     _option(
         "--seeds",
         "N",
-        "Train N seeds together (0 to N - 1), or the seeds of a list such as 1,2,3; each is an ordinary run "
-        "in the folder seed-0, seed-1 ... of --output. Not together with --minutes.",
+        "Train N seeds together (0 to N - 1), or the seeds of a list such as 1,2,3. Each seed is an ordinary "
+        "run in the folder seed-0, seed-1, ... of --output. Cannot be combined with --minutes.",
         TRAINING,
     ),
 ]

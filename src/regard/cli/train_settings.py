@@ -66,7 +66,7 @@ EXCLUSIVE = (
 
 
 def settings_of(options: Mapping[str, Any], task: type[RunTask]) -> dict[str, Any]:
-    """Convert options of `regard train` to nested settings of a task. Options that are None are left out.
+    """Convert options of `regard train` to nested settings of a task. Options that are None are skipped.
 
     Raises ArgumentError for an option whose setting the task does not have.
 
@@ -108,7 +108,9 @@ def _seeds(text: str) -> int | list[int]:
     parts = parts[:-1] if len(parts) > 1 and not parts[-1] else parts
     if not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts):
         expected = "the number of seeds, such as 5, or a list of seeds, such as 1,2,3"
-        raise ArgumentError(message("--seeds", f"{printable(text)[:40]!r}", expected=expected))
+        raise ArgumentError(
+            message("--seeds", f"the value {printable(text)[:40]!r} is invalid", expected=expected)
+        )
     return [int(part) for part in parts] if "," in text else int(text)
 
 
@@ -131,7 +133,7 @@ def _has_setting(kind: Any, name: str) -> bool:
 
 
 def _unknown_option(option: str, names: Sequence[str], task: type[RunTask]) -> ArgumentError:
-    """Return the error for an option that a task does not have; its hint lists the task's data options."""
+    """Return the error for an option that a task does not have. Its hint lists the task's data options."""
     own, _ = task.data_options({})
     data = [
         f"--{other.replace('_', '-')}"
@@ -160,11 +162,17 @@ def check_exclusive(options: Mapping[str, Any]) -> None:
 
 
 def check_no_files(files: Sequence[str] | None) -> None:
-    """Raise ArgumentError if files are named without an option, such as --source, that says what they are."""
+    """Raise ArgumentError if the command line has file names without an option, such as --source."""
     if not files:
         return
     named = {".tsv": "--tsv", ".jsonl": "--jsonl"}.get(Path(files[0]).suffix)
     hint = f"{named} {files[0]}" if named else "--source FILE --target FILE, or --tsv FILE"
     if len(files) == 2 and not named:
         hint = f"--source {files[0]} --target {files[1]}"
-    raise ArgumentError(message(f"regard train {files[0]}", "files must be named by an option", hint=hint))
+    raise ArgumentError(
+        message(
+            f"regard train {files[0]}",
+            "a file name must follow an option that says what the file contains",
+            hint=hint,
+        )
+    )

@@ -181,10 +181,10 @@ def view(
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.
 
-    The line under a picture of a translation says by how many nats the log-probability decreases if the most
-    attended source word is masked, and if a random source word is masked. With --site or --head, the weights
-    of this site or head determine the most attended word. Words are always masked in all cross-attention
-    layers. See docs/faithfulness.md.
+    The line under a picture of a translation has two numbers: by how many nats the log-probability decreases
+    if the most attended source word is masked, and if a random source word is masked. With --site or --head,
+    the most attended word is the one with the largest weight in this site or head. Words are always masked in
+    all cross-attention layers. See docs/faithfulness.md.
 
     Examples:
 
@@ -308,7 +308,7 @@ def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
     if head is not None and sites and head >= heads:
         number = "1 head" if heads == 1 else f"{heads} heads"
         names = ", ".join(each.name for each in sites if each.heads == heads)
-        expected = "0" if heads == 1 else f"0 to {heads - 1}"
+        expected = "head 0" if heads == 1 else f"a head from 0 to {heads - 1}"
         raise ArgumentError(message(f"--head {head}", f"{names} has {number}", expected=expected))
 
 
@@ -325,7 +325,9 @@ def _check(view: str | None, specials: str, out: Path | None) -> None:
         problem = f"{shown(out.name)} has an unknown file type"
         raise ArgumentError(message("--output", problem, expected=f"a name ending in {', '.join(known)}"))
     if not out.resolve().parent.is_dir():
-        raise DataError(message(shown(out), "its folder does not exist", hint="create the folder first"))
+        raise DataError(
+            message(shown(out), "the folder of this file does not exist", hint="create the folder first")
+        )
 
 
 def _check_without_model(context: typer.Context, path: Path, sentence: str | None, view: str | None) -> None:

@@ -12,7 +12,7 @@ from regard.errors import ArgumentError, UnknownName, message
 __all__ = ["TASKS", "algorithm_batch"]
 
 FIRST = EOS + 1
-"""The token id of the first symbol; the special tokens have the ids before it."""
+"""The token id of the first symbol. The special tokens have smaller ids."""
 
 TASKS: dict[str, Callable[[list[int]], list[int]]] = {
     "copy": list,
@@ -31,7 +31,7 @@ def algorithm_batch(
     *,
     shortest: int | None = None,
 ) -> Batch:
-    """Return a batch of random sequences, with targets: the same symbols copied, reversed or sorted.
+    """Return a batch of random sequences of symbols, with copied, reversed or sorted targets.
 
     name: the task: "copy", "reverse" or "sort".
     count: number of sequences (batch size).

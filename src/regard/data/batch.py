@@ -90,8 +90,8 @@ class Batch(BatchRows):
 
         rows: number of rows of the copy. The source of an added row is only EOS. Its labels are PAD, so that
             it does not count in the loss.
-        source_length: number of tokens of each source in the copy, including EOS and padding.
-        target_length: number of tokens of each target in the copy, including EOS and padding but not BOS.
+        source_length: number of tokens in each row of the source, including EOS and padding.
+        target_length: number of tokens in each row of the target, including EOS and padding but not BOS.
 
         In the example, a batch of 1 row is padded to 2 rows, and its target from 2 tokens to 3.
 

@@ -17,10 +17,11 @@ __all__ = ["BatchRows"]
 class BatchRows:
     """Base class of dataclasses of tensors with one row per sequence, for example of batches.
 
-    Its methods change all fields together: they move them to a device, or select or repeat rows. The first
-    dimension of every tensor, and of every regard.Memory (prepared keys and values), is the batch dimension.
-    Tensors and memories may be in tuples and in other BatchRows. Values of other types, such as None or a
-    bool, are the same for all rows and are kept. So a subclass can add a field without further code.
+    The methods change all fields together: they move the tensors to a device, or select or repeat rows. The
+    first dimension of every tensor, and of every regard.Memory (prepared keys and values), is the batch
+    dimension. Tensors and memories may be in tuples and in other BatchRows. Values of other types, such as
+    None or a bool, are the same for all rows and are not changed. So a subclass can add a field without
+    further code.
 
     >>> import dataclasses, torch
     >>> @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class BatchRows:
         )
 
     def repeat(self, count: int) -> Self:
-        """Return a copy with each row `count` times: its row r is row r // count of this object."""
+        """Return a copy in which each row occurs `count` times, one after the other."""
         return self._map(
             lambda tensor: tensor.repeat_interleave(count, 0),
             lambda memory: memory.reorder(_rows_of(memory).repeat_interleave(count)),
@@ -82,7 +83,7 @@ class BatchRows:
     def named_tensors(self) -> dict[str, Tensor]:
         """Return a dict from the name of a field to its tensor, which can be saved in a file.
 
-        A field with a number becomes a 0-dimensional tensor. Fields with values of other types are left out.
+        A number becomes a 0-dimensional tensor. Fields with values of other types are not in the dict.
         from_tensors() creates an object from the dict.
         """
         named = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]

@@ -23,8 +23,8 @@ __all__ = ["Batches", "Plan"]
 WINDOW = 2**18
 """Maximum number of samples (sentence pairs) that are sorted by length together.
 
-The samples of an epoch are shuffled, divided into windows of about this size, and sorted by length within
-each window, so that the samples of a batch have similar lengths."""
+The samples of an epoch are shuffled and divided into windows of about this size. Within each window, they are
+sorted by length. So the samples of a batch have similar lengths."""
 
 
 class Plan(NamedTuple):
@@ -51,23 +51,23 @@ class Batches:
     data: the encoded sentence pairs.
     tokens: token budget, the maximum number of tokens in the source tensor or the target tensor of a batch,
         per process. It counts padding: the number of rows times the length of the longest sentence,
-        including EOS. A sentence longer than the budget is a batch of its own. None: no budget.
+        including EOS. A sentence longer than the budget is a batch with one row. None: no budget.
     sentences: maximum number of rows in a batch, per process; required if `tokens` is None.
-    longest: leave out pairs whose source or target has more tokens than this, without BOS and EOS.
-    rounded: a list of lengths, including EOS. Set it if you pad each batch to the next larger of these
-        lengths: the token budget then applies to the batch padded in this way.
+    longest: maximum number of tokens of source and target, without BOS and EOS. Longer pairs are skipped.
+    rounded: a list of lengths, including EOS. Set it if you pad each batch to the next larger length in this
+        list. The token budget then applies to the padded batches.
     shuffle: if False, every epoch has the same batches, the shortest first.
     seed: random seed of the order.
     rank, world: index of this process, and number of processes.
 
-    The order of an epoch depends only on the data, these arguments and (seed, epoch); each sample occurs
-    once. With several processes, each batch is `world` times as large and is divided among them: a process
-    takes every world-th row, starting at row `rank`. Each process needs at least one row. So a batch with
-    fewer rows than processes is joined to the batch before it; the joined batch may exceed the budget by one
-    row per process.
+    The order of an epoch depends only on the data, these arguments and (seed, epoch). Each pair occurs once
+    in an epoch. With several processes, each batch is `world` times as large and is divided between the
+    processes: a process takes every world-th row, starting at row `rank`. Each process needs at least one
+    row. So a batch with fewer rows than processes is added to the previous batch, which may then exceed the
+    budget by one row per process.
 
-    To sample new subwords in each epoch (subword regularization), encode the lines of a batch again. If
-    `number` is an element of `batch.index`, and `line` is the text of that line, use
+    To sample new subwords in each epoch (subword regularization), encode the sentences of a batch again. For
+    each `number` in `batch.index`, let `line` be the sentence with this index, and call
     tokenizer.encode(line, sample=0.1, generator=random.Random(f"{seed} {epoch} {number}")).
 
     In the example, no sentence has more than 3 tokens with EOS, so two rows fit into a budget of 6 tokens.
@@ -96,7 +96,9 @@ class Batches:
         if tokens is None and sentences is None:
             raise ArgumentError(message("Batches()", "batch size is not set", expected="tokens or sentences"))
         if rank >= world:
-            raise ArgumentError(message("Batches()", f"rank is {rank}", expected=f"0 to {world - 1}"))
+            raise ArgumentError(
+                message("Batches()", f"rank is {rank}", expected=f"a rank from 0 to {world - 1}")
+            )
         self.data, self.shuffle, self.seed = data, shuffle, seed
         self._rounded = numpy.sort(numpy.array(rounded, numpy.int32))
         self.rank, self.world = rank, world
@@ -152,7 +154,8 @@ class Batches:
         # permutation() may change between versions.
         bits = numpy.random.PCG64(numpy.random.SeedSequence((self.seed, epoch)))
         order = self._kept[_shuffled(len(self._kept), bits)] if self.shuffle else self._kept.copy()
-        # All windows have about the same size: a small window would have too few samples of similar length.
+        # All windows get about the same size, because a small window would have too few samples of similar
+        # length.
         parts = -(-len(order) // WINDOW) if self.shuffle else 1
         bounds = [len(order) * part // parts for part in range(parts + 1)]
         cuts = [0]
@@ -167,7 +170,7 @@ class Batches:
         return Plan(order, begins, ends)
 
     def _costs(self, rows: NDArray[numpy.int32]) -> NDArray[numpy.int32]:
-        """Return the cost of each sample: the padded length of a batch whose longest sample is this one.
+        """Return the cost of each sample: the padded length of a batch in which this sample is the longest.
 
         rows: the indices of the samples.
         """
@@ -180,14 +183,14 @@ class Batches:
     def _sorted(self, rows: NDArray[numpy.int32]) -> NDArray[numpy.int64]:
         """Return the indices that sort samples by their length, then by their source length.
 
-        The length of a sample is that of its source or of its target, whichever is longer. The sort is
-        stable, so samples of equal length keep their random order.
+        The length of a sample is the larger of its source length and its target length. The sort is stable,
+        so samples of equal length keep their random order.
         """
         key = self._lengths[rows].astype(numpy.int64) << 32 | self.data.source_lengths[rows]
         return numpy.argsort(key, kind="stable")
 
     def _cuts(self, costs: NDArray[numpy.int32]) -> list[int]:
-        """Divide samples into batches. Return, for each batch, the index of the first sample after it.
+        """Divide samples into batches. Return the end of each batch: the index after its last sample.
 
         costs: the cost of each sample, see _costs(), in ascending order.
         """
@@ -195,7 +198,8 @@ class Batches:
         while ends[-1] < len(costs):
             begin = ends[-1]
             rows = self._rows(costs[begin:])
-            # Every process needs a row: the others would wait forever for a process without a batch.
+            # Every process needs at least one row: a process without a batch would make the others wait
+            # forever.
             ends.append(min(begin + max(rows, self.world), len(costs)))
         if len(ends) > 2 and ends[-1] - ends[-2] < self.world:
             del ends[-2]

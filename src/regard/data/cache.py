@@ -1,4 +1,4 @@
-"""The cache of encoded sentence pairs: token ids are written to files once, and memory-mapped later.
+"""The cache of encoded sentence pairs: files of token ids, which are written once and memory-mapped later.
 
 A cache is a folder. Its name is its key: a hash of the text, the tokenizers and the settings. If one of them
 changes, another cache is created. encoded_files.py describes the files of a cache.
@@ -32,9 +32,9 @@ from regard.files.atomic_io import flush_folder
 __all__ = ["EncodedPairs", "encode_pairs"]
 
 VERSION = 1
-"""Version of the file format of a cache, and of clean(), which cleans the text before it is encoded.
+"""Version of the file format and of the cleaning of the text by clean(). Increase it if one of them changes.
 
-It is part of the key of a cache, so that a cache of another version is never opened."""
+The version is part of the key of a cache, so that a cache of another version is never opened."""
 
 CHUNK = 20_000
 """Number of pairs that are encoded at a time, to limit the memory use."""
@@ -67,12 +67,12 @@ def encode_pairs(
     A cache is a folder of files with the token ids, which are memory-mapped.
 
     pairs: Pairs, or a list of (source, target).
-    source_tokenizer, target_tokenizer: the tokenizer of the sources, and that of the targets.
+    source_tokenizer, target_tokenizer: the tokenizers of the source sentences and of the target sentences.
     folder: the parent folder of all caches; it is created if it does not exist.
     longest: maximum number of tokens of the source and of the target of a pair, without BOS and EOS; None for
         no limit.
     over: what to do with longer pairs: "skip" drops them, "truncate" cuts both sides to `longest` tokens. The
-        attributes `skipped` and `truncated` of the result say how many were dropped and how many were cut.
+        result has the number of dropped pairs in `skipped`, and the number of cut pairs in `truncated`.
 
     If the cache is damaged, it is created again, with a warning. The text is not held in memory, only a few
     numbers for each pair.
@@ -112,7 +112,9 @@ def encode_pairs(
     except OSError as error:
         hint = "use a writable folder with enough free space: 2 bytes per token and 24 bytes per pair"
         name = shown(error.filename or folder)
-        raise DataError(message(name, f"cannot be used: {error.strerror or error}", hint=hint)) from None
+        raise DataError(
+            message(name, f"the cache cannot be used: {error.strerror or error}", hint=hint)
+        ) from None
 
 
 def _check(pairs: SizedPairs, longest: int | None, over: str) -> None:
@@ -126,7 +128,7 @@ def _check(pairs: SizedPairs, longest: int | None, over: str) -> None:
         expected = "Pairs, or a list of (source, target)"
         raise ArgumentError(message("encode_pairs()", problem, expected=expected, hint="use list(pairs)"))
     if not len(pairs):
-        raise DataError(message("encode_pairs()", "there are no pairs"))
+        raise DataError(message("encode_pairs()", "there are no pairs to encode"))
 
 
 def _fingerprint(pairs: Iterable[Any]) -> str:
@@ -136,7 +138,7 @@ def _fingerprint(pairs: Iterable[Any]) -> str:
         for text in sides(pair):
             if not isinstance(text, str):
                 problem = f"pair {number} has a side of type {type(text).__name__}"
-                raise ArgumentError(message("encode_pairs()", problem, expected="two strings per pair"))
+                raise ArgumentError(message("encode_pairs()", problem, expected="two strings in each pair"))
             encoded = text.encode("utf-8", "surrogatepass")
             digest.update(b"%d " % len(encoded) + encoded)
     return digest.hexdigest()
@@ -147,7 +149,7 @@ def _encoded(
 ) -> Iterator[EncodedChunk]:
     """Encode sentence pairs and yield them in chunks.
 
-    tokenizers: the tokenizer of the sources, and that of the targets.
+    tokenizers: the tokenizer of the source sentences, and the tokenizer of the target sentences.
     longest, over: the maximum number of tokens, and what to do with longer pairs; see encode_pairs().
 
     Raises DataError at the end if all pairs were skipped.

@@ -26,7 +26,7 @@ AHEAD = 4
 
 
 class EncodedCaptions:
-    """The captions of all images as token ids. Each caption is an example of its own.
+    """The captions of all images as token ids. Each caption is one training example.
 
     captions: the token ids of all N captions.
     image_rows: (N,), the index of the image of each caption.
@@ -75,11 +75,11 @@ class CaptionBatches:
 
     data: the captions.
     pixels: the images.
-    size: width and height in pixels of the images of a batch. Larger images are cropped by `augmentation`, or
-        at the centre if it is None.
+    size: width and height in pixels of the images of a batch. Larger images are cropped: by `augmentation`,
+        or at the centre if `augmentation` is None.
     augmentation: random crops and flips, for training; different for each caption of an image.
     images: whether batches contain images. If False, ImageBatch.source has the index of each image, (B,), and
-        the caller replaces it by stored images or feature vectors. If `augmentation` is also given,
+        the caller replaces the indices by stored images or feature vectors. If `augmentation` is also set,
         ImageBatch.source is (B, 4): the index of each image, then the result of augmentation.draw().
     workers: number of threads that prepare the next batches; 0 prepares each batch when it is needed.
     tokens: maximum number of tokens of a batch, see Batches.
@@ -114,7 +114,10 @@ class CaptionBatches:
         self._batches = Batches(pairs, tokens, **options)
 
     def len_epoch(self, epoch: int) -> int:
-        """Return the number of batches of an epoch. epoch: its index, from 0."""
+        """Return the number of batches of an epoch.
+
+        epoch: index of the epoch, from 0.
+        """
         return self._batches.len_epoch(epoch)
 
     def largest(self, epoch: int) -> int:
@@ -129,7 +132,7 @@ class CaptionBatches:
         return self._ahead(texts, epoch)
 
     def _ahead(self, texts: Iterator[Batch], epoch: int) -> Iterator[ImageBatch]:
-        """Yield the batches of an epoch in order, while worker threads load the images of the next ones.
+        """Yield the batches of an epoch in order, while worker threads load the images of the next batches.
 
         texts: the captions of each batch, without images.
         """

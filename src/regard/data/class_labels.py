@@ -163,7 +163,7 @@ class ClassBalance:
     def of(cls, texts: Iterable[str], labels: Labels) -> ClassBalance:
         """Count the texts of each class.
 
-        texts: the label of each text; each must be one of `labels`.
+        texts: the label of each text. All of them must be in `labels`.
         labels: the classes.
         """
         counts = Counter(texts)

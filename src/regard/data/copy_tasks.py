@@ -27,7 +27,7 @@ __all__ = ["Copy", "PrioritySort", "RepeatCopy"]
 
 @dataclass
 class Copy(TapeTask):
-    """Copy (section 4.1): after the delimiter, repeat the sequence of random vectors.
+    """Copy (section 4.1): after a delimiter, output the input sequence of random vectors.
 
     width: number of bits of a vector. length: range of the number of vectors in training.
     """
@@ -53,7 +53,10 @@ class Copy(TapeTask):
         return self.laid_out(random_bits((count, sizes["length"], self.width), generator))
 
     def laid_out(self, vectors_BLW: Tensor) -> TapeBatch:
-        """Return the batch: L vectors and a delimiter as inputs, then L steps with the vectors as targets."""
+        """Return the batch. First come L vectors and a delimiter as inputs, then L steps without inputs.
+
+        The targets of the last L steps are the vectors.
+        """
         batch, length, width = vectors_BLW.shape
         inputs, targets, scored = empty(batch, 2 * length + 1, self.input_size, width)
         inputs[:, :length, :width] = vectors_BLW
@@ -108,7 +111,8 @@ class RepeatCopy(TapeTask):
         """Return the batch: the vectors, a delimiter with the number of repeats, and the steps to answer."""
         batch, length, width = vectors_BLW.shape
         low, high = self.repeats
-        deviation = max(((high - low + 1) ** 2 - 1) / 12, 1.0) ** 0.5  # of a discrete uniform distribution
+        # Standard deviation of a discrete uniform distribution.
+        deviation = max(((high - low + 1) ** 2 - 1) / 12, 1.0) ** 0.5
         begin = length + 1
         inputs, targets, scored = empty(batch, begin + repeats * length + 1, self.input_size, width + 1)
         inputs[:, :length, :width] = vectors_BLW
@@ -133,8 +137,8 @@ class RepeatCopy(TapeTask):
 class PrioritySort(TapeTask):
     """Priority sort (section 4.5): output vectors in the order of their priorities, highest first.
 
-    The input is vectors, each with a priority. The targets are the 4/5 of these vectors (rounded down, at
-    least one) with the highest priorities, for example 16 of 20.
+    The input is vectors, each with a priority. The targets are the vectors with the highest priorities: 4/5
+    of all vectors, rounded down, but at least one. For example, 16 of 20 vectors.
 
     width: number of bits of a vector. length: range of the number of vectors in training.
     """

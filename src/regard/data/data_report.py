@@ -1,4 +1,4 @@
-"""The data report: how many pairs have each kind of problem, and which action was taken for it.
+"""The data report: for each kind of problem, how many pairs have it, and which action was taken.
 
 All pairs are read once to count the problems.
 """
@@ -35,8 +35,8 @@ EXAMPLES = 3
 MOST_KEYS = 16_000_000
 """Maximum number of pairs whose hashes are held in memory to count duplicates, with 16 bytes for each pair.
 
-When there are more, repeated hashes are removed. If more than MOST_KEYS / 2 hashes are left, only a sample of
-them is kept, and the number of duplicates is estimated."""
+If there are more pairs, repeated hashes are removed. If more than MOST_KEYS / 2 hashes are left, only a
+sample of the hashes is stored, and the number of duplicates is estimated."""
 
 REFUSED = "refused"
 COLUMNS, NUMBERS = ("problem", "pairs", "dropped", "action", "first"), ("pairs", "dropped")
@@ -72,7 +72,7 @@ class Finding:
     count: number of pairs with this problem.
     done: the action taken: "refused", "dropped", "repaired" or "kept".
     dropped: number of pairs dropped because of this problem. A pair with several problems is counted in
-        `count` for each of them, but in `dropped` for only one.
+        `count` for each problem, but in `dropped` for only one problem.
     examples: the first pairs with this problem.
 
     >>> from regard.data.pairs import pairs_from_lists
@@ -120,7 +120,7 @@ class Report:
         raise UnknownName("kind of finding", kind, [finding.kind for finding in self.findings])
 
     def check(self) -> None:
-        """Raise `refused`, a DataError, if it is not None: the pairs cannot be used."""
+        """Raise the DataError in `refused` if the pairs cannot be used."""
         if self.refused is not None:
             raise self.refused
 
@@ -198,7 +198,7 @@ def inspect_pairs(origin: Origin, choices: Choices) -> Report:
 def _deciding(choices: Choices) -> list[tuple[str, object]]:
     """Return the names and values of the choices that decide which pairs are kept.
 
-    `longest` and `ratio` are left out if pairs that exceed them are kept anyway.
+    `longest` and `ratio` are not included if pairs that exceed them are kept.
     """
     unused = {
         bound
@@ -252,9 +252,9 @@ def _first_invalid_byte(line: bytes) -> str:
 class _DuplicateCounter:
     """Counts duplicate sentence pairs. Pairs are compared by their keys, which are 64-bit hashes.
 
-    If there are more than MOST_KEYS / 2 distinct keys, only about one in `every` distinct keys is stored,
-    selected by its lowest bits. The number of distinct pairs is then estimated as `every` times the number of
-    stored keys. The number of all pairs (`total`) is always exact.
+    If there are more than MOST_KEYS / 2 distinct keys, only about one in `every` distinct keys is stored. The
+    lowest bits of a key decide whether it is stored. The number of distinct pairs is then estimated as
+    `every` times the number of stored keys. The number of all pairs (`total`) is always exact.
     """
 
     def __init__(self) -> None:
@@ -282,7 +282,8 @@ class _DuplicateCounter:
     def _distinct(self) -> int:
         """Remove repeated keys and return the number of distinct keys that are stored.
 
-        While there are too many (see MOST_KEYS), only about half of them are kept, and `every` is doubled.
+        As long as there are too many keys (see MOST_KEYS), about half of them are removed, and `every` is
+        doubled.
         """
         empty = numpy.zeros(0, numpy.int64)
         keys, positions = map(numpy.concatenate, zip((empty, empty), *self.parts, strict=True))
@@ -358,14 +359,14 @@ class _Tally:
     def features(self) -> tuple[Features, Features]:
         """Return the features (length, last byte, digits) of the source lines and of the target lines.
 
-        Chunks that start after the first MOST_FEATURES pairs are left out.
+        Chunks that start after the first MOST_FEATURES pairs are not included.
         """
         return Features.joined(self.line_features[0]), Features.joined(self.line_features[1])
 
     def report(self, counts: tuple[int, int] | None, refused: DataError | None, fingerprint: str) -> Report:
         """Return the report on the chunks added so far.
 
-        counts: the line counts of source and target file if they differ, otherwise None.
+        counts: the line counts of the source file and the target file if they differ, otherwise None.
         refused: the error for different line counts if they differ, otherwise None.
         fingerprint: the hash that becomes Report.fingerprint.
         """
@@ -394,8 +395,8 @@ class _Tally:
     def _duplicates(self) -> Finding:
         """Return the number of kept pairs that repeat an earlier pair, as a Finding.
 
-        They are only counted here; hold_out() drops them. Because pairs are compared by 64-bit hashes, the
-        count can be wrong, with a probability of 1e-6 for 6 million pairs.
+        The duplicates are only counted here; hold_out() drops them. Pairs are compared by 64-bit hashes, so
+        the count can be wrong. For 6 million pairs, the probability of this is 1e-6.
         """
         count, first = self.keys.duplicates()
         examples = [Example(p + 1, self._place(p), "") for p in first] if count else []

@@ -95,7 +95,7 @@ class _Clock:
 
 
 def _attempt(url: str, part: Path, most: int, reached: Callable[[int], None], clock: _Clock) -> None:
-    """Request the bytes that the partial file `part` lacks and append them.
+    """Request the missing bytes of the partial file `part`, and append them to the file.
 
     If the server sends the whole file instead, delete the content of `part` and write the whole file.
 
@@ -108,8 +108,8 @@ def _attempt(url: str, part: Path, most: int, reached: Callable[[int], None], cl
     if have:
         headers |= {"Range": f"bytes={have}-", "If-Range": tag}
     with _opener(url, clock).open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:
-        # At the time limit, _cut_after() shuts the connection down. The headers may then be incomplete
-        # without an error, so check the time before they are used.
+        # At the time limit, _cut_after() shuts the connection down. Then the headers can be incomplete
+        # without an error. So the time is checked before the headers are used.
         clock.check()
         if answer.status != 206 or not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
             have = 0
@@ -121,7 +121,7 @@ def _attempt(url: str, part: Path, most: int, reached: Callable[[int], None], cl
         with file:
             have = _receive(answer, file, _Limits(have, whole, most), reached, clock)
     if whole is not None and have < whole:
-        raise OSError(f"the connection broke off after {have:,} of {whole:,} bytes")
+        raise OSError(f"the connection was closed after {have:,} of {whole:,} bytes")
 
 
 class _Limits(NamedTuple):
@@ -142,7 +142,7 @@ def _receive(
 ) -> int:
     """Append the body of a response to a file, and return the size of the file in bytes.
 
-    Raises DataError, and deletes the file, if it is larger than limits.most.
+    If the file becomes larger than limits.most, it is deleted, and DataError is raised.
     """
     have, whole, most = limits
     part = Path(file.name)
@@ -158,7 +158,7 @@ def _receive(
         else:
             return have
     part.unlink()
-    raise DataError(message(clock.url, f"the file has over {most:,} bytes, more than expected"))
+    raise DataError(message(clock.url, f"the file has more than {most:,} bytes, the maximum"))
 
 
 def _partial(part: Path) -> tuple[int, str]:
@@ -170,9 +170,9 @@ def _partial(part: Path) -> tuple[int, str]:
 
 
 def _restart(part: Path, headers: Any) -> None:
-    """Delete the partial file `part`, and save the ETag of the download that starts now in a file next to it.
+    """Delete the partial file `part`, and save the ETag of the new download in a file next to it.
 
-    headers: the headers of the response. If they have no ETag, their Last-Modified is saved instead.
+    headers: the headers of the response. If there is no ETag, the header Last-Modified is saved instead.
     """
     tag = headers.get("ETag") or headers.get("Last-Modified")
     with naming_file(part):

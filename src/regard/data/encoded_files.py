@@ -3,7 +3,7 @@
 A folder holds these files:
 
     source      all source tokens, then int64 offsets: the start of each sentence and the end of the last
-    target      the same for the target tokens
+    target      all target tokens, then their offsets
     numbers     the position of each kept pair in the original data, int64
     header.json sizes, dtypes and checksums of the files
 """
@@ -35,13 +35,13 @@ SIDES = ("source", "target")
 LARGE = 2**27
 """If the tokens in a file take more bytes than this, they are read with Reader, not through a memory map.
 
-A memory map would soon load the whole file into memory (see Reader)."""
+A memory map of a large file would soon load the whole file into memory (see Reader)."""
 
 
 class EncodedChunk(NamedTuple):
     """Some encoded sentence pairs, which are written to the files together.
 
-    rows: a pair: the token ids of each source sentence, and the token ids of each target sentence.
+    rows: two lists: the token ids of each source sentence, and the token ids of each target sentence.
     numbers: position of each pair in the original data.
     skipped: number of pairs that were dropped because they were too long.
     truncated: number of pairs that were cut because they were too long.
@@ -83,7 +83,7 @@ def store(folder: Path, key: str, chunks: Iterable[EncodedChunk], sizes: tuple[i
     """Write encoded sentence pairs into an empty folder.
 
     key: the cache key, a hash of the data, tokenizers and settings. It is written to the header, so that
-        open_stored() can detect that the folder contains other data.
+        open_stored() can detect a folder with other data.
     chunks: the encoded pairs.
     sizes: sizes of the two vocabularies, which determine whether a token takes two bytes or four.
     """
@@ -184,5 +184,7 @@ def _mapped(path: Path, size: int, checksum: int) -> mmap.mmap:
     except FileNotFoundError:
         raise DataError(message(str(path), "this file of the cache is missing")) from None
     except OSError as error:
-        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+        raise DataError(
+            message(str(path), f"this file of the cache cannot be read: {error.strerror}")
+        ) from None
     raise DataError(message(str(path), "this file of the cache is damaged"))

@@ -40,8 +40,8 @@ class Side(NamedTuple):
 
     tokens: the token ids of all sentences, concatenated.
     offsets: (N + 1,), index in `tokens` at which each sentence starts, then the end of the last sentence.
-    reader: if the tokens are in a large file, the object that reads them instead of the memory map; otherwise
-        None.
+    reader: the object that reads the tokens if they are in a large file, which is not memory-mapped;
+        otherwise None.
     """
 
     tokens: NDArray[Any]
@@ -82,7 +82,7 @@ class EncodedPairs:
 
     sources, targets: the tokens of the source sentences and of the target sentences, each as a Side (a flat
         array).
-    numbers: (N,), position of each pair in the original data, from 0; skipped pairs are missing.
+    numbers: (N,), position of each pair in the original data, from 0. Skipped pairs are not included.
     skipped: number of pairs that were dropped because they were too long.
     truncated: number of pairs that were cut because they were too long.
 

@@ -21,9 +21,9 @@ from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 __all__ = ["LAYOUTS", "EncodedText", "TextCounts", "count_text", "encode_text"]
 
 LAYOUTS = ("documents", "continuous")
-"""How the lines of a text belong together.
+"""The layouts of a text: whether its lines are separate texts or one continuous text.
 
-"documents": each line is a text of its own.
+"documents": each line is a separate text.
 "continuous": all lines are one text, with EOS after each line."""
 
 CHUNK = 20_000
@@ -66,9 +66,9 @@ class EncodedText:
     """A text as token ids.
 
     lines: the tokens of each line, without BOS and EOS.
-    numbers: (N,), index of each of the N lines in the original text. The indices are 0, 1, ..., except in the
-        layout "documents", where blank lines are left out.
-    layout: "documents" (each line is a text of its own) or "continuous" (all lines are one text).
+    numbers: (N,), index of each of the N lines in the original text: 0, 1, 2, ... In the layout "documents",
+        the indices of blank lines are missing, because blank lines are skipped.
+    layout: "documents" (each line is a separate text) or "continuous" (all lines are one text).
     counts: number of lines, words and characters.
     name: name of the text, for error messages.
 
@@ -104,7 +104,7 @@ class EncodedText:
         """Return all tokens in one array, with EOS after each line.
 
         In the layout "documents", BOS precedes each line. In the layout "continuous", the array begins with
-        one EOS: the input from which the first token is predicted.
+        one EOS, from which the model predicts the first token.
         """
         begins = len(self) if self.layout == "documents" else 1
         flat = numpy.full(self.token_count + begins, EOS, self.lines.tokens.dtype)
@@ -122,14 +122,16 @@ class EncodedText:
     ) -> EncodedText:
         """Encode lines of text.
 
-        layout: "documents" (each line is a text of its own) or "continuous" (all lines are one text).
+        layout: "documents" (each line is a separate text) or "continuous" (all lines are one text).
         name: name of the text, for error messages.
         """
         if layout not in LAYOUTS:
             raise UnknownName("layout", layout, LAYOUTS)
         if isinstance(lines, str):
             hint = "use a list of lines: [text]; for files, encode_text(path, tokenizer)"
-            raise ArgumentError(message("EncodedText.from_lines()", "lines is a str", hint=hint))
+            raise ArgumentError(
+                message("EncodedText.from_lines()", "lines is a str, not a list of lines", hint=hint)
+            )
         numbered = ((number, clean(line)) for number, line in enumerate(lines))
         kept = (pair for pair in numbered if pair[1]) if layout == "documents" else numbered
         dtype = numpy.uint16 if tokenizer.size <= 2**16 else numpy.uint32
@@ -156,8 +158,8 @@ def encode_text(
 ) -> EncodedText:
     """Read text files (UTF-8, plain or gzip) and encode them.
 
-    layout: "documents" if each line is a text of its own; blank lines are skipped. "continuous" if all lines
-        are one text, as in Penn Treebank; EOS follows each line, and a blank line is EOS alone.
+    layout: "documents" if each line is a separate text; blank lines are skipped. "continuous" if all lines
+        are one text, as in Penn Treebank. Then EOS follows each line, and a blank line is EOS alone.
 
     Raises DataError if a file is not valid UTF-8 (the error names file and line), or if there is no text.
 

@@ -27,7 +27,8 @@ ANY_EDITION = Setting("fetch", "edition", "any")
 LARGEST = 1 << 30
 """Maximum unpacked size in bytes of a file whose size is not known exactly.
 
-This is the case if the publisher updates the dataset from time to time (see PublicSet.editions)."""
+The size is not known exactly if the publisher updates the dataset from time to time (see
+PublicSet.editions)."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,8 @@ def fetch(
     edition: "known" accepts only files with the known SHA-256. "any" also accepts other editions of a dataset
         that is updated from time to time (Tatoeba).
 
-    Returns Fetched; its method pairs() reads a part of the dataset. Raises DataError if a file cannot be
-    downloaded, or if its SHA-256 differs from the known SHA-256.
+    Returns a Fetched, whose method pairs() reads a part of the dataset. Raises DataError if a file cannot be
+    downloaded, or if its SHA-256 is not the known one.
 
     >>> fetch("multi40k-en-de", "data")
     Traceback (most recent call last):
@@ -128,7 +129,9 @@ def fetch(
                 done += piece.size
     except OSError as error:
         place = shown(error.filename or into)
-        raise DataError(message(place, f"cannot be used ({error.strerror or error})")) from None
+        raise DataError(
+            message(place, f"the file or folder cannot be used ({error.strerror or error})")
+        ) from None
     return Fetched(name, into)
 
 
@@ -148,7 +151,8 @@ def _fetch_piece(
     edition: "known" or "any"; see fetch().
     reached: function that is called with the number of bytes downloaded so far.
 
-    A file that already exists with the known SHA-256, or with any SHA-256 if `edition` is "any", is kept.
+    If the file already exists with the known SHA-256, it is kept. If `edition` is "any", an existing file
+    with any SHA-256 is kept.
     """
     place, accept_any = into / piece.name, edition == "any" and SETS[name].editions
     if place.is_file() and (accept_any or digest(place) == piece.sha256):
@@ -191,5 +195,7 @@ def _find(name: str, piece: Piece, source: Path) -> Path:
             if (folder / each).is_file():
                 return folder / each
     raise DataError(
-        message(shown(source), f"has no file for {piece.name}", expected=f"one of {', '.join(names)}")
+        message(
+            shown(source), f"the folder has no file for {piece.name}", expected=f"one of {', '.join(names)}"
+        )
     )

@@ -27,21 +27,23 @@ RULES = ("auto", "both", "source")
 MOST_LEFT_OUT = 0.5
 """Maximum fraction of the training pairs that hold_out() drops with disjoint="auto".
 
-Training pairs are dropped if their target also occurs in a held-out pair. If that would drop more than this
-fraction, the targets are probably class labels. So no pair is dropped, and training and held-out pairs have
-different sources, but share targets."""
+Training pairs are dropped if their target also occurs in a held-out pair. If this would drop more than the
+maximum fraction, the targets are probably class labels. Then no pair is dropped: training pairs and held-out
+pairs have different sources, but some have the same target."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The result of hold_out(): training pairs and held-out pairs. `train, valid = hold_out(...)` unpacks it.
+    """The result of hold_out(): training pairs and held-out pairs.
+
+    `train, valid = hold_out(...)` unpacks the result.
 
     train: the training pairs.
     valid: the held-out pairs.
     duplicates: number of pairs dropped because they equal an earlier pair.
     shared: number of pairs dropped from `train` because their target also occurs in `valid`.
-    dropped: number of pairs that were dropped before the split because of a problem, such as an empty side;
-        pairs.inspect() lists them.
+    dropped: number of pairs that were dropped before the split because of a problem, such as an empty side.
+        pairs.inspect() lists these problems.
     disjoint: "both" if train and valid share no source and no target, "source" if they may share targets.
     why: the reason if `disjoint` is "source", otherwise "".
 
@@ -83,8 +85,8 @@ def hold_out(
 ) -> HeldOut:
     """Split pairs into training pairs and held-out pairs, by a hash of the source sentence.
 
-    count: number of pairs to hold out. The result can have a few less if a source sentence has several
-        translations, which are never separated.
+    count: number of pairs to hold out. All translations of a source sentence stay together, so the result can
+        have a few pairs less.
     fraction: approximate fraction of the sentences to hold out. Set either `count` or `fraction`.
     seed: random seed; another seed gives another split.
     disjoint: "both" removes training pairs whose target also occurs in a held-out pair, so that no source and
@@ -93,10 +95,11 @@ def hold_out(
 
     Sentences that differ only in white space are equal. Of equal pairs, the first is kept. All pairs with the
     same source are in the same part. The split does not depend on the order of the pairs. With `fraction`, a
-    pair stays in its part when other pairs are added to the data. Memory use is a few dozen bytes per pair
-    during the split and two bytes per pair afterwards; the text is not held in memory.
+    training pair remains a training pair if pairs are added to the data, and a held-out pair remains held
+    out. Memory use is a few dozen bytes per pair during the split and two bytes per pair afterwards; the text
+    is not held in memory.
 
-    In the second example, the targets are two labels, which are in both parts. So "auto" is "source" there.
+    In the second example, the targets are two labels, which occur in both parts. So "auto" means "source".
 
     >>> from regard.data.pairs import pairs_from_lists
     >>> numbers = [str(number) for number in range(1000)]
@@ -109,7 +112,7 @@ def hold_out(
     """
     _check(pairs, count, fraction, disjoint)
     positions, sources, targets = _hashes(pairs, seed)
-    # Multiplying one hash by an odd number makes the hash of (a, b) differ from that of (b, a).
+    # One hash is multiplied by an odd number, so that the pairs (a, b) and (b, a) get different hashes.
     _, first = numpy.unique(sources * numpy.uint64(0x9E3779B97F4A7C15) + targets, return_index=True)
     first.sort()
     duplicates = len(positions) - len(first)
@@ -162,7 +165,9 @@ def _check(pairs: Pairs, count: int | None, fraction: float | None, disjoint: st
         expected = "an integer, at least 1"
         raise ArgumentError(message("hold_out()", f"count is {count}", expected=expected))
     if fraction is not None and not 0 < fraction < 1:
-        raise ArgumentError(message("hold_out()", f"fraction is {fraction}", expected="between 0 and 1"))
+        raise ArgumentError(
+            message("hold_out()", f"fraction is {fraction}", expected="a number between 0 and 1")
+        )
     if disjoint not in RULES:
         raise UnknownName("value of disjoint", disjoint, RULES)
 
@@ -208,7 +213,7 @@ def _limit(sources: Hashes, count: int) -> numpy.uint64:
 
 
 def _hashes(pairs: Pairs, seed: int) -> tuple[NDArray[numpy.int64], Hashes, Hashes]:
-    """Return the position of each pair in the data, the hash of its source, and the hash of its target.
+    """Return three arrays: the position of each pair, the hash of each source, and the hash of each target.
 
     The hashes are the same on every machine.
     """

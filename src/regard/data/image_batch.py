@@ -75,7 +75,7 @@ class ImageBatch(Batch):
 
         The image of an added row is black, and its targets are PAD, so that it does not count in the loss.
 
-        rows: number of rows, at least that of this batch.
+        rows: number of rows; at least the number of rows of this batch.
         source_length: ignored, because images have no length.
         target_length: T, number of tokens to predict with EOS and padding.
 

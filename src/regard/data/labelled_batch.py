@@ -92,10 +92,11 @@ class LabelledBatch(BatchRows):
 
         rows: number of rows of the copy. An added row is an empty text (EOS alone) with the label NO_LABEL.
         length: number of tokens of each text, including EOS and padding.
-        second_length: the same for the second text of each pair. Default: `length`.
+        second_length: number of tokens of the second text of each pair, including EOS and padding. Default:
+            `length`.
 
         Padding limits the number of different batch shapes, for CUDA graphs and torch.compile. It also gives
-        the same shape to the batches of several random seeds whose models are trained together.
+        one common shape to the batches of models that are trained together with different random seeds.
         """
         longest = max(self.first.shape[1], 0 if self.second is None else self.second.shape[1])
         more = rows - len(self)

@@ -30,8 +30,8 @@ class EncodedTexts:
     firsts: the tokens of the texts, or of the first text of each pair, as a Side (a flat array).
     seconds: the tokens of the second text of each pair, as a Side; None if the data are not pairs.
     labels: (N,), class indices.
-    numbers: (N,), index of each text in the LabelledTexts from which it was encoded; skipped texts are
-        missing.
+    numbers: (N,), index of each text in the LabelledTexts from which it was encoded. Skipped texts are not
+        included.
     skipped: number of texts (or pairs) that were dropped because they were too long.
     truncated: number of texts (or pairs) that were cut because they were too long.
 
@@ -99,11 +99,11 @@ def encode_texts(
 ) -> EncodedTexts:
     """Encode labelled texts. Both texts of a pair are encoded with the same tokenizer.
 
-    labels: the classes of the training data. If a text has another label, DataError with its file and line is
-        raised.
+    labels: the classes of the training data. A text with another label raises DataError, which names its file
+        and line.
     longest: maximum number of tokens of a text, without EOS, or None for no limit.
-    over: what to do with longer texts: "truncate" cuts them, "skip" drops them. The attributes `truncated`
-        and `skipped` of the result say how many were cut and how many were dropped.
+    over: what to do with longer texts: "truncate" cuts them, "skip" drops them. The result has the number of
+        cut texts in `truncated`, and the number of dropped texts in `skipped`.
 
     >>> from regard.data.labelled_text import labelled_from_lists
     >>> from regard.data.tokenizers import train_tokenizer
@@ -179,7 +179,7 @@ class LabelledBatches:
         return self._batches.largest(epoch)
 
     def plan(self, epoch: int) -> Plan:
-        """Return a Plan, which says which texts each batch of an epoch contains."""
+        """Return which texts each batch of an epoch contains, as a Plan."""
         return self._batches.plan(epoch)
 
     def _labelled(self, batch: Batch) -> LabelledBatch:

@@ -38,7 +38,7 @@ class Columns:
     """The columns or JSON fields of a file that contain the label and the texts.
 
     label: the column of the label: a number from 1, a name in the header line, or the name of a JSON field.
-    texts: the column of the text, or the two columns of a pair of texts, in the same form.
+    texts: the column of the text, or the two columns of a pair of texts: also numbers or names.
     """
 
     label: int | str
@@ -46,7 +46,7 @@ class Columns:
 
     @property
     def all(self) -> tuple[int | str, ...]:
-        """The columns of the file that are read: the column of the label, then those of the texts."""
+        """The columns of the file that are read: the column of the label, then the columns of the texts."""
         return self.label, *self.texts
 
 
@@ -101,7 +101,7 @@ def fields_of_json(line: str, names: Sequence[str], place: str) -> list[Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(message(place, f"not valid JSON: {error}")) from None
+        raise DataError(message(place, f"the line is not valid JSON: {error}")) from None
     try:
         return [field_of(row, name) for name in names]
     except LookupError as error:
@@ -171,7 +171,9 @@ def _label(value: Any, place: str) -> str:
 
 
 def text_of_json(value: Any, place: str) -> str:
-    """Return `value`, a string from a JSON file; None (null) becomes "". Raise DataError for other types.
+    """Return a text from a JSON file: `value` if it is a string, "" if it is None (null).
+
+    Raise DataError for other types.
 
     place: the file and the line, for error messages.
     """
@@ -200,16 +202,18 @@ def checked_columns(
     if own.label is None:
         if (label, text, second) != (None, None, None):
             problem = f"label, text or second is set, but the format {kind!r} has no columns"
-            raise ArgumentError(message(call, problem, hint='leave them out, or use format="tsv" or "jsonl"'))
+            raise ArgumentError(
+                message(call, problem, hint='do not set these arguments, or use format="tsv" or "jsonl"')
+            )
         return Columns("label", ("text",))
     if len(set(columns.all)) != len(columns.all):
-        raise ArgumentError(message(call, f"the columns are {given}", expected="different columns"))
+        raise ArgumentError(message(call, f"two columns are the same: {given}", expected="different columns"))
     names = all(isinstance(column, str) and column for column in columns.all)
     numbers = all(type(column) is int and column > 0 for column in columns.all)
     if not names and not (numbers and kind == "tsv"):
         expected = "names of fields" if kind == "jsonl" else "numbers from 1, or names in the header line"
         hint = "use only numbers or only names for label, text and second"
-        raise ArgumentError(message(call, f"the columns are {given}", expected=expected, hint=hint))
+        raise ArgumentError(message(call, f"invalid columns: {given}", expected=expected, hint=hint))
     return columns
 
 

@@ -31,11 +31,11 @@ __all__ = ["LabelledText", "LabelledTexts", "format_of", "labelled_from_lists", 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 EMPTY = ("skip", "error")
-"""What to do with an empty text: "skip" leaves it out and counts it, "error" raises DataError."""
+"""What to do with an empty text: "skip" drops and counts it, "error" raises DataError."""
 
 MANY = 10
-"""If there are at least this many texts and every text has a different label, label_set() raises DataError,
-because the labels were probably read from the wrong column."""
+"""With at least this many texts, label_set() raises DataError if every text has a different label. The labels
+were probably read from the wrong column."""
 
 
 class LabelledText(NamedTuple):
@@ -62,8 +62,8 @@ class LabelledTexts:
     file_names: the name of each file.
     lines: the line number of each text in its file.
     files: for each text, the index of its file in `file_names`.
-    empty: number of texts that were left out because they were empty.
-    ignored: number of texts that were left out because of their label.
+    empty: number of texts that were dropped because they were empty.
+    ignored: number of texts that were dropped because of their label.
 
     >>> texts = labelled_from_lists(["good .", "bad .", " "], ["pos", "neg", "neg"])
     >>> len(texts), texts[1], texts.empty
@@ -130,8 +130,8 @@ class LabelledTexts:
     def label_set(self) -> Labels:
         """Return the different labels, sorted.
 
-        Raises DataError if there is only one label, or if there are at least MANY texts and every text has a
-        label of its own. In both cases, the labels were probably read from the wrong column.
+        Raises DataError if there is only one label, or if there are at least MANY texts and no two of them
+        have the same label. In both cases, the labels were probably read from the wrong column.
         """
         different = set(self.labels)
         if len(different) < 2:
@@ -184,13 +184,12 @@ def read_labelled(
     paths: a path or a list of paths, plain or gzip.
     format: "tsv" (tab-separated columns), "jsonl" (one JSON object per line), or "label-first" (each line is
         a label, a space, and the text). By default, the file name decides, if it ends with .tsv or .jsonl.
-    label, text: the column or field that contains the label, and the one that contains the text.
-        For tsv, column numbers from 1, or names in the header line. Default: label=1, text=2.
-        For jsonl, names of fields; "a.b" is the field "b" of the object in the field "a". Default: "label"
-        and "text".
+    label, text: the columns or fields that contain the label and the text. For tsv, they are column numbers
+        from 1, or names in the header line. Default: label=1, text=2. For jsonl, they are names of fields;
+        "a.b" is the field "b" of the object in the field "a". Default: "label" and "text".
     second: for pairs of texts, the column or field of the second text. Default: single texts.
-    empty: what to do with an empty text: "skip" leaves it out and counts it, "error" raises DataError.
-    ignore: texts with these labels are left out and counted. In SNLI, for example, the label "-" means that
+    empty: what to do with an empty text: "skip" drops and counts it, "error" raises DataError.
+    ignore: texts with these labels are dropped and counted. In SNLI, for example, the label "-" means that
         the annotators did not agree.
 
     Raises DataError for a missing column, a malformed line or an empty label (the error names file and line),
@@ -207,10 +206,12 @@ def read_labelled(
     if empty not in EMPTY:
         raise UnknownName("value of empty", empty, EMPTY)
     if isinstance(ignore, str):
-        raise ArgumentError(message(call, "the argument `ignore` is a str", expected="a list of labels"))
+        raise ArgumentError(
+            message(call, "the argument `ignore` is a str, not a list", expected="a list of labels")
+        )
     files = list(map(checked_path, [paths] if isinstance(paths, str | os.PathLike) else paths))
     if not files:
-        raise ArgumentError(message(call, "the list of files is empty", expected="at least one"))
+        raise ArgumentError(message(call, "the list of files is empty", expected="at least one file"))
     kinds = [format_of(path, format) for path in files]
     pairs = second is not None
     rows = _Rows(empty, frozenset(ignore), pairs)
@@ -223,7 +224,7 @@ def read_labelled(
 def labelled_from_lists(
     texts: Sequence[str], labels: Sequence[str], seconds: Sequence[str] | None = None
 ) -> LabelledTexts:
-    """Create LabelledTexts from lists; empty texts are left out and counted.
+    """Create LabelledTexts from lists. Empty texts are dropped and counted.
 
     texts: the texts, or the first text of each pair.
     labels: the label of each text (or pair).
@@ -239,7 +240,7 @@ def labelled_from_lists(
             raise ArgumentError(message(call, f"{name} is not a list of strings"))
         if len(values) != len(texts):
             problem = f"there are {len(texts)} texts and {len(values)} {name}"
-            raise DataError(message(call, problem, expected="the same number"))
+            raise DataError(message(call, problem, expected="the same number of both"))
     rows = _Rows("skip", frozenset(), seconds is not None)
     both = zip(texts, strict=True) if seconds is None else zip(texts, seconds, strict=True)
     rows.add("lists", (Row(at, *row) for at, row in enumerate(zip(labels, both, strict=True), 1)))
@@ -264,8 +265,8 @@ def format_of(path: Path, requested: str | None) -> str:
 class _Rows:
     """Collects the labelled texts of several files.
 
-    empty: "skip" leaves out empty texts, "error" raises DataError.
-    ignore: texts with these labels are left out.
+    empty: "skip" drops empty texts, "error" raises DataError.
+    ignore: texts with these labels are dropped.
     pairs: whether the texts are pairs.
     """
 
@@ -281,10 +282,10 @@ class _Rows:
     def add_file(self, path: Path, rows: Iterable[Row]) -> None:
         if not self.add(shown(path), rows):
             hint = "the file has only a header line" if path.stat().st_size else "the file is empty"
-            raise DataError(message(shown(path), "there are no texts", hint=hint))
+            raise DataError(message(shown(path), "the file contains no texts", hint=hint))
 
     def add(self, name: str, rows: Iterable[Row]) -> int:
-        """Add the labelled texts of a file; return their number, including those that are left out.
+        """Add the labelled texts of a file. Return the number of texts, including those that are dropped.
 
         name: the name of the file, for error messages.
         """

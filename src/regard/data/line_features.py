@@ -1,4 +1,4 @@
-"""Find out how likely two lines are translations of each other, from their length, punctuation and digits."""
+"""Estimate whether two lines are translations of each other, from their lengths, punctuation and digits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["MOST_FEATURES", "Features", "features_of", "length_ratios", "likenes
 MOST_FEATURES = 4_000_000
 """Approximate maximum number of lines of a file whose features (length, last byte, digits) are in memory.
 
-If two parallel files have different line counts, the features of all lines are needed to find the lines that
-have no translation. In files with more lines than this, these lines are not searched."""
+If two parallel files have different line counts, the features of all lines are needed to find the lines
+without a translation. In files with more lines than this number, there is no search for such lines."""
 
 BYTE, DIGITS = 256, 32
 """BYTE: number of different values of a byte.
@@ -77,8 +77,8 @@ def likeness(aligned: LinePairs, candidates: LinePairs) -> list[Scores]:
     distribution. For each other feature, the term is the pointwise mutual information between its value in
     the source line and its value in the target line.
 
-    aligned: a list of (source, target), the features of lines that are mostly translations of each other.
-        The statistics are estimated from them.
+    aligned: a list of (source, target), the features of lines that are mostly translations of each other. The
+        probabilities are estimated from these lines.
     candidates: a list of (source, target), the features of the lines to score. Line i of source and line i of
         target are one pair.
 
@@ -111,7 +111,8 @@ def length_ratios(source: Features, target: Features) -> NDArray[numpy.float64]:
 def _information(pairs: list[tuple[NDArray[numpy.uint8], NDArray[numpy.uint8]]]) -> NDArray[numpy.float64]:
     """Return the pointwise mutual information between the values of a feature in source and target lines.
 
-    pairs: the values of the feature, from 0 to 255, in some source lines and in their target lines.
+    pairs: a list of (source, target): the values of the feature, from 0 to 255, in source lines and in their
+        target lines.
 
     Returns an array (256, 256): entry (i, j) is for value i in the source and value j in the target. The
     entries of rare values are smoothed towards 0.

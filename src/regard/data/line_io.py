@@ -1,4 +1,4 @@
-"""Read lines from files or standard input, also with invalid UTF-8, and write lines as UTF-8."""
+"""Read lines from files or standard input, even if their UTF-8 is invalid, and write lines as UTF-8."""
 
 from __future__ import annotations
 
@@ -53,10 +53,12 @@ class Lines:
                     for line in _lines(name, file):
                         yield self._text(line)
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                problem = f"the gzip data is cut off or damaged ({error})"
+                problem = f"the gzip data is truncated or damaged ({error})"
                 raise DataError(message(name, problem)) from None
             except OSError as error:
-                raise DataError(message(name, f"cannot be read ({error.strerror or error})")) from None
+                raise DataError(
+                    message(name, f"the input cannot be read ({error.strerror or error})")
+                ) from None
 
     def _text(self, line: bytes) -> str:
         self.read += 1
@@ -82,7 +84,9 @@ def _opened(place: Place) -> AbstractContextManager[BinaryIO]:
         return io.BufferedReader(io.BytesIO(place))
     if place == STANDARD:
         if sys.stdin is None:
-            raise DataError(message("standard input", "is closed", hint="read from a file instead"))
+            raise DataError(
+                message("standard input", "standard input is closed", hint="read from a file instead")
+            )
         return nullcontext(sys.stdin.buffer)
     path = Path(place)
     if not path.exists() or path.is_dir():
@@ -101,7 +105,7 @@ def _lines(name: str, file: BinaryIO) -> Iterator[bytes]:
         file = io.BufferedReader(gzip.GzipFile(fileobj=file))
     for start, (kind, hint) in FOREIGN.items():
         if _begins(file, start):
-            raise DataError(message(name, f"this is {kind}", expected="UTF-8 text", hint=hint))
+            raise DataError(message(name, f"this file is {kind}", expected="UTF-8 text", hint=hint))
     number = 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
@@ -121,8 +125,8 @@ def writing(output: Path | None) -> Iterator[Callable[[str], None]]:
     """Yield a function that writes one line to the file `output`, or to standard output if it is None or "-".
 
     Lines are written to `output`.part, which is renamed to `output` at the end, so that `output` is always
-    complete. After an error, `output`.part is kept, unless it is empty. If `output` is a pipe or a device,
-    lines are written to it directly.
+    complete. After an error, `output`.part is kept, unless the file is empty. If `output` is a pipe or a
+    device, lines are written directly to `output`.
     """
     if output is None or str(output) == STANDARD:
         sys.stdout.flush()
@@ -162,7 +166,7 @@ def _print(line: str) -> None:
 
 
 def _keep_part(part: Path) -> None:
-    """After an error, print the name of the incomplete output file; if it is empty, delete it instead."""
+    """After an error, print the name of the incomplete output file, or delete the file if it is empty."""
     with suppress(OSError):
         if part.is_file() and part.stat().st_size:
             say(f"the incomplete output is in {shown(part.name)}")
@@ -182,7 +186,7 @@ class Notes:
     Messages that differ only in numbers are of the same kind. The first message of each kind is stored, and
     the others are counted.
 
-    place: what the line numbers count, for the texts: "line" or, for example, "question".
+    place: the word before a number in the printed messages: "line" or, for example, "question".
 
     >>> notes = Notes()
     >>> for number, note in enumerate(["cut at 9 of 11 tokens", "", "cut at 9 of 12 tokens"], 1):
@@ -217,7 +221,7 @@ class Notes:
 
 
 class Repaired(Protocol):
-    """A reader of lines or sentence pairs. Its attribute `repaired` counts the lines with invalid UTF-8."""
+    """A reader of lines or sentence pairs. `repaired` is the number of lines that had invalid UTF-8."""
 
     @property
     def repaired(self) -> int: ...
@@ -249,7 +253,7 @@ def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Line
     """
     if files and text:
         problem = "--text cannot be combined with FILE arguments"
-        raise ArgumentError(message("--text", problem, expected="--text or files"))
+        raise ArgumentError(message("--text", problem, expected="either --text or files"))
     if list(files or ()).count(STANDARD) > 1:
         raise ArgumentError(message("-", "standard input is named more than once, but can be read only once"))
     if text:

@@ -1,7 +1,7 @@
 """Line scan: find the problems of each source line or target line, one block of lines at a time.
 
-A block without problems is checked with a few vectorised operations. Its single lines are examined only if
-the block has problems.
+A few vectorised operations check a whole block. Only if the block has problems, its lines are examined one by
+one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
 """Zero-width characters. A line of only these characters counts as empty, although isspace() is False."""
 
 BLANK_LEADS = numpy.zeros(256, bool)
-"""(256,), an array that is True at each byte with which a white-space or zero-width character can begin."""
+"""A bool array, (256,), True for each byte with which a white-space or zero-width character can begin."""
 BLANK_LEADS[[*range(9, 14), *range(28, 33), 0xC2, 0xE1, 0xE2, 0xE3, 0xEF]] = True
 
 
@@ -81,8 +81,8 @@ class Examiner:
     Call the object with all blocks of lines, in order.
 
     choices: `choices.longest` is the maximum length of a line.
-    keyed: whether to compute hashes: a hash of each line, which becomes Block.keys, and a hash of all lines,
-        the attribute `digest`.
+    keyed: whether to compute hashes: a hash of each line, in Block.keys, and a hash of all lines, in the
+        attribute `digest`.
     """
 
     def __init__(self, choices: Choices, *, keyed: bool):
@@ -104,7 +104,7 @@ class Examiner:
             bytes_ = numpy.frombuffer(data, numpy.uint8)
         lengths = _lengths(data, bytes_, ends)
         marks[_blank(data, bytes_, ends)] |= KINDS["empty"].bit
-        # A malformed line has no text: do not report it as empty as well.
+        # A malformed line has no text. It is reported as malformed, but not as empty.
         marks[(marks & KINDS["malformed"].bit) != 0] &= ~KINDS["empty"].bit & 0xFF
         if self.choices.longest is not None:
             marks[lengths > self.choices.longest] |= KINDS["long"].bit
@@ -149,8 +149,8 @@ def _lengths(data: bytes, bytes_: Marks, ends: NDArray[numpy.intp]) -> NDArray[n
     """
     if data.isascii():
         return (numpy.diff(ends, prepend=-1) - 1).astype(numpy.int32)
-    # Count the first bytes of characters: all bytes except 0x80 to 0xBF, which are those >= -64 as int8. Then
-    # subtract 1 for the "\n" at the end of each line.
+    # Count the first bytes of characters: all bytes except 0x80 to 0xBF. As int8, these first bytes are >=
+    # -64. Then subtract 1 for the "\n" at the end of each line.
     begins = (bytes_.view(numpy.int8) >= -64).view(numpy.uint8)
     return numpy.add.reduceat(begins, _starts(ends), dtype=numpy.int32) - numpy.int32(1)
 

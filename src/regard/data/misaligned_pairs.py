@@ -18,11 +18,12 @@ from regard.errors import DataError, message, printable, shown
 __all__ = ["Missing", "Shifted", "counts_differ", "lines_without_counterpart", "shifted_lines"]
 
 CLEAR = 5.0
-"""Minimum gain for which extra lines of the longer of two parallel files are reported.
+"""Minimum gain, in log-likelihood, for which extra lines of the longer of two parallel files are reported.
 
 All lines except the extra lines are paired with lines of the other file. Each pair has a score, which is
-higher if the lines are probably translations (see likeness()). The gain compares two sums of scores: the sum
-with the extra lines that were found, minus the sum with the last lines of the file as extra lines."""
+higher if the lines are probably translations (see likeness()). The gain is a difference of two sums of
+scores. The first sum uses the extra lines that were found. The second sum assumes that the last lines of the
+file are the extra lines."""
 
 FEW = 5
 """If one of two parallel files has at most this many extra lines, each extra line is located separately.
@@ -32,15 +33,15 @@ More extra lines are assumed to be consecutive."""
 MOST = 1_000_000
 """Maximum number of lines for two searches in parallel files.
 
-Files with the same line count: shifted lines are searched only in the first MOST lines.
+Files with the same line count: only the first MOST lines are searched for shifted lines.
 Files with different line counts: each extra line is located separately only if the shorter file has at most
 MOST lines. Otherwise, the extra lines are assumed to be consecutive."""
 
 NEAR, FAR = 500, 150
 """Two distances, in lines, from the line that is suspected to have no counterpart in the other file.
 
-NEAR: word translations are learned from the lines up to this distance, before and after the suspected line.
-FAR: the line without a counterpart is searched up to this distance, before and after the suspected line."""
+NEAR: word translations are learned from the lines up to this distance before and after the suspected line.
+FAR: the line without a counterpart is searched for up to this distance from the suspected line."""
 
 NAMED = 3
 """Maximum number of lines without a counterpart that the error message lists."""
@@ -72,11 +73,11 @@ class Shifted(NamedTuple):
 class Missing(NamedTuple):
     """A line of the longer of two parallel files that probably has no translation in the shorter file.
 
-    line: its index, from 0.
-    gains: one number for each line i of the shorter file. If it is positive, `line` probably comes after the
-        translation of line i. If it is negative, `line` probably comes before it. The number is the
-        difference of two scores of line i: with its partner in the first case, and with its partner in the
-        second case, which is a later line.
+    line: index of this line, from 0.
+    gains: one number for each line i of the shorter file. If the number is positive, `line` probably comes
+        after the translation of line i; if it is negative, before the translation. In the second case, line i
+        is paired with a later line than in the first case. The number is the score of the pair in the first
+        case, minus the score of the pair in the second case.
     """
 
     line: int
@@ -88,13 +89,13 @@ def lines_without_counterpart(source: Features, target: Features) -> list[Missin
 
     source, target: the features (length, last byte, digits) of all lines of the two files.
 
-    Line i of the shorter file is paired with line i + k of the longer file, where the offset k is the number
-    of lines without a counterpart before it. Each pair has a score, which is higher if the two lines are
+    Line i of the shorter file is paired with line i + k of the longer file. The offset k is the number of
+    lines without a counterpart before line i + k. Each pair has a score, which is higher if the two lines are
     probably translations (see likeness()). Dynamic programming finds the lines without a counterpart for
     which the sum of the scores is largest.
 
-    Returns [] if this sum is not clearly larger (see CLEAR) than the sum that results if the last lines of
-    the longer file are the extra lines.
+    Returns [] if this sum is not clearly larger (see CLEAR) than the sum for another assumption: that the
+    extra lines are the last lines of the longer file.
     """
     swapped = len(source) > len(target)
     short, long = (target, source) if swapped else (source, target)
@@ -136,8 +137,8 @@ def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
     scores: one array for each possible offset: the score of each line of the shorter file if it is paired
         with this offset.
 
-    Returns the indices of the lines that were found, in the shorter file, and the gain: the sum of the
-    scores, minus the sum if all lines had offset 0.
+    Returns the indices in the shorter file of the lines that were found, and the gain. The gain is the sum of
+    the scores, minus the sum of the scores if all lines had offset 0.
     """
     sums = [numpy.concatenate(([0.0], numpy.cumsum(each, dtype=numpy.float64))) for each in scores]
     best, changes = sums[0], []
@@ -157,7 +158,8 @@ def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
 def shifted_lines(source: Features, target: Features) -> Shifted | None:
     """Find consecutive lines of two parallel files that are shifted by one line.
 
-    In each file a line is missing, but not at the same place, so the line counts are equal.
+    One line is missing in each file, at different places. So the line counts are equal, and the lines between
+    the two places are shifted.
 
     source, target: the features of all lines: length, last byte (usually final punctuation) and digits.
 
@@ -191,7 +193,7 @@ def shifted_lines(source: Features, target: Features) -> Shifted | None:
 
 
 def counts_differ(difference: CountsDiffer, source: Features, target: Features) -> DataError:
-    """Return the error for parallel files with different line counts. It lists lines without a counterpart.
+    """Return the error for parallel files with different line counts; it names lines without a counterpart.
 
     difference: the exception that the reader raised at the end of the shorter file.
     source, target: the features (length, last byte, digits) of the lines that were read before the exception.
@@ -245,12 +247,12 @@ def _look_parallel(source: Features, target: Features) -> bool:
 
 
 def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
-    """Locate a line without a counterpart in the longer of two parallel files exactly, and return its index.
+    """Return the exact index of a line without a counterpart in the longer of two parallel files.
 
     short, long: the shorter file and the longer file.
-    missing: the line, as located by length, final punctuation and digits. Its index is only approximate,
-        because neighbouring lines often have the same length and punctuation, especially in sorted files.
-        This function also compares words; it learns word translations from the lines near `missing`.
+    missing: the line, found by length, final punctuation and digits. Its index is only approximate, because
+        neighbouring lines often have the same length and punctuation, especially in sorted files. This
+        function also compares words; it learns word translations from the lines near `missing`.
     offset: number of lines without a counterpart before this line.
     """
     jump = missing.line - offset
@@ -272,8 +274,8 @@ def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
 class _Dictionary:
     """Scores how well a source line and a target line match, by word translations.
 
-    The translations are learned from the words that occur together in paired lines. There is one target line
-    more than source lines.
+    The translations are learned from the words that occur together in paired lines. There is one more target
+    line than source lines.
 
     source, target: the lines, each as a set of words.
     place: index of the target line without a counterpart. Source line i is paired with target line i if
@@ -295,8 +297,8 @@ class _Dictionary:
         """Return how well source line i and target line j match.
 
         Each word has the score of its best translation in the other line. The result is the mean word score
-        of line i plus the mean word score of line j. To count how often words occur together, lines i and j
-        are left out, so that the pair does not increase its own score.
+        of line i plus the mean word score of line j. The counts of words that occur together do not include
+        lines i and j, because the pair would increase its own score.
         """
         one, other = self.source[i], self.target[j]
         same = self.partner(i) == j

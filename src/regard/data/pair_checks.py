@@ -1,4 +1,4 @@
-"""The problems that a sentence pair can have, and what to do about each: drop, repair or keep the pair."""
+"""The problems that a sentence pair can have, and the actions for them: drop, repair or keep the pair."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["KINDS", "Choices", "Kind"]
 class Kind:
     """One kind of problem that a sentence pair can have.
 
-    bit: a power of two. The problems of a line, or of a pair, are stored as one integer, in which this bit is
-        set if the line, or the pair, has this problem.
+    bit: a power of two. The problems of a line, or of a pair, are stored as one integer. If the line has this
+        problem, this bit is set.
     says: description of the problem, for example "a side is empty".
     may: the allowed actions ("error", "skip", "replace", "keep"); the first one is the default.
     """
@@ -41,9 +41,9 @@ A pair may have several problems with the action "skip". In the report, it count
 the problem that comes first in this dict."""
 
 SHORT = 10
-"""A sentence with fewer characters counts as this many when source and target length are compared.
+"""When source and target length are compared, a sentence counts as at least this many characters.
 
-A short sentence, such as "No.", may have a much longer translation."""
+Otherwise a short sentence, such as "No.", would be reported if its translation is much longer."""
 
 MOST = 2**31 - 1
 """Largest allowed value of Choices.longest and Choices.ratio."""

@@ -50,7 +50,7 @@ class Chunk(NamedTuple):
 
     @property
     def sides(self) -> tuple[tuple[Block, slice], tuple[Block, slice]]:
-        """Two pairs (block, slice), for source and target: the slice selects the lines of this chunk."""
+        """Two pairs (block, slice), for source and target. The slice selects the lines in this chunk."""
         return (
             (self.source, slice(self.source_from, self.source_from + self.pairs)),
             (self.target, slice(self.target_from, self.target_from + self.pairs)),
@@ -73,9 +73,9 @@ class CountsDiffer(Exception):
     """Raised when two parallel files have different numbers of lines.
 
     paths: the source path and the target path.
-    counts: the line count of the source file, and that of the target file.
-    rest: the features (length, last byte, digits) of the extra lines of the longer file. If there are more
-        than about MOST_FEATURES extra lines, only the features of the first of them.
+    counts: the line count of the source file, and the line count of the target file.
+    rest: the features (length, last byte, digits) of the extra lines of the longer file. It has the features
+        of about the first MOST_FEATURES extra lines only.
     """
 
     def __init__(self, paths: tuple[Path, Path], counts: tuple[int, int], rest: Features):
@@ -95,7 +95,7 @@ class Origin(Protocol):
     def chunks(self, examiners: Examiners, *, threads: bool) -> Iterator[Chunk]:
         """Yield all sentence pairs in chunks of consecutive pairs.
 
-        examiners: the object that checks the source lines, and the one that checks the target lines.
+        examiners: two objects: the first checks the source lines, the second checks the target lines.
         threads: whether to read and check the next blocks in background threads, if the format supports it.
         """
 
@@ -104,7 +104,7 @@ class Origin(Protocol):
 class Parallel:
     """Sentence pairs from parallel files: line n of a target file translates line n of its source file.
 
-    sources, targets: the source files, and as many target files.
+    sources, targets: the source files, and the target file of each source file.
     """
 
     sources: tuple[Path, ...]
@@ -201,7 +201,7 @@ def _joined(
     """Yield chunks of sentence pairs from files in which source and target are on one line.
 
     files: for each file, its path (None for a collection), and its blocks of source and target lines.
-    examiners: the object that checks the source lines, and the one that checks the target lines.
+    examiners: two objects: the first checks the source lines, the second checks the target lines.
     first: line number of the first pair in each file: 2 after a header line, otherwise 1.
     """
     position = reached = 0
@@ -218,8 +218,8 @@ def _joined(
 def _aligned(source: Iterator[Block], target: Iterator[Block], paths: tuple[Path, Path]) -> Iterator[Chunk]:
     """Yield chunks of sentence pairs from two parallel files.
 
-    source, target: the blocks of lines of each file. A block of one file and a block of the other may end at
-        different lines, so a block can be divided among several chunks.
+    source, target: the blocks of lines of each file. Blocks of the two files may end at different lines, so a
+        block can be divided between several chunks.
     paths: the source path and the target path.
 
     Raises CountsDiffer if one file ends before the other.
@@ -248,7 +248,7 @@ def _rest(first: Features, blocks: Iterator[Block]) -> tuple[Features, int]:
     first: the features of the first remaining lines.
     blocks: the blocks that contain the other remaining lines.
 
-    After about MOST_FEATURES lines, the lines are counted without computing features.
+    After about MOST_FEATURES lines, no features are computed; the lines are only counted.
     """
     parts, count = [first], len(first)
     for block in blocks:
@@ -259,7 +259,7 @@ def _rest(first: Features, blocks: Iterator[Block]) -> tuple[Features, int]:
 
 
 def _ahead(blocks: Iterator[Block]) -> Iterator[Block]:
-    """Yield the blocks unchanged; while the caller uses a block, a thread reads and checks the next one."""
+    """Yield the blocks unchanged. While the caller uses a block, a thread reads and checks the next block."""
     with ThreadPoolExecutor(1) as worker:
         upcoming = worker.submit(next, blocks, None)
         while (block := upcoming.result()) is not None:

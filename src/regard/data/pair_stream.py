@@ -29,7 +29,7 @@ KEEP_ALL = Choices(invalid="replace", longest=None, ratio=None)
 
 
 class PairStream(Protocol):
-    """Sentence pairs that are read during iteration, once, from files or standard input. None is dropped."""
+    """Sentence pairs that are read once, during iteration, from files or standard input. All are kept."""
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class PairStream(Protocol):
         """Number of lines read so far that had invalid UTF-8."""
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Yield (source, target) for each pair; raise DataError with file and line if one cannot be read."""
+        """Yield (source, target) for each pair. If a pair cannot be read, raise DataError with its line."""
 
 
 @dataclass

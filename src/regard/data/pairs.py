@@ -50,10 +50,10 @@ class Pair(NamedTuple):
 class Pairs:
     """Sentence pairs that are read from disk in each iteration; they are not held in memory.
 
-    Choices say what to do with pairs that have a problem, such as an empty sentence. Iteration drops and
-    repairs pairs by the same Choices as inspect(), so it yields exactly as many pairs as the report says. The
-    first use of len() or `fingerprint` reads all pairs once. If a pair has a problem with the action "error"
-    (see Choices), iteration, len() and `fingerprint` raise DataError.
+    A Choices object sets what to do with pairs that have a problem, such as an empty sentence. Iteration and
+    inspect() use the same Choices, so iteration yields exactly as many pairs as the report says. The first
+    use of len() or `fingerprint` reads all pairs once. If a pair has a problem with the action "error" (see
+    Choices), iteration, len() and `fingerprint` raise DataError.
 
     >>> pairs = pairs_from_lists(["하나", "둘", ""], ["one", "two", "three"])
     >>> list(pairs), len(pairs)
@@ -94,8 +94,8 @@ class Pairs:
     def fingerprint(self) -> str:
         """A hash of the text of all pairs, and of the Choices that decide which pairs are kept.
 
-        If these Pairs are the result of only(), the hash also depends on which pairs it selected. It does not
-        depend on the names of the files.
+        If these Pairs are the result of only(), the hash also depends on the selection. It does not depend on
+        the names of the files.
         """
         report = self.inspect()
         report.check()
@@ -107,9 +107,9 @@ class Pairs:
     def inspect(self) -> Report:
         """Read all pairs once and return a report of their problems.
 
-        If the data cannot be used, the attribute `refused` of the report is the error; it is not raised here.
-        If these Pairs are the result of only(), the report describes all pairs, not only the selected ones.
-        The report is cached. Raises DataError if a file has changed since the last call.
+        If the data cannot be used, the error is in the attribute `refused` of the report; this method does
+        not raise it. If these Pairs are the result of only(), the report describes all pairs, not only the
+        selected ones. The report is cached. Raises DataError if a file has changed since the last call.
         """
         self._check_unchanged()
         if self._inspected is None:
@@ -139,7 +139,7 @@ class Pairs:
             raise DataError(message(self.name, "the files have changed since they were checked", hint=hint))
 
     def _decided(self, chunk: Chunk) -> tuple[list[int], DataError | None]:
-        """Return the indices of the pairs that iteration yields from a chunk, and an error or None.
+        """Return the indices of the pairs of a chunk that iteration yields, and an error or None.
 
         If a pair has a problem with the action "error", iteration yields only the pairs before it, and then
         raises the error.
@@ -193,8 +193,8 @@ def read_pairs(
         "translation".
     choices: what to do with pairs that have a problem; see Choices.
 
-    Files are read during iteration, not by this call. Raises ArgumentError if the arguments do not name both
-    sides, or name the same file for both, and DataError if a file does not exist.
+    Files are read during iteration, not by this call. Raises ArgumentError if the arguments do not name a
+    source and a target, or if source and target are the same file. Raises DataError if a file does not exist.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -210,7 +210,7 @@ def read_pairs(
         raise ArgumentError(
             message(
                 f"read_pairs({call})",
-                "the arguments do not say where source and target are",
+                "the arguments must name either source and target, or tsv, or jsonl",
                 expected="source and target, or tsv, or jsonl",
                 hint='read_pairs("a.ko", "a.en"), read_pairs(tsv="a.tsv") or read_pairs(jsonl="a.jsonl")',
             )
@@ -259,7 +259,7 @@ def pairs_from_dataset(
 ) -> Pairs:
     """Create Pairs from a Hugging Face dataset, or from another collection of rows with named fields.
 
-    dataset: the rows; it must be possible to iterate over them repeatedly.
+    dataset: the rows, in a collection that can be iterated over repeatedly, such as a list.
     source, target: the names of the source field and the target field; "translation.de" is the field "de" in
         "translation".
     choices: what to do with pairs that have a problem; see Choices.
@@ -271,10 +271,15 @@ def pairs_from_dataset(
     if isinstance(dataset, str):
         hint = f'pass datasets.load_dataset({dataset!r}, split="train") ({install_command("huggingface")})'
         raise ArgumentError(
-            message("pairs_from_dataset()", "dataset is a str", expected="rows with named fields", hint=hint)
+            message(
+                "pairs_from_dataset()",
+                "dataset is a str, not a dataset",
+                expected="rows with named fields",
+                hint=hint,
+            )
         )
     if isinstance(dataset, Mapping):
-        hint = f"choose one of its splits: {', '.join(map(str, dataset))}"
+        hint = f"pass one of the datasets in it: {', '.join(map(str, dataset))}"
         raise ArgumentError(message("pairs_from_dataset()", "dataset is a dict of datasets", hint=hint))
     if iter(dataset) is dataset:
         hint = "use a list or a dataset, not a generator or an open file"
@@ -291,7 +296,9 @@ def _paths(value: Any) -> tuple[Path, ...]:
     several = isinstance(value, Iterable) and not isinstance(value, str | os.PathLike)
     paths = tuple(value) if several else (value,)
     if not paths:
-        raise ArgumentError(message("read_pairs()", "the list of files is empty", expected="at least one"))
+        raise ArgumentError(
+            message("read_pairs()", "the list of files is empty", expected="at least one file")
+        )
     for path in paths:
         if not isinstance(path, str | os.PathLike):
             expected = "a path, or a list of paths"

@@ -14,7 +14,7 @@ class Piece:
     """One file of a public dataset.
 
     name: the name of the file on this computer.
-    url: where it is downloaded from.
+    url: the URL from which the file is downloaded.
     size: the size of the unpacked text in bytes.
     sha256: the SHA-256 of the unpacked text.
     member: if the URL leads to a zip archive, the name of the file in the archive; otherwise "".
@@ -36,8 +36,8 @@ class PublicSet:
     home: the URL of the home page.
     folder: name of the subfolder to which fetch() writes the files; several datasets may share a folder.
     pieces: the files.
-    parts: for each part, such as "train", the arguments of read_pairs() that read it, with names of files in
-        the folder instead of paths.
+    parts: for each part, such as "train", the arguments with which read_pairs() reads it. They contain file
+        names, relative to the folder.
     editions: whether its publisher updates the dataset from time to time, so that the SHA-256 changes.
 
     >>> SETS["tatoeba-en-ko"].licence

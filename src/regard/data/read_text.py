@@ -1,8 +1,8 @@
 """Read text files, plain or gzip, as bytes, in blocks of whole lines.
 
-A line ends at "\\n" only. str.splitlines() would also split at other characters, such as U+2028, U+0085 and
-form feeds. If one of these occurs in only one of two parallel files, the line counts would differ. The last
-line need not end with "\\n".
+A line ends at "\\n" only; the last line need not end with "\\n". str.splitlines() would also split at other
+characters, such as U+2028, U+0085 and form feeds. If such a character occurs in only one of two parallel
+files, the line counts would differ.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BLOCK = 1 << 20
 """Number of bytes of a file that are read at a time. They fit into the CPU cache, so scans are fast."""
 
 LONGEST_LINE = 1 << 26
-"""Maximum length of a line in bytes. A file with a longer line is probably not text, and reading it could use
+"""Maximum length of a line in bytes. A file with a longer line is probably not text, and the line could use
 up all memory."""
 
 RETURN = KINDS["return"].bit
@@ -60,7 +60,7 @@ class Raw:
     unit: what a line is called in messages: "line", "row" or "pair".
     reached: number of bytes or rows read so far, including this block.
     reasons: for each malformed line, its index in the block, and why it is malformed.
-    remedy: the name of a setting. If a line is malformed, the error asks the user to check this setting.
+    remedy: the name of the setting that the user should check if a line is malformed, for the error message.
     whole: if `data` has only one column of the file, the lines with all columns; otherwise empty.
     """
 
@@ -87,10 +87,10 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     if path.is_file():
         return path
     if path.is_dir():
-        raise DataError(message(shown(path), "is a folder", expected="a text file, plain or gzip"))
+        raise DataError(message(shown(path), "this path is a folder", expected="a text file, plain or gzip"))
     if path.exists():
-        hint = "save the content to a file first: it is read more than once"
-        raise DataError(message(shown(path), "is not a regular file", hint=hint))
+        hint = "save the content to a file first, because the file is read more than once"
+        raise DataError(message(shown(path), "this path is not a regular file", hint=hint))
     hint = ""
     packed = path.with_name(f"{path.name}.gz")
     if packed.is_file():
@@ -106,12 +106,14 @@ def read_blocks(path: Path) -> Iterator[Raw]:
         with open(path, "rb") as file:
             yield from _blocks(path, file)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        hint = "check it with gzip -t, or download it again"
+        hint = "check the file with gzip -t, or download it again"
         raise DataError(
-            message(shown(path), f"the gzip data is cut off or damaged ({error})", hint=hint)
+            message(shown(path), f"the gzip data is truncated or damaged ({error})", hint=hint)
         ) from None
     except OSError as error:
-        raise DataError(message(shown(path), f"cannot be read ({error.strerror or error})")) from None
+        raise DataError(
+            message(shown(path), f"the file cannot be read ({error.strerror or error})")
+        ) from None
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
@@ -134,7 +136,9 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
                 yield line.decode("utf-8")
             except UnicodeDecodeError as error:
                 place = f"{shown(path)}, line {number}"
-                raise DataError(message(place, f"not valid UTF-8 at byte {error.start + 1}")) from None
+                raise DataError(
+                    message(place, f"the line is not valid UTF-8 at byte {error.start + 1}")
+                ) from None
 
 
 def _blocks(path: Path, file: BinaryIO) -> Iterator[Raw]:
@@ -154,7 +158,8 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[Raw]:
         else:
             rest += data
         if len(rest) > LONGEST_LINE:
-            place, problem = f"{shown(path)}, line {lines + 1}", f"longer than {LONGEST_LINE >> 20} MiB"
+            place = f"{shown(path)}, line {lines + 1}"
+            problem = f"the line is longer than {LONGEST_LINE >> 20} MiB"
             raise DataError(message(place, problem, hint=RETURNS if b"\r" in rest else ""))
     if not ended and b"\r" in rest.rstrip(b"\r"):
         problem = "the file contains \\r but no \\n"
@@ -170,12 +175,12 @@ def _begun(path: Path, data: bytes) -> bytes:
     """
     for start, (kind, hint) in FOREIGN.items():
         if data.startswith(start):
-            raise DataError(message(shown(path), f"this is {kind}", expected="UTF-8 text", hint=hint))
+            raise DataError(message(shown(path), f"this file is {kind}", expected="UTF-8 text", hint=hint))
     # Detect UTF-16 without byte order mark: if the text begins with Latin letters, every second byte is NUL.
     head = data[:8]
     if len(head) == 8 and any(head[::2]) != any(head[1::2]):
         hint = f"convert it: iconv -f UTF-16{'LE' if head[0] else 'BE'} -t UTF-8"
-        raise DataError(message(shown(path), "this is UTF-16 text", expected="UTF-8 text", hint=hint))
+        raise DataError(message(shown(path), "this file is UTF-16 text", expected="UTF-8 text", hint=hint))
     return data.removeprefix(b"\xef\xbb\xbf")
 
 
@@ -183,8 +188,8 @@ def _whole(path: Path, data: bytes, reached: int) -> Raw:
     if b"\r" not in data or b"\r\n" not in data:  # searching for one byte first is much faster
         return Raw(shown(path), data, reached=reached)
     bytes_ = numpy.frombuffer(data, numpy.uint8)
-    # Look at the byte before each "\n". If a "\n" has the index 0, the index before it is -1, the last byte
-    # of the block. This byte is always "\n", never "\r".
+    # Look at the byte before each "\n". For a "\n" at index 0, this is index -1, the last byte of the block.
+    # The last byte is always "\n", so it is never counted as "\r".
     returns = bytes_[numpy.flatnonzero(bytes_ == ord("\n")) - 1] == ord("\r")
     return Raw(
         shown(path), data.replace(b"\r\n", b"\n"), returns.astype(numpy.uint8) * RETURN, reached=reached

@@ -84,7 +84,9 @@ class AssociativeRecall(TapeTask):
     def given(self, fields: Mapping[str, Any], place: str) -> tuple[TapeBatch, Sizes]:
         items, query = read_fields(fields, self.fields, place)
         if not isinstance(items, list) or not 2 <= len(items) <= LARGEST_SIZE:
-            raise DataError(message(place, "items is not a list of items", expected="two or more items"))
+            raise DataError(
+                message(place, "items is not a list of items", expected="a list of two or more items")
+            )
         read = [read_vectors(item, self.width, place, "items") for item in items]
         if wrong := [each.shape[1] for each in read if each.shape[1] != self.vectors]:
             problem = f"an item has {wrong[0]} vectors"
@@ -96,11 +98,11 @@ class AssociativeRecall(TapeTask):
 
 @dataclass
 class Overwrite(TapeTask):
-    """Overwrite: store values for keys, replace some of them, and output the last value of each key.
+    """Overwrite: store values for keys, replace some of the values, and output the last value of each key.
 
     For example, after "Monday: dentist" and later "Monday: barber", the answer for "Monday" is "barber". A
-    random sequence writes a value for each of `length` different keys, then a new value for half of them
-    (rounded up), and then asks for every key once.
+    random sequence first writes a value for each of `length` different keys. Then it writes a new value for
+    half of the keys, rounded up. Then it asks for every key once.
 
     width: number of bits of a key, and of a value. length: range of the number of keys in training.
     """
@@ -128,7 +130,7 @@ class Overwrite(TapeTask):
             problem = (
                 f"length is {sizes['length']}, but a key of {self.width} bits has {2**self.width} values"
             )
-            raise ArgumentError(message(place, problem, expected=f"at most {2**self.width}"))
+            raise ArgumentError(message(place, problem, expected=f"a length of at most {2**self.width}"))
 
     def draw(self, count: int, sizes: Mapping[str, int], generator: torch.Generator) -> TapeBatch:
         keys, width = sizes["length"], self.width
@@ -178,7 +180,7 @@ class Overwrite(TapeTask):
         asked = read_vectors(queries, self.width, place, "queries")
         if not bool((asked[0, :, None] == keys[0]).all(-1).any(-1).all()):
             raise DataError(
-                message(place, "a query is not the key of a write", expected="the key of a write")
+                message(place, "a query is not the key of a write", expected="keys that occur in writes")
             )
         return self.laid_out(keys, values, asked), {"length": len({tuple(each) for each in keys[0].tolist()})}
 
@@ -226,7 +228,7 @@ class DynamicNGrams(TapeTask):
         return self.laid_out(values.float())
 
     def laid_out(self, values_BL: Tensor) -> TapeBatch:
-        """At step t the input is bit t, and the target is bit t + 1."""
+        """Return the batch. At step t, the input is bit t, and the target is bit t + 1."""
         scored = torch.zeros(len(values_BL), values_BL.shape[1] - 1, dtype=torch.bool)
         scored[:, self.order - 2 :] = True
         return TapeBatch(values_BL[:, :-1, None], values_BL[:, 1:, None], scored)
@@ -254,6 +256,8 @@ class DynamicNGrams(TapeTask):
         (text,) = read_fields(fields, self.fields, place)
         if not isinstance(text, str | list) or not self.order <= len(text) <= LARGEST_SIZE:
             problem = f"bits is {printable(str(text))[:80]!r}"
-            raise DataError(message(place, problem, expected=f"{self.order:,} to {LARGEST_SIZE:,} bits"))
+            raise DataError(
+                message(place, problem, expected=f"a text of {self.order:,} to {LARGEST_SIZE:,} bits")
+            )
         values = read_bits(text, len(text), place, "bits")
         return self.laid_out(torch.tensor([values])), {"length": len(values)}

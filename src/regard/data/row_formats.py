@@ -1,4 +1,4 @@
-"""Read sentence pairs from rows (tab-separated columns, JSON objects, Python values), as blocks of lines.
+"""Read sentence pairs, as blocks of lines, from rows: tab-separated columns, JSON objects or Python values.
 
 Each row has the source and the target of a pair. The functions yield a block of source lines together with a
 block of target lines.
@@ -90,8 +90,8 @@ def list_rows(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[T
 class _Sides:
     """Collects the source lines and target lines of a block. Each line has bits for its problems (Kind.bit).
 
-    marks: for each row, the bits of the problems that were found before the row was divided into source and
-        target, such as "\\r" at its end; None: no problems. Both lines get these bits.
+    marks: for each row, the bits of the problems of the whole row, such as "\\r" at the end of the row. The
+        source line and the target line get these bits. None: no problems.
     lines: the source lines and the target lines.
     own: for each source line and each target line, the bits of all other problems.
     """
@@ -159,7 +159,8 @@ def field_of(row: Any, name: str) -> Any:
     """Return the value of a field of a row; raise LookupError if there is no such field.
 
     row: a dict, or another mapping.
-    name: the name of the field. "translation.de" is the field "de" in the field "translation"."""
+    name: the name of the field. "translation.de" is the field "de" in the field "translation".
+    """
     if isinstance(row, MAPPINGS) and name in row:
         return row[name]
     value = row

@@ -32,9 +32,9 @@ class StoryBatch(BatchRows):
     index: (B,), position of each question in its dataset.
     linear: whether the network computes attention without softmax, as in the first epochs of training
         (linear start).
-    noise: uniform random numbers that determine how many empty sentences an end-to-end network inserts into
-        each story in training, and where (random noise). The shape is (B, noise_size()), see
-        models/memory_network.py. None: the network generates the numbers itself.
+    noise: (B, noise_size()), uniform random numbers; see models/memory_network.py. In training, an end-to-end
+        network inserts empty sentences into each story (random noise). The numbers determine how many, and
+        where. None: the network generates the numbers itself.
 
     >>> batch = StoryBatch.collate([[[5, 6], [7]], [[6]]], [[8, 5], [9]], answers=[0, 1], facts=[[1], []])
     >>> batch.sentences.shape, batch.lengths, batch.facts.tolist()
@@ -94,7 +94,7 @@ class StoryBatch(BatchRows):
 
         An added story has no sentences, and the answer to its question is NO_LABEL.
 
-        sentences: number of sentences; None leaves it unchanged.
+        sentences: number of sentences of each story; None does not change this number.
         """
         size = self.sentences.shape[1] if sentences is None else sentences
         if rows < len(self) or size < self.sentences.shape[1]:

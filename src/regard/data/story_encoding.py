@@ -1,4 +1,4 @@
-"""Encode stories and questions as word ids: the vocabulary of a dataset, and all its questions as tensors."""
+"""Encode stories and questions as word ids, with a vocabulary, and store all questions as tensors."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class StoryWords:
     def of(cls, questions: Iterable[StoryQuestion], smallest: int = 1) -> StoryWords:
         """Build the vocabulary from the answers and the words of all stories and questions.
 
-        smallest: the minimum count of a word; rarer words are left out. A sentence that occurs several times
-            is counted once.
+        smallest: the minimum count of a word; rarer words are not in the vocabulary. A sentence that occurs
+            several times is counted once.
         """
         answers: set[str] = set()
         sentences: set[str] = set()
@@ -87,7 +87,7 @@ class StoryWords:
 
 @dataclass(frozen=True, eq=False)
 class EncodedStories:
-    """All N questions of a dataset as tensors. A batch is a selection of rows, on the device of the tensors.
+    """All N questions of a dataset as tensors. A batch is made of some rows, on the device of the tensors.
 
     Each different sentence is stored once; a story is a row of indices of sentences.
 
@@ -156,7 +156,7 @@ def encode_stories(
 
     words: the vocabulary.
     tasks: the names of all tasks. The task of a question is encoded as an index into `tasks`.
-    most: maximum number of sentences of a story; of a longer story, the last ones are used.
+    most: maximum number of sentences of a story. Of a longer story, only the last `most` sentences are used.
 
     Raises DataError, with file and line, if no word of a question is in the vocabulary.
 

@@ -1,4 +1,4 @@
-"""Read files of stories with questions, in several formats. A function for each format yields StoryQuestions.
+"""Read files of stories with questions, in several formats. Each format has a function that yields questions.
 
 To add a format, write its function and add a line to FORMATS.
 """
@@ -58,13 +58,13 @@ def words_of(text: str) -> list[str]:
 def babi(path: Path, task: str, group: int) -> Iterator[StoryQuestion]:
     """Yield the questions of a file in the format of the bAbI tasks (Weston et al. 2015).
 
-    Each line starts with a number; a new story starts at 1 again. A line without tabs is a sentence,
-    which has no question mark. A line with tabs is a question, a tab, the answer, and optionally a tab and
-    the numbers of the supporting facts.
+    Each line starts with a number. The numbers start at 1 in each story. A line without tabs is a sentence,
+    without a question mark. A line with tabs is a question, a tab, the answer, and optionally a tab and the
+    numbers of the supporting facts.
 
     path: the file.
     task: the name of the task of all its questions.
-    group: the number of the first story of the file; the next stories have the next numbers.
+    group: the number of the first story of the file. Each further story has the next number.
     """
     sentences: list[str] = []
     indices: dict[int, int] = {}  # number of a line in its story -> index of the sentence
@@ -79,7 +79,7 @@ def babi(path: Path, task: str, group: int) -> Iterator[StoryQuestion]:
             sentences, indices = [], {}
         elif number != last + 1:
             expected = f"{last + 1}, or 1 for a new story" if last else "1"
-            raise DataError(message(place, f"the number of the line is {number}", expected=expected))
+            raise DataError(message(place, f"the line has the number {number}", expected=expected))
         last = number
         if "\t" not in text:
             if "?" in text:
@@ -91,7 +91,7 @@ def babi(path: Path, task: str, group: int) -> Iterator[StoryQuestion]:
             continue
         question, answer, *more = (part.strip() for part in text.split("\t"))
         if len(more) > 1:
-            raise DataError(message(place, f"{len(more) + 2} columns", expected=BABI))
+            raise DataError(message(place, f"the line has {len(more) + 2} columns", expected=BABI))
         facts = _line_numbers(more[0] if more else "", indices, place)
         yield _checked(tuple(sentences), question, answer, facts, task, place, group)
 
@@ -138,13 +138,13 @@ def question_of_json(
     try:
         row = parse_json(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(message(place, f"not valid JSON: {error}")) from None
+        raise DataError(message(place, f"the line is not valid JSON: {error}")) from None
     if not isinstance(row, dict):
         raise DataError(message(place, "the line is not a JSON object", expected='{"story": ...}'))
     for name in row:
         if name not in FIELDS:
             problem = f"unknown field {printable(str(name))[:80]!r}"
-            raise DataError(message(place, problem, expected=f"the fields {', '.join(FIELDS)}"))
+            raise DataError(message(place, problem, expected=f"only the fields {', '.join(FIELDS)}"))
     sentences = sentences_of(row.get("story"), place)
     facts = _json_facts(row.get("facts"), len(sentences), place)
     answer = row.get("answer")

@@ -93,7 +93,7 @@ def read_stories(paths: Paths, format: str | None = None) -> Stories:
         .ndjson are JSON lines, all other files have the format of bAbI.
 
     The task of a question is the name of its file without _train or _test, such as
-    "qa1_single-supporting-fact"; in JSON lines, the field "task" replaces it.
+    "qa1_single-supporting-fact". In JSON lines, the field "task" can give another name.
 
     Raises DataError, with file and line, for a malformed line, a question without a story, and a supporting
     fact that does not exist.
@@ -126,7 +126,7 @@ def no_questions(path: Path) -> DataError:
     """Return the error for a file without questions."""
     empty = not path.stat().st_size
     hint = "the file is empty" if empty else "in a bAbI file, a question has a tab and an answer"
-    return DataError(message(shown(path), "there are no questions", hint=hint))
+    return DataError(message(shown(path), "the file contains no questions", hint=hint))
 
 
 def format_of_stories(path: Path, requested: str | None = None) -> str:

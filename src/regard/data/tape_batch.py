@@ -1,4 +1,4 @@
-"""TapeBatch: sequences of input vectors with the bits that a model must answer, for algorithmic tasks."""
+"""TapeBatch: sequences of input vectors with the bits that a model must output, for algorithmic tasks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["TapeBatch"]
 class TapeBatch(BatchRows):
     """A batch of sequences of vectors.
 
-    inputs: (B, T, X), what the model reads at each step.
-    targets: (B, T, Y), bits, 0 or 1: what it must answer at each step.
-    scored: (B, T), bool: the steps whose answers count.
+    inputs: (B, T, X), the input vector of each step.
+    targets: (B, T, Y), the bits (0 or 1) that the model must output at each step.
+    scored: (B, T), bool: whether the output of each step is scored.
 
     >>> batch = TapeBatch(torch.zeros(2, 3, 5), torch.zeros(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
     >>> len(batch), batch.scored_bits, batch.padded_to(3, 4).inputs.shape
@@ -40,7 +40,7 @@ class TapeBatch(BatchRows):
 
     @property
     def scored_bits(self) -> int:
-        """Number of bits that count, in all sequences."""
+        """Number of bits that are scored, in all sequences."""
         return int(self.scored.sum()) * self.targets.shape[-1]
 
     def padded_to(self, rows: int, steps: int) -> TapeBatch:

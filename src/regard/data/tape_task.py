@@ -1,4 +1,4 @@
-"""TapeTask: the base class of the algorithmic tasks, and functions that read sequences written by users."""
+"""TapeTask, the base class of the algorithmic tasks; functions that read sequences written by users."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ LARGEST_SIZE = 10_000
 
 
 class TapeTask(ABC):
-    """Base class of the tasks.
+    """Base class of the algorithmic tasks.
 
     ranges: name of each size -> (smallest, largest) in training.
-    longer: the sizes, longer than in training, on which generalisation is measured.
+    longer: the sizes with which generalisation is measured. They are longer than in training.
     """
 
     name: ClassVar[str]
@@ -52,7 +52,7 @@ class TapeTask(ABC):
     @property
     @abstractmethod
     def target_size(self) -> int:
-        """Y, the number of bits that are answered at a step."""
+        """Y, the number of bits that a model outputs at a step."""
 
     @abstractmethod
     def draw(self, count: int, sizes: Mapping[str, int], generator: torch.Generator) -> TapeBatch:
@@ -121,7 +121,7 @@ def read_bits(value: Any, width: int, place: str, name: str) -> list[float]:
     """Read a vector of bits: a text such as "10110", or a list of 0 and 1."""
     values = list(value) if isinstance(value, str | list | tuple) else []
     if len(values) != width or any(each not in ("0", "1", 0, 1) for each in values):
-        problem = f"{name} has {printable(str(value))[:80]!r}"
+        problem = f"{name} has the invalid vector {printable(str(value))[:80]!r}"
         raise DataError(message(place, problem, expected=f"{width} bits, each 0 or 1"))
     return [float(each) for each in values]
 
@@ -135,7 +135,7 @@ def read_vectors(value: Any, width: int, place: str, name: str) -> Tensor:
         raise DataError(message(place, f"{name} has no vectors", expected=expected))
     if len(value) > LARGEST_SIZE:
         raise DataError(
-            message(place, f"{name} has {len(value):,} vectors", expected=f"at most {LARGEST_SIZE:,}")
+            message(place, f"{name} has {len(value):,} vectors", expected=f"at most {LARGEST_SIZE:,} vectors")
         )
     return torch.tensor([[read_bits(each, width, place, name) for each in value]])
 
@@ -144,10 +144,16 @@ def read_fields(fields: Mapping[str, Any], names: Sequence[str], place: str) -> 
     """Return the values of the fields `names`; raise DataError if a field is missing or unknown."""
     if unknown := [each for each in fields if each not in names]:
         raise DataError(
-            message(place, f"unknown field {printable(unknown[0])[:80]!r}", expected=", ".join(names))
+            message(
+                place,
+                f"unknown field {printable(unknown[0])[:80]!r}",
+                expected=f"the fields {', '.join(names)}",
+            )
         )
     if missing := [each for each in names if each not in fields]:
-        raise DataError(message(place, f"the field {missing[0]!r} is missing", expected=", ".join(names)))
+        raise DataError(
+            message(place, f"the field {missing[0]!r} is missing", expected=f"the fields {', '.join(names)}")
+        )
     return [fields[each] for each in names]
 
 

@@ -1,8 +1,8 @@
 """The algorithmic tasks of Graves et al. 2014 (section 4), and `overwrite`, by name.
 
-A task generates random sequences of a given size, builds the tensors of a sequence that a user wrote, and
-computes the minimum number of slots of the tape for a sequence. To add a task, write its class and add one
-line to TAPE_TASKS.
+A task generates random sequences of a given size, and converts sequences written by users to tensors. It also
+computes how many slots the tape needs for a sequence. To add a task, write its class and add one line to
+TAPE_TASKS.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def build_tape_task(name: str, **options: Any) -> TapeTask:
             low, high = value
             if not 1 <= low <= high <= LARGEST_SIZE:
                 expected = f"two numbers, the smaller first, from 1 to {LARGEST_SIZE:,}"
-                raise ArgumentError(message(f"data.{option}", f"{low} to {high}", expected=expected))
+                raise ArgumentError(
+                    message(f"data.{option}", f"the range {low} to {high} is invalid", expected=expected)
+                )
             chosen[option] = (low, high)
     task = kind(**chosen)
     for end in (0, 1):

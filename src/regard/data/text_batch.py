@@ -25,8 +25,9 @@ class TextBatch(BatchRows):
     inputs: (B, T), the tokens to read.
     targets: (B, T), the tokens to predict. PAD at padding, and at positions that are not counted in the loss.
     lengths: (B,), number of input tokens of each row, without padding.
-    index: (B,), where each row is in the text. If each line is a document (layout "documents"), the index of
-        the line; if all lines are one text (layout "continuous"), the position of the first target in it.
+    index: (B,), where each row is in the text. In the layout "documents" (each line is a document), it is the
+        index of the line. In the layout "continuous" (all lines are one text), it is the position of the
+        first target in the text.
     carried: whether each row continues the same row of the previous batch. If True, a recurrent model
         continues from its last state. If False, it starts from the initial state.
 
@@ -50,7 +51,7 @@ class TextBatch(BatchRows):
 
     @property
     def count(self) -> int:
-        """Number of targets that are counted in the loss. On a GPU, reading it waits for pending kernels."""
+        """Number of targets that are counted in the loss. On a GPU, this waits for pending kernels."""
         return int((self.targets != PAD).sum())
 
     @classmethod

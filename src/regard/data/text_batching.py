@@ -6,8 +6,8 @@
     SlidingWindows    overlapping windows for evaluation; each token is counted in the loss once
 
 The order depends only on the data, the arguments and (seed, epoch). epoch(epoch, start) resumes an epoch at
-batch `start`. With several processes, each batch is `world` times as large and is divided among them: a
-process takes every world-th row, starting at row `rank`.
+batch `start`. With several processes, each batch is `world` times as large and is divided between the
+processes: a process takes every world-th row, starting at row `rank`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Numbers = NDArray[numpy.int64]
 class DocumentBatches:
     """Batches of whole documents, for language models. The documents of a batch have about the same length.
 
-    text: an EncodedText with the layout "documents": each line is a text of its own.
+    text: an EncodedText with the layout "documents": each line is a separate text.
     tokens: token budget, the maximum number of tokens in a batch, per process. It counts padding: the number
         of rows times the length of the longest document, including EOS.
     options: other arguments of Batches, such as sentences, longest, shuffle, seed, rank and world.
@@ -71,16 +71,17 @@ class DocumentBatches:
 class StreamBatches:
     """Continuous text in parallel streams, read in windows of fixed length, for recurrent models.
 
-    The text is cut into streams * world parts of equal length, the streams; each row reads one stream. Batch
-    k holds window k of every stream, so that each row continues the same row of batch k - 1 (batch.carried is
-    True). The rows of batch 0 start from the initial state. Every epoch is the same. Zaremba et al. (2015)
-    use these batches for Penn Treebank, with 20 streams and windows of 35 tokens.
+    The text is cut into streams * world parts of equal length, which are called streams. Each row reads one
+    stream. Batch k contains window k of every stream. So each row of batch k continues the same row of batch
+    k - 1, and batch.carried is True. Only the rows of batch 0 start from the initial state. Every epoch is
+    the same. Zaremba et al. (2015) use these batches for Penn Treebank, with 20 streams and windows of 35
+    tokens.
 
     text: an EncodedText with the layout "continuous": all lines are one text.
     window: number of tokens of each row. If it does not divide the length of the streams, the last window is
         shorter.
-    streams: number of rows, per process. The tokens at the end of the text that do not fill all streams
-        equally are left out; the attribute `left_out` is their number, which is 0 with one stream.
+    streams: number of rows, per process. If the tokens cannot be divided equally, tokens at the end of the
+        text are not used. The attribute `left_out` is their number; it is 0 with one stream.
     rank, world: index of this process, and number of processes.
 
     In the example, 3 is EOS. The last windows have 2 tokens, because the streams have 6.
@@ -147,12 +148,12 @@ class StreamBatches:
 
 
 class WindowBatches:
-    """Continuous text in windows of fixed length, each read from the initial state, in random order.
+    """Continuous text in windows of fixed length, in random order. Each window starts from the initial state.
 
-    Use it for models that keep no state between batches, such as a Transformer. The windows do not overlap:
-    in each epoch, every token is predicted once. The first window has a random length, so that a token is at
-    different positions of its window in different epochs. The first and the last window are padded to the
-    size of the others.
+    Use this class for models that keep no state between batches, such as a Transformer. The windows do not
+    overlap, so every token is predicted once in each epoch. The first window has a random length, so that a
+    token is at different positions of its window in different epochs. The first and the last window are
+    padded to the size of the others.
 
     text: an EncodedText with the layout "continuous": all lines are one text.
     window: number of tokens of each row.
@@ -241,7 +242,7 @@ class WindowBatches:
 
         windows: the number of windows.
 
-        If the last batch has fewer rows than there are processes, it is joined to the batch before it,
+        If the last batch has fewer rows than there are processes, its rows are added to the previous batch,
         because every process needs a row.
         """
         cuts = [*range(0, windows, self._rows), windows]
@@ -256,12 +257,12 @@ class WindowBatches:
 
 
 class SlidingWindows:
-    """Overlapping windows of a text for evaluation: each token counts in the loss once, with enough context.
+    """Overlapping windows of a text, for evaluation. Each token is counted once, with enough context.
 
     Window k reads the tokens from k * stride to k * stride + window - 1 of a document or of the continuous
-    text. The windows overlap, but only targets that no earlier window has counted are counted in the loss;
-    the other targets are PAD. So each counted token is predicted from at least window - stride + 1 tokens. In
-    the first window, it is predicted from all tokens before it.
+    text. The windows overlap, but each target is counted in the loss only in the first window that contains
+    it; in later windows it is replaced by PAD. In the first window, a token is predicted from all tokens
+    before it. In later windows, a counted token is predicted from at least window - stride + 1 tokens.
 
     text: an EncodedText with any layout; a window never crosses the end of a document.
     window: number of tokens of a window.
@@ -270,7 +271,7 @@ class SlidingWindows:
     tokens: token budget of a batch; the number of rows is tokens // window, but at least 1.
 
     The attribute `longest` is the number of tokens of the longest document (with EOS), or of the continuous
-    text. If it is at most `window`, each document is read at once, and `stride` has no effect.
+    text. If `longest` is at most `window`, each document is read at once, and `stride` has no effect.
 
     In the example, the targets that an earlier window has counted are 0 (PAD).
 
@@ -344,7 +345,7 @@ def _check_layout(call: str, text: EncodedText, layout: str) -> None:
 def _check_rank(call: str, rank: int, world: int) -> None:
     positive(call, world=world)
     if not isinstance(rank, int) or not 0 <= rank < world:
-        raise ArgumentError(message(call, f"rank is {rank!r}", expected=f"0 to {world - 1}"))
+        raise ArgumentError(message(call, f"rank is {rank!r}", expected=f"a rank from 0 to {world - 1}"))
 
 
 def _check_start(call: str, start: int, batches: int) -> None:

@@ -18,7 +18,7 @@ READ, SAMPLE = 200_000, 4000
 The examined pairs are taken at equal distances, because files may be sorted."""
 
 FEWEST = 20
-"""If there are fewer pairs than this, "unigram" is suggested, because they are too few to decide."""
+"""Minimum number of pairs for a decision. For fewer pairs, "unigram" is suggested."""
 
 MOST_WORDS = 1.5
 """If the sources (or targets) have more words than this on average, they are sentences, not strings."""
@@ -51,7 +51,8 @@ class _Side:
     length: median number of characters per line.
     alphabet: number of distinct characters.
     distinct: fraction of distinct lines.
-    unseen: fraction of the words in one half of the distinct lines that do not occur in the other half.
+    unseen: fraction of unseen words. The distinct lines are divided into two halves; a word of one half is
+        unseen if it does not occur in the other half.
     symbols: fraction of characters that are digits or punctuation.
     spaceless: fraction of characters of writing systems without spaces between words (WITHOUT_SPACES).
     ended: fraction of lines that end with final punctuation.
@@ -92,10 +93,10 @@ class _Side:
     def strings(self) -> str:
         """Return why the tokenizer "character" suits these lines, or "" if it does not suit them.
 
-        It suits strings that are not sentences. Example of a result: "are mostly digits and punctuation, and
-        98% of their words do not occur in the other half of the sample".
+        The tokenizer suits strings that are not sentences. Example of a result: "are mostly digits and
+        punctuation, and 98% of their words do not occur in the other half of the sample".
         """
-        # Lines or words that are mostly repeated come from a small set, such as class labels.
+        # If most lines or words are repeated, they come from a small set, such as class labels.
         if self.distinct < 0.1 or self.unseen < 0.1:
             return ""
         if self.symbols >= 0.5 and self.length <= LONG_STRING:
@@ -116,10 +117,10 @@ def suggest_tokenizer(pairs: Iterable[Any]) -> tuple[str, str]:
 
     Returns "character" or "unigram", and the reason in one sentence.
 
-    "character" suits tasks with strings, such as dates, numbers, spelling and pronunciation: most of their
-    words do not occur in the training data, and the output depends on single characters. "unigram" is
-    suggested otherwise, and in doubt. It suits sentences of any language, with or without spaces, and
-    sentences whose targets are a few labels: each label becomes one token.
+    "character" suits tasks with strings, such as dates, numbers, spelling and pronunciation. In these tasks,
+    most words of new strings do not occur in the training data, and the output depends on single characters.
+    Otherwise, and in doubt, "unigram" is suggested. It suits sentences of any language, with or without
+    spaces. It also suits sentences whose targets are a few labels: each label becomes one token.
 
     >>> suggest_tokenizer([(f"{n} apples", str(n * n)) for n in range(100, 400)])[0]
     'character'

@@ -25,8 +25,7 @@ def unpack(packed: Path, path: Path, member: str, most: int) -> str:
 
     packed: the plain, gzip or zip file.
     path: the file to write.
-    member: the name of the file to extract from a zip archive. It is written to `path`, not under its own
-        name.
+    member: the name of the file to extract from a zip archive. The extracted file gets the name `path`.
     most: maximum size of the text in bytes.
     """
     hashed, size = hashlib.sha256(), 0
@@ -36,7 +35,9 @@ def unpack(packed: Path, path: Path, member: str, most: int) -> str:
         while data := file.read(BLOCK):
             size += len(data)
             if size > most:
-                raise DataError(message(shown(packed), f"unpacks to over {most:,} bytes, more than expected"))
+                raise DataError(
+                    message(shown(packed), f"the unpacked text is larger than the expected {most:,} bytes")
+                )
             hashed.update(data)
             with naming_file(path):
                 write_all(out.fileno(), data)
@@ -63,7 +64,9 @@ def _opened(packed: Path, member: str) -> Iterator[IO[bytes]]:
                 with zipfile.ZipFile(file) as archive:
                     if member not in archive.namelist():
                         names = printable(", ".join(archive.namelist()))[:200]
-                        raise DataError(message(shown(packed), f"has no file '{member}'; it has {names}"))
+                        raise DataError(
+                            message(shown(packed), f"the archive has no file '{member}'; it contains {names}")
+                        )
                     with archive.open(member) as inner:
                         yield inner
             else:
@@ -77,4 +80,4 @@ def _opened(packed: Path, member: str) -> Iterator[IO[bytes]]:
         RuntimeError,
     ) as error:
         hint = "remove it and download it again"
-        raise DataError(message(shown(packed), f"cannot be unpacked ({error})", hint=hint)) from None
+        raise DataError(message(shown(packed), f"the file cannot be unpacked ({error})", hint=hint)) from None

@@ -1,4 +1,4 @@
-"""replace_words(): replace some of the words that a decoder reads in training by random words."""
+"""replace_words(): replace some input words of a decoder by random words, to regularise training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["replace_words"]
 
 
 def replace_words(inputs_BT: Tensor, vocabulary_size: int, probability: float) -> Tensor:
-    """Return token ids (B, T) in which each word is replaced by a random word with this probability.
+    """Return a copy of token ids, (B, T). Each word is replaced by a random word with this probability.
 
     Use the result as the input of a decoder in training. The targets remain the original words. So the
     decoder learns to rely less on the previous words, and more on its memory (Xie et al. 2017, "Data Noising

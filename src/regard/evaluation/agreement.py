@@ -1,6 +1,6 @@
 """Measure whether two translation models attend to the same source words.
 
-For example, the two models were trained with different random seeds.
+For example, the two models can be trained with different random seeds.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def _weights(
 ) -> Any:
     """Return the attention weights of `translator` for each sentence pair.
 
-    The result is a list of arrays of shape (target words, source words). The translator does not translate:
-    the target sentences are given.
+    The result is a list of arrays of shape (target words, source words). The translator only scores the given
+    target sentences; it does not translate.
 
     at: the attention layers (sites) whose weights are averaged: names with * as wildcard.
     head: the index of a head; None for the mean over heads.

@@ -37,8 +37,8 @@ class Links:
     """The links of one sentence pair, as (source word, target word), counted from 0.
 
     sure: the unambiguous links (Och and Ney 2003).
-    possible: the links on which annotators disagree or which are part of a phrase, together with all sure
-        links. The constructor adds the sure links.
+    possible: all sure links, and the links on which annotators disagree or which are part of a phrase. The
+        constructor adds the sure links to this set.
 
     >>> links = parse_links("0-0 1-2 1p3")
     >>> sorted(links.sure), sorted(links.possible)
@@ -201,8 +201,8 @@ def score_links(
     proposed: for each sentence pair, its links as pairs (source word, target word), counted from 0, or as a
         Links object, of which only the sure links count.
     drawn: the gold alignment of each sentence pair, with sure and possible links.
-    lengths: the number of source and target words of each sentence. If passed, DataError is raised if a link
-        is out of range, for example because its words are counted from 1.
+    lengths: the number of source and target words of each sentence pair. If it is set, a link that is out of
+        range raises DataError, for example if its words are counted from 1.
 
     >>> score_links([[(0, 0), (1, 1), (2, 2)]], [parse_links("0-0 1p1")]).error_rate  # 1 - (1 + 2) / (3 + 1)
     0.25

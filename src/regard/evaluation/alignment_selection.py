@@ -1,7 +1,7 @@
 """Rank ways to compute word alignments from attention, with or without gold alignments.
 
-A way says which attention weights are used, for example those of one head of one layer. The functions of this
-file use ways only as dict keys, so a way may be any hashable object, for example a Choice or a str.
+A way is a choice of attention weights, for example one head of one layer. The functions of this file use ways
+only as dict keys, so a way can be any hashable object, for example a Choice or a str.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ def rank_by_links(ways: Mapping[Way, Proposed], drawn: Sequence[Links]) -> list[
 def rank_by_agreement(
     forward: Mapping[Way, Proposed], backward: Mapping[Other, Proposed]
 ) -> list[tuple[Way, Other, float]]:
-    """Rank ways to compute alignments, for example layers and heads, of two models, without gold alignments.
+    """Rank ways to compute alignments (layers and heads) of two models, without gold alignments.
 
-    The models translate in opposite directions. Links that both models propose are probably correct, so each
-    forward way is compared with each backward way, and the pairs are sorted by the F1 of their links, highest
-    first:
+    The models translate in opposite directions. Links that both models propose are probably correct. So each
+    forward way is compared with each backward way. The pairs of ways are sorted by the F1 of their links,
+    highest first:
 
-        F1 = 2 |A & B| / (|A| + |B|),  with A the links of the forward way and B those of the backward way
+        F1 = 2 |A & B| / (|A| + |B|)    A: the links of the forward way, B: the links of the backward way
 
     The counts are summed over all sentences. F1 is 0 if there are no links. Chen et al. (2020) select layers
     similarly, by the alignment error rate of one direction with the other as gold alignment.
 
     forward: maps each way of the source-to-target model to the links that it gives for each sentence.
-    backward: the same for the target-to-source model. These links must be (source word, target word) too.
-        The model proposes them in the opposite order, so the caller must swap them (see Links.turned()).
+    backward: maps each way of the target-to-source model to its links. These links must be (source word,
+        target word) too. The model proposes them in the opposite order, so the caller must swap them (see
+        Links.turned()).
 
     Returns tuples (forward way, backward way, F1).
 

@@ -1,4 +1,4 @@
-"""Corpus BLEU, chrF and TER, computed by sacrebleu. Each score has a signature: the settings of its metric.
+"""Corpus BLEU, chrF and TER, computed by sacrebleu. The settings of a metric are the signature of a score.
 
 Only scores with the same signature can be compared.
 """
@@ -47,8 +47,8 @@ def bleu(
 
     translations: plain, detokenized text.
     references: a list with one reference for each translation, or several such lists.
-    tokenize: one of TOKENIZERS. "13a" is the standard for European languages; "ko-mecab" and "ja-mecab" need
-        sacrebleu's extras; "char" works for Korean without them.
+    tokenize: one of TOKENIZERS. "13a" is the standard for European languages. "ko-mecab" and "ja-mecab" need
+        optional packages of sacrebleu. "char" works for Korean without them.
     lowercase: ignore case.
 
     >>> bleu(["the cat sat on the mat"], ["the cat sat on a mat"]).value.__round__(2)
@@ -59,7 +59,7 @@ def bleu(
     if tokenize not in TOKENIZERS:
         raise UnknownName("tokenizer of BLEU", tokenize, TOKENIZERS)
     try:
-        # force: without it, sacrebleu warns about tokenized text; the score is the same.
+        # force=True: otherwise, sacrebleu warns about tokenized text. The score is the same.
         metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     except RuntimeError:
         extra = tokenize.partition("-")[0]
@@ -88,7 +88,7 @@ def chrf(
     from sacrebleu.metrics import CHRF
 
     if words < 0:
-        raise ArgumentError(message("chrf()", f"words is {words}", expected="0, or 2 for chrF++"))
+        raise ArgumentError(message("chrf()", f"words is {words}", expected="0 or more; 2 for chrF++"))
     name = "chrF2" + "+" * words
     return _scored("chrf()", CHRF(word_order=words, lowercase=lowercase), name, translations, references)
 
@@ -124,7 +124,9 @@ def checked_sentences(
     one_each = all(isinstance(each, str) for each in listed)
     several: list[list[Any]] = [listed] if one_each else [list(each) for each in listed]
     if not hypotheses:
-        raise DataError(message(call, "there is nothing to score", expected="at least one translation"))
+        raise DataError(
+            message(call, "there are no translations to score", expected="at least one translation")
+        )
     for each in several:
         if len(each) != len(hypotheses):
             problem = f"there are {len(hypotheses)} translations, but {len(each)} references"

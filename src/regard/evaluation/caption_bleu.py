@@ -26,14 +26,14 @@ def caption_bleu(
     """Compute BLEU-1, 2, 3 and 4 of captions without brevity penalty, each 0 to 100, higher is better.
 
     BLEU-N = (p_1 ... p_N)^(1/N), with p_n the n-gram precision over all captions (Papineni et al. 2002,
-    section 2.1.1). An n-gram that occurs several times in a caption counts at most as often as it occurs in a
-    single reference of the image. Without brevity penalty, as in Xu et al. 2015 (section 5), a short caption
-    is not penalised: compare these scores only with others without brevity penalty. For BLEU with the
-    penalty, use bleu().
+    section 2.1.1). An n-gram that occurs several times in a caption is counted at most k times, where k is
+    the largest number of times that it occurs in one reference of the image. There is no brevity penalty, as
+    in Xu et al. 2015 (section 5), so a short caption is not penalised. Compare these scores only with scores
+    without brevity penalty. For BLEU with the penalty, use bleu().
 
     captions: one caption for each image.
-    references: for each image, a list of one or more references. (In bleu(), the lists are the other way
-        round: each list has one reference for every translation.)
+    references: for each image, a list of one or more references. This differs from bleu(), where each list
+        has one reference for every translation.
 
     There is no smoothing: if no n-gram of length N matches, BLEU-N is 0. caption_words() splits captions.
 

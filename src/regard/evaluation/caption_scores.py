@@ -32,7 +32,8 @@ def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]])
     {'cider': 4.7, 'bleu1': 100.0, 'bleu2': 81.6, 'bleu3': 87.4, 'bleu4': 0.0, 'bleu': 0.0}
     """
     most = max(map(len, references))
-    # sacreBLEU needs equally many references for each caption. Repeating one does not change the score.
+    # sacreBLEU needs the same number of references for each caption. A repeated reference does not change the
+    # score.
     filled = [[*several, *[several[0]] * (most - len(several))] for several in references]
     one, two, three, four = caption_bleu(captions, references)
     return {
@@ -64,7 +65,7 @@ class Pointing(NamedTuple):
 
     accuracy: the fraction of content words that attend most to a cell with a pixel of the gold region. A cell
         is a square part of the picture with one attention weight.
-    chance: the accuracy that is expected if the cells were chosen at random.
+    chance: the expected accuracy if the cells are chosen at random.
     words: number of content words.
     """
 
@@ -78,12 +79,12 @@ def pointing(captions: Sequence[str], maps: Sequence[Any], scenes: Sequence[Scen
 
     captions: one caption for each picture.
     maps: for each caption, an array (T, h, h) with the attention weights of its T words on h x h cells of the
-        picture; or None to leave the caption out.
+        picture; or None to skip the caption.
     scenes: the objects of each picture.
 
     A picture has 64 x 64 pixels. Cell (i, j) covers the rows of pixels from 64 i / h to 64 (i + 1) / h, and
-    the columns from 64 j / h to 64 (j + 1) / h. A caption that describes its scene wrongly is left out,
-    because its words may name objects that are not there.
+    the columns from 64 j / h to 64 (j + 1) / h. A caption that describes its scene wrongly is skipped,
+    because its words may name objects that are not in the scene.
 
     >>> import numpy
     >>> from regard.data.shapes import shapes

@@ -31,8 +31,8 @@ def caption_words(caption: str) -> list[str]:
 
     "dog's" and "dog 's" give two words, "dog" and "'s".
 
-    Differs from coco-caption, the evaluation code of COCO: its tokenizer, a Java program, also splits
-    "don't" as "do n't" and keeps symbols such as "&". It drops punctuation too.
+    Differs from coco-caption, the evaluation code of COCO, whose tokenizer is a Java program. It also splits
+    "don't" into "do n't", and it keeps symbols such as "&". Like this function, it drops punctuation.
 
     >>> caption_words("A dog's T-shirt, isn’t it 3 o'clock?")
     ['a', 'dog', "'s", 't-shirt', 'isn', "'t", 'it', '3', 'o', 'clock']
@@ -51,7 +51,7 @@ def count_ngrams(words: list[str], most: int) -> Iterator[Counter[Ngram]]:
 
 
 def checked_captions(call: str, captions: Iterable[str], images: int) -> list[list[str]]:
-    """Check the captions that a metric scores, one for each image; return the list of words of each.
+    """Check the captions that a metric scores, one for each image. Return the words of each caption.
 
     A caption without words is valid, because a model may output an empty caption.
 
@@ -76,7 +76,7 @@ def checked_captions(call: str, captions: Iterable[str], images: int) -> list[li
 
 
 def checked_references(call: str, references: Iterable[Iterable[str]]) -> list[list[list[str]]]:
-    """Check the reference captions, one or more for each image; return the list of words of each.
+    """Check the reference captions, one or more for each image. Return the words of each reference.
 
     A reference without words is an error, because no caption can match it.
 
@@ -86,7 +86,7 @@ def checked_references(call: str, references: Iterable[Iterable[str]]) -> list[l
     listed = []
     expected = "for each image, a list of references"
     if isinstance(references, str):
-        raise ArgumentError(message(call, "references is a single str", expected=expected))
+        raise ArgumentError(message(call, "references is a str, not a list", expected=expected))
     for number, several in enumerate(references, 1):
         if isinstance(several, str) or not isinstance(several, Iterable):
             problem = f"the references of image {number} are a {type(several).__name__}, not a list"
@@ -98,10 +98,12 @@ def checked_references(call: str, references: Iterable[Iterable[str]]) -> list[l
                 raise ArgumentError(message(call, problem, expected="a str"))
         split = [caption_words(text) for text in texts]
         if not split:
-            raise DataError(message(call, f"image {number} has no reference", expected="at least one"))
+            raise DataError(
+                message(call, f"image {number} has no reference", expected="at least one reference")
+            )
         if not all(split):
             raise DataError(message(call, f"a reference of image {number} has no words"))
         listed.append(split)
     if not listed:
-        raise DataError(message(call, "there is nothing to score", expected="at least one image"))
+        raise DataError(message(call, "there are no captions to score", expected="at least one image"))
     return listed

@@ -1,4 +1,4 @@
-"""CIDEr-D: how similar captions are to their references, with higher weights for rare n-grams."""
+"""CIDEr-D: a metric of the similarity of captions and references, with higher weights for rare n-grams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIGMA = 6.0
 """Standard deviation of the length penalty, in words (Vedantam et al. 2015, below equation 4)."""
 
 SCALE = 10.0
-"""The factor 10 in Vedantam et al. 2015, equation 4, which makes scores similar in size to other metrics."""
+"""The factor 10 in Vedantam et al. 2015, equation 4. It makes scores about as large as in other metrics."""
 
 
 class _Vectors(NamedTuple):
@@ -55,14 +55,16 @@ def cider_d(captions: Iterable[str], references: Iterable[Iterable[str]]) -> Sco
     of words of s.
 
     captions: one caption for each image.
-    references: for each image, its m references s_1 ... s_m. The numbers of images in g_k(s) are counted over
-        this argument. An n-gram that is in no reference counts as if it were in the references of one image.
+    references: for each image, its m references s_1 ... s_m. The numbers of images in g_k(s) are counted in
+        this argument. An n-gram that occurs in no reference is treated as if it occurred in the references of
+        one image.
 
-    Papers usually print this value times 100: a COCO model with "CIDEr 113.2" has 1.132 here. With one
-    image, all logarithms are 0 and so is the score.
+    Papers usually print this value times 100: a COCO model with "CIDEr 113.2" has 1.132 here. With only one
+    image, all logarithms are 0, so the score is 0.
 
     Differs from the paper: equation 1 divides the count of an n-gram by the number of n-grams of the
-    sentence. The authors' code, coco-caption, does not divide, and published scores come from that code.
+    sentence. The code of the authors, coco-caption, does not divide, and neither does this function.
+    Published scores come from that code.
 
     Captions are split into words by caption_words().
 
@@ -76,7 +78,7 @@ def cider_d(captions: Iterable[str], references: Iterable[Iterable[str]]) -> Sco
 class CiderD:
     """Computes CIDEr-D of captions for fixed references, whose tf-idf vectors are computed only once.
 
-    Use it to score the captions of several models or checkpoints.
+    Use this class to score the captions of several models or checkpoints.
 
     references: for each image, one or more references.
 

@@ -1,6 +1,6 @@
-"""Classification: the predicted class of a text or of a pair of texts, and the words attended to.
+"""Classification: the predicted class of a text or of a pair of texts, and the attention to its words.
 
-print(result) prints the label; rich.print(result) and notebooks draw the words shaded by their weights;
+print(result) prints the label. rich.print(result) and notebooks draw the words, shaded by their weights.
 result.save("x.html") writes a page.
 """
 
@@ -41,7 +41,7 @@ LISTED = 20
 """Maximum number of classes whose probabilities are printed, the most probable first."""
 
 UNCLASSIFIED = "not classified"
-"""What is printed instead of a label if there was nothing to classify; a note may add the reason."""
+"""This text is printed instead of a label if there was nothing to classify. A note may give the reason."""
 
 _shortened = reprlib.Repr()
 _shortened.maxstring = 80
@@ -147,7 +147,7 @@ class Classification:
 
     @property
     def text(self) -> str:
-        """The text that was classified; of a pair of texts, the first."""
+        """The text that was classified; for a pair of texts, the first text."""
         return self.texts[0].text
 
     @property
@@ -173,7 +173,7 @@ class Classification:
     def to_dict(self) -> dict[str, Any]:
         """Return the label, the probabilities, the texts and the notes as a dict for JSON.
 
-        Of the attention weights, the dict contains only those of the pooling.
+        The dict contains the attention weights of the pooling only.
         """
         return {
             "label": self.label,
@@ -231,7 +231,7 @@ class Classification:
         yield from self.body()
 
     def body(self) -> Iterator[RenderableType]:
-        """Yield the texts and the notes, which rich prints below the line with label and probabilities.
+        """Yield the texts and the notes. rich prints them below the line with label and probabilities.
 
         A text is drawn with its words shaded by their attention weights, if these were recorded.
         """

@@ -31,10 +31,10 @@ SCORES = ("precision", "recall", "F1", "support", "share")
 Support is the number of texts of the class; share is the support divided by the number of all texts."""
 
 UNLIMITED = 10_000
-"""A console width, in characters, that is large enough for the table of any report: no column is wrapped."""
+"""A console width, in characters, that is larger than every table, so that no column is wrapped."""
 
 FOLDED = 4
-"""Maximum number of lines of a wrapped column label. The rest of the label is left out."""
+"""Maximum number of lines of a wrapped column label. The rest of the label is not printed."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,8 @@ class ClassificationReport:
     def tables(self, width: int) -> Iterator[RenderableType]:
         """Yield the confusion matrix and the scores of each class as rich tables.
 
-        They share one table if it fits into `width`; otherwise, there are two tables. If there are many
-        classes, a note replaces the confusion matrix.
+        If one table for both fits into `width`, there is only one table; otherwise, there are two tables. If
+        there are many classes, a note replaces the confusion matrix.
 
         width: the number of characters of a line on the terminal.
         """
@@ -174,7 +174,8 @@ class ClassificationReport:
         """Return a table with a row for each true class.
 
         first: the title of the first column.
-        predicted: the titles of the columns of the confusion matrix; if empty, the matrix is left out.
+        predicted: the titles of the columns of the confusion matrix. If it is empty, the table has no such
+            columns.
         scores: whether the table has columns for precision, recall, F1 and the number of texts.
         """
         table = _table(first, [*predicted, *(SCORES if scores else ())])
@@ -197,7 +198,7 @@ def classification_report(
     predicted: Iterable[str] | Iterable[int],
     labels: Labels | Sequence[str] | None = None,
 ) -> ClassificationReport:
-    """Compare predicted classes with the true ones.
+    """Compare predicted classes with true classes, and return the scores as a report.
 
     true, predicted: the true and the predicted class of each text, as labels (str) or as indices into
         `labels`. Lists, arrays and tensors are accepted.
@@ -213,7 +214,9 @@ def classification_report(
     columns: list[Any] = list(predicted)
     if len(rows) != len(columns):
         problem = f"true has {len(rows)} classes, predicted has {len(columns)}"
-        raise ArgumentError(message(call, problem, expected="one class for each text in both"))
+        raise ArgumentError(
+            message(call, problem, expected="one true class and one predicted class for each text")
+        )
     if not rows:
         raise DataError(message(call, "there are no texts", expected="at least one text"))
     if labels is None:
@@ -232,7 +235,7 @@ def _indices(call: str, values: Sequence[Any], labels: Labels) -> list[int]:
     for place, index in enumerate(indices):
         if not 0 <= index < len(labels):
             problem = f"text {place} has class {index}, which is not an index into labels"
-            raise ArgumentError(message(call, problem, expected=f"0 to {len(labels) - 1}"))
+            raise ArgumentError(message(call, problem, expected=f"a class index from 0 to {len(labels) - 1}"))
     return indices
 
 

@@ -3,9 +3,9 @@
 The pooling is the attention that combines the encoder states of all words into one vector. As in erasure.py,
 there are two ways to remove a word:
 
-hidden   its keys are masked in the pooling; information about the word remains in the encoder states of
-         other words
-unknown  its tokens are replaced by UNK before the encoder, so that no information about it remains
+hidden   the keys of the word are masked in the pooling; information about the word remains in the encoder
+         states of other words
+unknown  the tokens of the word are replaced by UNK before the encoder; no information about the word remains
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TextErasure:
 
 @dataclass(frozen=True)
 class ClassifierErasure:
-    """How much predicted labels depend on the words that the pooling attends to; the result of erase_words().
+    """The result of erase_words(): how much predicted labels depend on the words that the pooling attends to.
 
     texts: the measurements of each text; a pair has two texts.
     k: number of words that were removed from each text.
@@ -97,8 +97,8 @@ class ClassifierErasure:
     def pairs(self) -> int:
         """The number of pairs that were measured, or 0 if single texts were classified.
 
-        A pair counts if at least one of its texts was measured. If no second text was measured at all, the
-        result is 0 too.
+        A pair is counted if at least one of its texts was measured. The result is also 0 if no second text
+        was measured.
         """
         has_seconds = any(each.side == SIDES[1] for each in self.texts)
         return len({each.line for each in self.texts}) if has_seconds else 0
@@ -152,8 +152,8 @@ def erase_words(
     """Measure how much the predicted label of each text depends on the words that the pooling attends to.
 
     The log-probability of the predicted label is computed without the k words with the largest attention
-    weights and, for comparison, without k other words sampled at random. For a pair, words are removed from
-    one of its texts at a time.
+    weights. For comparison, it is computed without k other words, sampled at random. For a pair, words are
+    removed from one of its texts at a time.
 
     classifier: a classifier whose pooling is attention.
     lines: one line, or an iterable of lines. A line is a text (str) or a pair of texts (first, second).
@@ -200,7 +200,7 @@ class ClassifierTrial:
 
 @dataclass(frozen=True)
 class _Text:
-    """One text and the indices of its trials. A trial is one forward pass, with all words or without some.
+    """One text and the indices of its trials. A trial is one forward pass, with or without some of the words.
 
     line: the index of the line (a text or a pair of texts) that the text is from.
     side: 0, or 1 for the second text of a pair.
@@ -228,9 +228,9 @@ class _Text:
 
 
 class _Plan:
-    """The trials (forward passes without some words) of all texts.
+    """Collects the trials of all texts. A trial is one forward pass without some words.
 
-    They are collected first, so that they can be computed in large batches.
+    The trials are collected first, so that they can be computed in large batches.
     """
 
     def __init__(self, results: Sequence[Classification], k: int, samples: int, seed: int):
@@ -308,10 +308,10 @@ class PredictedLabels(Erasure[ClassifierTrial]):
 
 
 class _HideWords:
-    """Masks tokens in the attention call of the pooling: those in `hidden` of each ClassifierTrial.
+    """Masks tokens in the attention call of the pooling: the tokens in `hidden` of each ClassifierTrial.
 
-    Passed as the `edit` argument of scope(), which calls it before each call of the pooling. The model calls
-    the pooling once for each text of a pair: the first call is for side 0, the second for side 1.
+    An object of this class is passed as the `edit` argument of scope(), which calls it before each call of
+    the pooling. The model calls the pooling once for each text of a pair: first for side 0, then for side 1.
     """
 
     def __init__(

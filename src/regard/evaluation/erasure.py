@@ -2,12 +2,12 @@
 
 There are two ways to remove a word:
 
-hidden   its keys are masked in the attention that reads it; information about the word remains in the
-         encoder states of other words
-unknown  its tokens are replaced by UNK before the encoder, so that no information about it remains
+hidden   the keys of the word are masked in the attention; information about the word remains in the encoder
+         states of other words
+unknown  the tokens of the word are replaced by UNK before the encoder; no information about the word remains
 
 A trial is one forward pass without some words. Many trials are computed in one batch. The first part of this
-file is for any task: a task implements Erasure. The second part is for target words of translations.
+file is for all tasks: each task implements the interface Erasure. The second part is for translations.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Erasure(ABC, Generic[T]):
-    """The interface that a task implements, so that trial_scores() can compute its trials.
+    """The interface of a task for trial_scores(), which computes trials.
 
     A trial is one forward pass in which some input words are removed: masked in the attention (hidden), or
     replaced by UNK.
@@ -125,8 +125,8 @@ def ranked_and_random(
 ) -> tuple[list[int], list[list[int]]]:
     """Return the indices of all words, sorted by weight, largest first, and random samples of words.
 
-    A sample has k words that are not among the k words with the largest weights; if there are fewer than k
-    other words, it has all other words.
+    A sample has k words that are not among the k words with the largest weights. If there are fewer than k
+    such words, the sample has all of them.
 
     weights: the weight of each word.
     k: number of words of a sample.
@@ -151,14 +151,14 @@ def check_counts(call: str, k: int, samples: int) -> None:
     """
     if k < 1 or samples < 1:
         problem = f"k is {k} and samples is {samples}"
-        raise ArgumentError(message(call, problem, expected="at least 1 for both"))
+        raise ArgumentError(message(call, problem, expected="k and samples of at least 1"))
 
 
 def in_nats(*means: float) -> tuple[str, ...]:
     """Format numbers with one decimal; small numbers get two decimals, so that 0.02 does not become 0.0.
 
-    A number is small if its absolute value is below 0.95. The small numbers get two decimals if at least one
-    of them has an absolute value of 0.005 or more. No result is "-0.0".
+    A number is small if its absolute value is below 0.95. If all small numbers are below 0.005 in absolute
+    value, they get one decimal too. No result is "-0.0".
 
     >>> in_nats(3.41, 0.0), in_nats(3.41, 0.25), in_nats(-0.001, 0.25)
     (('3.4', '0.0'), ('3.4', '0.25'), ('0.00', '0.25'))
@@ -169,7 +169,7 @@ def in_nats(*means: float) -> tuple[str, ...]:
 
 
 class HideKeys:
-    """Masks keys in attention calls. Passed as the `edit` argument of scope(), which calls it for each call.
+    """Masks keys in attention calls. Pass it to scope() as the argument `edit`.
 
     hidden_BTS: True where a key is masked, for each text of the batch, query and key.
     """
@@ -212,7 +212,8 @@ class Trial:
     def length(self) -> int:
         """The number of target tokens from the first token of the sentence to the last of the target word.
 
-        Later tokens are left out of the forward pass: the model does not use them to predict the word.
+        The forward pass does not include later tokens, because the model does not use them to predict the
+        word.
         """
         return max(self.rows) + 1
 
@@ -257,9 +258,9 @@ class _TargetWords(Erasure[Trial]):
 def saliencies(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> list[NDArray[numpy.float64]]:
     """Return |gradient x input| of each source token, as an array (S,) for the target word of each trial.
 
-    The gradient is that of the log-probability of the target word with respect to the embedding of the source
-    token. It is multiplied by the embedding and summed over the width; the result is the absolute value of
-    the sum. To first order, it is the change of the log-probability if the embedding were 0.
+    The gradient of the log-probability of the target word is computed with respect to the embedding of the
+    source token. It is multiplied by the embedding and summed over the width. The result is the absolute
+    value of this sum: to first order, the change of the log-probability if the embedding were 0.
     """
     table = getattr(model, "source", None)
     if not isinstance(table, nn.Embedding):
@@ -359,7 +360,7 @@ def _batches(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> It
 def _without_cudnn(device: torch.device) -> Iterator[None]:
     """Disable cuDNN on CUDA, because cuDNN has no backward pass for recurrent layers in eval mode.
 
-    cuDNN is disabled for the whole process, so a lock lets only one thread do it at a time.
+    cuDNN is disabled for the whole process, so a lock admits only one thread at a time.
     """
     if device.type != "cuda":
         yield
@@ -373,7 +374,7 @@ def _embedding_leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
     """Store the gradient of the source embeddings of a forward pass that runs in the `with` block.
 
     PyTorch stores gradients only in leaf tensors. So the first output of `table` in this thread is replaced
-    by a leaf tensor with the same values, which requires grad. It is appended to the list that is yielded.
+    by a leaf tensor with the same values, which requires grad. The yielded list receives this leaf tensor.
 
     table: the source embedding of the model.
     """

@@ -13,8 +13,9 @@ __all__ = ["exact_match"]
 def exact_match(translations: Iterable[str], references: References, *, lowercase: bool = False) -> Score:
     """Compute the percentage of translations that are equal to a reference, 0 to 100, higher is better.
 
-    Use it for tasks with one correct answer, such as dates, numbers or labels. Translations and references
-    are normalised before the comparison: Unicode NFC, and consecutive white space becomes one space.
+    Use this score for tasks with one correct answer, such as dates, numbers or labels. Translations and
+    references are normalised before the comparison: Unicode NFC, and consecutive white space becomes one
+    space.
 
     references: a list with one reference for each translation, or several such lists. With several lists, a
         translation is correct if it equals one of its references.

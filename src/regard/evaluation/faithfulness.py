@@ -1,6 +1,7 @@
 """Faithfulness of attention: do translations depend on the source words that the model attends to?
 
-Measured by erasure: some source words are removed, and the probability of each target word is computed again.
+This is measured by erasure: some source words are removed, and the probability of each target word is
+computed again.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from regard.viewing.word_groups import spelled_or_space
 __all__ = ["Faithfulness", "Translates", "WordTruth", "faithfulness"]
 
 FRACTIONS = (0.1, 0.2, 0.5)
-"""Fractions of the source words. For each fraction, the source words with the largest attention weights are
-selected, at least one. Comprehensiveness hides the selected words; sufficiency hides all other words."""
+"""Fractions of the source words, for two scores. For each fraction, the source words with the largest
+attention weights are selected, at least one. Comprehensiveness hides the selected words; sufficiency hides
+the others."""
 
 
 @runtime_checkable
@@ -52,7 +54,7 @@ class Result(Protocol):
 
 
 class Translates(Protocol):
-    """The interface of a translator that faithfulness() and agreement() use; Translator has it."""
+    """The methods of a translator that faithfulness() and agreement() call. Translator has these methods."""
 
     model: Model
 
@@ -74,15 +76,16 @@ class WordTruth:
     word: the index of the target word in its sentence, from 0.
     text: the target word.
     looked: the indices of the k source words with the largest attention weights.
-    hidden: the decrease of the log-probability of the target word, in nats, if the cross-attention cannot see
-        these k source words.
+    hidden: the decrease of the log-probability of the target word, in nats, if these k source words are
+        masked in the cross-attention.
     unknown: the decrease if these k source words are replaced by UNK instead.
     hidden_random: the mean decrease if k other source words, sampled at random, are hidden.
     unknown_random: the mean decrease if k other source words, sampled at random, are replaced by UNK.
     comprehensiveness: the decrease of the probability of the target word if the most attended source words
-        are hidden. Mean over several numbers of these words, set by FRACTIONS (DeYoung et al. 2020).
+        are hidden. It is the mean over several numbers of hidden words, set by FRACTIONS (DeYoung et al.
+        2020).
     sufficiency: the decrease of the probability of the target word if all source words except the most
-        attended are hidden. Mean over the same numbers of most attended words.
+        attended words are hidden. It is the mean over the numbers of most attended words set by FRACTIONS.
     kendall, spearman: rank correlation (Kendall's tau, Spearman's rho) between the attention weights and
         |gradient x input|, over the source words; NaN if undefined.
     """
@@ -129,7 +132,7 @@ class Faithfulness:
     unit: str = "word"
 
     def mean(self, name: str) -> float:
-        """Return the mean over all target words of a field of WordTruth; values that are NaN are left out.
+        """Return the mean of a field of WordTruth over all target words; NaN values are ignored.
 
         name: the name of the field, for example "hidden".
         """
@@ -139,7 +142,7 @@ class Faithfulness:
 
     @property
     def better(self) -> float:
-        """The fraction of target words for which the most attended source words matter more than random ones.
+        """The fraction of target words for which the most attended words matter more than random words.
 
         For these target words, the field `hidden` of WordTruth is larger than `hidden_random`.
         """
@@ -195,16 +198,16 @@ def faithfulness(
     """Measure how much each target word depends on the source words that it attends to.
 
     The log-probability of each target word is computed without the k source words that have the largest
-    attention weights and, for comparison, without k other source words sampled at random.
+    attention weights. For comparison, it is computed without k other source words, sampled at random.
 
     sources: a sentence or a list of sentences; or one result of this translator, a Translation or a Scored.
     targets: the target of each source. Default: the translations by this translator.
     k: the number of source words to remove.
     samples: how many times k other words are sampled.
     seed: random seed.
-    at: the cross-attention layers (sites) that rank the source words: names with * as wildcard; several
-        are averaged. For the `uniform` field, the weights of these layers are made uniform. Source words are
-        always hidden in all cross-attention layers.
+    at: the cross-attention layers (sites) whose weights rank the source words: names with * as wildcard;
+        several layers are averaged. For the field `uniform`, the weights of these layers are made uniform.
+        Source words are always hidden in all cross-attention layers.
     head: the index of the head of these layers. Default: the mean over heads.
 
     >>> from regard.data import train_tokenizers
@@ -257,9 +260,9 @@ class _Word:
 
 
 class _Plan:
-    """The trials (forward passes without some source words) of all target words.
+    """Collects the trials of all target words. A trial is one forward pass without some source words.
 
-    They are collected first, so that they can be computed in large batches.
+    The trials are collected first, so that they can be computed in large batches.
     """
 
     def __init__(self, k: int, samples: int, seed: int):

@@ -11,7 +11,7 @@ from regard.evaluation import AlignmentScore, Links, past_the_end, score_links
 __all__ = ["check_links", "evaluate_alignments"]
 
 MAX_OUT_OF_RANGE = 0.05
-"""Largest fraction of sentence pairs whose gold links may be out of range. Above it, DataError is raised."""
+"""Maximum fraction of sentence pairs with gold links that are out of range. A larger one raises DataError."""
 
 
 def evaluate_alignments(
@@ -34,10 +34,10 @@ def evaluate_alignments(
 def check_links(gold: Sequence[Links], words: Sequence[tuple[int, int]], place: str) -> None:
     """Raise DataError if the gold alignments do not match the sentence pairs.
 
-    They do not match if the number of alignments is not the number of pairs, or if many links are out of
-    range, for example because the file counts words from 1. A few out-of-range links are assumed to be
-    annotation errors: they are reported on standard error and count as links that were not found, as in other
-    tools.
+    They do not match in two cases: the number of alignments differs from the number of pairs; or many links
+    are out of range, for example because the file counts words from 1. A few links that are out of range are
+    treated as annotation errors: they are reported on standard error. In the score, they count as links that
+    the model did not find, as in other tools.
 
     gold: the gold alignment of each pair.
     words: the number of source words and of target words of each pair.

@@ -14,11 +14,13 @@ __all__ = ["moses_bleu", "moses_words"]
 def moses_bleu(translations: Iterable[str], references: References, language: str = "en") -> Score:
     """Compute corpus BLEU as in papers on Multi30k: lower-cased, Moses-tokenized text, without smoothing.
 
-    Translations and references are lower-cased, their punctuation is normalised (normalize-punctuation.perl
-    -l language), and they are tokenized (tokenizer.perl -l language, without splitting hyphens), in this
-    order, as in the preprocessing of Multi30k. The score is BLEU-4 = brevity * (p1 p2 p3 p4)^(1/4) over the
-    corpus, as in multi-bleu.perl and fairseq: if one of the precisions is 0, BLEU is 0; with several
-    references, the brevity penalty uses the reference closest in length.
+    Translations and references are preprocessed as in Multi30k, in three steps. They are lower-cased. Then
+    their punctuation is normalised (normalize-punctuation.perl -l language). Then they are tokenized
+    (tokenizer.perl -l language, without splitting hyphens).
+
+    BLEU-4 = brevity * (p1 p2 p3 p4)^(1/4) over the corpus, as in multi-bleu.perl and fairseq. If one of the
+    precisions is 0, BLEU is 0. With several references, the brevity penalty uses the reference closest in
+    length.
 
     translations: plain text, neither tokenized nor escaped.
     references: a list with one reference for each translation, or several such lists.
@@ -41,7 +43,7 @@ def moses_bleu(translations: Iterable[str], references: References, language: st
 
     hypotheses, several = checked_sentences("moses_bleu()", translations, references)
     split = moses_words(language)
-    # force: without it, sacrebleu warns that the text is already tokenized.
+    # force=True: otherwise, sacrebleu warns that the text is already tokenized.
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
     score = metric.corpus_score(list(map(split, hypotheses)), [list(map(split, each)) for each in several])
     versions = (f"{name}:{importlib.metadata.version(package)}" for name, package in VERSIONS.items())
@@ -50,7 +52,7 @@ def moses_bleu(translations: Iterable[str], references: References, language: st
 
 
 VERSIONS = {"sacremoses": "sacremoses", "version": "sacrebleu"}
-"""Field at the end of a signature -> the Python package whose version it has."""
+"""Last fields of a signature -> the Python package whose version the field contains."""
 
 
 def moses_words(language: str = "en") -> Callable[[str], str]:
@@ -70,8 +72,8 @@ def moses_words(language: str = "en") -> Callable[[str], str]:
     except ImportError:
         problem, hint = "sacremoses is not installed", install_command("moses")
         raise ArgumentError(message("moses_bleu()", problem, hint=hint)) from None
-    # For an unknown language, Moses would use English abbreviations. Japanese and Korean have no list, but
-    # do not need one.
+    # For an unknown language, Moses would use the list of English abbreviations. Japanese and Korean do not
+    # need a list.
     languages = {*NonbreakingPrefixes().available_langs.values(), "ja", "ko"}
     if language not in languages:
         raise UnknownName("language of Moses", language, languages)

@@ -1,6 +1,6 @@
 """Perplexity of language models: per token, per word, and bits per character.
 
-For a recurrent model, which carries its state from batch to batch:
+For a recurrent model, which keeps its state between batches:
     text_loss(model, StreamBatches(text, streams=1).epoch(0), text)
 For a Transformer, with sliding windows:
     text_loss(model, SlidingWindows(text, window, stride), text)
@@ -29,7 +29,7 @@ __all__ = ["TextLoss", "text_loss", "token_losses"]
 
 @dataclass(frozen=True)
 class TextLoss:
-    """The negative log-likelihood of a text, and the perplexities that follow from it.
+    """The negative log-likelihood of a text, with properties that compute perplexities from it.
 
     total: the sum of -log p(x_t | x_1 ... x_t-1) over all tokens x_t, in nats.
     tokens: number of tokens, including EOS.
@@ -51,7 +51,7 @@ class TextLoss:
 
     @property
     def word_perplexity(self) -> float:
-        """Perplexity per word: exp(total / (words + lines)); the end of a line counts as a word.
+        """Perplexity per word, exp(total / (words + lines)); the end of a line counts as a word.
 
         This is the perplexity that papers report for Penn Treebank. It does not depend on the tokenizer.
         """

@@ -13,9 +13,9 @@ def kendall(one: ArrayLike, other: ArrayLike) -> float:
 
     tau = (concordant - discordant) / sqrt((pairs - ties of `one`) (pairs - ties of `other`))
 
-    Each term is a number of pairs (i, j) with i < j: pairs that `one` and `other` put in the same order
-    (concordant), in opposite orders (discordant), all pairs, and pairs of equal values (ties). The result is
-    NaN if all values of one argument are equal.
+    Each term is a number of pairs of indices (i, j) with i < j. In concordant pairs, the values of `one` and
+    `other` have the same order; in discordant pairs, they have opposite orders. Ties are pairs of equal
+    values. The result is NaN if all values of one argument are equal.
 
     >>> kendall([1, 2, 3, 4], [1, 2, 4, 3]), kendall([1, 1], [1, 2])
     (0.6666666666666666, nan)

@@ -28,8 +28,8 @@ RESAMPLES, LEVEL = 1000, 0.95
 """The number of bootstrap samples, and the confidence level of the intervals."""
 
 LogProbabilities = Callable[[NDArray[numpy.uint8], int], Any]
-"""A function of images, uint8 (B, H, W, 3), and the index of a caption; it returns the log-probability of
-each word of this caption for each image, (B, T), as an array or a tensor."""
+"""A function that runs a model. It takes images, uint8 (B, H, W, 3), and the index of a caption. It returns
+the log-probability of each word of this caption for each image, (B, T), as an array or a tensor."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class RegionErasure:
         return sum(wins) / len(wins) if wins else math.nan
 
     def interval(self, name: str, seed: int = 0) -> tuple[float, float]:
-        """Return the ends of the 95 % bootstrap confidence interval of a mean over words (percentile method).
+        """Return the ends of the 95 % confidence interval of a mean over words (percentile bootstrap).
 
         There are 1000 bootstrap samples. Captions are sampled with replacement, each with all its words,
         because words of one caption depend on each other. If there is only one caption, words are sampled.
@@ -166,13 +166,13 @@ def erase_regions(
 ) -> RegionErasure:
     """Measure how much each word of a caption depends on the region of the image that it attends to.
 
-    For each word, the k cells of the image with its largest attention weights are hidden, and the decrease of
-    its log-probability is measured. For comparison, k other cells, chosen at random, are hidden. Hidden cells
-    have the mean colour of the image.
+    For each word, the k cells of the image to which it attends most are hidden, and the decrease of the
+    log-probability of the word is measured. For comparison, k other cells, chosen at random, are hidden.
+    Hidden cells have the mean colour of the image.
 
-    log_probabilities: a function of images, uint8 (B, H, W, 3), and the index of a caption; it returns the
-        log-probability of each word of this caption for each image, (B, T).
-    seen: an image with a caption and the attention of each word, or a list of them.
+    log_probabilities: a function that runs the model. It takes images, uint8 (B, H, W, 3), and the index of a
+        caption. It returns the log-probability of each word of this caption for each image, (B, T).
+    seen: an image with a caption and the attention of each word, or a list of such images.
     k: number of cells to hide.
     samples: number of random choices of k other cells; the mean of their effects is reported.
     seed: random seed.
@@ -224,8 +224,8 @@ def _measured(
     """Return the measurements of the words of one caption; for the arguments, see erase_regions().
 
     seen: the image with the caption and the attention of each word.
-    caption: the index of `seen` in the list given to erase_regions().
-        Which random cells are hidden depends only on seed, caption and word.
+    caption: the index of `seen` in the list given to erase_regions(). The random cells depend only on the
+        seed, the caption and the word.
     numbers: k, samples, seed and batch_size.
     """
     k, samples, seed, batch_size = numbers

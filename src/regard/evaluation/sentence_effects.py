@@ -20,8 +20,8 @@ from regard.viewing.html_document import safe
 __all__ = ["SentenceEffect", "SentenceEffects", "StoryErasure"]
 
 ROWS = 12
-"""Maximum number of sentences in the printed table. Of a longer story, those with the largest effects are
-printed."""
+"""Maximum number of sentences in the printed table. For a longer story, the sentences with the largest
+effects are printed."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SentenceEffects:
     sentences: tuple[SentenceEffect, ...]
 
     def summary(self) -> str:
-        """Return text to print below a picture: the sentence whose masking gives the lowest probability."""
+        """Return a text for a picture: the sentence whose masking gives the lowest probability."""
         if not self.sentences:
             return ""
         lowest = min(self.sentences, key=lambda each: each.probability)
@@ -143,13 +143,13 @@ class StoryErasure:
     def means(self) -> dict[str, float | None]:
         """Return the means over questions, in nats, as a dict with the keys "looked", "random" and "facts".
 
-        A mean is None if there is nothing to average.
+        A mean is None if there are no values to average.
         """
         return {name: _mean(getattr(self, name)) for name in ("looked", "random", "facts")}
 
     @property
     def better(self) -> float:
-        """The fraction of questions for which the most attended sentence matters more than a random one.
+        """The fraction of questions for which the most attended sentence matters more than a random sentence.
 
         For these questions, `looked` is larger than `random`. NaN if there are no questions.
         """

@@ -18,7 +18,7 @@ __all__ = ["SequenceBits", "answer_loss", "sequence_bits"]
 class SequenceBits(NamedTuple):
     """The scores of the answers to B sequences of an algorithmic task.
 
-    Only the bits of some steps are counted: those where the field `scored` of the TapeBatch is True.
+    Only the bits of scored steps are counted: the steps where the field `scored` of the TapeBatch is True.
 
     bits: (B,), the cross-entropy of these bits, in bits: the sum of -log2 p(target).
     wrong: (B,), the number of these bits that are wrong: the more probable value is not the target.
@@ -46,7 +46,7 @@ def answer_loss(logits: Tensor, batch: TapeBatch) -> Tensor:
 def sequence_bits(
     model: nn.Module, batch: TapeBatch, stopping: Callable[[], bool] = lambda: False, rows: int = 256
 ) -> SequenceBits | None:
-    """Run a model on sequences and return their scores; return None if stopping() becomes true.
+    """Run a model on sequences and return their scores, or None if stopping() returns True.
 
     model: model(inputs) returns logits (B, T, Y) and a state.
     batch: the sequences.

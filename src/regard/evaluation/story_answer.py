@@ -2,8 +2,8 @@
 
 A hop is one attention of the network to the sentences of the story.
 
-print(result) prints the answer; rich.print(result) and notebooks draw every hop over the story;
-result.save("x.html") writes a page.
+print(result) prints the answer. rich.print(result) and notebooks draw the attention of every hop over the
+story. result.save("x.html") writes a page.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StoryAnswer:
     facts: the indices of the true supporting facts in `sentences`, if they are known.
     effects: for each sentence, the probability of the answer if this sentence is hidden; None if it was not
         measured.
-    unknown: words of the story and the question that the vocabulary does not have.
+    unknown: words of the story and the question that are not in the vocabulary.
     notes: messages for the user.
     place: file and line of the question; "" if it does not come from a file.
 
@@ -188,8 +188,8 @@ class StoryAnswer:
     def all_notes(self) -> tuple[str, ...]:
         """All messages for the user.
 
-        They are `notes`, a message that lists words not in the vocabulary, and a message about the sentence
-        whose masking lowers the probability of the answer most, if this was measured.
+        These are `notes` and a message that lists words not in the vocabulary. If it was measured, another
+        message names the sentence whose masking lowers the probability of the answer most.
         """
         more = f" and {len(self.unknown) - 5} more" if len(self.unknown) > 5 else ""
         words = f"not in the vocabulary: {', '.join(map(repr, self.unknown[:5]))}{more}"

@@ -35,7 +35,7 @@ AT_ONCE = 1024
 """Number of questions that stream() reads and answers together."""
 
 ALL_HOPS = "memory"
-"""The pattern that matches the attention of all hops: the kind of their role."""
+"""A pattern that matches the attention sites of all hops. It is the kind of their role, "memory"."""
 
 
 class StoryAnswerer:
@@ -45,8 +45,8 @@ class StoryAnswerer:
     words: the vocabulary that the network was trained with.
     batch_size: number of questions that are answered together.
 
-    If a story has more sentences than the network can store, only the last ones are read; a note of the
-    result says so.
+    If a story has more sentences than the network can store, only the last sentences are read. The result
+    then has a note about this.
 
     >>> from regard.models.memory_networks import build_memory_network
     >>> words = StoryWords(("garden", "home"), ("is", "mary", "went", "where"))
@@ -77,7 +77,7 @@ class StoryAnswerer:
         story: a list of sentences, or a text with one sentence per line.
         question: the question.
         look: the names of the hops (attention sites) to record, with * as wildcard; None records nothing.
-        hide: whether to measure also the probability of the answer if a sentence is masked, one at a time.
+        hide: whether to also measure the probability of the answer without each sentence of the story.
 
         Raises DataError if the story is empty, and ArgumentError if no word of the question is known.
         """
@@ -101,7 +101,7 @@ class StoryAnswerer:
 
         at_once: the number of questions that are read and answered together.
         look: the names of the hops (attention sites) to record, with * as wildcard; None records nothing.
-        hide: whether to measure also the probability of the answer if a sentence is masked, one at a time.
+        hide: whether to also measure the probability of the answer without each sentence of the story.
         """
         positive("stream()", at_once=at_once)
         remaining = iter(questions)
@@ -154,7 +154,7 @@ class StoryAnswerer:
 
         - the sentence with the largest attention weight, summed over the hops;
         - another sentence, sampled at random;
-        - if the supporting facts are known, each of them. The mean of their effects is reported.
+        - each supporting fact, if the supporting facts are known. The mean of their effects is reported.
 
         seed: random seed.
         """

@@ -1,4 +1,4 @@
-"""StoryReport: the error rate of each task of questions, as in the tables of the papers on memory networks.
+"""StoryReport: the error rate of each task, as in the tables of the papers on memory networks.
 
 A task is a set of questions of one kind, for example qa1 of the bAbI corpus.
 """
@@ -41,9 +41,9 @@ class TaskErrors:
 
 @dataclass(frozen=True)
 class StoryReport:
-    """The error rates of a model on one or more tasks. A task is a set of questions, for example bAbI's qa1.
+    """The error rates of a model on one or more tasks. A task is a set of questions, for example qa1 of bAbI.
 
-    tasks: the number of questions and of errors of each task, sorted by name, qa2 before qa10.
+    tasks: the number of questions and of errors of each task. The tasks are sorted by name: qa2 before qa10.
 
     >>> report = story_report(["qa1", "qa1", "qa2"], [True, False, True])
     >>> report.error, round(report.accuracy, 3), report.failed

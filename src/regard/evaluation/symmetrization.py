@@ -16,7 +16,7 @@ from regard.evaluation.alignment_error_rate import Link, Links, linked
 __all__ = ["SYMMETRISATIONS", "symmetrise"]
 
 AROUND = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
-"""The neighbours of a link as offsets (target, source), in the order in which grow-diag tries to add them."""
+"""Offsets (target, source) from a link to its neighbours, in the order in which grow-diag tries them."""
 
 LinkSet = frozenset[Link]
 
@@ -35,12 +35,12 @@ def symmetrise(
     intersection         the links that are in forward and in backward
     union                the links that are in forward or in backward
     grow-diag            start with the intersection; for each link, sorted by target and then source word,
-                         add its neighbours, diagonal ones included, that are in the union and have an
+                         add neighbouring links (also diagonal ones) that are in the union and have an
                          unaligned word; repeat until no link is added
-    grow-diag-final      after grow-diag, add the links of forward, then those of backward, of which at least
-                         one word is unaligned
-    grow-diag-final-and  after grow-diag, add the links of forward, then those of backward, of which both
-                         words are unaligned
+    grow-diag-final      after grow-diag, add each link of forward, then of backward, if at least one of its
+                         two words is unaligned
+    grow-diag-final-and  after grow-diag, add each link of forward, then of backward, if both of its words are
+                         unaligned
 
     >>> forward, backward = [(0, 0), (1, 1), (1, 2), (3, 4)], [(0, 0), (1, 1), (2, 2), (4, 1)]
     >>> for how in SYMMETRISATIONS:
@@ -67,7 +67,8 @@ def _grow_diag(forward: LinkSet, backward: LinkSet) -> LinkSet:
     before = -1
     while len(links) != before:
         before = len(links)
-        # Iterate over the union: a link that was added in this loop is also visited if it comes later.
+        # The loop is over the union, so that it also visits links that it has added itself, if they come
+        # later.
         for source, target in _in_order(union):
             if (source, target) not in links:
                 continue
@@ -82,7 +83,7 @@ def _grow_diag(forward: LinkSet, backward: LinkSet) -> LinkSet:
 
 
 def _add_unaligned(links: LinkSet, proposed: LinkSet, both: bool) -> LinkSet:
-    """Return `links` with those proposed links added whose words are not yet aligned.
+    """Return `links`, and also the proposed links whose words are not aligned yet.
 
     both: if True, both words of a link must be unaligned; if False, one of them is enough.
     """

@@ -34,7 +34,7 @@ Line = str | tuple[str, str]
 """A text, or a pair of texts."""
 
 AT_ONCE = 4096
-"""Number of lines that stream() reads and classifies together. It sorts them by length for less padding."""
+"""Number of lines that stream() reads and classifies together. They are sorted by length for less padding."""
 
 BLANK = "not classified: the line is blank"
 
@@ -48,8 +48,8 @@ class TextClassifier:
     tokenizer: the tokenizer that the model was trained with.
     labels: the names of the classes, in the order of the outputs of the model.
     tokens_per_batch: maximum number of tokens per batch, padding included.
-    longest: maximum number of tokens of a text, EOS included; model.longest is used instead if it is smaller.
-        A longer text is truncated, and the notes of the result say so.
+    longest: maximum number of tokens of a text, EOS included. If model.longest is smaller, it is the maximum.
+        A longer text is truncated, and the result has a note about this.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> from regard.models.classifiers import build_classifier
@@ -153,7 +153,7 @@ class TextClassifier:
     def _checked(self, lines: Iterable[Line], first: int = 0) -> list[tuple[str, ...]]:
         """Return each line as a tuple of one or two texts; raise ArgumentError if a line has another type.
 
-        first: how many lines of the input were read before `lines`, for the line number in the error.
+        first: number of input lines that were read before `lines`, to compute the line number in the error.
         """
         if isinstance(lines, str) or not isinstance(lines, Iterable):
             problem = f"the argument is of type {type(lines).__name__}"
@@ -168,7 +168,7 @@ class TextClassifier:
         return texts
 
     def _results(self, lines: list[tuple[str, ...]], look: str | None) -> list[Classification]:
-        """Classify lines, and return the results in the order of the lines. Similar lengths share a batch.
+        """Classify lines, in batches of similar length. Return the results in the order of the lines.
 
         lines: each line is a tuple of one or two texts.
         look: the names of the attention layers (sites) to record; None records nothing.
@@ -276,7 +276,7 @@ def batches_by_length(lengths: dict[int, int], tokens: int) -> Iterator[list[int
     """Yield batches of texts, as lists of their indices, longest first.
 
     lengths: maps the index of each text to its number of tokens.
-    tokens: maximum number of tokens of a batch, padding included. A longer text is a batch of its own.
+    tokens: maximum number of tokens of a batch, padding included. A longer text is a batch with one row.
 
     >>> list(batches_by_length({0: 2, 1: 5, 2: 3}, tokens=6))
     [[1], [2, 0]]

@@ -1,4 +1,4 @@
-"""How the probability of the predicted class of a text changes without each of its words."""
+"""Measure how the probability of the predicted class of a text changes if one of its words is removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regard.evaluation.text_classifier import Line, TextClassifier
 __all__ = ["WordEffect", "WordEffects", "hide_each_word"]
 
 MEASURED = 400
-"""Maximum number of words of a text whose effect on the probability is measured; later words are left out."""
+"""Maximum number of words of a text whose effect on the probability is measured. Later words are skipped."""
 
 ROWS = 12
 """Maximum number of words in the printed table. The words that change the probability the most are shown."""
@@ -82,7 +82,7 @@ class WordEffects:
         return [max(self.probability - each, 0.0) for each in probabilities]
 
     def sentence(self) -> str:
-        """Return a sentence to print below a picture: the word without which the label is least probable.
+        """Return a sentence for a picture: which word lowers the probability of the label most if removed.
 
         If no word changes the probability by more than 0.0005 (SMALLEST), the sentence says so.
         """
@@ -142,8 +142,8 @@ class WordEffects:
 def hide_each_word(classifier: TextClassifier, line: Line) -> WordEffects:
     """Measure the probability of the predicted class without each word, one word at a time.
 
-    There are two measurements for each word: the word is masked in the pooling ("hidden"), if the pooling is
-    attention, and the word is replaced by UNK before the encoder ("unknown").
+    There are two measurements for each word. For "hidden", the word is masked in the pooling, if the pooling
+    is attention. For "unknown", the word is replaced by UNK before the encoder.
 
     classifier: the classifier.
     line: a text, or a pair of texts. The first 400 words of each text are measured.
@@ -158,7 +158,7 @@ def hide_each_word(classifier: TextClassifier, line: Line) -> WordEffects:
     """
     result = classifier.classify(line)
     if not isinstance(result, Classification):
-        raise ArgumentError(message("hide_each_word()", "there are several lines", expected="one line"))
+        raise ArgumentError(message("hide_each_word()", "`line` has several lines", expected="one line"))
     if result.label is None:
         problem = "the text is blank, or the tokenizer finds no tokens in it"
         raise ArgumentError(message("hide_each_word()", problem))

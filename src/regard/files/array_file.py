@@ -1,6 +1,6 @@
 """NumPy arrays and metadata in one safetensors file.
 
-The format contains only data: reading a file cannot run code from it. PyTorch is not needed.
+The format contains only data, so no code runs when a file is read. PyTorch is not needed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def save_arrays(
 
     kind: a name for this kind of file. load_arrays() raises an error if it expects another kind.
     metadata: values that can be written as JSON.
-    arrays: the arrays by name. Integer arrays are stored as int32, all others as float32.
+    arrays: the arrays by name. Integer arrays are stored as int32, all other arrays as float32.
     """
     content = {
         name: numpy.ascontiguousarray(array, "<i4" if array.dtype.kind == "i" else "<f4")
@@ -53,22 +53,22 @@ def load_arrays(path: str | Path, kind: str, writer: str) -> tuple[dict[str, Any
     Raise DataError if the file is damaged, or if it is not of the given kind.
 
     kind: the `kind` that was passed to save_arrays().
-    writer: name of the function that writes files of this kind. The hint of the DataError names it.
+    writer: name of the function that writes files of this kind, for the hint of the DataError.
     """
     try:
         content = read_limited(path, "seen", named=True)
     except OSError as error:
-        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+        raise DataError(message(str(path), f"the file cannot be read: {error.strerror}")) from None
     try:
         length = int.from_bytes(content[:8], "little")
         if length > LIMITS["seen header"]:
             raise ValueError("the header is too large")
         arrays = load(content)
         if not all(array.dtype in ("<f4", "<i4") for array in arrays.values()):
-            raise ValueError("an array has another dtype than float32 and int32")
+            raise ValueError("an array has a dtype other than float32 and int32")
         header = parse_json(content[8 : 8 + length])["__metadata__"]
-        # Earlier versions of Regard wrote the format and its version as separate header keys, not in the JSON
-        # text that header[METADATA] holds. The merged dict has them in both cases.
+        # Earlier versions of Regard wrote the format and its version as separate header keys. Now they are in
+        # the JSON text in header[METADATA]. The merged dict has them in both cases.
         metadata = header | parse_json(header.pop(METADATA))
         if (metadata.pop("format"), metadata.pop("version")) != (kind, VERSION):
             raise ValueError("the file is of another kind")

@@ -1,7 +1,7 @@
-"""Atomic file writing: a file is always complete, or it does not exist.
+"""Write files atomically: a file is always complete, or it does not exist.
 
-This holds even if the process is killed or the disk is full. A file is written under a temporary name and
-renamed when it is complete. If a write is interrupted, its temporary file remains; leftover() recognises its
+This is true even if the process is killed or the disk is full. A file is written under a temporary name and
+renamed when it is complete. If a write is interrupted, the temporary file remains; leftover() recognises its
 name.
 """
 
@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 BLOCK = 2**20
-"""Number of bytes that are written at a time and then hashed. They are still in the CPU cache when they are
-hashed, which is faster."""
+"""Number of bytes that are written at a time and then hashed. The hash is faster because the bytes are still
+in the CPU cache."""
 
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
@@ -66,7 +66,7 @@ class Written(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """What the name of a temporary file says about it; the result of leftover().
+    """The result of leftover(): what a temporary file is for, according to its name.
 
     name: the name of the file that is being written or replaced.
     kind: "part" if the temporary file has the new content of that file. "earlier" if it has the old content,
@@ -105,8 +105,8 @@ def write(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
 def link(path: Path, new: Path) -> None:
     """Create a hard link `new` to a file, or copy the file if the file system has no hard links.
 
-    Use this only for files that are never changed: both names belong to the same file, so a change of one
-    would also change the other.
+    Use this only for files that are never changed. Both names belong to the same file, so a change through
+    one name is visible through the other.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -151,7 +151,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def naming_file(path: str | Path) -> Iterator[None]:
-    """In the `with` block, convert an OSError to a DataError that names the file and the reason.
+    """Context manager: convert an OSError to a DataError that names the file and the reason.
 
     BrokenPipeError is not converted: it only means that the reader of a pipe has closed the pipe.
 
@@ -194,7 +194,7 @@ def beside(path: Path, kind: str) -> Path:
     """Return the path of a temporary file for the file at `path`, in the same folder. No file is created.
 
     kind: "part" if the temporary file is for the new content of the file, "earlier" if it is for the old
-        content. leftover() returns it.
+        content. leftover() returns this kind.
     """
     name = path.name
     if len(os.fsencode(name)) > LONGEST_NAME:

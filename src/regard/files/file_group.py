@@ -1,4 +1,4 @@
-"""Write a group of files together: after an error, none of them has changed."""
+"""Write a group of files together: if an error occurs, no file is changed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ def check_free(paths: Sequence[Path], overwrite: bool) -> None:
     existing = [shown(path) for path in paths if os.path.lexists(path)]
     if existing and not overwrite:
         hint = "use --overwrite to replace it, or --output to choose another folder"
-        raise DataError(message(existing[0], "already exists", hint=hint))
+        raise DataError(message(existing[0], "the path already exists", hint=hint))
 
 
 @contextlib.contextmanager
 def written_together(paths: Sequence[Path]) -> Iterator[list[TextIO]]:
     """Write several text files together: either all of them are written, or none.
 
-    The `with` block gets one open temporary file for each path. At the end of the block, they are renamed to
-    `paths`. If the block raises an error, or a rename fails, the files at `paths` have their old content.
+    The `with` block gets one open temporary file for each path. At the end of the block, the temporary files
+    are renamed to `paths`. If the block raises an error, or a rename fails, the files at `paths` keep their
+    old content.
     """
     parts = [beside(path, "part") for path in paths]
     try:
@@ -52,7 +53,7 @@ def written_together(paths: Sequence[Path]) -> Iterator[list[TextIO]]:
 
 
 class _Part(io.FileIO):
-    """A temporary file that will be renamed to `path`. Errors while writing name `path`, which users know."""
+    """A temporary file that will be renamed to `path`. Its error messages name `path`, which users know."""
 
     def __init__(self, part: Path, path: Path):
         super().__init__(part, "w")

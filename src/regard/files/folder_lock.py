@@ -1,6 +1,6 @@
 """Folder lock: only one process at a time can train in a run folder.
 
-The training process also detects that its run folder was moved, removed or replaced.
+The training process also detects if its run folder is moved, removed or replaced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["FolderLock", "FolderMoved", "locked"]
 
 NAME = ".lock"
 ATTEMPTS = 5
-"""Number of attempts to lock the lock file. An attempt fails if another process replaces the file."""
+"""Number of attempts to lock the lock file. If another process replaces the file, an attempt fails."""
 
 
 class FolderMoved(DataError):
@@ -37,14 +37,14 @@ class FolderMoved(DataError):
 class FolderLock:
     """The lock of a run folder, held by this process. Use locked() to create it.
 
-    The operating system releases the lock when the process ends, for whatever reason. On Windows, and on
-    disks without file locks, nothing is locked, but check() still detects a folder that was moved.
+    The operating system releases the lock when the process ends, even if the process is killed. On Windows,
+    and on disks without file locks, nothing is locked, but check() still detects a folder that was moved.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
-        # While this folder is open, no other folder can get its inode number. So check() can detect by the
-        # inode number that the folder was replaced.
+        # While this folder is open, no other folder can get its inode number. So check() compares inode
+        # numbers to detect that the folder was replaced.
         self._folder = os.open(folder, os.O_RDONLY) if os.name == "posix" else None
         self._identity = os.stat(folder if self._folder is None else self._folder)
         self._file: int | None = None
@@ -65,7 +65,7 @@ class FolderLock:
         except (FileNotFoundError, NotADirectoryError):
             raise self._moved("removed") from None
         except OSError:
-            return  # for example, the disk does not respond; the next write will report it
+            return  # for example, the disk does not respond; the next write will raise the error
         if not os.path.samestat(self._identity, current):
             raise self._moved("replaced by another folder")
         if self._file is not None and not self._is_in_place(self._file):
@@ -73,7 +73,7 @@ class FolderLock:
             os.close(before)
 
     def release(self) -> None:
-        """Release the lock. The lock file remains, but without the process id that _acquire() wrote to it."""
+        """Release the lock. The lock file remains, but the process id in it is deleted."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, 0)
@@ -115,7 +115,7 @@ class FolderLock:
     def _is_in_place(self, handle: int) -> bool:
         """Return whether the file with this descriptor is still the lock file in the run folder.
 
-        It is not if the lock file was deleted, or replaced by another file.
+        The result is False if the lock file was deleted, or replaced by another file.
         """
         try:
             return os.path.samestat(os.fstat(handle), os.lstat(self.folder / NAME))

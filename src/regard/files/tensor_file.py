@@ -1,7 +1,7 @@
-"""Tensor files: tensors in the safetensors format, which is a length, a JSON header, and the data.
+"""Tensor files: tensors in the safetensors format. A file is a length, a JSON header, and the data.
 
-Files are read with the safetensors library, but written with tensor_blocks(), because neither of the two
-writers of the library is suitable. One copies all tensors. The other computes no hash, and if it fails, it
+Files are read with the safetensors library, but written with tensor_blocks(), because the two write functions
+of the library are not suitable. One of them copies all tensors. The other computes no hash; if it fails, it
 does not report the error code of the operating system.
 """
 
@@ -75,7 +75,9 @@ def check_tensors(call: str, tensors: Mapping[str, Tensor]) -> None:
             raise ArgumentError(message(call, f"{name!r} is {kind}", expected="a dense tensor"))
         if tensor.dtype not in DTYPES:
             known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-            raise ArgumentError(message(call, f"{name!r} is of dtype {tensor.dtype}", expected=known))
+            raise ArgumentError(
+                message(call, f"the tensor {name!r} is of dtype {tensor.dtype}", expected=known)
+            )
 
 
 def tensor_blocks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
@@ -126,7 +128,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         header.pop("__metadata__", None)
         return {name: _checked_info(name, about, size - 8 - length) for name, about in header.items()}
     except OSError as error:
-        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+        raise DataError(message(str(path), f"the file cannot be read: {error.strerror}")) from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         problem, hint = f"the header is damaged: {error}", "restore this file from a copy"
         raise DataError(message(str(path), problem, hint=hint)) from None
@@ -137,9 +139,9 @@ def _checked_info(name: str, about: dict[str, Any], room: int) -> TensorInfo:
     begin, end = about["data_offsets"]
     numbers = [begin, end, *shape]
     if not all(type(each) is int and 0 <= each <= room for each in numbers):
-        raise ValueError(f"{name[:80]!r} does not fit into the file")
+        raise ValueError(f"the tensor {name[:80]!r} does not fit into the file")
     if math.prod(shape) * dtype.itemsize != end - begin:
-        raise ValueError(f"{name[:80]!r} has shape {shape[:8]}, but {end - begin:,} bytes")
+        raise ValueError(f"the tensor {name[:80]!r} has shape {shape[:8]}, but {end - begin:,} bytes of data")
     return TensorInfo(dtype, tuple(shape))
 
 
@@ -150,4 +152,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         hint = "restore this file from a copy"
-        raise DataError(message(str(path), f"cannot be read as tensors: {error}", hint=hint)) from None
+        raise DataError(
+            message(str(path), f"the file cannot be read as tensors: {error}", hint=hint)
+        ) from None

@@ -1,10 +1,10 @@
-"""Read untrusted files: files that may be damaged or written by someone else, such as those of a run folder.
+"""Read untrusted files: files that may be damaged or written by someone else, such as the files of a run.
 
 - A symbolic link is not followed, unless the user named this file. make_folder() never follows a link.
 - The file must be a regular file. Reading a FIFO could wait forever, and some devices have no end.
 - The file must not be larger than the limit for its kind (see LIMITS).
 
-The functions raise OSError or ValueError. Their callers convert it to an error that names the file.
+The functions raise OSError or ValueError. Their callers convert these errors to an error that names the file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ LIMITS = {
 }
 """Maximum size in bytes of each kind of file, much larger than any file that Regard writes.
 
-"captions" and "image" are data of the user; the largest caption file of COCO has 144 MB.
+Only "captions" and "image" are files of the user. For comparison, the largest caption file of COCO has 144
+MB.
 
 There is no limit for tensor files. Instead, their header is compared with the size of the file before memory
 is allocated.
@@ -64,9 +65,9 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
-    """Create a folder if it does not exist. Raise OSError if it is a symbolic link, also one to a folder.
+    """Create a folder if it does not exist. Raise OSError if the path is a symbolic link, even to a folder.
 
-    So files that are written to a subfolder of a run folder cannot end up outside the run folder.
+    So a program that writes to a subfolder of a run folder cannot write outside the run folder.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +87,7 @@ def make_folder(path: str | os.PathLike[str]) -> None:
 
 
 def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
-    """Like open_regular(), but follow symbolic links. Use it for a file that the user named."""
+    """Open a regular file, and follow symbolic links. Use this function for a file that the user named."""
     return _opened(path, flags)
 
 
@@ -130,7 +131,7 @@ def read_limited(path: str | os.PathLike[str], kind: str, *, named: bool = False
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise OSError(errno.EFBIG, f"is larger than the limit of {limit:,} bytes", os.fspath(path))
-        return file.read(size)  # not read(limit), which would allocate `limit` bytes
+        return file.read(size)  # read(size), because read(limit) would allocate `limit` bytes
 
 
 def parse_json(content: bytes | str) -> Any:

@@ -16,15 +16,15 @@ forward_pass       launches the kernels of the forward pass
 backward_pass      launches the kernels of the backward pass
 additive           forward and backward pass as custom operators for torch.compile
 inner_look         looking pass: entropy, alignment and column mass of inner products
-inner_look_pass    launches it, as a custom operator
+inner_look_pass    launches the kernel of inner_look, as a custom operator
 recurrent_cells    one step of a recurrent cell
 lstmn_step         one step of an LSTMN layer
 cross_entropy      cross-entropy over a large vocabulary
 kernel_choice      whether recurrent cells and the loss run as Triton kernels
 
 Letters in the formulas: q, k, v are elements of query, key and vector; r = 1 / (1 + e^2q e^2k), so that
-tanh(q + k) = 1 - 2 r; g is the gradient of a score before it is multiplied by `scale`. K is the number of key
-heads. "B H" is one dimension of size B * H, batch and heads.
+tanh(q + k) = 1 - 2 r; g is the gradient of v . tanh(q + k), the score without the factor `scale`. K is the
+number of key heads. "B H" is one dimension of size B * H, batch and heads.
 
 Arguments that many kernels share:
 
@@ -37,8 +37,8 @@ LENGTHS, LEFT, RIGHT,
 DOCUMENTS                     whether the mask has lengths, a left or right limit, or documents
 first_row, row_count          first row and number of rows of the chunk that one launch processes
 x_batch, x_head, x_row        strides of the tensor x, in elements, along batch, heads and rows
-x_step                        stride of x along the batch
-x_part                        stride of x along its parts: the distance between two partial results
+x_step                        stride of the tensor x along the batch
+x_part                        stride of the tensor x between two of its partial results (parts)
 ROWS, COLUMNS, WIDTH, DEPTH   tile sizes along T, S, D and E
 spans                         number of spans; a span is a range of SPAN channels (see launch)
 reach_of_query, reach_of_key  largest |q| or |k| of each tile and span

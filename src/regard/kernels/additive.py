@@ -3,8 +3,9 @@
 torch.compile does not trace into the operators. Outside of it, the functions take less time on the host.
 
 output = softmax(scale * v . tanh(q + k)) value, with masks by lengths, window and documents. Extra memory is
-O(B (T + S) D). A tensor of size B x T x S x D is never allocated; a tensor of size B x T x S is allocated
-only if it is smaller than B (T + S) D. The reductions use no atomics, so results are reproducible bit by bit.
+O(B (T + S) D). No tensor with B x T x S x D elements is allocated. A tensor with B x T x S elements is
+allocated only if B (T + S) D is larger. The reductions use no atomics, so results are reproducible bit by
+bit.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -48,8 +49,8 @@ def run_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute additive attention; return output, lse, norm and scores.
 
-    query: (B, H, T, D).
-    key: (B, K, S, D), with K key heads.
+    query: (B, H, T, D), for B sequences of T queries with H heads.
+    key: (B, K, S, D), for S keys with K key heads.
     value: (B, K, S, E).
     vector: v in the score v . tanh(q + k), (1 or H, D).
     lengths, document_of_query, document_of_key, start, left, right: the mask, as in forward_pass.Sight.

@@ -2,11 +2,12 @@
 """Backward pass, part 2: gradients of query, key and vector from the gradient of the scores.
 
 The gradient of the query is a sum over the keys; the gradient of the key is a sum over the queries. In this
-file, "own side" means the tensor (query or key) whose gradient is computed, and "other side" means the tensor
-whose rows the sum runs over. Each thread holds accumulators for four channels of four own rows and loops over
-the other side, so no reduction crosses threads. There are no atomics, so results are reproducible bit by bit.
+file, "own side" means the tensor whose gradient is computed: the query or the key. "Other side" means the
+tensor of the two whose rows are summed over. Each thread computes four channels of four rows of the own side.
+It loops over the rows of the other side, so no sum is divided between threads. There are no atomics, so
+results are reproducible bit by bit.
 
-Symbols in this file: g is the gradient of v . tanh(q + k), the score before it is multiplied by its scale;
+Symbols in this file: g is the gradient of v . tanh(q + k), the score without the factor `scale`;
 r = 1 / (1 + e^2q e^2k), so that tanh(q + k) = 1 - 2 r; "exponentials" are e^2q and e^2k.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
@@ -47,17 +48,19 @@ def _four(at, step, number, bound, there, otherwise):
 def _lanes(pitch, zero, LANES: tl.constexpr, FOURS: tl.constexpr):
     """Return the indices of the four channels and four rows for which each lane (thread) computes gradients.
 
-    The lanes are divided into FOURS groups with four rows each. To compute the gradient of the query, all
-    groups load the same rows of the key, and vice versa.
+    The lanes are divided into FOURS groups. Each group computes gradients for four rows. For the gradient of
+    the query, all groups load the same rows of the key. For the gradient of the key, they load the same rows
+    of the query.
 
     pitch: row stride of the exponentials, a multiple of 4.
-    zero: always 0. It is an argument, so that the compiler does not know its value. If it did, the threads
-        would exchange gradients. Now each thread loads the gradients of its own rows.
+    zero: always 0. It is an argument, so that the compiler does not know this value. With a constant 0, the
+        compiler would let the threads exchange gradients. As it is, each thread loads the gradients of its
+        own rows.
 
     Returns four tensors:
     1. the channels, (LANES, 4);
-    2. the channels to load, (LANES, 4): the same channels, but the last four channels of the row instead of
-       channels beyond its end;
+    2. the channels to load, (LANES, 4): equal to the channels in 1, except that the last four channels of the
+       row replace channels beyond the end of the row;
     3. the first of the four rows, (LANES, 1);
     4. all four rows, (LANES, 4).
     """
@@ -92,8 +95,8 @@ def _pair(others, gradients, wide, step):
     The other side is the key if the gradient of the query is computed, and vice versa.
 
     others: pointers to the exponentials of the first row, with row stride `wide`.
-    gradients: pointers to g for the first row of the other side, one for each of the four own rows of a
-        thread. The next row of the other side is `step` elements further.
+    gradients: pointers to g for the first row of the other side: one pointer for each of the four own rows of
+        a thread. `step` is the distance, in elements, to g for the next row of the other side.
 
     Returns the exponentials of the first and the second row, then g of the first and the second row.
     """
@@ -102,11 +105,11 @@ def _pair(others, gradients, wide, step):
 
 @triton.jit
 def _share(r, SERIES: tl.constexpr):
-    """Return what is multiplied by g in the gradient of the vector: r - 0.5 if SERIES is True, otherwise r.
+    """Return the factor of g in the gradient of the vector: r - 0.5 if SERIES is True, otherwise r.
 
     The gradient of the vector is dv = -2 * sum over keys of g (r - 0.5), where g is the gradient of the
-    score, and r = 1 / (1 + e^2q e^2k). If SERIES is False, this kernel processes all keys of a row. g sums
-    to 0 over them, so r instead of r - 0.5 gives the same dv.
+    score, and r = 1 / (1 + e^2q e^2k). If SERIES is False, this kernel processes all keys of a row. Over all
+    keys of a row, g sums to 0, so r gives the same dv as r - 0.5.
     """
     return r - 0.5 if SERIES else r
 
@@ -180,7 +183,7 @@ def additive_query_backward_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
     EXACT: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Compute dq for 4 * FOURS rows of the query over `part_tiles` tiles of keys, and partial sums of dv.
+    """Compute partial sums of dq and dv: from 4 * FOURS rows of the query and `part_tiles` tiles of keys.
 
     dq = sum over keys of 4 v g (r - r^2), where r = 1 / (1 + e^2q e^2k) and g is the gradient of the score
     dv = sum over rows and keys of g (1 - 2 r) = sum of -2 g r, since g sums to 0 over the keys of a row
@@ -189,7 +192,7 @@ def additive_query_backward_kernel(
     exponentials_of_query, exponentials_of_key: read e^2q and e^2k, in row-major order.
     dquery: writes partial sums, (parts, B H, rows, D).
     dvector: writes one partial sum for each part and group of four rows, (B H, parts * groups of rows, D).
-    EXACT: sum each tile in an accumulator of its own first, because long float32 sums lose precision.
+    EXACT: first sum each tile in a separate accumulator, because long float32 sums lose precision.
     SERIES: skip tiles that additive_series_kernel computes. Over the remaining tiles, g need not sum to 0, so
         _share() returns r - 0.5.
     Launch grid: (groups of 4 * FOURS rows, blocks of channels, B H * parts).
@@ -270,7 +273,7 @@ def additive_key_backward_kernel(
     exponentials_of_query, exponentials_of_key: read e^2q and e^2k, in row-major order.
     dkey: writes (B, K, S, D).
     ADD: add to dkey instead of overwriting it.
-    EXACT: sum each tile in an accumulator of its own first, because long float32 sums lose precision.
+    EXACT: first sum each tile in a separate accumulator, because long float32 sums lose precision.
     SERIES: skip tiles that additive_series_kernel computes.
     Launch grid: (groups of 4 * FOURS keys, blocks of channels, B K).
     """

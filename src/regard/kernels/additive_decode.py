@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
 """Additive attention with one query per sequence, as in decoding. Its speed is limited by memory bandwidth.
 
-Threads are laid out along the channels. additive_decode_kernel computes the scores directly from query and
-key, without the exponentials of additive_prepare_kernel, so it loads each key only once. Then
+The channels are divided between the threads. additive_decode_kernel computes the scores directly from query
+and key. It does not need the exponentials of additive_prepare_kernel, so it loads each key only once. Then
 additive_read_kernel computes softmax and output.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
@@ -57,7 +57,7 @@ def additive_decode_backward_kernel(
     LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, OTHERS: tl.constexpr,
     APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of query, key and vector for `part_keys` keys and WIDTH channels.
+    """Compute the gradients of query, key and vector, dq, dk and dv, for `part_keys` keys and WIDTH channels.
 
     dq = sum over keys of 4 v g (r - r^2),   dk = 4 v g (r - r^2),   dv = sum over keys of g (1 - 2 r)
     where r = 1 / (1 + e^2q e^2k) and g is the gradient of v . tanh(q + k)

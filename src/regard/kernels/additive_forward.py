@@ -47,14 +47,14 @@ def _finish(
     """Write the results of the online softmax: output, lse and norm.
 
     best, total, found: the accumulators of _joined(): row maximum, row sum and output.
-    norm: row maximum and 1 / total, (2, rows); from it the backward pass recomputes the weights.
+    norm: row maximum and 1 / total, (2, rows), from which the backward pass recomputes the weights.
     place: index of each row.
     at: index of each output element.
     size: number of rows.
-    first: whether this program computes the first output channels. If False, it writes only output, since
-        another program writes lse and norm of the same rows.
-    PARTED: whether the keys are split into parts. If True, this program has processed only part `part`, and
-        this function writes partial results, which additive_combine_kernel combines:
+    first: whether this program computes the first output channels. If False, it writes only `output`. The
+        program with the first channels writes lse and norm of the same rows.
+    PARTED: whether the keys are split into parts. If True, this program has processed one part, number
+        `part`. It writes the following partial results, which additive_combine_kernel combines:
         output: the accumulator `found`, not divided by total, (parts, rows, E).
         norm: row maximum and total, (parts, 2, rows).
         lse: not written.
@@ -86,11 +86,11 @@ def additive_read_kernel(
 ):  # fmt: skip
     """Compute mask and softmax for ROWS query rows, and DEPTH channels of their output, weights @ value.
 
-    scores: reads (score_parts, B H, rows, S), partial sums over the channels, and adds them.
-    held: if HOLD is True, writes these sums for the backward pass, (B H, rows, S).
+    scores: reads (score_parts, B H, rows, S): partial sums over the channels. The kernel adds the parts.
+    held: if HOLD is True, writes the complete scores for the backward pass, (B H, rows, S).
     output, lse, norm: writes (B, H, T, E), (B, H, T) and (2, B, H, T); if PARTED is True, writes partial
         results instead (see _finish()).
-    parts: number of parts that the keys are split into.
+    parts: number of parts into which the keys are split.
     part_tiles: number of key tiles in each part.
     Launch grid: (row tiles, blocks of DEPTH channels, B H * parts).
     """

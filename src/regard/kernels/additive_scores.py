@@ -5,8 +5,8 @@ additive_prepare_kernel computes e^2q and e^2k. From these exponentials additive
 scores, scale * v . tanh(q + k).
 
 Each thread computes 4 x 4 scores of a tile and loops over the channels. So each loaded element is used four
-times, and no reduction crosses threads. For this access pattern the exponentials are stored in transposed
-tiles, (B H, tiles, D, rows of a tile).
+times, and no sum is divided between threads. For this access pattern the exponentials are stored in
+transposed tiles, (B H, tiles, D, rows of a tile).
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -48,7 +48,8 @@ def _exponentials(
     place: pointer to the result. If TURNED is True, it is a transposed tile, (padded, ROWS). Otherwise it is
         the whole sequence in row-major order, (up_to_four(size), padded).
     reach: pointer to one number, to which the largest |x| is written.
-    PIECES: with TURNED, write only the rows below up_to_four(end); the other rows are never read.
+    PIECES: if True, and TURNED is True, write only the rows below up_to_four(end). The other rows are never
+        read.
     """
     rows = tile * ROWS + tl.arange(0, ROWS)
     largest = tl.zeros([ROWS], tl.float32)
@@ -152,9 +153,9 @@ def _summed(
     exponentials_of_query, exponentials_of_key: pointers to the transposed tiles of e^2q and e^2k.
     vector: pointer to -2 v in float32, padded with zeros.
     GROUP: number of channels that share one reciprocal; see shared_sum() in tanh.py.
-    reach: largest |q| plus largest |k| of the tile. The shared reciprocal is that of the product of the GROUP
-        denominators 1 + e^2q e^2k. If `reach` is so large that this product could overflow, exact_share()
-        computes r from q + k instead.
+    reach: largest |q| plus largest |k| of the tile. GROUP channels share the reciprocal of a product: the
+        product of their denominators 1 + e^2q e^2k. If `reach` is so large that this product could overflow,
+        exact_share() computes r from q + k instead.
     row, column: first row and first key of the tile.
     rows, columns: the four rows and four keys of each thread, counted from `row` and `column`, (4, threads).
     UNROLL: number of groups of GROUP channels per loop iteration.
@@ -199,10 +200,12 @@ def _stored(
     rows_left, columns_left: the number of rows and keys from the start of the tile to the end of the
         sequence; nothing is stored beyond the end.
     across: number of groups of four keys in a row of the tile.
-    piece: index of the first thread of this piece; the index counts the threads of all pieces of the tile.
+    piece: index of the first thread of this piece, if the threads of all pieces of the tile are counted from
+        0.
 
     If PIECES is True, each thread stores its own scores. `one` is always 1, but the compiler does not know
-    that. If it did, the threads would exchange scores for coalesced stores, which is slower here.
+    this value. With a constant 1, the compiler would let the threads exchange scores for coalesced stores.
+    Here this is slower.
     """
     if PIECES:
         lane, four = piece + tl.arange(0, LANES), tl.arange(0, 4) * one
@@ -238,8 +241,8 @@ def additive_scores_kernel(
     scores: writes (parts, B H, rows, S). Each part is the sum over `part_width` channels.
 
     Launch grid: (query tiles * pieces, key tiles, B H * parts).
-    PIECES: whether to leave out the rows and keys of a tile that lie beyond the end of the sequence. If True,
-        up to `pieces` programs of LANES threads compute a tile. Otherwise one program computes all of it.
+    PIECES: whether to skip the rows and keys of a tile that lie beyond the end of the sequence. If True, up
+        to `pieces` programs of LANES threads compute a tile. Otherwise one program computes all of it.
     Tiles that the mask hides completely are skipped. In the other tiles, all scores up to the length of the
     sequence are written; additive_read_kernel applies the mask.
     """

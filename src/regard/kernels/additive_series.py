@@ -1,13 +1,14 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Gradients of query, key and vector as matrix products, for bfloat16 inputs: the Fourier series of tanh.
+"""Gradients of query, key and vector for bfloat16 inputs, as matrix products, by the Fourier series of tanh.
 
     tanh(x) = sum_n c_n sin(w_n x)     tanh'(x) = sum_n d_n cos(w_n x)     for |x| <= REACH
     sin(w (q + k)) = sin wq cos wk + cos wq sin wk
 
-The series separates q from k. So the sums over keys (for dq) or over queries (for dk) are matrix products of
-g, the gradient of the scores, with sines and cosines of the keys or of the queries. These sines and cosines
-are called basis functions. As in additive_backward, the own side is the tensor whose gradient is computed,
-and the other side is the one that the sum runs over. For dq:
+The series separates q from k. So the sum over the keys, for dq, is a matrix product of g, the gradient of the
+scores, with sines and cosines of the keys. For dk, the sum is over the queries, with sines and cosines of the
+queries. The sines and cosines are called basis functions. As in additive_backward, "own side" means the
+tensor whose gradient is computed: the query or the key. "Other side" means the tensor of the two whose rows
+are summed over. The formulas for dq and dv:
 
     A_n = sum over keys of g sin(w_n k)     B_n = sum over keys of g cos(w_n k)
     dq = v sum_n d_n (cos(w_n q) B_n - sin(w_n q) A_n)
@@ -21,11 +22,12 @@ the exponential series, which separates q from k too:
 
 For x <= -SATURATED, tanh'(x) = tanh'(-x) and tanh(x) = -tanh(-x).
 
-Range: tiles where largest |q| + largest |k| <= REACH. The other tiles are computed by the kernels of
-additive_backward, which use no series and are called the exact kernels here.
+The series is used in tiles where largest |q| + largest |k| <= REACH. The kernels of additive_backward compute
+the other tiles, without the series. Here they are called the exact kernels.
 
-Error in channel c, before the result is rounded to bfloat16 (with a relative error of at most 2^-8). i is the
-index of a query and j the index of a key; g_j is g of key j and the query whose gradient dq is computed:
+Bounds of the error in channel c are below. They do not include the rounding of the result to bfloat16, which
+has a relative error of at most 2^-8. i is the index of a query, and j is the index of a key. g_j is g of key
+j and the query whose gradient dq is computed:
 
     not saturated   |error of dq_c| <= 1.1e-3 |v_c| sum_j |g_j|: 2.3e-4 from the series, 2^-11 from g in
                     float16, sqrt(2) 2^-12 sum_n |d_n| = 3.5e-4 from the basis functions in float16
@@ -39,8 +41,8 @@ index of a query and j the index of a key; g_j is g of key j and the query whose
 For comparison, eager PyTorch in bfloat16 rounds tanh, and so its derivative, by 2^-9 = 2e-3. From SATURATED
 on it rounds tanh to 1, which gives zero gradients for query and key.
 
-g is stored as float16, scaled by a power of 2 for each query row (for dq and dv) or for each key (for dk). So
-rows with small output gradients keep their precision next to rows with large ones.
+g is stored as float16. For dq and dv, each query row of g is scaled by its own power of 2; for dk, each key.
+So rows with small output gradients keep their precision next to rows with large output gradients.
 
 Tested: on an NVIDIA H200 (triton 3.6; there with inputs of unit variance), and under Triton's interpreter
 (triton 3.7; with saturated channels, and with rows and keys of very different scales).
@@ -77,8 +79,8 @@ SATURATED = tl.constexpr(3.4657)
 """atanh(1 - 2^-9): from this x on, bfloat16 rounds tanh(x) to 1."""
 
 BASIS = tl.constexpr(32)
-"""Number of basis functions of an element x of query or key: the functions of x by which the gradient of the
-scores is multiplied.
+"""Number of basis functions of an element x of query or key. The gradient of the scores is multiplied by
+these functions of x.
 
 Their order: 15 sines, one exponential (64 e^-2x), 15 cosines, one exponential (64 e^2x)."""
 
@@ -129,15 +131,16 @@ def series(device: torch.device) -> torch.Tensor:
     """Return frequencies w_n, cosine coefficients d_n and sine coefficients c_n as one tensor, (3, BASIS).
 
     Each row holds 16 values twice, first for the sines and then for the cosines. The tensor is cached,
-    because it cannot be copied from the host during CUDA graph capture; the warm-up run before the capture
-    creates it."""
+    because it cannot be copied from the host during CUDA graph capture. The warm-up run before the capture
+    creates the tensor.
+    """
     frequency = [FIRST * (2 * n + 1) for n in range(len(SINES))]
     return torch.tensor([frequency, COSINES, SINES], dtype=torch.float32).repeat(1, 2).to(device)
 
 
 @triton.jit
 def _exponent(x):
-    """Return the exponent bits e of a float32 number x >= 0. They give the upper bound x < 2^(e - 126)."""
+    """Return the exponent bits e of a float32 number x >= 0. Then x < 2^(e - 126)."""
     return x.to(tl.int32, bitcast=True) >> 23
 
 
@@ -149,7 +152,8 @@ def scaling(bounds, peak, scale):
     scale: the factor of the score, scale * v . tanh(q + k).
 
     The powers are computed from the exponent bits with integer arithmetic, so two kernels that call this
-    function get exactly the same powers."""
+    function get exactly the same powers.
+    """
     power = LARGEST + 251 - _exponent(bounds) - _exponent(peak * tl.abs(scale))
     power = tl.maximum(tl.minimum(power, 126), -126)
     up, down = (power + 127) << 23, (127 - power) << 23
@@ -160,7 +164,8 @@ def scaling(bounds, peak, scale):
 def _sines(x, frequency, shift, APPROXIMATE: tl.constexpr):
     """Return sin(x * frequency + shift) for every element of `x` and every frequency (a new last dimension).
 
-    APPROXIMATE: use the special function unit of the GPU; its absolute error is 2^-14 here."""
+    APPROXIMATE: use the special function unit of the GPU; its absolute error is 2^-14 here.
+    """
     angle = x[:, :, None] * frequency[None, None, :] + shift
     if APPROXIMATE:
         return tl.inline_asm_elementwise(
@@ -173,7 +178,8 @@ def _sines(x, frequency, shift, APPROXIMATE: tl.constexpr):
 def _within(x):
     """Replace elements of x by 0 if they are NaN or |x| > REACH, where the Fourier series is not valid.
 
-    The tiles that contain such elements are computed by the kernels of additive_backward.py instead."""
+    The tiles that contain such elements are computed by the kernels of additive_backward.py instead.
+    """
     return tl.where(tl.abs(x) <= REACH, x, 0.0)
 
 
@@ -251,9 +257,9 @@ def _last(sums):
 def _saturation(x, ranges, with_sine, with_cosine, low, high, blocks, padded, CHANNELS: tl.constexpr):
     """Return which channels of each row are saturated, and the sum of g e^-2|x + y| for these channels.
 
-    x stands for the elements of the tensor (query or key) whose gradient is computed, and y for the elements
-    of the other one in the rows `low` to `high`. g is the gradient of the scores. A channel of a row is
-    saturated if tanh(x + y) is almost 1 for all y, or almost -1 for all y.
+    x stands for the elements of the tensor whose gradient is computed: query or key. y stands for the
+    elements of the other tensor in the rows `low` to `high`. g is the gradient of the scores. A channel of a
+    row is saturated if tanh(x + y) is almost 1 for all y, or almost -1 for all y.
 
     x: (ROWS, CHANNELS).
     with_sine, with_cosine: the products of g with the basis functions; the last element of each is the
@@ -280,9 +286,9 @@ def _row_sums(tanhs, tail, above, below, rest):
     above, below: whether a channel is saturated with q + k > 0, and whether it is saturated with q + k < 0.
     rest: the sum of g over the keys of the tiles that are not within REACH.
 
-    In saturated channels with q + k > 0, tanh(q + k) is replaced by 1 - 2 e^-2|q + k|. g sums to 0 over all
-    keys, so its sum over the keys within REACH is -rest. The result is therefore -(rest + 2 tail). If
-    q + k < 0, the sign changes.
+    In saturated channels with q + k > 0, tanh(q + k) is replaced by 1 - 2 e^-2|q + k|. The sum of g over all
+    keys is 0, so the sum of g over the keys within REACH is -rest. The result is therefore -(rest + 2 tail).
+    If q + k < 0, the sign changes.
     """
     ends = rest[:, None] + 2.0 * tail
     return tl.where(above, -ends, tl.where(below, ends, tanhs))
@@ -317,10 +323,10 @@ def additive_series_kernel(
 ):  # fmt: skip
     """Compute dq (if QUERY is True) or dk by the Fourier series, for ROWS rows and CHANNELS channels.
 
-    The formulas are at the top of this file. For dq, A_n and B_n are matrix products of g (the gradient of
-    the scores) with sines and cosines of the keys. For dk, the sines and cosines are those of the queries. In
-    channels where tanh is saturated, exponentials replace the series. If QUERY is True, dv is computed too.
-    The comment above this function explains the arguments.
+    The formulas are at the top of this file. g is the gradient of the scores. For dq, A_n and B_n are matrix
+    products of g with sines and cosines of the keys. For dk, they are matrix products of g with sines and
+    cosines of the queries. In channels where tanh is saturated, exponentials replace the series. If QUERY is
+    True, dv is computed too. The comment above this function explains the arguments.
     """
     WIDE: tl.constexpr = CHANNELS * BASIS
     own_both = tl.program_id(2).to(tl.int64)

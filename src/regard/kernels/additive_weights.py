@@ -59,8 +59,8 @@ def additive_weigh_kernel(
     scores, norm, value, doutput: read, to recompute p and to compute dp.
     dscores: writes dp, (B H, rows, keys), where rows and keys are rounded up to whole tiles.
     deltas: writes one partial sum per key tile, (B H, key tiles, rows).
-    SERIES: also write bounds for the gradient of the scores, which scaling() in additive_series.py needs.
-        Elements that are NaN or infinite are ignored.
+    SERIES: if True, also write upper bounds for the gradient of the scores. scaling() in additive_series.py
+        needs them. Elements that are NaN or infinite are ignored. The tensors:
         magnitudes: reads m_i, the largest |element| of row i of dO, (B, H, T).
         peaks: writes the largest |dp| / m_i of each tile, (B H, row tiles, key tiles).
         column_bounds: writes the largest p m_i of each key, (B H, row tiles, keys).
@@ -131,14 +131,15 @@ def additive_balance_kernel(
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr, SERIES: tl.constexpr,
 ):  # fmt: skip
-    """Compute g = p (dp - delta) scale, the gradient of v . tanh(q + k), which is the score without `scale`.
+    """Compute g = p (dp - delta) scale, the gradient of v . tanh(q + k).
 
-    p are the weights, dp is their gradient, and delta is the sum of p dp over the keys.
+    The score is scale * v . tanh(q + k), and its gradient is p (dp - delta). p are the weights, dp is the
+    gradient of the weights, and delta is the sum of p dp over the keys.
 
     scores, norm: read, to recompute the weights p.
     deltas: reads the partial sums of delta, (B H, delta_parts, rows), and adds them.
     dscores: reads dp and overwrites it with g, (B H, rows, keys).
-    turned: with TURNED, writes g transposed, (B H, keys, rows).
+    turned: if TURNED is True, writes g transposed, (B H, keys, rows).
 
     SERIES: if True, tiles with largest |q| + largest |k| <= REACH are written in float16, to other tensors:
         half: g times a scale per row; 0 in the tiles beyond REACH.

@@ -1,8 +1,11 @@
 # mypy: disable-error-code="no-untyped-def"
 """Looking pass for inner products: entropy, alignment, column mass and pooled weights from query and key.
 
-The weight of query i and key j is p = exp(score - lse_i). So the scores are computed again, tile by tile, and
-nothing of size T x S is stored. A tile is transposed, (keys, queries), for two reasons:
+Alignment is the index of the key with the largest weight of each query. The column mass is the sum of the
+weights of each key over all queries.
+
+The weight of query i and key j is p = exp(score - lse_i). The kernel computes the scores again, tile by tile,
+so that no tensor with T x S elements is stored. A tile is transposed, (keys, queries), for two reasons:
 
 - Sums and maxima over keys: each element of the tile accumulates its own value over all tiles of keys. These
   values are reduced only once, after the last tile.
@@ -12,8 +15,8 @@ One program processes several tiles of queries. It adds their column mass to its
 adds these rows. For the pooled weights, it stores the sum of the weights of each tile. No atomics are used,
 so results are reproducible bit by bit.
 
-Tested: under Triton's interpreter (triton 3.7), and on an NVIDIA H200 (triton 3.6) before the loop over tiles
-and the ranges of tiles became functions of their own.
+Tested: under Triton's interpreter (triton 3.7). An earlier version was tested on an NVIDIA H200 (triton 3.6),
+before the functions _with_tiles() and _tile_ranges() were separated from the kernel.
 """
 
 from __future__ import annotations
@@ -47,9 +50,9 @@ def _with_tiles(
     POOLED: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Process the tiles of keys first, ..., last - 1 for one tile of queries; add to the column mass.
+    """Process the tiles of keys `first` to last - 1 for one tile of queries, and add to the column mass.
 
-    A tile has COLUMNS keys and ROWS queries. Returns `total`, `best` and `best_tile`, updated.
+    A tile has COLUMNS keys and ROWS queries. Returns the new `total`, `best` and `best_tile`.
 
     total: (COLUMNS, ROWS), sum of p log2(p) over the tiles so far, for each element of a tile.
     best: (COLUMNS, ROWS), the largest score so far, for each element of a tile.
@@ -109,10 +112,11 @@ def _tile_ranges(
     row, end, start, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, ANY: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Return which tiles of keys ROWS queries from `row` on can see: (first, full_first, full_last, last).
+    """Return which tiles of keys are visible to the queries row, ..., row + ROWS - 1.
 
-    The numbers are indices of tiles. Keys outside the tiles first, ..., last - 1 are hidden. In the tiles
-    full_first, ..., full_last - 1, all keys are visible to all these queries.
+    Returns four indices of tiles: first, full_first, full_last and last. Keys outside the tiles `first` to
+    last - 1 are hidden. In the tiles `full_first` to full_last - 1, all keys are visible to all these
+    queries.
 
     ANY: True if the mask (documents or a bool table) can hide keys in any tile. Then full_first = full_last.
     """
@@ -157,7 +161,7 @@ def inner_look_kernel(
 ):  # fmt: skip
     """Compute the requested values. Program p processes the query tiles p, p + programs, ...
 
-    Launch grid: (programs, B H).
+    Launch grid: (programs, B H). Program p processes the query tiles p, p + programs, p + 2 programs, ...
     lse: (B, H, T), with -inf for queries that see no key.
     bias: added to the scores. Strides are 0 in dimensions that are broadcast.
     table: a mask, nonzero where a query sees a key. Strides are 0 in dimensions that are broadcast.

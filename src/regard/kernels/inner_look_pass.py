@@ -26,7 +26,7 @@ class Tiles(NamedTuple):
 
 
 FILL = 8
-"""Number of programs per multiprocessor that the queries are divided into, if there are enough tiles."""
+"""The queries are divided between this many programs per multiprocessor, if there are enough tiles."""
 
 MOST_PROGRAMS = 32
 """Maximum number of programs per sequence and head. Each needs memory for the column mass, (S,)."""
@@ -180,7 +180,7 @@ def _pooled_tiles(tiles_BHNM: Tensor, size: int, tiles: Tiles) -> Tensor:
 
 
 def _broadcast_steps(name: str, tensor: Tensor | None, query: Tensor, keys: int) -> dict[str, int]:
-    """Return the strides of a tensor broadcast to (B, H, T, S) as keyword arguments of a kernel."""
+    """Broadcast a tensor to (B, H, T, S), and return its strides as keyword arguments of a kernel."""
     wide = None if tensor is None else tensor.expand(*query.shape[:3], keys)
     names = ("batch", "head", "row", "column")
     return {f"{name}_{each}": 0 if wide is None else wide.stride(at) for at, each in enumerate(names)}

@@ -16,8 +16,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def by_kernel(tensor: Tensor) -> bool:
     """Whether recurrent cells and losses use Triton kernels for tensors of this device and dtype.
 
-    float64 tensors use plain PyTorch, because the kernels accumulate in float32. So do all tensors inside
-    torch.func transforms, which do not support custom kernels.
+    float64 tensors use plain PyTorch, because the kernels accumulate in float32. Inside torch.func
+    transforms, all tensors use plain PyTorch, because the transforms do not support custom kernels.
 
     >>> by_kernel(torch.zeros(1, dtype=torch.float64))
     False

@@ -1,16 +1,17 @@
 # mypy: disable-error-code="no-untyped-def"
 """Triton kernels for one step of an LSTMN layer (long short-term memory-network, Cheng et al. 2016).
 
-The tapes are the hidden states h_i and cell states c_i of earlier steps, to which the layer attends. There
+The tapes are the hidden states h_j and cell states c_j of earlier steps j, to which the layer attends. There
 are two kernels, each with a backward pass:
 
-    read    a_i = v . tanh(k_i + q),  [h~; c~] = sum_i softmax(a)_i [h_i; c_i]
+    read    a_j = v . tanh(k_j + q),  [h~; c~] = sum_j softmax(a)_j [h_j; c_j]
     cell    i, f, o = sigma(...), c^ = tanh(...)     c = f * c~ + i * c^     h = o * tanh(c)
 
-k_i = W_h h_i are the keys on the tapes, q is the query. layers/lstmn_steps.py computes the matrix products
-between the kernels, and explains the arguments. One program reads the tapes of one sequence, so that each
-gradient is summed in a fixed order and results are reproducible bit by bit. The scores a_i and their
-log-sum-exp are stored; the backward pass recomputes the weights and the tanh. Arithmetic is in float32.
+k_j = W_h h_j are the keys on the tapes, q is the query, and v is a learned vector. i, f and o are the gates;
+c^ is the new content of the cell. layers/lstmn_steps.py computes the matrix products between the kernels, and
+explains the arguments. One program reads the tapes of one sequence. So each gradient is summed in a fixed
+order, and results are reproducible bit by bit. The scores a_j and their log-sum-exp are stored; the backward
+pass recomputes the weights and the tanh. Arithmetic is in float32.
 
 Tested under Triton's interpreter (triton 3.7).
 """
@@ -24,12 +25,11 @@ from torch import Tensor
 __all__ = ["cell", "cell_backward", "read", "read_backward"]
 
 BLOCK = 256
-"""Number of elements of the state that one program of cell_forward_kernel and cell_backward_kernel
-computes."""
+"""Number of elements of the state per program, in cell_forward_kernel and cell_backward_kernel."""
 
 TILE = 16384
-"""Maximum number of elements of a tile of the tapes in read(). In read_backward(), which also loads gradients
-of the tapes, it is half of this number."""
+"""Maximum number of elements of a tile of keys or values in read(). In read_backward(), tiles are half as
+large, because the gradients of keys and values are loaded too."""
 
 
 @triton.jit
@@ -53,14 +53,14 @@ def read_forward_kernel(
 
     Each program computes one sequence. The score is additive.
 
-    query: (B, hidden), q.
-    keys: (B, S, hidden), k_i.
-    values: (B, S, size), [h_i; c_i].
-    vector: (hidden,), v of the score a_i = v . tanh(k_i + q).
-    scores: (B, S), receives a_i.
+    query: (B, hidden), the query q of this time step.
+    keys: (B, S, hidden), the keys k_j of the time steps j.
+    values: (B, S, size), hidden state and cell state [h_j; c_j] of the time steps j.
+    vector: (hidden,), v of the score a_j = v . tanh(k_j + q).
+    scores: (B, S), receives a_j.
     totals: (B,), receives the log-sum-exp of the scores.
-    reads: (B, size), receives [h~; c~] = sum_i softmax(a)_i [h_i; c_i], or 0 if first = last.
-    first, last: the keys and values of time steps first, ..., last - 1 are read, STEPS at a time.
+    reads: (B, size), receives [h~; c~] = sum_j softmax(a)_j [h_j; c_j], or 0 if first = last.
+    first, last: the keys and values of the time steps `first` to last - 1 are read, STEPS at a time.
     """
     row = tl.program_id(0).to(tl.int64)
     at_key, at_value = tl.arange(0, HIDDEN), tl.arange(0, SIZE)
@@ -99,10 +99,10 @@ def read_backward_kernel(
     """Backward pass of read_forward_kernel.
 
     dreads: (B, size), the gradient of `reads`.
-    dkeys: the gradient of `keys` is added to it; it has the strides of `keys`.
-    dvalues: the gradient of `values` is added to it; it has the strides of `values`.
+    dkeys: a tensor with the strides of `keys`, to which the gradient of `keys` is added.
+    dvalues: a tensor with the strides of `values`, to which the gradient of `values` is added.
     dquery: (B, hidden), receives the gradient of `query`.
-    dvector: (B, hidden), the gradient of `vector` is added to it, one row per sequence.
+    dvector: (B, hidden), one row per sequence, to which the gradient of `vector` is added.
     """
     row = tl.program_id(0).to(tl.int64)
     at_key, at_value = tl.arange(0, HIDDEN), tl.arange(0, SIZE)
@@ -141,9 +141,9 @@ def cell_forward_kernel(
 ):  # fmt: skip
     """Compute the gates, the cell state c and the hidden state h of one LSTMN step.
 
-    gates: (B, 4 width), i, f, o and c^ before their sigmoid or tanh; overwritten with the values after it. If
-        DEPTH is True, (B, 5 width), with a gate r at the end.
-    reads: (B, 2 width), [h~; c~].
+    gates: (B, 4 width). Contains i, f, o and c^ before the sigmoid or tanh, and receives them after the
+        sigmoid or tanh. If DEPTH is True, (B, 5 width), with one more gate, r, at the end.
+    reads: (B, 2 width), [h~; c~], the result of read_forward_kernel.
     added: (B, width), used if ADDED is True. `added`, or r * added if DEPTH is True, is added to c.
     values: (B, 2 width), receives [h; c].
     """
@@ -182,7 +182,7 @@ def cell_backward_kernel(
     dvalues: (B, 2 width), the gradient of [h; c].
     dgates: receives the gradient of the gates before their sigmoid or tanh.
     dreads: (B, 2 width), its second half receives the gradient of c~.
-    dadded: (B, width), receives the gradient of `added`, if ADDED.
+    dadded: (B, width), receives the gradient of `added` if ADDED is True.
     """
     row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there, at = columns < width, row * gates_row + columns
@@ -261,7 +261,7 @@ def cell_backward(
 def _strides(*tensors: Tensor) -> list[int]:
     """Return the strides of all tensors in one list, as arguments of a kernel.
 
-    The last stride of each tensor is left out, except if it is the only one.
+    The last stride of each tensor is not included, except for tensors with one dimension.
     """
     return [stride for each in tensors for stride in each.stride()[: max(each.dim() - 1, 1)]]
 

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
 """One step of a recurrent cell: each kernel computes all elementwise operations between two matrix products.
 
-The gated cell of layers/gated_cell.py needs two kernels in the forward pass and two in the backward pass,
-because there is a matrix product between its gates and its candidate state:
+The gated cell of layers/gated_cell.py has a matrix product between its gates and its candidate state. So it
+needs two kernels in the forward pass and two in the backward pass:
 
     z, r = sigma(...)     s~ = tanh(W e + U (r * s) + C c)     next state = s + z (s~ - s)
 
@@ -10,9 +10,11 @@ The GRU of torch.nn needs one kernel in each direction:
 
     r, z = sigma(x + u)     n = tanh(x_n + r * u_n)     next state = n + z (h - n)     u = U h + b
 
-Here s or h is the previous state, z the update gate, r the reset gate, x the input part (the projected
-input), and u the recurrent part (the projected state). The callers compute the matrix products. Tensors are
-(rows, width) unless noted; gates_row is the row stride of `gates`, and so on. Arithmetic is in float32.
+Here s or h is the previous state, and s~ or n is the candidate state. z is the update gate, and r is the
+reset gate. x is the projected input, also called the input part. u is the projected state, also called the
+recurrent part. e is the input and c the context of the gated cell. The callers compute the matrix products.
+Tensors are (rows, width) unless noted; gates_row is the row stride of `gates`, and so on. Arithmetic is in
+float32.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -58,8 +60,8 @@ def gated_forward_kernel(
 
     e is the input, s the previous state, and c the context.
 
-    gates: (rows, 3 width). Its first two thirds contain W e + C c for z and r, and are overwritten with z and
-        r.
+    gates: (rows, 3 width). The first two thirds contain W e + C c for z and for r. The kernel overwrites them
+        with z and r.
     more: reads U s for z and r, (rows, 2 width).
     state: reads s.
     reset: writes r * s.
@@ -80,8 +82,8 @@ def mixed_forward_kernel(gates, state, after, width, gates_row, state_row, after
 
     s is the previous state, and z is the update gate.
 
-    gates: (rows, 3 width). Reads z in the first third, and the argument of tanh in the last third, which is
-        overwritten with s~.
+    gates: (rows, 3 width). The first third contains z. The last third contains the argument of tanh, which
+        the kernel overwrites with s~.
     state: reads s.
     after: writes the next state.
     """
@@ -103,12 +105,13 @@ def mixed_backward_kernel(
 
     s is the previous state, z is the update gate, and s~ is the candidate state.
 
-    parts, dstate, more: read and summed; the sum is the gradient of the next state. `parts` holds PARTS
-        tensors, which are all added.
+    parts, dstate, more: inputs. Their sum is the gradient of the next state. `parts` consists of PARTS
+        tensors, which are added too.
     gates: reads z in the first third and s~ in the last third.
     state: reads s.
-    dgates: writes the gradients of the argument of sigma in z (first third) and of tanh in s~ (last third).
-    before: writes one part of the gradient of s, through the term (1 - z) * s of the next state.
+    dgates: writes the gradient of the argument of sigma in z to the first third, and the gradient of the
+        argument of tanh in s~ to the last third.
+    before: writes the part of the gradient of s that comes from the term (1 - z) * s of the next state.
     """
     row, columns, there = _place(width, BLOCK)
     at, d_at = row * gates_row + columns, row * dgates_row + columns
@@ -127,15 +130,15 @@ def gated_backward_kernel(
     dreset, gates, state, dgates, before, width,
     dreset_row, gates_row, state_row, dgates_row, before_row, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Backward pass of gated_forward_kernel through r. mixed_backward_kernel has already computed it for z.
+    """Backward pass of gated_forward_kernel for r; mixed_backward_kernel has already computed the part for z.
 
     r is the reset gate, z is the update gate, and s is the previous state.
 
     dreset: reads the gradient of r * s.
     gates: reads r, in the second third.
     state: reads s.
-    dgates: writes the gradient of the argument of sigma (for r), in the second third.
-    before: the gradient of s so far; adds the part of the gradient through r * s.
+    dgates: writes the gradient of the argument of sigma in r, in the second third.
+    before: contains the gradient of s so far. The kernel adds the part that comes from r * s.
     """
     row, columns, there = _place(width, BLOCK)
     d, s = _get(dreset, row * dreset_row + columns, there), _get(state, row * state_row + columns, there)
@@ -159,7 +162,8 @@ def gru_forward_kernel(
     All tensors have one row for each sequence; each GRU has `rows` consecutive rows.
 
     gates: (all rows, 3 width). Contains the input parts of r, z and n; overwritten with r, z and n.
-    more: (all rows, 3 width). Contains U h; its last third is overwritten with u_n, the last third of u.
+    more: (all rows, 3 width). Contains U h. The kernel overwrites the last third with u_n, the last third of
+        u.
     bias: input, the vector b of each GRU, (number of GRUs, 3 width).
     state: input, h.
     after: output, the next state.
@@ -192,8 +196,8 @@ def gru_backward_kernel(
     h is the previous state, and x the projected input ("input part").
 
     Inputs:
-    parts, dstate, dafter: their sum is the gradient of the next state. `parts` holds three tensors for each
-        GRU, (number of GRUs, 3, rows, width), which are all added.
+    parts, dstate, dafter: their sum is the gradient of the next state. `parts` consists of three tensors for
+        each GRU, (number of GRUs, 3, rows, width), which are added too.
     gates: r, z and n.
     more: u, (all rows, 3 width); only its last third, u_n, is read.
     state: h.

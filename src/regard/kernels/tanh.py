@@ -4,8 +4,9 @@
     tanh(q + k) = 1 - 2 r,   r = 1 / (1 + e^2q e^2k),   tanh' = 1 - tanh^2 = 4 (r - r^2)
 
 From e^2q and e^2k, r is computed with one multiply-add and one reciprocal, as accurately as float32 allows.
-Several terms of a sum can share one reciprocal: v1 / x + v2 / y = (v1 y + v2 x) / (x y). Where the product
-x y could overflow, the kernels call exact_share(), which computes r from q + k and cannot overflow.
+If terms v r are summed, several of them can share one reciprocal: v1 / x + v2 / y = (v1 y + v2 x) / (x y),
+where x and y are the denominators 1 + e^2q e^2k of two terms. Where the product x y could overflow, the
+kernels call exact_share(), which computes r from q + k and cannot overflow.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -42,7 +43,7 @@ ignored when the product is estimated, and the numerators also have the factors 
 def reciprocal(x, APPROXIMATE: tl.constexpr):
     """Return 1 / x.
 
-    APPROXIMATE: use the special function unit of the GPU, whose result may be off by one more rounding step.
+    APPROXIMATE: use the special function unit of the GPU. Its error can be one rounding step larger.
     """
     if APPROXIMATE:
         return tl.inline_asm_elementwise(

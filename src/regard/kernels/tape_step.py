@@ -2,11 +2,11 @@
 """Triton kernels for one step of the tape of a neural Turing machine (Graves et al. 2014), and its gradients.
 
 layers/tape_heads.py has the equations. layers/tape_kernel_steps.py computes the controller and the matrix
-products between the kernels. There are E tapes of N slots of size M. A tape has H heads, R of which are read
-heads and come first, and P head parameters. One program computes all heads of one tape, so that each gradient
-is summed in a fixed order and results are reproducible bit by bit. The circular shift needs the weights of
-neighbouring slots: the program stores them, waits for all its threads, and loads them again. Arithmetic is in
-float32.
+products between the kernels. There are E tapes, each with N slots of size M. A tape has H heads: first R read
+heads, then the write heads. The heads of a tape have P parameters in total. One program computes all heads of
+one tape. So each gradient is summed in a fixed order, and results are reproducible bit by bit. The circular
+shift needs the weights of neighbouring slots: the program stores the weights, waits for all its threads, and
+loads them again. Arithmetic is in float32.
 
 Tested under Triton's interpreter (triton 3.7) and on an H200 (triton 3.6, with WARPS = 8).
 """
@@ -30,8 +30,8 @@ class TapeLayout(NamedTuple):
     """The heads of a tape, and the limits of their parameters.
 
     reads, writes: number of read heads and of write heads.
-    shifts: number of moves that a head can make in one step.
-    content, location: how heads find their slots; both can be True.
+    shifts: number of different moves that a head can choose from in one step.
+    content, location: whether heads find their slots by content, and whether by location. Both can be True.
     places: the first columns of gate, beta, gamma, shift and key in the outputs of the controller.
     most_beta, most_gamma: the largest beta and gamma.
     smallest: added to the shifted weights before the logarithm.
@@ -55,7 +55,7 @@ def _tanh(x):
 
 @triton.jit
 def _softplus(x):
-    """Return log(1 + exp(x)), precise also if it is small."""
+    """Return log(1 + exp(x)). The result is precise even if it is small."""
     small = tl.exp(-tl.abs(x))
     return tl.where(x > 0.0, x, 0.0) + tl.where(
         small < 1e-3, small * (1.0 - 0.5 * small), tl.log(1.0 + small)
@@ -71,7 +71,7 @@ def _softplus_slope(y, most):
 
 @triton.jit
 def _at_most(x, most):
-    """Return the smaller number; unlike tl.minimum, NaN stays NaN."""
+    """Return the smaller of x and `most`. Unlike with tl.minimum, the result is NaN if x is NaN."""
     return tl.where(x > most, most, x)
 
 
@@ -90,7 +90,7 @@ def _softmax_gradient(y, dy):
 
 @triton.jit
 def _length(squares):
-    """Return the norm of a vector from the sum of its squares; 1 instead of 0, to avoid a division by 0."""
+    """Return the norm of a vector from the sum of its squares; 1 for a zero vector, since callers divide."""
     return tl.where(squares == 0.0, 1.0, tl.sqrt(squares))
 
 
@@ -121,14 +121,15 @@ def tape_forward_kernel(
     """Compute one step of E tapes: the weights of all heads, then the reads, then the writes.
 
     raw: (E, P), the outputs of the controller without the bias.
-    bias: (Z, P), the bias of each of Z models, with `batch` tapes each.
+    bias: (Z, P), the biases of Z models. Each model has `batch` of the E tapes.
     parts: (E, P), receives the head parameters.
     before: (E, H, N), the weights of the heads at the previous step.
     memory: (E, N, M), the slots before the step.
-    content, gated, logs: (E, H, N), receive w_c, w_g and log(w~ + SMALLEST).
+    content, gated, logs: (E, H, N), receive w_c, w_g and log(w~ + SMALLEST): the weights by content, after
+        the gate, and after the shift (see layers/tape_heads.py).
     weights: (E, H, N), receives the weights of the heads at this step.
     after: (E, N, M), receives the slots after the step.
-    reads: (E, R M), receives what the read heads have read.
+    reads: (E, R M), receives the vectors that the R read heads have read.
     at_gate, ...: the first column of each head parameter in `parts`; see HeadLayout.slices.
     """
     HEADS: tl.constexpr = READS + WRITES
@@ -190,7 +191,7 @@ def tape_forward_kernel(
 
 @triton.jit
 def _erased(parts, weights, slot, column, slots, width, head, READS: tl.constexpr, WRITES: tl.constexpr):
-    """Return the fraction of each element of a tape that a write head erases, w(i) e."""
+    """Return w(i) e, the fraction of each element of a tape that a write head erases."""
     weight = _get(weights + head * slots, slot, slot < slots)
     return weight[:, None] * _get(parts, (WRITES + head - READS) * width + column, column < width)[None, :]
 
@@ -203,7 +204,8 @@ def _location_backward(
     """Backward pass of the shift and the sharpening of one head. Return the gradients of gamma and of w_g.
 
     gamma, shift, gated, logs: pointers to the values of this head.
-    scratch: memory for N elements, which is overwritten. The caller may have loaded `dweight` from it.
+    scratch: memory for N elements, which this function overwrites. It may be the memory from which the caller
+        has loaded `dweight`.
     dshift: receives the gradient of the shift before its softmax.
     weight, dweight: w and its gradient.
     """
@@ -235,10 +237,11 @@ def tape_backward_kernel(
 ):  # fmt: skip
     """Backward pass of tape_forward_kernel.
 
-    parts: the head parameters, as the forward pass has stored them.
+    parts: (E, P), the head parameters that the forward pass has stored.
     dreads: (E, R M), the gradient of `reads`.
-    dweights: (E, H, N), has the gradient of `weights` from later steps; receives the gradient of `before`.
-    dmemory: (E, N, M), has the gradient of `after`; receives the gradient of `memory`.
+    dweights: (E, H, N), contains the gradient of `weights` from later steps; receives the gradient of
+        `before`.
+    dmemory: (E, N, M), contains the gradient of `after`; receives the gradient of `memory`.
     dparts: (E, P), receives the gradient of the outputs of the controller.
     """
     HEADS: tl.constexpr = READS + WRITES

@@ -15,7 +15,7 @@ ALIGNMENT = 8
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute W x + b, as torch.nn.functional.linear does, with aligned rows on CUDA under autocast.
+    """Compute W x + b, like torch.nn.functional.linear, but with aligned rows on CUDA under autocast.
 
     x: (..., I).
     weight: W, (O, I).

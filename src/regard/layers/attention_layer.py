@@ -56,8 +56,8 @@ class AttentionLayer(nn.Module):
     def forward(self, query: Tensor, inputs: Tensor, **options: Any) -> Attended:
         """Attend from query to inputs.
 
-        query: (B, T, query_size), or (B, query_size) for one query per sequence. The batch dimension B is
-            missing if `inputs` is one sequence.
+        query: (B, T, query_size), or (B, query_size) for one query per sequence. If `inputs` is one sequence
+            without a batch dimension, the query has none either.
         inputs: (B, S, input_size), or (S, input_size) for one sequence.
         options: other arguments of attention(), such as mask and look.
         """

@@ -40,7 +40,9 @@ _SOFT = Soft()
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """Score function and selection of the attention layers of a model; an invalid one raises ArgumentError.
+    """Score function and selection of the attention layers of a model.
+
+    An invalid option raises ArgumentError.
 
     score: a name in SCORES, a mapping with the name and its options, or a Score.
     select: a name in SELECTIONS, a mapping with the name and its options, or a Select.
@@ -89,7 +91,7 @@ def build_layer_score(score: ScoreOption, query_size: int, key_size: int, heads:
 
     score: a name in SCORES, a mapping with the name and its options, or a Score, which is returned unchanged.
     query_size, key_size: widths of query and key.
-    heads: number of heads if each should have its own parameters. Default: all heads share them.
+    heads: number of heads if each head has separate parameters. Default: all heads share the parameters.
 
     >>> build_layer_score({"name": "additive", "hidden": 7}, query_size=3, key_size=5).vector.shape
     torch.Size([7])
@@ -133,8 +135,8 @@ def build_model_position(
 def check_position(call: str, position: Position | None, score: Score) -> None:
     """Raise ArgumentError if the position scheme cannot be used with the score function.
 
-    Rotary and Relative need a score function that computes inner products of queries and keys; for Rotary, it
-    must not be General. The other position schemes can be used with every score function.
+    Rotary and Relative need a score function that computes inner products of queries and keys. Rotary cannot
+    be used with General. The other position schemes can be used with every score function.
 
     call: the call that the error message names, such as "Transformer()".
     """
@@ -157,7 +159,8 @@ def select_argument(select: Select, training: bool) -> dict[str, Select]:
     """Return the keyword argument `select` of the attention() calls of a model, as {"select": ...}.
 
     The dict is empty for softmax, the default of attention(). In eval mode (training=False), the selection is
-    deterministic, so that a forward pass over the result of a search computes the same scores as the search.
+    deterministic. So if the result of a search is scored again by a forward pass, the scores are the same as
+    in the search.
 
     >>> from regard.select import Hard
     >>> select_argument(Hard(), training=False), select_argument(Soft(), training=True)
@@ -172,7 +175,7 @@ def model_arguments(kind: type, sizes: int) -> dict[str, Any]:
     """Return a dict from the names of the arguments of a model's class to their default values.
 
     The value is None if the argument has no default. If the class has a parameter `**attention`, the dict has
-    the fields of AttentionOptions in its place: score and select.
+    the fields of AttentionOptions instead: score and select.
 
     kind: the class of the model.
     sizes: number of leading arguments to leave out, such as vocabulary sizes.
@@ -189,7 +192,7 @@ def model_arguments(kind: type, sizes: int) -> dict[str, Any]:
 def _named(
     kind: str, value: str | Mapping[str, Any], known: Mapping[str, Any], extra: tuple[str, ...] = ()
 ) -> tuple[str, dict[str, Any]]:
-    """Return the name and the other options in `value`, which is a name or a mapping with a name.
+    """Split `value`, which is a name or a mapping, into the name and the other options.
 
     kind: what the name stands for, such as "score"; used in error messages.
     known: the known names.
@@ -223,7 +226,9 @@ def _create(call: str, kind: type[Built], sizes: Mapping[str, Any], options: Map
 
 
 def _expected(option: str, annotation: str, value: object) -> str:
-    """Return "" if the value of an option is valid; otherwise what is valid, such as "an integer, 1 or more".
+    """Check the value of an option. Return "" if it is valid, otherwise a description of the valid values.
+
+    An example of such a description is "an integer, 1 or more".
 
     option: the name of the option.
     annotation: the type annotation of the option, as text.

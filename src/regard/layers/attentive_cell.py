@@ -1,8 +1,8 @@
-"""Run a gated recurrent cell that attends at every step over a whole sequence, with its own backward pass.
+"""Run a gated recurrent cell with attention at every step over a whole sequence, with a custom backward pass.
 
 Autograd would accumulate the gradients of the weights and of the memory step by step. Here the backward pass
 computes them once, after its last step: one matrix product for each weight, and one attention call over all
-steps for the memory. Its loop over the steps contains only what the next iteration depends on.
+steps for the memory. The loop over the steps computes only the gradients that the next iteration needs.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Augmentation:
     seed: random seed.
 
     The crop and the flip of an image depend only on seed, epoch and index of the image, not on its batch. So
-    a resumed training run has the same images as an uninterrupted one. For validation, use centre_crop().
+    a resumed training run has the same images as an uninterrupted run. For validation, use centre_crop().
 
     >>> images = torch.arange(16).view(1, 1, 4, 4).expand(2, 3, 4, 4)
     >>> crops = Augmentation(size=2, seed=1)(images, indices=[7, 8], epoch=0)
@@ -45,7 +45,8 @@ class Augmentation:
         """Return cropped and flipped images, (B, 3, size, size), or (B, 3, H, W) if `size` is None.
 
         images: (B, 3, H, W), any dtype. The result has the same dtype.
-        indices: (B,), for each image, its index in the training data. The random crop and flip depend on it.
+        indices: (B,), the index of each image in the training data. The random crop and flip depend on this
+            index.
         epoch: index of the epoch, from 0.
         """
         height, width = images.shape[-2:]
@@ -84,7 +85,7 @@ class Augmentation:
         return torch.from_numpy(choices)
 
     def apply(self, images: Tensor, choices: Tensor) -> Tensor:
-        """Crop and flip images as `choices` says, on the device of the images.
+        """Crop and flip images according to `choices`, on the device of the images.
 
         images: (B, 3, H, W), any dtype.
         choices: (B, 3), the result of draw().
@@ -116,7 +117,7 @@ def centre_crop(images: Tensor, size: int) -> Tensor:
 
 
 def _crop_size(call: str, height: int, width: int, size: int | None) -> tuple[int, int]:
-    """Return the height and width of the crops: `size`, or those of the images if `size` is None."""
+    """Return the height and width of the crops. If `size` is None, the images are not cropped."""
     if size is None:
         return height, width
     if size > min(height, width):

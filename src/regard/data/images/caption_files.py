@@ -5,7 +5,7 @@
     read_captions("dataset_flickr8k.json", "images", split="train")  Karpathy's splits
     read_captions("captions_train2017.json", "train2017")            COCO
 
-Captions are held in memory; images are not opened until they are needed (see read_image()).
+Captions are held in memory. Images are opened only when they are needed (see read_image()).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["CaptionedImage", "CaptionedImages", "read_captions"]
 PathLike = str | os.PathLike[str]
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-"""File name extensions of images. Files of the image folder with other extensions are not listed in
+"""File name extensions of images. Only files with these extensions are listed in
 CaptionedImages.uncaptioned."""
 
 CHOICES = ("error", "skip")
-"""Values of the arguments `empty` and `missing` of read_captions(): "error" raises DataError for a caption
-without words or a missing image; "skip" leaves it out and counts it."""
+"""Values of the arguments `empty` and `missing` of read_captions(). "error" raises DataError for a caption
+without words or a missing image. "skip" drops this caption or image and counts it."""
 
 
 MISSING = Setting("read_captions", "missing", "skip")
@@ -59,10 +59,10 @@ class CaptionedImages:
     splits: the split of each image, such as "train"; None if the caption file has no splits.
     places: for each image, the caption file and the line or image number in it, for error messages.
     source: the names of the caption files as one text, for error messages: "a.tsv, b.tsv".
-    uncaptioned: names of images that were left out because they have no caption: images that the caption
-        file lists without captions, and image files in the folder that it does not list.
-    missing: names of images that were left out because their files do not exist.
-    empty: number of captions that were left out because they have no words.
+    uncaptioned: names of images without a caption, which were dropped: images that the caption file lists
+        without captions, and image files in the folder that the caption file does not list.
+    missing: names of images that were dropped because their files do not exist.
+    empty: number of captions that were dropped because they have no words.
     """
 
     folder: Path
@@ -93,7 +93,10 @@ class CaptionedImages:
         return tuple(caption for several in self.captions for caption in several)
 
     def select(self, rows: Sequence[int]) -> CaptionedImages:
-        """Return a CaptionedImages with only some of the images. rows: the indices of these, from 0."""
+        """Return a CaptionedImages with only some of the images.
+
+        rows: the indices of these images, from 0.
+        """
         chosen = [int(row) for row in rows]
         return replace(
             self,
@@ -131,12 +134,13 @@ def read_captions(
     format: "tsv", "jsonl", "coco" or "karpathy" (see caption_formats.py). By default, it is detected from the
         file name and, for .json, from the content.
     split: the split to read, such as "train", or a list of splits. Default: all images.
-    empty: what to do with a caption that has no words: "error" raises DataError, "skip" leaves it out.
-    missing: what to do with an image whose file does not exist: "error" raises DataError, "skip" leaves the
-        image out.
+    empty: what to do with a caption that has no words: "error" raises DataError, "skip" drops the caption.
+    missing: what to do with an image whose file does not exist: "error" raises DataError, "skip" drops the
+        image.
 
-    Raises DataError, with the file and the line or image number, for a malformed entry, for an image or an id
-    that occurs twice, for an image name outside the folder (such as ../a.jpg), and if no image is left.
+    Raises DataError in these cases: an entry is malformed; an image or an id occurs twice; an image name is
+    outside the folder, such as ../a.jpg; or no image is left. The error names the file, and the line or image
+    number.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -152,7 +156,9 @@ def read_captions(
             raise UnknownName(f"value of {name}", value, CHOICES)
     files = list(map(checked_path, [paths] if isinstance(paths, str | os.PathLike) else paths))
     if not files:
-        raise ArgumentError(message("read_captions()", "the list of files is empty", expected="at least one"))
+        raise ArgumentError(
+            message("read_captions()", "the list of files is empty", expected="at least one file")
+        )
     collected = _Collected(empty)
     for path in files:
         for entry in caption_entries(path, format):
@@ -166,7 +172,7 @@ def read_captions(
         chosen = (split,) if isinstance(split, str) else tuple(split)
         if not chosen:
             problem = "the list of splits is empty"
-            raise ArgumentError(message("read_captions()", problem, expected="at least one"))
+            raise ArgumentError(message("read_captions()", problem, expected="at least one split"))
         images = _of_split(images, chosen)
     return _with_files(images, named, missing)
 
@@ -226,7 +232,7 @@ class _Collected:
 def _checked_name(entry: CaptionEntry) -> str:
     """Return the image name of an entry, without parts such as "./" or "//".
 
-    Raise DataError if it is empty, is a path outside the folder of images, or cannot be a file name.
+    Raise DataError if the name is empty, is a path outside the folder of images, or cannot be a file name.
     """
     path = PurePosixPath(entry.image)
     try:
@@ -250,7 +256,9 @@ def _of_split(images: CaptionedImages, splits: tuple[str, ...]) -> CaptionedImag
         if each not in known:
             problem = f"no image is in the split {printable(each)!r}"
             raise DataError(
-                message(images.source, problem, expected=f"one of {printable(', '.join(known))[:200]}")
+                message(
+                    images.source, problem, expected=f"one of the splits {printable(', '.join(known))[:200]}"
+                )
             )
     return images.select([row for row, each in enumerate(images.splits) if each in splits])
 
@@ -258,12 +266,12 @@ def _of_split(images: CaptionedImages, splits: tuple[str, ...]) -> CaptionedImag
 def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) -> CaptionedImages:
     """Return a copy of `images` without the images whose files do not exist.
 
-    The names of these images are in the field `missing` of the result. The field `uncaptioned` also has the
-    image files in the same folders that the caption files do not list.
+    The field `missing` of the copy has the names of these images. In the field `uncaptioned`, the copy also
+    has the image files in the same folders that the caption files do not list.
 
     images: the images of the requested splits, with their captions.
     named: the names of all images in the caption files, in all splits.
-    missing: "error" raises DataError if an image file is missing, "skip" leaves the image out.
+    missing: "error" raises DataError if an image file is missing, "skip" drops the image.
     """
     if not images.folder.is_dir():
         raise DataError(
@@ -277,7 +285,7 @@ def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) ->
         name = images.names[absent[0]]
         more = f" (and {len(absent) - 1:,} more)" if len(absent) > 1 else ""
         problem = f"there is no image file {shown(images.folder / name)}{more}"
-        hint = ("check the folder, or leave out such images with ", MISSING)
+        hint = ("check the folder, or skip such images with ", MISSING)
         raise DataError(message(images.places[absent[0]], problem, hint=hint))
     others = {name for name in there if os.path.splitext(name)[1].lower() in SUFFIXES} - named
     gone = frozenset(absent)
@@ -303,4 +311,4 @@ def _file_names(folder: Path, parent: str) -> Iterator[str]:
         return
     except OSError as error:
         place = shown(folder / parent)
-        raise DataError(message(place, f"cannot be read ({error.strerror or error})")) from None
+        raise DataError(message(place, f"the folder cannot be read ({error.strerror or error})")) from None

@@ -220,23 +220,27 @@ gzip."""
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Read and parse a whole JSON file, plain or gzip. Raises DataError if it is too large or damaged."""
+    """Read and parse a JSON file, plain or gzip. Raises DataError if the file is too large or damaged."""
     limit = LIMITS["captions"]
     try:
         content = read_limited(path, "captions", named=True)
         if content[:2] == b"\x1f\x8b":
             content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(limit + 1)
             if len(content) > limit:
-                raise DataError(message(shown(path), f"unpacks to more than the limit of {limit:,} bytes"))
+                raise DataError(
+                    message(shown(path), f"the unpacked file is larger than the limit of {limit:,} bytes")
+                )
         parsed = parse_json(content.removeprefix(b"\xef\xbb\xbf"))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(message(shown(path), f"the gzip data is cut off or damaged ({error})")) from None
+        raise DataError(message(shown(path), f"the gzip data is truncated or damaged ({error})")) from None
     except OSError as error:
-        raise DataError(message(shown(path), f"cannot be read ({error.strerror or error})")) from None
+        raise DataError(
+            message(shown(path), f"the file cannot be read ({error.strerror or error})")
+        ) from None
     except DataError:
         raise
     except ValueError as error:
-        problem = f"not valid JSON: {printable(str(error))[:200]}"
+        problem = f"the file is not valid JSON: {printable(str(error))[:200]}"
         hint = 'for one JSON object per line, use format="jsonl"'
         raise DataError(message(shown(path), problem, hint=hint)) from None
     return _typed(parsed, dict, shown(path))
@@ -250,7 +254,7 @@ def _field(row: Any, name: str, kind: type[T], place: str) -> T:
     fields = _typed(row, dict, place)
     if name not in fields:
         there = printable(", ".join(sorted(map(str, fields))))[:200]
-        raise DataError(message(place, f"no field '{name}'; the fields are {there}"))
+        raise DataError(message(place, f"the object has no field '{name}'; its fields are {there}"))
     return _typed(fields[name], kind, f"{place}, field '{name}'")
 
 
@@ -259,12 +263,14 @@ JSON_TYPES: dict[type, str] = {dict: "a JSON object", list: "a list", str: "a st
 
 def _typed(value: Any, kind: type[T], place: str) -> T:
     if not isinstance(value, kind):
-        raise DataError(message(place, f"of type {type(value).__name__}", expected=JSON_TYPES[kind]))
+        raise DataError(
+            message(place, f"the value is of type {type(value).__name__}", expected=JSON_TYPES[kind])
+        )
     return value
 
 
 def _identity(row: Any, name: str, place: str) -> int | str:
-    """Return an id: the field `name` of a JSON object. Raise DataError if it is no integer and no string."""
+    """Return the field `name` of a JSON object. Raise DataError unless it is an integer or a string."""
     value = _field(row, name, object, place)
     if isinstance(value, bool) or not isinstance(value, int | str):
         problem = f"the field '{name}' is of type {type(value).__name__}"

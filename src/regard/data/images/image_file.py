@@ -21,7 +21,8 @@ __all__ = ["FORMATS", "MAX_PIXELS", "MAX_SIZE", "decode_image", "read_image"]
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """The image formats that read_image() accepts, by their names in Pillow.
 
-Other formats are rejected, because decoding them may be unsafe: for EPS, Pillow starts another program."""
+Other formats are rejected, because it may be unsafe to decode them: for EPS, Pillow starts another
+program."""
 
 MAX_PIXELS = 1 << 26
 """Maximum number of pixels of an image file, 67 million.
@@ -47,12 +48,12 @@ def read_image(path: str | os.PathLike[str], size: int | None = None) -> Tensor:
     size: if given, the largest square at the centre of the image is resized to size x size pixels. By
         default, the image keeps its size.
 
-    The image is rotated and flipped as its EXIF orientation says. Transparent parts become white. Of an
-    animated image, the first frame is read. Greyscale, palette and CMYK images become RGB; 16 bits per
-    channel become 8.
+    The image is rotated and flipped according to its EXIF orientation. Transparent parts become white. If the
+    image is animated, only the first frame is read. Greyscale, palette and CMYK images become RGB; 16 bits
+    per channel become 8.
 
-    Raises DataError, with the name of the file, if it does not exist, is not a regular file, is too large, is
-    not an image, or is damaged or truncated. Requires the package Pillow.
+    Raises DataError, with the name of the file, if it does not exist or is not a regular file, or if it is
+    not an image, too large, damaged or truncated. Requires the package Pillow.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +69,7 @@ def read_image(path: str | os.PathLike[str], size: int | None = None) -> Tensor:
         raise DataError(message(shown(path), "there is no such file", expected="an image file")) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        problem = f"cannot be read ({reason})"
+        problem = f"the file cannot be read ({reason})"
         raise DataError(message(shown(path), problem, expected="an image file")) from None
     return decode_image(content, shown(path), size)
 
@@ -81,8 +82,8 @@ def decode_image(content: bytes, name: str = "image", size: int | None = None) -
     size: if given, the largest square at the centre of the image is resized to size x size pixels. By
         default, the image keeps its size.
 
-    File formats, limits and conversion to RGB are those of read_image(), and so are the errors: DataError for
-    bytes that are not an image or are damaged.
+    File formats, limits and conversion to RGB are the same as for read_image(). Raises DataError if the bytes
+    are not an image, or if they are damaged.
 
     >>> decode_image(b"P5 1 1 255\\n\\x80", size=2).tolist()
     [[[128, 128], [128, 128]], [[128, 128], [128, 128]], [[128, 128], [128, 128]]]
@@ -96,23 +97,25 @@ def decode_image(content: bytes, name: str = "image", size: int | None = None) -
     if not content:
         raise DataError(message(name, "the file is empty", expected="an image file"))
     if len(content) > LIMITS["image"]:
-        raise DataError(message(name, f"is larger than the limit of {LIMITS['image']:,} bytes"))
+        raise DataError(message(name, f"the file is larger than the limit of {LIMITS['image']:,} bytes"))
     try:
         image = Image.open(io.BytesIO(content), formats=FORMATS)
         if image.width * image.height > MAX_PIXELS:
-            raise _too_many_pixels(name, f"{image.width:,} x {image.height:,} pixels")
+            raise _too_many_pixels(name, f"the image has {image.width:,} x {image.height:,} pixels")
         decoded = _decoded(image, name, size)
     except DataError:
         raise
     except UnidentifiedImageError:
-        hint = f"convert it to a supported format: {', '.join(FORMATS)}"
-        problem = "not an image, or not in a supported format"
+        hint = f"convert the file to a supported format: {', '.join(FORMATS)}"
+        problem = "the file is not an image, or not in a supported format"
         raise DataError(message(name, problem, expected="an image file", hint=hint)) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise _too_many_pixels(name, "too many pixels") from None
+        raise _too_many_pixels(name, "the image has too many pixels") from None
     except Exception as error:  # Pillow's decoders raise many types of errors for damaged files
         problem = f"the image is damaged or truncated ({printable(str(error))[:200] or type(error).__name__})"
-        raise DataError(message(name, problem, hint="replace the file, or leave it out")) from error
+        raise DataError(
+            message(name, problem, hint="replace the file, or remove it from the data")
+        ) from error
     return torch.from_numpy(numpy.array(decoded).transpose(2, 0, 1).copy())
 
 
@@ -125,7 +128,8 @@ def _decoded(image: PillowImage, name: str, size: int | None) -> PillowImage:
     from PIL import Image
 
     if size is not None:
-        # A JPEG decoder can decode at a lower resolution, which is faster: use at least twice the final size.
+        # A JPEG decoder can decode at a lower resolution, which is faster. Here it is at least twice the
+        # final size.
         image.draft(None, (2 * size, 2 * size))
     image.load()
     orientation = _orientation(image)
@@ -185,4 +189,4 @@ def _check_size(call: str, size: int | None) -> None:
     if size is not None:
         positive(call, size=size)
         if size > MAX_SIZE:
-            raise ArgumentError(message(call, f"size is {size}", expected=f"at most {MAX_SIZE}"))
+            raise ArgumentError(message(call, f"size is {size}", expected=f"a size of at most {MAX_SIZE}"))

@@ -1,4 +1,4 @@
-"""Find image files by names, folders and patterns, and get image ids for COCO results from their names."""
+"""Find image files by names, folders and patterns; compute image ids for COCO results from file names."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def list_images(
 
     places: files, folders and patterns. A folder stands for the image files in it, in the order of their
         names, without subfolders. A pattern contains * or ?, for example "photos/*.jpg".
-    missing: a list for errors. An error is appended to it for each file or folder that does not exist, and
-        for each folder or pattern without image files. None: such an error is raised.
+    missing: a list to which errors are appended: one error for each file or folder that does not exist, and
+        for each folder or pattern without image files. If None, the first such error is raised.
 
     Raise DataError if there is no image file at all.
 

@@ -1,4 +1,4 @@
-"""Pixels: the images of a corpus, decoded once and held in memory, or decoded when they are needed."""
+"""Pixels: the images of a corpus, held in memory, or decoded each time they are needed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Pixels:
 
     size: width and height of an image in pixels.
     array: all images, uint8, (N, 3, size, size), or None if they are not in memory.
-    read: a function that decodes the image with a given index; required if `array` is None.
+    read: a function that takes the index of an image and returns the decoded image; required if `array` is
+        None.
     count: the number of images N; required if `array` is None.
 
     >>> pixels = Pixels(4, torch.zeros(9, 3, 4, 4, dtype=torch.uint8))
@@ -65,7 +66,7 @@ class Pixels:
 
     @property
     def in_memory(self) -> bool:
-        """Whether all images are in memory. If not, each is decoded when it is needed."""
+        """Whether all images are in memory. Otherwise, an image is decoded each time it is needed."""
         return self._array is not None
 
     def on_device(self, device: torch.device | str) -> Tensor:
@@ -74,7 +75,10 @@ class Pixels:
         return self._array.to(device)
 
     def select(self, rows: Sequence[int]) -> Pixels:
-        """Return a Pixels with only some of the images. rows: the indices of these images, from 0."""
+        """Return a Pixels with only some of the images.
+
+        rows: the indices of these images, from 0.
+        """
         if self._array is not None:
             return Pixels(self.size, self._array[torch.as_tensor(rows, dtype=torch.long)])
         read, chosen = self._read, list(rows)
@@ -108,12 +112,12 @@ def decode_files(
     paths: the image files.
     size: width and height of the decoded images in pixels.
     damaged: "error" raises DataError, with the name of the file, for an image that cannot be read; "skip"
-        leaves it out.
+        drops this image.
     limit: maximum number of bytes of the decoded images. Default: memory_limit(). If the images need more,
-        they are not stored: an image is decoded each time it is needed, and damaged="error" raises the error
-        of a damaged image only at that time.
+        they are not stored, and an image is decoded each time it is needed. In this case, damaged="error"
+        raises the error of a damaged image only when the image is decoded.
 
-    Return the images, the index in `paths` of each image, and the errors of the images that were left out.
+    Return the images, the index in `paths` of each image, and the errors of the images that were dropped.
     """
     needed = 3 * size * size * len(paths)
     in_memory = needed <= (memory_limit() if limit is None else limit)

@@ -12,8 +12,8 @@ The modules, from letters to the corpus:
     corpus                         generates the examples of each split
 
 The grammar has two versions. Version 2 adds words and constructions. An object of the class Dice makes all
-random choices; with version=1 it never chooses what version 2 added. So version 1 still generates exactly the
-same sentences as before version 2 existed.
+random choices. With version=1, it never chooses words or constructions of version 2. So version 1 generates
+exactly the same sentences as before version 2 was added.
 """
 
 from __future__ import annotations

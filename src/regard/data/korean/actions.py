@@ -1,4 +1,4 @@
-"""Generate clauses with an action verb (and object, place, time, manner, companions) and relative clauses."""
+"""Generate relative clauses, and clauses with an action verb (with an object, a place, a time and so on)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ TIME_OF = {"want": "future", "can": "future"}
 
 
 def time_phrase(dice: Dice, tense: str) -> Phrase:
-    """Generate a time that fits a tense, such as 어제 (yesterday) for "past". tense: a key of TIMES."""
+    """Generate a time that fits a tense, such as 어제 (yesterday) for "past".
+
+    tense: a key of TIMES.
+    """
     return say(*dice.pick(TIMES[tense]))
 
 
@@ -136,7 +139,7 @@ def rest(dice: Dice, frame: Frame, plan: Plan, subject: Nominal, predicate: Pred
         manner = NOTHING if len(taken.korean) > 3 else manner
     for piece in (company, place, tool, receiver, goal, taken, manner):
         korean += piece.korean
-    # The "to" of "listen to" has possible links to the verb and to the object with its particle 을.
+    # The English preposition, such as "to" in "listen to", has possible links to the Korean verb and object.
     preposition = possibly(frame.verb.preposition, *predicate.korean, *taken.korean)
     after = preposition + taken.english + receiver.english + goal.english
     for piece in (manner, tool, place, company, time):
@@ -149,7 +152,7 @@ HOURLY = spread({"time": 6, "hour": 1})
 
 
 def when(dice: Dice, frame: Frame, plan: Plan) -> tuple[Phrase, Phrase]:
-    """Generate a time or an adverb of frequency for a clause. Return (time, adverb); at least one is empty.
+    """Generate a time or an adverb of frequency, or neither. Return (time, adverb); at least one is empty.
 
     In English, the time ("yesterday") ends the clause, and the adverb ("often") precedes the verb.
     """
@@ -234,10 +237,11 @@ def _other(dice: Dice, people: tuple[Person, ...], subject: Nominal) -> Person:
 def _goal(dice: Dice, frame: Frame, tool: Phrase) -> tuple[Phrase, Phrase]:
     """Generate the goal of a motion and sometimes a means of transport, such as "by bus".
 
-    Return two phrases: the goal, and the means of transport, or `tool` if none was generated.
+    Return two phrases: the goal, and the means of transport. If none was generated, the second phrase is
+        `tool`.
 
     frame: the verb of motion, with its goals.
-    tool: the tool that was generated for the clause before.
+    tool: the tool that has already been generated for this clause; it may be empty.
     """
     goal = dice.pick(frame.goals)
     if "moves" in frame.traits and dice.chance(0.3):
@@ -310,7 +314,7 @@ LEFT: dict[str, tuple[Frame, ...]] = {
 }
 """For each noun, the verbs (as Frames) that can have the noun as their object in a relative clause.
 
-For 책 (book), one of them is 사다 (buy): 내가 산 책, the book that I bought.
+For example, 사다 (buy) is one of the verbs for 책 (book): 내가 산 책, the book that I bought.
 """
 
 DOING = {

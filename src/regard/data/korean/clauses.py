@@ -1,6 +1,6 @@
 """Generate predicates (verbs and adjectives with their auxiliaries), and put the parts of a clause in order.
 
-In Korean the verb is the last word of a clause; in English it follows the subject.
+In Korean, the verb is the last word of a clause. In English, the verb follows the subject.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Predicate(NamedTuple):
 def finish(stem: Stem, tense: str, ending: str) -> str:
     """Conjugate the verb or adjective that ends a Korean clause.
 
-    stem: its stem.
+    stem: the stem of the verb or adjective.
     tense: "past" or "present".
     ending: the type of the clause: a key of FINALS, "adnominal" (the clause modifies a noun) or "join" (-고,
         without a tense).
@@ -85,7 +85,8 @@ def be(tense: str, agreement: str) -> str:
     """Return "am", "are", "is", "was" or "were".
 
     tense: "past" or "present".
-    agreement: the subject: "I", "you", "we", "they", or "he" (third person singular)."""
+    agreement: the subject: "I", "you", "we", "they", or "he" (third person singular).
+    """
     return BE["past" if tense == "past" else "present"][agreement]
 
 
@@ -173,7 +174,7 @@ def _progressive(verb: Verb, ending: str, agreement: str, negation: str) -> Pred
 def _want(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
     """Generate a predicate with "want to".
 
-    In Korean, it is the auxiliary 싶다 if the subject is I, you or we, and 싶어 하다 otherwise.
+    The Korean auxiliary is 싶다 if the subject is I, you or we, and 싶어 하다 otherwise.
     """
     first = Word(conjugate(verb.stem, "고"))
     others = agreement in ("he", "they")
@@ -212,7 +213,8 @@ def adjective_predicate(
 
     tense: "past", "present" or "future".
     ending: the type of the clause, for example "statement" or "question"; see finish().
-    agreement: the English subject: "I", "you", "we", "they", or "he" (third person singular)."""
+    agreement: the English subject: "I", "you", "we", "they", or "he" (third person singular).
+    """
     if tense == "future":
         word = Word(conjugate(adjective.stem, "ㄹ"))
         words = [word, Word(GOING[ending])]

@@ -1,6 +1,6 @@
 """Conjugation of Korean verbs and adjectives, by table.
 
-A stem has three bases, and every ending is attached to one of them:
+A stem has three forms, called bases. Every ending is attached to one of them:
 
     closed       먹-  가-  듣-    돕-    부르-  만들-    쓰-  하-    before 고, 지, 다
     open         먹으- 가-  들으-  도우-  부르-  만드-    쓰-  하-    before ㄴ, ㄹ

@@ -39,7 +39,8 @@ class Split(NamedTuple):
 
     make: function that generates a random sentence.
     shortest, longest: the smallest and the largest number of words in a sentence.
-    tenths: numbers from 0 to 9. The split contains the sentences for which tenth() returns one of them.
+    tenths: numbers from 0 to 9. The split contains the sentences for which tenth() returns one of these
+        numbers.
     repeats: whether a sentence may occur more than once.
     """
 
@@ -68,11 +69,11 @@ ATTACHED = re.compile(r"(?<=\w)([.,!?])(?=\s|$)")
 
 
 def tenth(source: str, version: int = VERSION) -> int:
-    """Return a number from 0 to 9, computed from a hash of the Korean sentence. It determines the split.
+    """Return a number from 0 to 9, computed from a hash of the Korean sentence. It decides the split.
 
     In version 2 of the grammar, sentences that differ only in their final punctuation mark have the same
-    number. Also, sentences of one or two words always belong to "train", because forms such as 요리사입니다
-    occur only in these short sentences: without them in "train", a model could not learn these forms.
+    number. Also, sentences of one or two words always belong to "train". Forms such as 요리사입니다 occur
+    only in these short sentences, so a model could not learn these forms from longer sentences.
     """
     if version > 1:
         source = unmarked(source)
@@ -116,7 +117,7 @@ def linked(phrase: Phrase) -> Example:
 
 
 class KoreanEnglish:
-    """The built-in Korean-English corpus, the result of korean_english(), which explains the arguments.
+    """The built-in Korean-English corpus, which korean_english() returns. See there for the arguments.
 
     Each iteration generates the same examples again.
 

@@ -84,7 +84,7 @@ def _described(dice: Dice, noun: Noun, future: bool) -> Nominal:
     """Generate the subject of a description.
 
     A noun without modifiers has the subject particle (이, 가). A noun with modifiers has the topic particle
-    (은, 는), and so has any noun for a language, a science or a skill.
+    (은, 는). A noun for a language, a science or a skill always has the topic particle.
     """
     if noun.kind == "fixed":
         return common(noun, "topic" if noun.korean in SUBJECT_OF_TALK else "subject", "definite")

@@ -21,7 +21,7 @@ def purpose(dice: Dice, frame: Frame, subject: Nominal) -> Phrase:
     word = Word(conjugate(frame.verb.stem, "러"))
     alone = frame.verb.stem.text in INTRANSITIVE and dice.chance(0.6)
     objects = () if alone else frame.objects
-    # A purpose can have an object but no place, because the goal of the motion is already its place.
+    # A purpose can have an object but no place, because it takes place at the goal of the motion.
     frame = frame._replace(objects=objects, places=(), tools=(), manners=())
     around = rest(dice, frame, Plan("past", timed=False, nested=True), subject, Predicate([word], [], []))
     english = [*possibly("to", word), *surely(frame.verb.base, word), *around.after]

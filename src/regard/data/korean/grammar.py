@@ -1,4 +1,4 @@
-"""The sentence constructions of the built-in corpus. Each is a function that generates a random sentence.
+"""The sentence constructions of the built-in corpus: functions that each generate a random sentence.
 
 To add a construction, write its function and add a line with its frequency to SENTENCES.
 """
@@ -133,8 +133,8 @@ CLAUSES: dict[str, tuple[Build, ...]] = {
 """For each type of clause, such as "statement" or "but", the functions that generate a clause of this type.
 
 A function is repeated to make its clauses more frequent. The key "but, not" is for negated clauses with the
-ending "but". If a clause with "but" is not negated, it has no adjective or noun as predicate: forms such as
-작지만 and 학생이지만 would be too rare for a model to learn.
+ending "but". A clause with the ending "but" that is not negated always has a verb: forms of adjectives and
+nouns, such as 작지만 and 학생이지만, would be too rare for a model to learn.
 """
 
 
@@ -291,7 +291,7 @@ JOINS = spread({"and": 13, "but": 7})
 def joined(dice: Dice, clauses: int) -> Phrase:
     """Generate a sentence of several clauses, joined with -고 (and) and -지만 (but).
 
-    Of two clauses joined by "but", exactly one is negated.
+    If two clauses are joined by "but", exactly one of them is negated.
 
     clauses: the number of clauses.
     """

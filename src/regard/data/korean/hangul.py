@@ -59,8 +59,8 @@ def close(word: str, consonant: str) -> str:
 def vowel_before(stem: str) -> str:
     """Return the vowel of a stem that determines whether its ending begins with 아 or 어.
 
-    This is the vowel of the last syllable. If the stem ends in the vowel ㅡ, it is the vowel of the syllable
-    before, if there is one.
+    This is the vowel of the last syllable. If the stem ends in the vowel ㅡ and has several syllables, it is
+    the vowel of the second-to-last syllable.
 
     >>> vowel_before("먹"), vowel_before("바쁘"), vowel_before("쓰")
     ('ㅓ', 'ㅏ', 'ㅡ')

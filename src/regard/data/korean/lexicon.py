@@ -39,8 +39,8 @@ class Place(NamedTuple):
 
     korean: the Korean noun.
     english: the English noun.
-    at: the English words for being at this place.
-    to: the English words for going there.
+    at: the English words for "at this place".
+    to: the English words for "to this place".
 
     A word in parentheses, such as a preposition, has only possible alignment links.
 

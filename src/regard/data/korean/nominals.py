@@ -4,7 +4,7 @@ Korean has no articles. The English article is determined by these rules:
 
     the          the topic, and a noun with a relative clause
     a, an        an object
-    no article   an object in the simple present, which is plural ("I like cats"), a mass noun as object,
+    no article   a plural object in the simple present ("I like cats"), a mass noun as object,
                  a name, and a noun with a determiner (이, 그) or an owner (내)
 """
 

@@ -108,7 +108,7 @@ class Dice:
 
 
 def spread(weights: Mapping[Option, int]) -> tuple[Option, ...]:
-    """Repeat each option as often as its weight says, so that Dice.pick() picks it more or less often.
+    """Return a tuple in which each option is repeated by its weight, so that Dice.pick() follows the weights.
 
     >>> spread({"often": 3, "rarely": 1})
     ('often', 'often', 'often', 'rarely')
@@ -163,8 +163,8 @@ def gloss(english: str, words: list[Word]) -> list[Gloss]:
 def _read(english: str) -> tuple[tuple[str, int], ...]:
     """Return (word, index) for each English word of a text with alignment links, such as "this/1 morning/2".
 
-    index: the index, from 0, of the Korean word to which the English word has a sure link; -1 if the word is
-        in parentheses, and therefore has only possible links.
+    index: the index, from 0, of the Korean word to which the English word has a sure link; -1 for a word in
+        parentheses, which has only possible links.
     """
     parts = []
     for part in english.split():
@@ -177,7 +177,8 @@ def _read(english: str) -> tuple[tuple[str, int], ...]:
 def article(following: str) -> str:
     """Return "a" or "an", depending on the first letter of the next word.
 
-    Words with another article than their first letter suggests, such as "hour", are not in the vocabulary.
+    Words that need another article than their first letter suggests, such as "hour", are not in the
+    vocabulary.
 
     >>> article("apple"), article("book")
     ('an', 'a')

@@ -1,4 +1,4 @@
-"""The verbs and adjectives of the built-in corpus, and which nouns and other words can be used with each."""
+"""The verbs and adjectives of the built-in corpus, with the words that can be used with each of them."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Frame(NamedTuple):
     goals: where the motion can lead to, for verbs of motion.
     tools: tools and means of transport, in Korean and in English.
     manners: adverbs of manner, in Korean and in English.
-    traits: keys of TRAITS, which say how the verb can be used: "instant" means not in the progressive.
+    traits: keys of TRAITS, which limit how the verb is used: "instant" means not in the progressive.
     """
 
     verb: Verb
@@ -203,7 +203,7 @@ TRAITS = {
     "unwilled": "not used with 'want to' or 'can'",
     "years": "its time can be a year: last year, next year",
 }
-"""The traits of verbs (Frame.traits) by name. They say in which constructions a verb can be used."""
+"""Trait of a verb -> its meaning. The traits in Frame.traits decide in which constructions a verb is used."""
 
 HOME = "집 카페 공원 도서관"
 GOALS = ">학교 >집 >도서관 >공원 >시장 >병원 >식당 >카페 >극장 >서울 >부산 >한국 >미국"
@@ -299,7 +299,7 @@ ADDED_FRAMES = (FRAMES[0]._replace(objects=MEALS),) * 2
 UNLIKELY = (("학교", "자"), ("학교", "자르"), ("서울", "걷"))
 """Pairs of a place and a verb stem. People do this action at the place, but they do not go there to do it.
 
-PURPOSES leaves these pairs out."""
+These pairs are not in PURPOSES."""
 
 PURPOSES = {
     name: tuple(
@@ -311,7 +311,7 @@ PURPOSES = {
     )
     for name, place in PLACES.items()
 }
-"""For each place, the actions (verbs as Frames) for which people go there: to a library, in order to read."""
+"""For each place, the actions (verbs as Frames) for which people go to this place: to a library, to read."""
 
 
 class Adjective(NamedTuple):
@@ -319,8 +319,8 @@ class Adjective(NamedTuple):
 
     stem: the Korean stem.
     english: the English adjective.
-    attribute_of: the Korean nouns before which it can be used (a big apple).
-    predicate_of: the Korean nouns of which it can be the predicate (the apple is big).
+    attribute_of: the Korean nouns that the adjective can precede (a big apple).
+    predicate_of: the Korean nouns that can be the subject of the adjective (the apple is big).
     """
 
     stem: Stem

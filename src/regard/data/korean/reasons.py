@@ -96,7 +96,7 @@ def _weather_cause(dice: Dice) -> tuple[Phrase, bool]:
 
 
 class Motive(NamedTuple):
-    """What a person does for a reason, such as hunger: go somewhere to do something.
+    """What a person does for a reason, such as hunger: the person goes somewhere to do something.
 
     goals: the places where the person may go.
     stems: what the person may do there, as Korean verb stems.

@@ -1,18 +1,19 @@
 """The built-in corpus `shapes`: generated pictures of simple shapes, with captions.
 
-The region of the picture that each word of a caption is about (its gold region) is known.
+For each word of a caption, the corpus knows its gold region: the region of the picture that the word
+describes.
 
 The modules, from one object to the corpus:
 
     scenes             objects, their attributes and places, and relations between them
-    scene_rendering    draws scenes as pictures of 64 x 64 pixels, and the mask of each object
+    scene_rendering    draws scenes as pictures of 64 x 64 pixels, and computes the mask of each object
     scene_captions     generates captions, checks whether a caption is true, finds the region of each word
     shapes_corpus      generates the scenes of each split
 
     corpus = shapes("train", count=1000)
     images = corpus.images(range(32))                    # uint8 tensor (32, 3, 64, 64)
     scene, captions = corpus[0]
-    is_valid(scene, "a small red circle above a square") # any true caption counts, not only those generated
+    is_valid(scene, "a small red circle above a square") # True for any true caption, not only generated ones
     word_regions(scene, captions[0])                     # the pixels that each word is about
 """
 

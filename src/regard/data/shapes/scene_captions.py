@@ -8,9 +8,9 @@ The grammar of a caption, where [ ] is optional and * means any number of times:
     relation = "left of" | "right of" | "above" | "below"
     place    = "at the top left" | ... | "in the middle"
 
-Generated captions name objects in reading order, from top left to bottom right, as people tend to do. So the
-picture and the words so far determine which object is named next, and therefore where a captioner should
-attend before each word. Generated captions give the size and the colour of each object.
+Generated captions give the size and the colour of each object. They name the objects in reading order, from
+top left to bottom right. So the picture and the previous words determine which object is named next, and
+where a captioner should attend.
 """
 
 from __future__ import annotations
@@ -72,17 +72,19 @@ class Region(NamedTuple):
         return numpy.any([object_mask(each) for each in self.objects], axis=0)
 
     def cells(self, side: int) -> NDArray[numpy.bool_]:
-        """Divide the picture into side x side cells; return which of them contain a pixel of the region.
+        """Divide the picture into side x side cells. Return which cells contain a pixel of the region.
 
         The result is a bool array (side, side). A pixel in row y and column x is in the cell in row
         floor(y * side / 64) and column floor(x * side / 64).
 
-        side: number of rows and of columns of cells, for example those of the feature map of an image
+        side: number of rows, and of columns, of cells. An example is the size of the feature map of an image
             encoder.
         """
         positive("Region.cells()", side=side)
         if side > PIXELS:
-            raise ArgumentError(message("Region.cells()", f"side is {side}", expected=f"at most {PIXELS}"))
+            raise ArgumentError(
+                message("Region.cells()", f"side is {side}", expected=f"a number of at most {PIXELS}")
+            )
         cells = numpy.zeros((side, side), numpy.bool_)
         rows, columns = numpy.nonzero(self.mask())
         cells[rows * side // PIXELS, columns * side // PIXELS] = True
@@ -92,9 +94,9 @@ class Region(NamedTuple):
 def all_captions(scene: Scene) -> list[str]:
     """Return all captions from which the corpus `shapes` samples the captions of a scene.
 
-    They describe the first two objects in reading order (by row, then by column, of the 3 x 3 squares of the
-    picture). There is one caption for each relation between these objects (one or two), one with the place
-    of the first object, and one with the places of both objects.
+    The captions describe the first two objects in reading order: by row, then by column, of the 3 x 3 squares
+    of the picture. There is one caption for each relation between these objects, at most two. One more
+    caption has the place of the first object, and another one has the places of both objects.
 
     >>> first = SceneObject("small", "red", "circle", x=10, y=10, tint=(214, 40, 40))
     >>> second = SceneObject("large", "blue", "square", x=10, y=50, tint=(40, 80, 214))
@@ -117,9 +119,9 @@ def all_captions(scene: Scene) -> list[str]:
 def is_valid(scene: Scene, caption: str) -> bool:
     """Return whether a caption is true of a scene and follows the grammar of scene_captions.py.
 
-    A caption is true if each of its noun phrases can be assigned a different object of the scene, so that all
-    attributes, relations and places hold. Upper and lower case are the same, and a full stop at the end of
-    the caption is ignored.
+    A caption is true if each noun phrase can be assigned to a different object of the scene, so that all
+    attributes, relations and places are correct. Upper and lower case are not distinguished. A full stop at
+    the end of the caption is ignored.
 
     >>> first = SceneObject("small", "red", "circle", x=10, y=10, tint=(214, 40, 40))
     >>> second = SceneObject("large", "blue", "square", x=50, y=50, tint=(40, 80, 214))
@@ -136,9 +138,9 @@ def is_valid(scene: Scene, caption: str) -> bool:
 def word_regions(scene: Scene, caption: str) -> list[Region | None]:
     """Return the gold region of each word of a caption: the objects of the scene that the word describes.
 
-    Words are separated by spaces. The region of a size, a colour, a shape or a place is the object that has
-    it; the region of a relation, such as "above", is the two objects that it relates. If a noun phrase fits
-    several objects, its region is all of them. Words such as "a", "of" and "the" have no region (None).
+    Words are separated by spaces. For a size, a colour, a shape or a place, the region is the object that the
+    word describes. For a relation, such as "above", the region is both objects. If a noun phrase fits several
+    objects, its region is all these objects. Words such as "a", "of" and "the" have no region (None).
 
     Raise ArgumentError if the caption is not true of the scene.
 
@@ -170,7 +172,7 @@ class _Statement:
     phrases: for each noun phrase, its attributes: {"red", "circle"} for "a red circle".
     places: maps the index of a phrase to the place that the caption names for it.
     relations: tuples (relation, index of the first phrase, index of the second phrase).
-    content: maps the index of each content word to the indices of the phrases that the word is about.
+    content: maps the index of each content word to the indices of the phrases that the word belongs to.
     """
 
     phrases: list[frozenset[str]] = field(default_factory=list)
@@ -261,7 +263,7 @@ def _longest(words: list[str], start: int, names: dict[tuple[str, ...], str]) ->
 
     names: words -> name of all places, or of all relations.
 
-    Returns the index of the first word after it, and its name; None if no place or relation begins there.
+    Returns the index of the first word after the place or relation, and its name; None if none begins there.
     """
     matches = [key for key in names if tuple(words[start : start + len(key)]) == key]
     if not matches:

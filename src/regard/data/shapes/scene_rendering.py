@@ -2,7 +2,8 @@
 
 All arithmetic is in integers, so a picture has the same bytes on every machine. For each shape and size,
 there is a square array with one number for each pixel: how many of 16 points in the pixel are inside the
-shape. It says how much of the pixel gets the colour of the object, and how much the colour of the background.
+shape. This number decides how the colour of the object and the colour of the background are mixed in the
+pixel.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from regard.data.shapes.scenes import PIXELS, SHAPES, SIZES, Scene, SceneObject
 __all__ = ["object_mask", "render"]
 
 SAMPLES = 4
-"""A pixel is tested at SAMPLES x SAMPLES points: how many of them are inside a shape?"""
+"""A pixel is tested at SAMPLES x SAMPLES points, to count how many of them are inside a shape."""
 
 FULL = SAMPLES * SAMPLES
-"""Number of points at which a pixel is tested. They are all inside a shape that covers the pixel."""
+"""Number of points at which a pixel is tested. If a shape covers the pixel, all points are inside it."""
 
 
 def render(scenes: Sequence[Scene]) -> NDArray[numpy.uint8]:

@@ -29,8 +29,8 @@ SQUARE = 21
 SQUARE_STARTS = (0, 21, 43)
 """A picture is divided into 3 x 3 squares, each of which contains at most one object.
 
-SQUARE: width and height of a square in pixels. SQUARE_STARTS: the first pixel of each of the three rows, and
-of each of the three columns, of squares.
+SQUARE: width and height of a square in pixels.
+SQUARE_STARTS: the first pixel of each of the three rows of squares. The columns start at the same numbers.
 """
 
 SHAPES = ("circle", "square", "triangle", "cross", "diamond")
@@ -98,7 +98,7 @@ class SceneObject(NamedTuple):
     shape: a name in SHAPES, for example "circle".
     x: column of the pixel at its centre, from 0 at the left.
     y: row of the pixel at its centre, from 0 at the top.
-    tint: its RGB values, which are close to those of the colour in COLOURS.
+    tint: the RGB values of the object, which are close to the values of its colour in COLOURS.
 
     >>> thing = SceneObject("small", "red", "circle", x=10, y=30, tint=(214, 40, 40))
     >>> thing.name, thing.place, thing.box
@@ -159,8 +159,8 @@ RELATIONS: dict[str, Callable[[SceneObject, SceneObject], bool]] = {
 }
 """Name of a relation -> function of two objects that returns whether the relation holds.
 
-An object is left of another object if its bounding box ends before the box of the other one begins. So an
-object can be both left of and above another object, and for any two objects at least one relation holds.
+An object is left of another object if its bounding box ends before the box of the other object begins. So an
+object can be left of another object and also above it. For any two objects, at least one relation holds.
 """
 
 

@@ -1,7 +1,8 @@
 """The built-in corpus `shapes`: random pictures of simple shapes, with captions, in separate splits.
 
-Training never shows some pairs of colour and shape. Of these, some occur in the validation split
-(VALID_PAIRS), so that settings can be chosen for unseen pairs, and others only in the test split (HELD_OUT).
+Some pairs of colour and shape do not occur in the training split. The pairs in VALID_PAIRS occur in the
+validation split, so that settings can be chosen for unseen pairs. The pairs in HELD_OUT occur only in the
+test splits.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ VALID_PAIRS = frozenset(
 )
 """The pairs of colour and shape that occur in "valid", but not in "train".
 
-They measure on the validation split how well a captioner names unseen pairs. No colour occurs twice in
-HELD_OUT and VALID_PAIRS, and training shows each colour with at least 4 of the 5 shapes.
+With these pairs, the validation split measures how well a captioner names unseen pairs. Each colour occurs in
+at most one pair of HELD_OUT and VALID_PAIRS, so "train" has each colour with at least 4 of the 5 shapes.
 """
 
 Kind = tuple[str, str, str]
@@ -68,8 +69,8 @@ BACKGROUNDS = range(205, 256)
 TINTS = range(-20, 21)
 """Ranges from which values are sampled for each picture.
 
-BACKGROUNDS: the grey level of the background. TINTS: the number that is added to each of the RGB values of
-the colour of an object.
+BACKGROUNDS: the grey level of the background.
+TINTS: the number that is added to each of the RGB values of an object.
 """
 
 WORDS = 32
@@ -81,7 +82,8 @@ class Split(NamedTuple):
 
     number: a different number for each split, which is a part of its random seed.
     kinds: the kinds of objects (size, colour and shape) that occur in it.
-    eighths: numbers from 0 to 7. The split contains the scenes for which eighth() returns one of them.
+    eighths: numbers from 0 to 7. The split contains the scenes for which eighth() returns one of these
+        numbers.
     """
 
     number: int
@@ -126,10 +128,10 @@ class ShapesExample(NamedTuple):
 
 
 class Shapes:
-    """The built-in corpus `shapes` of pictures with captions; shapes() returns it and explains the arguments.
+    """The built-in corpus `shapes` of pictures with captions. The arguments are those of shapes().
 
-    Indexing gives the scene and the captions of a picture; images() draws pictures. Both are computed when
-    they are requested.
+    Indexing returns the scene and the captions of a picture; images() draws pictures. Scenes, captions and
+    pictures are computed when they are requested.
 
     >>> corpus = Shapes("test", count=2, seed=0)
     >>> corpus[0].captions[0]
@@ -225,10 +227,10 @@ def has_held_out(scene: Scene) -> bool:
 
 
 def eighth(scene: Scene) -> int:
-    """Return a number from 0 to 7, a hash of the scene, which determines to which split it belongs.
+    """Return a hash of the scene, a number from 0 to 7. The hash decides to which split the scene belongs.
 
-    The hash depends on the name (size, colour and shape) and the place (one of 3 x 3 squares) of each object,
-    but not on the order of the objects.
+    The hash depends on the name of each object (size, colour and shape) and on its place (one of 3 x 3
+    squares). It does not depend on the order of the objects.
     """
     content = " ".join(sorted(f"{each.name} {each.row} {each.column}" for each in scene.objects))
     return hashlib.blake2b(content.encode(), digest_size=8).digest()[0] % 8
@@ -244,7 +246,8 @@ def _scene(words: Iterator[int], kinds: tuple[Kind, ...]) -> Scene:
     background = BACKGROUNDS[next(words) % len(BACKGROUNDS)]
     objects = []
     for _ in range(2 + next(words) % 3):
-        # pop() removes what is used, so that two objects never have the same square or the same kind.
+        # pop() removes the chosen square and kind, so that two objects never have the same square or the same
+        # kind.
         row, column = divmod(squares.pop(next(words) % len(squares)), 3)
         size, colour, shape = pool.pop(next(words) % len(pool))
         radius = SIZES[size]

@@ -51,9 +51,8 @@ def train_tokenizer(
     size: maximum vocabulary size, including the four special tokens and, for subwords, the 256 bytes. A short
         text gives a smaller vocabulary. The default for subwords depends on the text: 260, plus the number of
         different characters, plus 8 times the square root of the number of words, but at most 32,000.
-    sample: maximum number of lines to train on, chosen at random from all lines (default: 50,000). Fewer
-        lines are used if they exceed about 20 million characters. For "closed-word", the default is all
-        lines.
+    sample: maximum number of lines to train on, chosen at random from all lines. Default: 50,000 lines; for
+        "closed-word", all lines. Except for "closed-word", at most about 20 million characters are used.
 
     >>> tokenizer = train_tokenizer("bpe", ["the cat", "the dog", "the hat"], size=280)
     >>> tokenizer.pieces(tokenizer.encode("the dog that"))
@@ -102,7 +101,9 @@ def train_tokenizers(
     if joint:
         if None not in (source_size, target_size) and source_size != target_size:
             problem = f"sizes is {source_size} and {target_size}, but joint=True trains one tokenizer"
-            raise ArgumentError(message("train_tokenizers()", problem, expected="one size for both"))
+            raise ArgumentError(
+                message("train_tokenizers()", problem, expected="one size for both tokenizers")
+            )
         texts = itertools.chain.from_iterable(map(sides, pairs))
         size = source_size if target_size is None else target_size
         both = train_tokenizer(kind, texts, size, sample=lines)

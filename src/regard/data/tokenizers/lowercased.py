@@ -58,11 +58,19 @@ class Lowercased(Tokenizer):
     @classmethod
     def deserialized(cls, content: bytes, place: str) -> Self:
         raise ArgumentError(
-            message("Lowercased", "cannot be loaded from a file", hint="use Lowercased(load_tokenizer(path))")
+            message(
+                "Lowercased",
+                "this class cannot be loaded from a file",
+                hint="use Lowercased(load_tokenizer(path))",
+            )
         )
 
     @classmethod
     def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
         raise ArgumentError(
-            message("Lowercased", "cannot be trained", hint="train a tokenizer, and pass it to Lowercased()")
+            message(
+                "Lowercased",
+                "this class cannot be trained",
+                hint="train a tokenizer, and pass it to Lowercased()",
+            )
         )

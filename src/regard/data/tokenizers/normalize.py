@@ -1,4 +1,4 @@
-"""Text normalization for tokenizers, and a random sample of the text that a tokenizer is trained on."""
+"""Normalize text for tokenizers, and draw a random sample of the text on which a tokenizer is trained."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ class Sample(NamedTuple):
 def draw_sample(lines: Iterable[str], call: str, most: int | None = None, *, whole: bool = False) -> Sample:
     """Return a random sample of lines, on which a tokenizer is trained.
 
-    The same lines always give the same sample.
+    If the lines are the same, the sample is always the same.
 
-    Reservoir sampling (Vitter 1985, algorithm R): every line has the same probability, and only the sample is
-    held in memory.
+    The method is reservoir sampling (Vitter 1985, algorithm R). Every line has the same probability, and only
+    the sample is held in memory.
 
     most: maximum number of lines. Default: SAMPLE_LINES, or all lines if `whole` is True.
     whole: if True, the number of characters is not limited. If False, the limit is SAMPLE_CHARACTERS.
@@ -93,8 +93,8 @@ def draw_sample(lines: Iterable[str], call: str, most: int | None = None, *, who
         elif (place := int(generator.random() * seen)) < most:
             reservoir[place] = line
     if seen > len(reservoir):
-        # Shuffle, because the order in the reservoir depends on the order of the lines. Otherwise the
-        # character limit would remove some lines with a higher probability than others.
+        # The order in the reservoir depends on the order of the lines. Without this shuffle, the character
+        # limit would remove some lines with a higher probability than others.
         generator.shuffle(reservoir)
     texts: list[str] = []
     taken = characters = 0

@@ -1,7 +1,7 @@
 """Subword sampling: split words into subwords at random, to regularise training.
 
 sentencepiece can sample segmentations too, but its random generator cannot be seeded again after its first
-use. So a resumed training run could not sample the same segmentations as an uninterrupted one.
+use. So a resumed training run would sample other segmentations than an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -149,8 +149,9 @@ def all_segmentations(
         counts.append(min(sum(counts[begin] for _, begin in before), most + 1))
     if counts[-1] > most:
         return None
-    # A segmentation is a linked list, (segmentation before the last piece, last piece), and becomes a tuple
-    # only at the end. With tuples at every position, the time would be quadratic in the length of the word.
+    # A segmentation is stored as a linked list: (segmentation without the last piece, last piece). It becomes
+    # a tuple only at the end. With tuples at every position, the time would be quadratic in the length of the
+    # word.
     prefixes: list[list[tuple[float, Any]]] = [[(1.0, None)]]
     for end in range(1, len(text) + 1):
         here: list[tuple[float, Any]] = []
@@ -173,8 +174,8 @@ def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: 
     """Segment a text by BPE: merge the pair of symbols with the highest score first; skip merges at random.
 
     Each merge is skipped with probability `dropout` (Provilkov et al. 2020, "BPE-Dropout", algorithm 1). As
-    in sentencepiece, a skipped pair is not tried again, but each of its two symbols may still be merged with
-    its other neighbour.
+    in sentencepiece, a skipped pair is not tried again. Each of the two symbols may still be merged with the
+    symbol on its other side.
 
     scores: the score of each piece that a merge can create.
     draw: function that returns a random number in [0, 1).
@@ -215,7 +216,8 @@ class ShortWord(NamedTuple):
     """A word with few segmentations. All of them are stored, to sample one of them quickly.
 
     tokens: the token ids of each segmentation.
-    bounds: the cumulative probabilities of the segmentations, without the last one, which is always 1.
+    bounds: the cumulative probabilities of the segmentations. The last cumulative probability is not stored,
+        because it is always 1.
     """
 
     bounds: list[float]

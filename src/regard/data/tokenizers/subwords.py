@@ -39,13 +39,13 @@ BYTES = len(SPECIALS) + 256
 
 LARGEST = 32_000
 COVERED = 0.9995
-"""Fraction of a text. Its most frequent characters become subword tokens until they cover this fraction.
+"""The most frequent characters of a text become subword tokens, until they cover this fraction of the text.
 
-For rarer characters, see OFTEN. Characters that are not tokens are encoded as bytes.
+OFTEN and ALPHABET decide which rarer characters become tokens too. Other characters are encoded as bytes.
 """
 
 OFTEN, ALPHABET = 5, 1000
-"""After COVERED is reached, further characters become tokens of a subword vocabulary under two conditions.
+"""After COVERED is reached, a further character becomes a token under two conditions.
 
 The character occurs at least OFTEN times, and fewer than ALPHABET characters are tokens already. So a small
 text keeps its letters, digits and punctuation marks. In Chinese, which has more than ALPHABET characters,
@@ -55,16 +55,16 @@ PART = 1000
 """Maximum length in characters of a line on which a tokenizer is trained. Longer lines are split."""
 
 CACHED_WORDS = 50_000
-"""Maximum number of words in each of two dicts, which are a cache of recently used words and of older words.
+"""Maximum number of words in each of the two dicts of a cache: recently used words, and older words.
 
-The words are prepared for sampling their segmentations (ways to split them into subwords). A word takes about
-3 kB of memory.
+The cache stores data from which a segmentation of the word (a way to split it into subwords) is sampled
+quickly. A word takes about 3 kB of memory.
 """
 
 CACHED_CHARACTERS = 12 * CACHED_WORDS
 """Maximum number of characters of all words in each dict of the cache (see CACHED_WORDS).
 
-It limits the memory for text without spaces, such as Chinese, where a "word" is a whole line."""
+This limits the memory for text without spaces, such as Chinese, where a whole line is treated as one word."""
 
 WORDS = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}")
 """Matches each word of a line, with the ▁ before it. The line must have ▁ instead of spaces."""
@@ -72,7 +72,7 @@ WORDS = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}")
 FEW_SEGMENTATIONS = 64
 """If a word can be split into subwords in at most this many ways, the cache stores all of them.
 
-About 95 % of the words of a text have so few segmentations."""
+About 95 % of the words of a text have at most this many segmentations."""
 
 FEW_LINES = 64
 """Fewer lines than this are encoded in one thread, because starting more threads would take longer."""
@@ -106,8 +106,9 @@ class Subwords(Tokenizer):
         characters = covering_characters(counts)
         if size is None:
             words = sum(line.count(" ") + 1 for line in sample.lines) * sample.scale
-            # A model learns only pieces that occur often enough (Gowda and May 2020). With 8 sqrt(words), a
-            # text of 10,000 words has 12 words per piece, and a text of 400,000 words has 80 words per piece.
+            # A model can learn a piece only if the piece occurs often enough (Gowda and May 2020). With 8
+            # sqrt(words), a text of 10,000 words has 12 words per piece, and a text of 400,000 words has 80
+            # words per piece.
             size = min(BYTES + len(characters) + int(8 * math.sqrt(words)), LARGEST)
         if not isinstance(size, int) or size < BYTES + 4:
             expected = f"{BYTES + 4} or more; {BYTES} are needed for the special tokens and the bytes"
@@ -141,7 +142,7 @@ class Subwords(Tokenizer):
     def _cache(self, sample: float) -> dict[str, Segmenter]:
         """Return the dict from recently used words to their Segmenter, which samples segmentations.
 
-        If `sample` differs from the last call, the dict is emptied, because a Segmenter depends on it.
+        If `sample` differs from the last call, the dict is emptied, because a Segmenter depends on `sample`.
         """
         if self._strength != sample:
             self._strength, self._young, self._old, self._characters = sample, {}, {}, 0
@@ -208,7 +209,7 @@ class Subwords(Tokenizer):
         return {piece: self._processor.get_score(token) for piece, token in self.numbers.items()}
 
     def _tokens_of_piece(self, piece: str) -> list[int]:
-        """Return a list with the token id of a piece, or with the ids of its bytes if it is not a token."""
+        """Return the token id of a piece as a list, or the ids of its bytes if the piece is not a token."""
         number = self.numbers.get(piece)
         if number is not None:
             return [number]
@@ -273,7 +274,7 @@ class BPE(Subwords):
 def covering_characters(counts: Counter[str]) -> list[str]:
     """Return the characters that become tokens: ▁, which represents a space, then the most frequent first.
 
-    COVERED, OFTEN and ALPHABET decide how many.
+    COVERED, OFTEN and ALPHABET decide how many characters become tokens.
 
     counts: how often each character occurs.
     """
@@ -349,11 +350,11 @@ def _processor(model: bytes, place: str) -> Any:
     except (OSError, RuntimeError, ValueError):
         loaded = False
     if not loaded:
-        raise DataError(message(place, "not a sentencepiece model", hint=hint))
+        raise DataError(message(place, "the file is not a sentencepiece model", hint=hint))
     specials = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
     if specials != (PAD, UNK, BOS, EOS):
         problem = f"the token ids of pad, unk, bos and eos are {specials}"
-        raise DataError(message(place, problem, expected=f"the ids {(PAD, UNK, BOS, EOS)}", hint=hint))
+        raise DataError(message(place, problem, expected=f"the token ids {(PAD, UNK, BOS, EOS)}", hint=hint))
     return processor
 
 

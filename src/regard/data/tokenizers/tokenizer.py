@@ -33,7 +33,7 @@ class Tokenizer(ABC):
     kind: the name of the kind of tokenizer, for example "unigram".
     size: the vocabulary size, including the four special tokens.
     fingerprint: a hash of the vocabulary. Two tokenizers with the same fingerprint encode in the same way.
-    unit: "word" or "character": the parts of a text that alignments link and that pictures of attention show.
+    unit: "word" or "character": the parts of a text that word alignments and pictures of attention use.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("word", ["to be or not to be"])
@@ -47,7 +47,7 @@ class Tokenizer(ABC):
     fingerprint: str
     unit: str = "word"
     whole_text: ClassVar[bool] = False
-    """Whether the tokenizer is trained on all lines by default, instead of a sample of them."""
+    """Whether the tokenizer is trained on all lines by default, not only on a sample of the lines."""
     uncovered: frozenset[int] = frozenset({UNK})
     """The tokens for text that the vocabulary does not cover: UNK and, for subwords, the bytes."""
 

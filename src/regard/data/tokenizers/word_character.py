@@ -112,8 +112,8 @@ class Listed(Tokenizer):
 class Words(Listed):
     """A tokenizer that splits text at spaces, with a vocabulary of words (default: the 30,000 most frequent).
 
-    This is the shortlist of Bahdanau et al. (2015, section 4.2). Punctuation is not separated from words, so
-    use it for text in which punctuation is already separated by spaces.
+    Such a vocabulary is called shortlist in Bahdanau et al. (2015, section 4.2). Punctuation is not separated
+    from words. So use this tokenizer for text in which spaces already separate words and punctuation.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> train_tokenizer("word", ["a rose is a rose"]).pieces([4, 5, 6])
@@ -143,8 +143,8 @@ class Words(Listed):
 class ClosedWords(Words):
     """A tokenizer like Words, with all words of the training text as vocabulary. The word <unk> becomes UNK.
 
-    Use it for text in which rare words have already been replaced by <unk>, such as the published Penn
-    Treebank (Mikolov et al. 2010). It is trained on all lines, not on a sample.
+    Use this tokenizer for text in which rare words have already been replaced by <unk>, such as the published
+    Penn Treebank (Mikolov et al. 2010). It is trained on all lines, not on a sample.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("closed-word", ["a <unk> is chairman of <unk>"])
@@ -201,7 +201,7 @@ class Characters(Listed):
         return " ".join("".join(pieces).replace(SPACE, " ").split())
 
     def units(self, tokens: Sequence[int]) -> list[int]:
-        """Return, for each token, its index in the characters of decode(tokens).
+        """Return, for each token, the index of its character in decode(tokens).
 
         The index is -1 for a space that decode() drops, and for PAD, BOS and EOS.
         """
