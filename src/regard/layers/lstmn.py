@@ -1,5 +1,4 @@
-"""LSTMN: long short-term memory-network layers, which attend to their own earlier states (Cheng et al.
-2016)."""
+"""LSTMN: long short-term memory-network layers, which attend to their earlier states (Cheng et al. 2016)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Buffers for the intermediate results of a neural Turing machine: for all steps, and as views of single
-steps.
+"""Buffers for the intermediate results of all steps of a neural Turing machine, with views of single steps.
 
 tape_steps.py uses these buffers. Dimensions: Z models (one for each seed), T steps, B sequences, H heads, N
 slots of size M. E = Z * B is the number of tapes.
@@ -98,8 +97,7 @@ def each_step(layout: HeadLayout, values_TZBP: Tensor) -> list[HeadParts]:
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """Merge the first two dimensions of a tensor (Z, B, ...). The data is copied only if the strides require
-    it."""
+    """Merge the first two dimensions of a tensor (Z, B, ...). It is copied only if the strides need it."""
     return tensor.flatten(0, 1)
 
 

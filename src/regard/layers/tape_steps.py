@@ -79,8 +79,7 @@ def machine_steps(
 
 
 class _Steps(torch.autograd.Function):
-    """Autograd function of machine_steps(). Its outputs are the fields of MachineSteps, then the fields of
-    Saved."""
+    """Autograd function of machine_steps(). Its outputs are the fields of MachineSteps, then of Saved."""
 
     @staticmethod
     def forward(layout: HeadLayout, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -428,8 +427,8 @@ def _activate_backward(
 def _lstm_backward(
     gates: Tensor, before: Tensor, cell: Tensor, dhidden: Tensor, dcell: Tensor, dgates: Tensor
 ) -> Tensor:
-    """Backward pass of _lstm_cell(): write the gradient of `opened` into `dgates`; return the gradient of
-    c_{t-1}."""
+    """Backward pass of _lstm_cell(): write the gradient of `opened` to `dgates`; return the one of
+    `before`."""
     width = cell.shape[-1]
     take, forget, show, new = gates.split(width, -1)
     dtake, dforget, dshow, dnew = dgates.split(width, -1)

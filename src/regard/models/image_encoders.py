@@ -182,8 +182,7 @@ def _layer(inputs: int, outputs: int, stride: int = 1, size: int = 3) -> nn.Sequ
 
 
 def _coordinates(map_BChw: Tensor) -> Tensor:
-    """Return the coordinates (vertical, horizontal) of each cell of a feature map, from -1 to 1; (1, 2, h,
-    w)."""
+    """Return the coordinates (vertical, horizontal) of each cell of a feature map, -1 to 1; (1, 2, h, w)."""
     rows_h, columns_w = (
         (2 * torch.arange(size, dtype=map_BChw.dtype, device=map_BChw.device) + 1) / size - 1
         for size in map_BChw.shape[2:]

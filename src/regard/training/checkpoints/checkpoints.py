@@ -4,9 +4,9 @@
                   manifest.json        the size and the SHA-256 of each of these files
     latest, best                       pointer files: the name of a checkpoint folder
 
-A checkpoint is written in this order: write it to a temporary folder, flush it to the disk, rename the
+A checkpoint is saved in five steps: write the files to a temporary folder, flush them to the disk, rename the
 folder, replace `latest`, delete old checkpoints. Only one process at a time may write to a run folder.
-Reading changes nothing in it.
+Reading a checkpoint changes nothing in the run folder.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ POINTERS = ("latest", "best")
 class Checkpoints:
     """The checkpoints of a run folder. They are written atomically. The newest and the best are kept.
 
-    folder: the run folder, created when needed. Its other files are never changed.
-    keep: number of undamaged checkpoints to keep, 2 or more, besides the best one.
-    notes: messages about damaged checkpoints that were skipped, and old ones that could not be deleted.
+    folder: the run folder. It is created when needed. Other files in the folder are never changed.
+    keep: number of undamaged checkpoints to keep, 2 or more. The best checkpoint is kept too.
+    notes: messages about damaged checkpoints that were skipped, and about old checkpoints that could not be
+        deleted.
 
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -120,9 +121,9 @@ class Checkpoints:
     def latest(self, tensors: Sequence[str] | None = None) -> Checkpoint | None:
         """Return the checkpoint to resume from, or None if the run has no checkpoint yet.
 
-        It is the checkpoint whose name is in the file `latest`. If that one is damaged, it is skipped with a
-        note, and another one is returned. If all are damaged, DataError is raised, because the run would
-        otherwise start again from the beginning.
+        The file `latest` contains the name of this checkpoint. If the checkpoint is damaged, a note is added,
+        and another checkpoint is returned. If all checkpoints are damaged, DataError is raised. Otherwise,
+        the run would start again from the beginning.
 
         tensors: names of the tensor files that are needed, such as "weights". Default: all. Damage to other
             tensor files is ignored.
@@ -157,7 +158,7 @@ class Checkpoints:
         return self._first_undamaged([*reversed(older), *reversed(newer)], problems, tensors)
 
     def latest_step(self) -> int | None:
-        """Return the step of the latest checkpoint, from the file `latest`; None if it is missing or damaged.
+        """Return the step of the latest checkpoint, or None if the file `latest` is missing or damaged.
 
         The checkpoint itself is not read.
         """
@@ -166,7 +167,7 @@ class Checkpoints:
         return None
 
     def best(self, tensors: Sequence[str] | None = None) -> Checkpoint | None:
-        """Return the checkpoint that is marked as the best; None if no checkpoint is marked.
+        """Return the checkpoint that is marked as the best, or None if no checkpoint is marked.
 
         If the best checkpoint is damaged, the latest checkpoint is returned instead, with a note.
 
@@ -214,7 +215,7 @@ class Checkpoints:
         return [checkpoints[step] for step in sorted(checkpoints)]
 
     def _entries(self) -> dict[Path, bool]:
-        """Return the paths of the files and folders in the run folder, sorted: path -> is it a folder?"""
+        """Return the sorted paths of the files and folders in the run folder. Values: is it a folder?"""
         try:
             with os.scandir(self.folder) as entries:
                 paths = {Path(entry.path): entry.is_dir() for entry in entries}
@@ -228,9 +229,10 @@ class Checkpoints:
     def _first_undamaged(
         self, candidates: list[Checkpoint], problems: list[str], tensors: Sequence[str] | None
     ) -> Checkpoint:
-        """Return the first undamaged one of several checkpoints; raise DataError if all are damaged.
+        """Return the first undamaged checkpoint of a list. Raise DataError if all are damaged.
 
-        If checkpoints were skipped or there are other problems, add one message about all of them to `notes`.
+        If checkpoints were skipped, or if there are other problems, add one message with all problems to
+        `notes`.
 
         problems: problems that the caller has already detected.
         tensors: as for latest().
@@ -266,8 +268,8 @@ class Checkpoints:
     def _tidy(self) -> None:
         """Delete temporary files and folders of interrupted saves.
 
-        To replace a checkpoint, saving first renames the old one. If saving was interrupted at this point,
-        the old checkpoint gets its name back.
+        When save() replaces a checkpoint, it first renames the old checkpoint. If save() was interrupted
+        after this, the old checkpoint gets its name back.
         """
         for path in self._entries():
             left = atomic_io.leftover(path.name)
@@ -325,7 +327,7 @@ class Checkpoints:
         step = step_of(content.decode("utf-8", "replace").strip())
         if step is None:
             raise DataError(
-                message(str(path), f"holds {content[:30]!r}, which is not the name of a checkpoint")
+                message(str(path), f"contains {content[:30]!r}, which is not the name of a checkpoint")
             )
         return step
 
