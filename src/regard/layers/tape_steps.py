@@ -427,8 +427,7 @@ def _activate_backward(
 def _lstm_backward(
     gates: Tensor, before: Tensor, cell: Tensor, dhidden: Tensor, dcell: Tensor, dgates: Tensor
 ) -> Tensor:
-    """Backward pass of _lstm_cell(): write the gradient of `opened` to `dgates`; return the one of
-    `before`."""
+    """Backward pass of _lstm_cell(): write the gradient of `opened` to `dgates`; return that of `before`."""
     width = cell.shape[-1]
     take, forget, show, new = gates.split(width, -1)
     dtake, dforget, dshow, dnew = dgates.split(width, -1)

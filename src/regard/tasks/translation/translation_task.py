@@ -75,8 +75,7 @@ __all__ = ["TranslationTask"]
 
 AT_ONCE = {"cpu": 32}
 MANY_AT_ONCE = 256
-"""Number of sentences that are translated between two checks for Ctrl-C: AT_ONCE["cpu"] on a CPU, else this
-number."""
+"""Number of sentences translated between two checks for Ctrl-C (AT_ONCE["cpu"] on a CPU)."""
 
 
 class TranslationTask(RunTask):

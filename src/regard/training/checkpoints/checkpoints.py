@@ -151,8 +151,8 @@ class Checkpoints:
             return None
         if pointed is not None and pointed not in [each.step for each in checkpoints]:
             problems.append(f"{self.folder / 'latest'} names {folder_name(pointed)}, which does not exist")
-        # Checkpoints of steps after `latest` come last: saving them was interrupted, or an earlier run wrote
-        # them.
+        # Checkpoints of later steps than `latest` come last: their save was interrupted, or an earlier run
+        # wrote them.
         newer = [each for each in checkpoints if pointed is not None and each.step > pointed]
         older = [each for each in checkpoints if each not in newer]
         return self._first_undamaged([*reversed(older), *reversed(newer)], problems, tensors)
@@ -208,8 +208,9 @@ class Checkpoints:
         for path, is_folder in self._entries().items():
             left = atomic_io.leftover(path.name)
             step = step_of(left.name if left and left.kind == "earlier" else path.name)
-            # To replace a checkpoint, save() first adds "earlier" to the name of the old folder. If it was
-            # killed before it renamed the new folder, the old one is the only checkpoint of this step.
+            # To replace a checkpoint, save() first adds "earlier" to the name of the old folder, then renames
+            # the new folder. If the process was killed in between, the old folder is the only checkpoint of
+            # this step.
             if step is not None and is_folder and (left is None or step not in checkpoints):
                 checkpoints[step] = Checkpoint(step, path)
         return [checkpoints[step] for step in sorted(checkpoints)]
