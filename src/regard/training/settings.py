@@ -182,7 +182,7 @@ class Training(Section):
     warmup_steps: Annotated[int, Field(ge=0, le=2**63 - 1)] = 200
     weight_decay: Weight = 0.01
     beta2: Annotated[float, Field(gt=0, lt=1)] = 0.98
-    max_grad_norm: Annotated[float, Field(ge=0)] = 1.0  # inf disables clipping, as 0 does
+    max_grad_norm: Annotated[float, Field(ge=0)] = 1.0  # 0 and inf disable clipping
     ema: Part = 0.0
     estimator: EstimatorSettings | None = None
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
@@ -199,7 +199,7 @@ class Training(Section):
     @model_validator(mode="before")
     @classmethod
     def _one_batch_size(cls, values: Any) -> Any:
-        """Return the settings with batch_tokens=None if batch_size is set; raise Clash if both are set."""
+        """Set batch_tokens=None in the settings if batch_size is set. Raise Clash if both are set."""
         if not isinstance(values, Mapping):
             return values
         if values.get("batch_size") is None:
@@ -245,7 +245,7 @@ def parse_toml(content: bytes, path: str | Path) -> dict[str, Any]:
     """
     try:
         text = content.decode("utf-8")
-        if LONG_KEY.search(text):  # for keys of many parts, a.b.c..., the time of tomllib is quadratic
+        if LONG_KEY.search(text):  # tomllib is slow for keys with many parts (a.b.c...): quadratic time
             raise ValueError("a key has more than 64 parts")
         settings = tomllib.loads(text)
     except UnicodeDecodeError as error:
@@ -405,7 +405,7 @@ def check_names(kind: type[BaseModel], content: Mapping[str, Any], place: str) -
 
 
 def _listed(value: Any) -> str:
-    """Return a value as a TOML array, e.g. '["a.ko"]' for "a.ko" and '[1,2]' for "1,2"; for a hint."""
+    """Return a value as a TOML array, for a hint: e.g. '["a.ko"]' for "a.ko", and '[1,2]' for "1,2"."""
     parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
     whole = all(isinstance(part, str) and part.isdecimal() for part in parts)
     return f"[{','.join(map(str, parts) if whole else map(json.dumps, parts))}]"
@@ -419,7 +419,7 @@ def _short(value: Any) -> str:
 def differences(before: Mapping[str, Any], after: Mapping[str, Any], above: str = "") -> list[str]:
     """Compare nested settings, and return a text such as "training.steps: 1 -> 3" for each difference.
 
-    above: the name of the section that the settings belong to, with a dot, such as "training."; "" for all.
+    above: the section of the settings, with a dot, such as "training.". "" if they are all settings of a run.
 
     >>> differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2, "d": "x"})
     ['a.b: 1 -> 3', "d: not set -> 'x'"]
