@@ -81,7 +81,7 @@ class Data(Section):
     def _one_way(self) -> Data:
         formats, expected = ways_named(dict(self)), f"one of: {', '.join(WAYS)}"
         if not formats:
-            raise Clash("no training data are given", expected)
+            raise Clash("no data are given", expected)
         if len(formats) > 1:
             raise Clash(f"the data are given in {len(formats)} formats: {', and '.join(formats)}", expected)
         for prefix in ("", "valid_"):
