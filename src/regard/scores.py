@@ -5,9 +5,8 @@ Every score function here projects query and key, then combines them in one of t
     inner      score_ts = scale * sum_d q_td k_sd        dot, scaled dot, general, cosine, location
     additive   score_ts = sum_a v_a tanh(q_ta + k_sa)    Bahdanau, Luong's concat, LSTMN, image captioning
 
-A Score defines its projections. Its attribute `combine` is the name of one of the two functions. Kernels
-implement both functions too. To add a score function, write its class and add a line to SCORES at the end of
-this file.
+A Score defines its projections. Its attribute `combine` is the name of one of the two functions, which
+kernels implement too. To add a score function, write its class and add a line to SCORES below.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ def additive(query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor) -> Tensor:
 class Score:
     """Base class of score functions: score(q, k) = combine(project_query(q), project_key(k)).
 
-    To define a score function, write a subclass and override the methods that differ. The default is the
-    inner product q . k.
+    To define a score function, write a subclass and override methods. The default is the inner product q . k.
 
     >>> import regard, torch
     >>> class Negative(regard.Score):
@@ -87,10 +85,7 @@ class Score:
         return query, key
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
-        """Return three texts (problem, expected, hint) for an error message if the sizes are invalid.
-
-        The result is None if the sizes are valid. keys: the number of keys, S.
-        """
+        """Return the texts (problem, expected, hint) of an error if the sizes are invalid, else None."""
         if query_size == key_size:
             return None
         name = type(self).__name__
@@ -180,7 +175,7 @@ class Cosine(Score):
 
 
 class General(nn.Module, Score):
-    """Bilinear score function with a learned matrix. Query and key may have different widths.
+    """Bilinear score function with a learned matrix, also for a query and a key of different widths.
 
     score(q, k) = q W k   (Luong et al. 2015, section 3.1, "general")
     Computed by inner(), with the query projected by W.
@@ -310,15 +305,13 @@ class Concat(nn.Module, Score):
 
 
 class Location(nn.Module, Score):
-    """Location score function of Luong et al. It depends only on the query and on the position of the key.
+    """Location score function of Luong et al., which depends only on the query and the position of the key.
 
     score(q, s) = (W q)_s   (Luong et al. 2015, eq. 8, "location")
     Computed by inner(), with the query projected by W and the s-th unit vector as the key of position s.
 
-    weight: W, (query_size, max_length).
-
-    Differs from the paper: the softmax is over the S keys of the call. If S > max_length, an ArgumentError is
-    raised. The paper ignores the words after position max_length.
+    weight: W, (query_size, max_length). Differs from the paper: the softmax is over the S keys of the call.
+    S > max_length raises an ArgumentError. The paper ignores the words after position max_length.
 
     >>> import regard, torch
     >>> score = regard.Location(query_size=3, max_length=10)
@@ -378,9 +371,9 @@ SCORES: dict[str, type[Score]] = {
 
 
 def build_score(score: str | Score, query_size: int, key_size: int, heads: int | None = None) -> Score:
-    """Create a score function for these widths from its name. A Score is returned unchanged.
+    """Create a score function for these widths from its name.
 
-    score: a key of SCORES such as "general", or a Score.
+    score: a key of SCORES such as "general", or a Score, which is returned unchanged.
     heads: number of heads, if each head has its own parameters. Default: all heads share the parameters.
 
     >>> import regard
@@ -402,8 +395,7 @@ def learned_in(score: Score) -> nn.Parameter | None:
 
 def _unit(vectors: Tensor) -> Tensor:
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    # Avoid a division by 0. With an epsilon in the denominator, a zero vector would have the gradient 1 /
-    # epsilon.
+    # Avoid a division by 0. With an epsilon in the denominator, zero vectors have the gradient 1 / epsilon.
     return vectors / torch.where(length > 0, length, torch.ones_like(length))
 
 

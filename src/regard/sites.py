@@ -280,7 +280,7 @@ def open_scope(opened: S) -> Iterator[S]:
 def record(
     look: Look | None = None, at: str = "*", *, all_threads: bool = False
 ) -> AbstractContextManager[Record]:
-    """Record the attention() calls of any model inside a `with` statement. The outputs do not change.
+    """Record the attention() calls of any model inside a `with` statement, without changing the outputs.
 
     look: what to record of each call. Default: the weights.
     at: pattern for the names of the sites to record, with * and ? as wildcards, or a role: "self", "cross",
@@ -344,7 +344,7 @@ def nothing_matched(call: str, done: str, at: Iterable[str], called: Iterable[st
 
 
 def name_sites(model: nn.Module) -> list[str]:
-    """Set the attribute `site` of every attention layer of a model to its module name. Return the names.
+    """Set the attribute `site` of every attention layer of a model to its module name, and return the names.
 
     >>> import regard, torch
     >>> model = torch.nn.ModuleDict({"self": regard.MultiHead(8, 2), "cross": regard.MultiHead(8, 2)})

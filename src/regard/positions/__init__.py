@@ -46,9 +46,9 @@ POSITIONS: dict[str, type[Position]] = {
 
 
 def build_position(position: str | Position, width: int, heads: int, length: int = 1024) -> Position:
-    """Create a position scheme from its name. A Position is returned unchanged.
+    """Create a position scheme from its name.
 
-    position: a key of POSITIONS, such as "rotary", or a Position.
+    position: a key of POSITIONS, such as "rotary", or a Position, which is returned unchanged.
     width, heads: width of the model and number of its attention heads.
     length: maximum number of positions, for "learned" and "noise". The other schemes have no maximum.
 

@@ -35,7 +35,9 @@ class Selection(NamedTuple):
 
 
 class Select:
-    """Base class of selections, which turn scores into weights. A subclass implements choose().
+    """Base class of selections, which turn scores into weights.
+
+    A subclass implements choose().
 
     >>> import regard, torch
     >>> class Even(regard.Select):
