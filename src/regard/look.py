@@ -1,4 +1,4 @@
-"""Look: what an attention call should return besides its output. Only what is requested is computed."""
+"""Look: what an attention call returns besides its output. Only the requested values are computed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ __all__ = ["Look"]
 class Look:
     """What attention() should return besides output and lse.
 
-    Each argument except `gradient` requests the field of the result, an Attended, that has the same name.
+    The result of attention() is an Attended. Each argument of Look, except `gradient`, requests the field of
+    the same name.
 
     weights: True for the whole matrix of weights, (B, H, T, S).
-    rows: indices of R queries, for the weights of these queries only, (B, H, R, S). Negative indices count
-        from the end.
-    top: a number k, for the k largest weights of each query and their keys, (B, H, T, k).
-    alignment: True for the index of the key with the largest weight, (B, H, T); -1 if the query sees no key.
+    rows: indices of R queries. Only the weights of these queries are returned, (B, H, R, S). Negative indices
+        count from the end.
+    top: a number k. The k largest weights of each query and their keys are returned, (B, H, T, k).
+    alignment: True for the index of the key with the largest weight, (B, H, T). -1 if the query sees no key.
     entropy: True for the entropy of each query's weights in nats, (B, H, T).
     mass: True for the sum of the weights that each key receives, (B, H, S).
     pooled: a block size n, for the mean weight of each block of n queries and n keys, (B, H, T/n, S/n), where
@@ -144,7 +145,7 @@ def _plain(number: Any) -> Any:
 
 
 def _with_known_names(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap Look.__init__ so that an unknown keyword raises UnknownName, which suggests a similar name."""
+    """Wrap Look.__init__, so that an unknown keyword raises UnknownName, with a suggestion."""
 
     @functools.wraps(init)
     def checked(self: Look, *values: Any, **keywords: Any) -> None:

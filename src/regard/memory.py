@@ -18,12 +18,12 @@ __all__ = ["Memory", "cleaned", "prepare", "projected"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Memory:
-    """Projected keys, values, and a mask: the result of prepare(), passed to attention() in place of key.
+    """Projected keys, values and a mask. prepare() returns a Memory, and attention() takes it as its key.
 
     key: (B, H, S, D), the keys, projected by `score`.
     value: (B, H, S, E).
     score: the score function that compares queries with these keys.
-    mask: a mask that applies to every query; attention() combines it with its argument `mask`.
+    mask: a mask that applies to every query. attention() combines it with its argument `mask`.
     key_size: width of the keys before projection.
 
     `key` and `value` lack the head or batch dimension if the inputs of prepare() lack it. A Memory is
@@ -83,7 +83,7 @@ class Memory:
         )
 
     def to(self, device: torch.device | str) -> Memory:
-        """Return a copy with keys, values and mask on another device; the score function is not moved."""
+        """Return a copy with keys, values and mask on another device. The score function is not moved."""
         device = torch.device(device)
         return replace(self, key=self.key.to(device), value=self.value.to(device), mask=self.mask.to(device))
 
@@ -94,7 +94,7 @@ class Memory:
     def reorder(self, index: Tensor) -> Memory:
         """Return a new Memory with selected sequences of the batch, such as the beams that a search keeps.
 
-        index: (B',). Sequence i of the new memory is sequence index[i] of this one.
+        index: (B',). Sequence i of the new memory is sequence index[i] of this memory.
         """
         return replace(
             self,
@@ -112,7 +112,7 @@ def prepare(
     key: (B, H, S, Dk), or (B, S, Dk) or (S, Dk).
     value: (B, H, S, E), with the same leading dimensions as key. Default: the key.
     score: the score function that compares queries with these keys. Default: ScaledDot().
-    mask: a mask that applies to every query, such as padding(lengths); attention() combines it with its
+    mask: a mask that applies to every query, such as padding(lengths). attention() combines it with its
         argument `mask`.
 
     Returns a Memory. Keys that padding(lengths) hides have no effect on results, even if they are NaN or inf.
@@ -133,12 +133,11 @@ def prepare(
 
 
 def projected(score: Score, key: Tensor, start: int = 0) -> Tensor:
-    """Return the keys, projected by the score function; start: position of the first key.
+    """Return the keys, projected by the score function. start: position of the first key.
 
-    If a key contains NaN or inf, its projection is NaN, so that a query that sees this key gets NaN. To
-    compute it, 0 is projected instead of the key, and the result is replaced by NaN. If the key itself were
-    projected, the gradients of the score function's parameters would be NaN even for a masked key, whose
-    gradient is 0: 0 * NaN is NaN.
+    If a key contains NaN or inf, its projection is NaN. So the output of a query that sees this key is NaN.
+    Such a key is not really projected: 0 is projected instead, and the result is replaced by NaN. Otherwise,
+    a masked key with NaN would make the gradients of the score function NaN, because 0 * NaN is NaN.
     """
     if type(score).project_key is Score.project_key:
         return key
@@ -155,9 +154,9 @@ def cleaned(
     heads: int,
     bias_BHTS: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return keys and values, with 0 for those that no query can see, so that NaN in them has no effect.
+    """Return keys and values, with 0 for keys that no query can see. So NaN in these keys has no effect.
 
-    No query can see a key if the mask hides it from every query, or if the bias is -inf for every query.
+    No query can see a key if the mask hides the key from every query, or if its bias is -inf for every query.
 
     queries, heads: T and H of the call.
     start: position of the first query.

@@ -1,7 +1,7 @@
-"""Role: what the queries and the keys of an attention layer (site) are; each layer declares its role.
+"""Role: what the queries and the keys of an attention layer (site) are. Each layer declares its role.
 
-A pattern for sites is a name in which * and ? are wildcards, or the kind of a role: "decoder.*.cross" matches
-names, "cross" matches every layer with the role of cross-attention.
+A pattern for sites is a name with the wildcards * and ?, or the kind of a role. For example,
+"decoder.*.cross" matches names, and "cross" matches every cross-attention layer.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ CROSS = CROSS_ATTENTION.kind
 
 
 class BySite(dict[str, T]):
-    """A dict from the name of a site (an attention layer) to any value, with the declared roles of the sites.
+    """A dict with a value for each site (attention layer), by site name, and with the roles of the sites.
 
-    roles: dict from the name of a site to its role, for the sites whose layers declare one.
+    roles: the roles of the sites that declare a role, by the name of the site.
 
-    In this example, the site "a" has a declared role; the role of "decoder.cross" follows from its name.
+    In this example, the site "a" has a declared role. The role of "decoder.cross" follows from its name:
 
     >>> weights = BySite({"a": 1, "decoder.cross": 2}, roles={"a": CROSS_ATTENTION})
     >>> sites_matching(weights, "cross"), weights.role("decoder.cross").columns
@@ -83,16 +83,16 @@ class BySite(dict[str, T]):
         self.roles: dict[str, Role] = dict(roles or {})
 
     def role(self, site: str) -> Role:
-        """Return the declared role of a site; if none is declared, the role derived by role_by_name()."""
+        """Return the declared role of a site, or the result of role_by_name() if no role is declared."""
         return self.roles.get(site) or role_by_name(site)
 
 
 def role_by_name(name: str) -> Role:
-    """Return the role of a site that declares none, by the naming convention of Regard.
+    """Return the role of a site that declares no role, according to the naming convention of Regard.
 
-    It is needed for files that earlier versions wrote, and for layers and arrays that users create. Other
-    code does not derive roles from names. By convention, the names of cross-attention layers end in "cross",
-    those of self-attention layers in "self", and names begin with "encoder" or "decoder".
+    This function is needed for files of earlier versions, and for layers and arrays of users. By convention,
+    names begin with "encoder" or "decoder". The names of cross-attention layers end in "cross", and the names
+    of self-attention layers end in "self".
 
     >>> role_by_name("decoder.3.cross"), role_by_name("encoder.0.self").rows, role_by_name("layer").kind
     (Role(kind='cross', rows='target', columns='source'), 'source', '')
@@ -107,7 +107,7 @@ def role_by_name(name: str) -> Role:
 
 
 def matches(pattern: str, name: str, role: Role | None = None) -> bool:
-    """Whether a pattern matches a site: its name (with * and ? as wildcards) or the kind of its role.
+    """Return whether a pattern matches the name of a site (with wildcards * and ?) or the kind of its role.
 
     >>> matches("*cross", "decoder.cross"), matches("self", "encoder.0.self"), matches("self", "selfish")
     (True, True, False)
@@ -118,9 +118,8 @@ def matches(pattern: str, name: str, role: Role | None = None) -> bool:
 def sites_matching(sites: Mapping[str, object], pattern: str) -> list[str]:
     """Return the names of the sites that match a pattern.
 
-    A pattern such as "cross" matches the kind of a role. The role of a site is the one that its layer
-    declares, if `sites` is a BySite with this role. Otherwise role_by_name() derives it from the name of the
-    site.
+    A pattern such as "cross" matches the kind of a role. If `sites` is a BySite with declared roles, the
+    declared role of a site is used. Otherwise, role_by_name() derives the role from the name of the site.
     """
     roles = sites.roles if isinstance(sites, BySite) else {}
     return [name for name in sites if matches(pattern, name, roles.get(name))]

@@ -1,12 +1,12 @@
 """Score functions: how a query is compared with a key.
 
-Every score function in the literature projects query and key and combines them in one of two ways:
+Every score function here projects query and key, then combines them in one of two ways:
 
     inner      score_ts = scale * sum_d q_td k_sd        dot, scaled dot, general, cosine, location
     additive   score_ts = sum_a v_a tanh(q_ta + k_sa)    Bahdanau, Luong's concat, LSTMN, image captioning
 
-A Score defines its projections, and `combine` names one of the two functions, which kernels implement too.
-To add a score function, write its class and add a line to SCORES at the end of this file.
+A Score defines its projections. Its attribute `combine` is the name of one of the two functions, which
+kernels implement too. To add a score function, write its class and add a line to SCORES below.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def additive(query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor) -> Tensor:
 class Score:
     """Base class of score functions: score(q, k) = combine(project_query(q), project_key(k)).
 
-    To define a score function, subclass it and override what differs; the default is the inner product q . k.
+    To define a score function, write a subclass and override methods. The default is the inner product q . k.
 
     >>> import regard, torch
     >>> class Negative(regard.Score):
@@ -69,7 +69,7 @@ class Score:
         return query
 
     def project_key(self, key: Tensor, start: int = 0) -> Tensor:
-        """Project keys (..., S, Dk) to (..., S, D); start: position of the first key."""
+        """Project keys (..., S, Dk) to (..., S, D). start: position of the first key."""
         return key
 
     def scale(self, query_size: int) -> float:
@@ -77,7 +77,7 @@ class Score:
         return 1.0
 
     def mixing_vector(self) -> Tensor | None:
-        """Return the vector v of an additive score function, (heads or 1, A); None for an inner product."""
+        """Return the vector v of an additive score function, (heads or 1, A). None for an inner product."""
         return None
 
     def narrowed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,7 +85,7 @@ class Score:
         return query, key
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
-        """Return (problem, expected, hint) for an error if widths or S = keys are invalid, else None."""
+        """Return the texts (problem, expected, hint) of an error if the sizes are invalid, else None."""
         if query_size == key_size:
             return None
         name = type(self).__name__
@@ -189,7 +189,7 @@ class Cosine(Score):
 
 
 class General(nn.Module, Score):
-    """Bilinear score function with a learned matrix; query and key may have different widths.
+    """Bilinear score function with a learned matrix, also for a query and a key of different widths.
 
     score(q, k) = q W k   (Luong et al. 2015, section 3.1, "general")
     Computed by inner(), with the query projected by W.
@@ -324,13 +324,13 @@ class Concat(nn.Module, Score):
 
 
 class Location(nn.Module, Score):
-    """Location score function of Luong et al.: depends on the query and on the position of the key only.
+    """Location score function of Luong et al., which depends only on the query and the position of the key.
 
     score(q, s) = (W q)_s   (Luong et al. 2015, eq. 8, "location")
     Computed by inner(), with the query projected by W and the s-th unit vector as the key of position s.
 
     weight: W, (query_size, max_length). Differs from the paper: the softmax is over the S keys of the call.
-    If S > max_length, an ArgumentError is raised; the paper ignores the words after position max_length.
+    S > max_length raises an ArgumentError. The paper ignores the words after position max_length.
 
     >>> import regard, torch
     >>> score = regard.Location(query_size=3, max_length=10)
@@ -390,10 +390,10 @@ SCORES: dict[str, type[Score]] = {
 
 
 def build_score(score: str | Score, query_size: int, key_size: int, heads: int | None = None) -> Score:
-    """Create a score function by name for these widths; a Score is returned unchanged.
+    """Create a score function for these widths from its name.
 
-    score: a key of SCORES such as "general", or a Score.
-    heads: number of heads if each should have its own parameters. Default: all heads share them.
+    score: a key of SCORES such as "general", or a Score, which is returned unchanged.
+    heads: number of heads, if each head has its own parameters. Default: all heads share the parameters.
 
     >>> import regard
     >>> regard.build_score("general", query_size=3, key_size=5).weight.shape
@@ -407,7 +407,7 @@ def build_score(score: str | Score, query_size: int, key_size: int, heads: int |
 
 
 def learned_in(score: Score) -> nn.Parameter | None:
-    """Return the sharpness of Cosine if it is learned, so that a layer can register it; else None."""
+    """Return the learned sharpness of Cosine, so that a layer can register it. None if it is not learned."""
     sharpness = getattr(score, "sharpness", None)
     return sharpness if isinstance(sharpness, nn.Parameter) else None
 
@@ -419,7 +419,7 @@ def _placed(tensor: Tensor) -> tuple[object, ...]:
 
 def _unit(vectors: Tensor) -> Tensor:
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    # Avoid a division by 0. An epsilon in the denominator would give a zero vector the gradient 1 / epsilon.
+    # Avoid a division by 0. With an epsilon in the denominator, zero vectors have the gradient 1 / epsilon.
     return vectors / torch.where(length > 0, length, torch.ones_like(length))
 
 

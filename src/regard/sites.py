@@ -1,13 +1,13 @@
 """Sites: named attention layers of a model, which can be recorded and edited.
 
 Every attention layer passes its name, such as "decoder.3.cross", to attention() as `site`. A scope is a
-context in which the calls at some sites are recorded or edited; record() and intervene() open one. The model
-needs no extra argument, and only what a scope requests is stored.
+context in which the calls at some sites are recorded or edited. record() and intervene() open a scope. The
+model needs no extra argument. Only the values that a scope requests are stored.
 
 By default, a scope applies to the thread that opened it. The scopes of a thread are stored in an attribute of
 a threading.local. torch.compile guards on this attribute: compiled code raises an error in a thread with an
 open scope, and runs in other threads. A context variable would not work, because torch.compile cannot trace
-it. A subclass of threading.local that gives the attribute a default value would not work either, because
+context variables. A default value of the attribute, in a subclass of threading.local, would not work either:
 torch.compile does not guard on it.
 """
 
@@ -53,24 +53,24 @@ _thread = threading.local()
 scope is open, the attribute does not exist."""
 
 _context: ContextVar[tuple[Scope, ...]] = ContextVar("regard.scopes", default=())
-"""A copy of _thread.scopes for the threads of autograd, which can read the context variables of the thread
-that called backward()."""
+"""A copy of _thread.scopes for the threads of autograd. These threads can read the context variables of the
+thread that called backward()."""
 
 _open: tuple[Scope, ...] = ()
 """The open scopes of all threads in the order in which they were opened."""
 
-# _any_open: whether any scope is open. _any_shared: whether any open scope applies to all threads.
-# Code that may be compiled reads these two flags and not _open: torch.compile guards on the length of a
-# tuple, and would recompile for each length.
+# _any_open: whether any scope is open. _any_shared: whether any open scope applies to all threads. Code that
+#     may be compiled reads only these two flags, not _open, because torch.compile would recompile for each
+#     length of this tuple.
 _any_open = _any_shared = False
 _lock = threading.Lock()
 
 
 class Record(BySite[list[Attended]]):
-    """The result of record(): a dict from the name of a site to a list of Attended, one per call, in order.
+    """The result of record(): for each site name, a list of Attended, one per call, in order.
 
     called: the names of all sites that were called, recorded or not, in the order of their first call.
-    roles: the roles of the called sites whose layers declare one.
+    roles: the roles of the called sites that declare a role.
 
     >>> import regard, torch
     >>> with regard.record() as seen:
@@ -89,15 +89,15 @@ class Record(BySite[list[Attended]]):
 
 @dataclass(eq=False)
 class Scope:
-    """What one `with` statement of record() or intervene() does with the attention() calls inside it.
+    """The effect of one `with` statement of record() or intervene() on the attention() calls inside it.
 
-    look: the fields to record of each call; None records nothing.
-    edit: a function that gets the Call and returns the Call to run instead, or None.
-    at: the pattern, with * and ? as wildcards, that the name of the site must match, or a role such as
-        "cross".
-    watch: a function that is called after each call with the name of the site and the Call, or None.
+    look: the fields to record of each call. None records nothing.
+    edit: a function that gets the Call and returns a changed Call, which is run instead. None: no change.
+    at: a pattern for the names of sites, with * and ? as wildcards, or a role such as "cross".
+    watch: a function that is called after each call with the name of the site and the Call. None: no
+        function.
     seen: the recorded results.
-    all_threads: whether the scope applies to every thread, not only to the one that opened it.
+    all_threads: whether the scope applies to every thread, not only to the thread that opened it.
     """
 
     look: Look | None = None
@@ -108,10 +108,10 @@ class Scope:
     all_threads: bool = False
 
     def applied(self, call: Call) -> Call:
-        """Return the Call as this scope changes it; attention() then runs the changed Call.
+        """Apply this scope to a Call, and return the changed Call, which attention() then runs.
 
-        The `edit` function of the scope, if there is one, may change anything. Then the fields that the scope
-        records are added to the field `look` of the Call, so that attention() computes them.
+        If the scope has a function `edit`, it may change anything. Then the fields that the scope records are
+        added to the field `look` of the Call, so that attention() computes them.
         """
         if self.edit is not None:
             call = self.edit(call)
@@ -122,9 +122,11 @@ class Scope:
     def keep(self, site: str, attended: Attended, call: Call, to_user: Callable[[Tensor], Tensor]) -> None:
         """Record the result of one attention() call in `seen`, and call the `watch` function of this scope.
 
-        Only the fields that this scope requests are recorded, detached unless look.gradient is set.
+        Only the fields that this scope requests are recorded. They are detached, unless look.gradient is
+        True.
 
-        to_user: a function that removes head and batch dimensions that the user's query did not have.
+        to_user: a function that removes the head and batch dimensions that the query of the user did not
+            have.
         """
         if self.watch is not None:
             self.watch(site, call)
@@ -211,10 +213,10 @@ def inherit_scopes(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _own_scopes() -> tuple[Scope, ...]:
-    """Return the scopes of this thread; in a backward pass also those of the thread that called backward().
+    """Return the scopes of this thread. In a backward pass, add the scopes of the thread that called it.
 
     Activation checkpointing runs the forward pass again inside the backward pass. On CUDA, this happens in a
-    thread of autograd, which has no scopes of its own.
+    thread of autograd, which has no open scopes.
     """
     own = _scopes_of_thread()
     if torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1:
@@ -256,12 +258,12 @@ def scope(
     """Open a scope for a `with` statement: record or edit the attention() calls at matching sites.
 
     look: what to record of each call. Default: nothing.
-    edit: a function that gets the Call and returns the Call to run instead.
+    edit: a function that gets the Call and returns a changed Call, which is run instead.
     at: pattern for the names of sites, with * and ? as wildcards, or a role such as "cross".
     watch: a function that is called after each call with the name of the site and the Call.
-    all_threads: apply to every thread of the process, not only to this one.
+    all_threads: whether the scope applies to every thread of the process, not only to this thread.
 
-    Yields a Record. Unlike record(), it does not warn if nothing was called.
+    Yields a Record. Unlike record(), this function does not warn if nothing was called.
     """
     with open_scope(Scope(look, edit, at, watch, all_threads=all_threads)) as opened:
         yield opened.seen
@@ -269,7 +271,7 @@ def scope(
 
 @contextmanager
 def open_scope(opened: S) -> Iterator[S]:
-    """Apply the Scope `opened` to the attention() calls inside a `with` statement; yields `opened`.
+    """Apply a Scope to the attention() calls inside a `with` statement, and yield this Scope.
 
     Use it instead of scope() for a subclass of Scope that records other values.
     """
@@ -288,17 +290,18 @@ def open_scope(opened: S) -> Iterator[S]:
 def record(
     look: Look | None = None, at: str = "*", *, all_threads: bool = False
 ) -> AbstractContextManager[Record]:
-    """Record the attention() calls of any model inside a `with` statement; outputs do not change.
+    """Record the attention() calls of any model inside a `with` statement, without changing the outputs.
 
     look: what to record of each call. Default: the weights.
     at: pattern for the names of the sites to record, with * and ? as wildcards, or a role: "self", "cross",
         "memory", "image" or "pool".
-    all_threads: record the calls of every thread of the process. By default, record the calls of this thread,
-        and of functions that this thread passes to other threads with regard.sites.inherit_scopes().
+    all_threads: whether to record the calls of every thread of the process. By default, only the calls of
+        this thread are recorded, and the calls of functions that it passes to other threads with
+        regard.sites.inherit_scopes().
 
-    Yields a Record, a dict from the name of a site to a list of Attended, one per call. If nothing was
-    recorded at the end of the `with` statement, a RegardWarning lists the sites that were called. There is no
-    warning if an exception ends the `with` statement.
+    Yields a Record, a dict with a list of Attended for each site name, one per call. If nothing was recorded
+    at the end of the `with` statement, a RegardWarning lists the sites that were called. There is no warning
+    if an exception ends the `with` statement.
 
     >>> import regard, torch
     >>> layer = regard.MultiHead(width=8, heads=2)
@@ -313,7 +316,7 @@ def record(
 
 
 def _not_a_look(look: object) -> ArgumentError:
-    """Return the error for a first argument of record() that is not a Look, such as a model or a name."""
+    """Return the error if the first argument of record() is not a Look, but for example a model or a name."""
     problem, hint = f"look is a {type(look).__name__}", "pass a Look: record(Look(weights=True))"
     if isinstance(look, nn.Module):
         hint = "run the model inside the `with` statement: with record() as seen: model(...)"
@@ -352,7 +355,7 @@ def nothing_matched(call: str, done: str, at: Iterable[str], called: Iterable[st
 
 
 def name_sites(model: nn.Module) -> list[str]:
-    """Set the attribute `site` of every attention layer of a model to its module name; return the names.
+    """Set the attribute `site` of every attention layer of a model to its module name, and return the names.
 
     >>> import regard, torch
     >>> model = torch.nn.ModuleDict({"self": regard.MultiHead(8, 2), "cross": regard.MultiHead(8, 2)})
@@ -368,7 +371,7 @@ def name_sites(model: nn.Module) -> list[str]:
 
 
 def declared_sites(model: nn.Module) -> BySite[Role | None]:
-    """Return a dict from the site of each attention layer of a model to its role, without running the model.
+    """Return the role of each attention layer of a model, by its site name, without running the model.
 
     A layer declares its site by an attribute `site`, and its role by an attribute `role`, which may be None.
 

@@ -62,9 +62,11 @@ def attend_along(
 
 
 class _ProjectedAdditive(Score):
-    """Score function v . tanh(query + key), for queries and keys that are already projected.
+    """Additive score function without projections: v . tanh(query + key).
 
-    vector: v.
+    The queries and keys are already projected.
+
+    vector: the vector v of the score function, (A,).
     """
 
     combine = "additive"
@@ -90,9 +92,12 @@ def _with_tensors(memory: Memory, key: Tensor, value: Tensor, vector: Tensor) ->
 class _Along(torch.autograd.Function):
     """Forward and backward pass of attend_along(), over all steps.
 
-    Dimensions: T steps, B sequences, M width of the state, G = 3 M gates (z, r, s~), A hidden size of the
-    score function, N = A + 2 M (query, z and r together), E width of the context. gates_TBG is updated in
-    place: before a step, it contains the input part of the gates; after the step, their activations.
+    T is the number of steps, B the number of sequences, M the width of the state, and E the width of the
+    context. G = 3 M is the size of the gates z, r and s~ together. A is the hidden size of the score
+    function. N = A + 2 M is the size of the query, z and r together.
+
+    gates_TBG is updated in place. Before a step, it contains the input part of the gates. After the step, it
+    contains the activations of the gates.
     """
 
     @staticmethod
@@ -105,8 +110,8 @@ class _Along(torch.autograd.Function):
         reset_TBM = first.new_empty(steps, batch, width)
         joint_MN = torch.cat((of_query, of_gate.T), 1)  # s @ joint_MN gives the query, U_z s and U_r s
         projected, contexts, graphs = _with_tensors(memory, key, value, vector), [], []
-        # A kernel would be compiled anew for each value of `start`. If the mask contains only lengths, it
-        # does not depend on `start`, so pass 0.
+        # A different value of `start` at each step would compile a new kernel at each step. If the mask
+        # contains only lengths, `start` has no effect, so 0 is passed at all steps.
         timeless = memory.mask.only("lengths")
         for t in range(steps):
             both_BN = states_TBM[t] @ joint_MN
@@ -132,11 +137,11 @@ class _Along(torch.autograd.Function):
         (steps, batch, width), hidden = reset_TBM.shape, of_query.shape[1]
         dstates_TBM = dstates.transpose(0, 1).contiguous()
         dcontexts_TBE = dcontexts.transpose(0, 1).clone(memory_format=torch.contiguous_format)
-        # Gradients of the query, z, r and s~, in this order. For the gates, these are the gradients with
-        # respect to the arguments of their activations.
+        # The gradients of the query, z, r and s~, in this order. For z, r and s~, they are the gradients
+        # before the activation function (sigmoid or tanh).
         d_TBN = gates_TBG.new_empty(steps, batch, hidden + 3 * width)
-        # If N is divisible by 3, split the sum over N into P = 3 parts, so that more of the device works in
-        # parallel. The parts are added in the next iteration.
+        # The matrix product below sums over N. If N is divisible by 3, split this sum into P = 3 parts: three
+        # smaller products use more of the device in parallel. The next iteration adds the parts.
         joint_PNM = joint_MN.T.unflatten(0, (3 if joint_MN.shape[1] % 3 == 0 else 1, -1)).contiguous()
         dstate_BM = torch.zeros_like(states_TBM[0])
         parts_PBM = dstate_BM.new_zeros(len(joint_PNM), batch, width)
@@ -171,10 +176,11 @@ def _read_backward(
 ) -> tuple[Tensor, ...]:
     """Compute the gradients of the keys, the values and the vector v of the score function.
 
-    One attention() call over the queries of all steps computes them.
+    The score function is v . tanh(query + key). The gradients come from one attention() call with the queries
+    of all steps.
 
     queries: the queries of all steps.
-    vector: v of the score function v . tanh(query + key).
+    vector: the vector v.
     dcontexts: the gradients of the contexts of all steps.
     """
     with torch.enable_grad():

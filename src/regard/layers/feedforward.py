@@ -16,8 +16,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "swiglu": functional.silu,
 }
-"""For each name, the activation between the two linear layers of FeedForward. With "swiglu", the result of
-silu is also multiplied by the output of a third linear layer, the gate (Shazeer 2020)."""
+"""The activation functions of FeedForward, by name. With "swiglu", the result of silu is also multiplied by
+the output of a third linear layer (Shazeer 2020)."""
 
 
 class FeedForward(nn.Module):
@@ -48,7 +48,7 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the feed-forward layer to each position of x (..., width); return a tensor of this shape."""
+        """Apply the feed-forward layer to each position of x, (..., width). The result has the shape of x."""
         hidden = ACTIVATIONS[self.activation](self.inner(x))
         if self.gate is not None:
             hidden = hidden * self.gate(x)

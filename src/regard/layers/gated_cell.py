@@ -21,8 +21,8 @@ class GatedCell(nn.Module):
 
     z is the update gate, r the reset gate, and s~ the candidate state.
 
-    Differs from torch.nn.GRU: in torch, the reset gate acts after U, as r * (U s), and z has the opposite
-    meaning (z = 1 keeps the previous state).
+    torch.nn.GRU differs in two points. There, the reset gate is applied after U, as r * (U s). And z has the
+    opposite meaning: with z = 1, the state does not change.
 
     input_size: size of the input e.
     width: size of the state s.
@@ -67,10 +67,10 @@ class GatedCell(nn.Module):
 
 
 def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor) -> None:
-    """First half of one step of GatedCell, in place: compute update gate z, reset gate r, and r * s.
+    """Compute the first half of one step of GatedCell, in place: update gate z, reset gate r, and r * s.
 
-    gates_BG: (B, 3 width). On entry, the input and context parts of z, r and s~ (W e + C c). The first two
-        thirds are overwritten with z and r.
+    gates_BG: (B, 3 width), with one third each for z, r and the candidate state s~. On entry, it contains W e
+        + C c, the terms of the input and the context. The first two thirds are overwritten with z and r.
     more_BN: (B, 2 width), the recurrent parts of z and r: U_z s and U_r s.
     state_BM: (B, width), the previous state s.
     reset_BM: (B, width), receives r * s.
@@ -87,11 +87,11 @@ def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor)
 
 
 def mixed(gates_BG: Tensor, state_BM: Tensor, after_BM: Tensor) -> None:
-    """Second half of one step of GatedCell, in place: compute s~ and the next state, (1 - z) * s + z * s~.
+    """Compute the second half of one step of GatedCell, in place: s~ and the next state (1 - z) * s + z * s~.
 
     z is the update gate, r the reset gate, and s~ the candidate state.
 
-    gates_BG: (B, 3 width). On entry, z, r and the argument of the tanh in s~. The last third is overwritten
+    gates_BG: (B, 3 width). On entry, it contains z, r, and s~ before the tanh. The last third is overwritten
         with s~.
     state_BM: (B, width), the previous state s.
     after_BM: (B, width), receives the next state.
@@ -114,7 +114,7 @@ def mixed_backward(
     state_BM: Tensor,
     dgates_BG: Tensor,
 ) -> Tensor:
-    """Backward pass of mixed(): compute the gradients of the arguments of the activations in z and s~.
+    """Backward pass of mixed(): compute the gradients of z and s~ before their activation functions.
 
     z is the update gate, r the reset gate, and s~ the candidate state of GatedCell.
 
@@ -142,12 +142,12 @@ def gated_backward(
 ) -> None:
     """Backward pass of gated(): compute the gradients of the reset gate r and of the previous state s.
 
-    z is the update gate, and s~ the candidate state of GatedCell.
+    z is the update gate of GatedCell, and s~ the candidate state.
 
     dreset_BM: the gradient of r * s.
     gates_BG: (B, 3 width), the activations z, r and s~.
     state_BM: (B, width), the previous state s.
-    dgates_BG: (B, 3 width), receives in the second third the gradient of the argument of the sigmoid in r.
+    dgates_BG: (B, 3 width), receives in the second third the gradient of r before its sigmoid.
     dstate_BM: (B, width), the gradient of s. The part that flows through r * s is added to it.
     """
     if by_kernel(state_BM):

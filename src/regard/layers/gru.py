@@ -1,9 +1,9 @@
-"""Run several independent GRUs (as torch.nn.GRU) over whole sequences, with their own backward pass.
+"""Run several independent GRUs over whole sequences at once, with a custom backward pass.
 
-For example, the GRUs are the two directions of a bidirectional layer. At each step, one batched matrix
-product computes all of them. After the last step of the backward pass, one product computes the gradients of
-the weights. Under autocast, everything runs in the autocast dtype; cuDNN would use float16, in which small
-gradients underflow.
+The GRUs can be the two directions of a bidirectional layer, for example. Their equations are the equations of
+torch.nn.GRU. Each step computes one batched matrix product for all GRUs. The backward pass computes the
+gradients of the weights after its last step, with one matrix product. Under autocast, everything runs in the
+autocast dtype. cuDNN would use float16, in which small gradients underflow.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = ["gru_ways"]
 
 
 def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
-    """Run W independent GRUs, each from a zero state over its own B sequences. Return all states.
+    """Run W independent GRUs, each over B sequences, and return the states (W, B, S, M) of all steps.
+
+    The initial states are zero.
 
     r = sigma(x_r + u_r),  z = sigma(x_z + u_z),  n = tanh(x_n + r * u_n)
     h = (1 - z) * n + z * h_before,  where u = U h_before + b
 
-    The shapes below are for S steps and states of width M.
+    S is the number of steps, and M the width of the states.
 
     gates_WBSG: x = W_ih input + b_ih, the input part of the gates r, z, n for all steps, (W, B, S, 3 M).
     weight_WGM: U (weight_hh in torch), (W, 3 M, M).
     bias_WG: b (bias_hh in torch), (W, 3 M).
-
-    The states have shape (W, B, S, M).
 
     >>> layer, x = torch.nn.GRU(3, 4, batch_first=True), torch.randn(2, 5, 3)
     >>> gates = torch.nn.functional.linear(x, layer.weight_ih_l0, layer.bias_ih_l0)
@@ -52,8 +52,8 @@ def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
 class _Ways(torch.autograd.Function):
     """Forward and backward pass of gru_ways(), over all steps.
 
-    Dimensions: S steps, W GRUs, B sequences per GRU, R = W B, M width of the state, G = 3 M gates (r, z, n).
-    The first dimension of the buffers is the time dimension S.
+    There are W GRUs with B sequences each, so R = W B sequences in total, and S steps. M is the width of the
+    states, and G = 3 M the size of the gates r, z, n together. The first dimension of the buffers is S.
     """
 
     @staticmethod
@@ -99,10 +99,12 @@ class _Ways(torch.autograd.Function):
 def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tensor, rows: int) -> None:
     """Compute one step of W GRUs with B sequences each, in place; see gru_ways() for the equations.
 
-    gates: (R, 3 M), with R = W B. On entry, x, the input part of the gates; overwritten with the activations
-        r, z, n.
-    more: (R, 3 M). On entry, U h. On return, the last third is u_n, the part of U h + b for n, which the
-        backward pass needs; the other two thirds are undefined.
+    M is the width of the states, and R = W B the number of sequences in total.
+
+    gates: (R, 3 M). On entry, it contains x, the input part of the gates. It is overwritten with the
+        activations r, z, n.
+    more: (R, 3 M). On entry, it contains U h. On return, the last third contains u_n, which the backward pass
+        needs. The other two thirds are undefined.
     bias_WG: (W, 3 M), the bias b of each GRU.
     state: (R, M), the previous state h.
     after: (R, M), receives the next state.
@@ -129,8 +131,8 @@ def gru_backward(
 
     There are W GRUs with B sequences and 3 gates each; R = W B, Q = 3 W, and M is the width of the state.
 
-    parts_QBM, dstate, dafter: the gradient of the next state is the sum of these three, where parts_QBM is
-        first summed over the 3 gates of each GRU.
+    parts_QBM, dstate, dafter: three tensors. Their sum is the gradient of the next state. parts_QBM is first
+        summed over the 3 gates of each GRU.
     gates: (R, 3 M), the activations r, z, n.
     more: (R, 3 M), from gru(), with u_n in the last third.
     state: (R, M), the previous state h.

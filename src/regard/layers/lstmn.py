@@ -1,5 +1,4 @@
-"""LSTMN: long short-term memory-network layers, which attend to their own earlier states (Cheng et al.
-2016)."""
+"""LSTMN: long short-term memory-network layers, which attend to their earlier states (Cheng et al. 2016)."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ CONNECTIONS = {
     "skip": "layer k + 1 reads the output h_t of layer k and the input x_t of the first layer (section 3.2)",
     "gated": "as plain, and a gate adds the cell state c_t of layer k to the cell state of layer k + 1",
 }
-"""Value of the option `connections` of LSTMN() -> how the layers are connected. Equations and sections are
-those of Cheng et al. (2016)."""
+"""How the layers of LSTMN() are connected, for each value of its option `connections`. The numbers of
+equations and sections refer to Cheng et al. (2016)."""
 
 
 class LSTMNLayer(nn.Module):
@@ -42,21 +41,24 @@ class LSTMNLayer(nn.Module):
     [i; f; o; c^_t] = [sigma; sigma; sigma; tanh](W [h~_t, x_t] + b)                          (eq. 7)
     c_t = f * c~_t + i * c^_t,  h_t = o * tanh(c_t)                                           (eq. 8 and 9)
 
-    If forward() is called with `added`, a sequence of vectors, c_t = added_t + f * c~_t + i * c^_t.
+    The argument `added` of forward() is a sequence of vectors that are added to the cell states:
+
+        c_t = added_t + f * c~_t + i * c^_t
 
     The hidden states h_i of earlier steps are called the hidden tape, and the cell states c_i the memory
-    tape. At the first step, these tapes are empty: h~ = c~ = 0. The attention is one attention() call per
-    step: the query is [x_t; h~_t-1], the keys are the h_i, each projected once, and the values are
-    [h_i; c_i].
+    tape. At the first step, the tapes are empty, and h~ = c~ = 0. Each step makes one attention() call. Its
+    query is [x_t; h~_t-1], its keys are the hidden states h_i, and its values are [h_i; c_i]. Each key is
+    projected only once.
 
     input_size: size of the inputs x_t.
     width: size of h_t and c_t.
     hidden: size of the tanh layer of the score function. Default: width.
-    lower: whether a gate r = sigma(W_r [h~_t, x_t] + b_r) adds the cell of the layer below to c_t, as in the
-        depth-gated LSTM (Yao et al. 2015): c_t = r * lower_t + f * c~_t + i * c^_t.
+    lower: whether to add the cell state of the layer below (lower_t) to c_t, as in the depth-gated
+        LSTM (Yao et al. 2015): c_t = r * lower_t + f * c~_t + i * c^_t. The gate r is sigma(W_r [h~_t, x_t] +
+        b_r).
     site: name of the attention for record() and intervene().
-    role: role of the attention for record() and intervene(). Its kind is "self", because the layer attends to
-        the tokens of the sequence that it reads: the tapes have one entry for each token.
+    role: role of the attention for record() and intervene(). The kind of the role is "self": the tapes have
+        one entry for each token that the layer has read.
     """
 
     def __init__(
@@ -90,14 +92,15 @@ class LSTMNLayer(nn.Module):
         """Read T steps of a sequence, beginning with the state `past` and `summary`.
 
         x: (B, T, input_size), the inputs.
-        past: the tapes: hidden states h_i and cell states c_i of the S earlier steps, as a Memory with keys
-            W_h h_i, (B, 1, S, hidden), and values [h_i; c_i], (B, 1, S, 2 width).
+        past: the tapes, which contain the hidden states h_i and the cell states c_i of S earlier steps. They
+            are a Memory with the keys W_h h_i, (B, 1, S, hidden), and the values [h_i; c_i], (B, 1, S, 2
+            width).
         summary: h~ of the step before x, (B, width).
         added: vectors (B, T, width) that are added to the cells c_t. In a layer built with lower=True, they
             are the cells of the layer below, and are multiplied by the gate r.
         tape: maximum number of earlier steps to attend to. None: all steps on the tapes.
-        position: number of steps before x, with those that are no longer on the tapes; record() and
-            intervene() need it.
+        position: number of all steps before x, for record() and intervene(). It includes steps that are no
+            longer on the tapes.
 
         Returns the outputs h_t (B, T, width), the cells c_t (B, T, width), the tapes after the last step, and
         h~ of the last step.
@@ -130,8 +133,8 @@ class LSTMNLayer(nn.Module):
     def _can_fuse(self) -> bool:
         """Return whether forward() can use lstmn_steps(), which is faster than one attention() call per step.
 
-        The result is False in three cases: record() or intervene() is active for the site of this layer;
-        the layer runs inside a torch.func transform; it is compiled by torch.compile.
+        The result is False in three cases: record() or intervene() is active for the site of this layer; the
+        layer runs inside a torch.func transform; the layer is compiled by torch.compile.
         """
         return not (scopes_at(self.site, self.role) or in_transform() or torch.compiler.is_compiling())
 
@@ -161,8 +164,8 @@ class LSTMNLayer(nn.Module):
     def _positions(past: Memory, tape: int | None) -> dict[str, Any]:
         """Return the arguments `mask` and `start` of the attention() call of one step.
 
-        They are used while record() or intervene() is active. Then key i is always step i: all steps so far
-        are keys, and the mask hides all but the last `tape` steps.
+        These arguments are used while record() or intervene() is active. Then all steps so far are keys, so
+        that key i is always step i. The mask hides all keys except the last `tape` keys.
         """
         return {"mask": Mask() if tape is None else window(left=tape), "start": past.length}
 
@@ -173,23 +176,27 @@ class LSTMNLayer(nn.Module):
 class LSTMN(nn.Module):
     """A stack of long short-term memory-network layers (Cheng et al. 2016), which reads from left to right.
 
-    At each step, a layer attends to its tapes: its hidden states h_i and cell states c_i of earlier steps.
-    For the equations, see LSTMNLayer. Layer k + 1 reads the output h_t of layer k instead of x_t (eq. 10).
-    A sequence can be read in one call or step by step.
+    At each step, a layer attends to its hidden states h_i and cell states c_i of earlier steps. These states
+    are called the tapes of the layer. For the equations, see LSTMNLayer. The input of layer k + 1 is the
+    output h_t of layer k (eq. 10). A sequence can be read in one call or step by step.
 
     input_size: size of the inputs x_t.
     width: size of the states of every layer.
     hidden: size of the tanh layer of the score functions. Default: width.
     depth: number of layers.
-    connections: what layer k + 1 reads: "plain", the output of layer k; "skip", also the input x_t; "gated",
-        as "plain", and a gate adds the cell state of layer k to that of layer k + 1.
-    dropout: dropout probability of the outputs of a layer that the next layer reads.
+    connections: what layer k + 1 reads. "plain": the output of layer k. "skip": the output of layer k and the
+        input x_t. "gated": the output of layer k; also, a gate adds the cell state of layer k to the cell
+        state of layer k + 1.
+    dropout: dropout probability between layers.
     tape: maximum number of earlier steps that a step can attend to. None: all steps since the initial state.
     site: the attention of layer k has the name "{site}.{k}.self" for record() and intervene().
     role: the role of all attention layers for record() and intervene().
 
-    The state has three tensors: the tapes [h_i; c_i], (B, depth, S, 2 width); the projected keys W_h h_i, (B,
-    depth, S, hidden); and the summaries h~ of the last step, (B, depth, width).
+    The state is a tuple of three tensors, for B sequences and S steps on the tapes:
+
+    1. the tapes [h_i; c_i], (B, depth, S, 2 width);
+    2. the projected keys W_h h_i, (B, depth, S, hidden);
+    3. the summaries h~ of the last step, (B, depth, width).
 
     >>> import torch
     >>> layers, x = LSTMN(input_size=3, width=4, depth=2), torch.randn(2, 5, 3)
@@ -252,10 +259,9 @@ class LSTMN(nn.Module):
 
         x: (B, T, input_size), the inputs; T is 1 or more.
         state: the state before x: the result of zeros() or of the previous run().
-        position: number of steps before x, for record() and intervene(). It has no effect on the result
-            otherwise.
-        added: (B, T, width), added to the cells c_t of the first layer, as in the deep fusion of an
-            encoder-decoder.
+        position: number of steps before x. Only record() and intervene() use it.
+        added: (B, T, width), vectors to add to the cell states c_t of the first layer, as in the deep fusion
+            of an encoder-decoder (Cheng et al. 2016).
         """
         x, state, precise = _to_float32(x, state)
         added = None if added is None else added.to(x.dtype)
@@ -278,8 +284,8 @@ class LSTMN(nn.Module):
     def encode(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Read whole sequences; return the outputs (B, S, width) of the last layer, which are 0 for padding.
 
-        x: (B, S, input_size), sequences padded at the end; tokens do not attend to padding, as it comes
-            later.
+        x: (B, S, input_size), sequences padded at the end. No mask is needed, because tokens attend only to
+            earlier tokens.
         lengths: number of tokens of each sequence, (B,).
         """
         states_BSM, _ = self.run(x, self.zeros(x))
@@ -287,7 +293,10 @@ class LSTMN(nn.Module):
         return torch.where(inside_BS1, states_BSM, 0.0)
 
     def last_step(self, state: Hidden) -> Hidden:
-        """Return a copy of a state that run() returned, whose tapes have only the last step."""
+        """Return a copy of the state in which the tapes contain only the last step.
+
+        state: a state from run().
+        """
         tapes_BLSE, keys_BLSA, summaries_BLM = state
         last = (
             each[:, :, -1:].clone(memory_format=torch.contiguous_format) for each in (tapes_BLSE, keys_BLSA)
@@ -305,7 +314,7 @@ def last_steps(past: Memory, count: int | None) -> Memory:
 def _with_dropped_steps(past: Memory, position: int) -> Memory:
     """Return a Memory with a key and a value for every step so far, so that key i belongs to step i.
 
-    For the oldest steps, which `past` no longer has, keys and values are 0.
+    `past` may have lost the oldest steps. The keys and values of these steps are 0.
 
     position: number of all steps so far.
     """
@@ -314,10 +323,10 @@ def _with_dropped_steps(past: Memory, position: int) -> Memory:
 
 
 def _to_float32(x: Tensor, state: Hidden) -> tuple[Tensor, Hidden, AbstractContextManager[object]]:
-    """Return x, the state, and a context to compute in, so that autocast does not round states.
+    """Return x, the state and a context manager that prevents autocast from rounding the states.
 
-    If autocast is enabled, the tensors are converted to float32 and the context disables autocast; otherwise
-    nothing changes.
+    If autocast is enabled, the tensors are converted to float32, and the context manager disables autocast.
+    Otherwise, the tensors are returned unchanged, and the context manager does nothing.
     """
     device = x.device.type
     if not autocast_on(device):

@@ -1,9 +1,9 @@
-"""All steps of an LSTMN layer in one autograd function, with its own backward pass.
+"""Run all steps of an LSTMN layer in one autograd function, with a custom backward pass.
 
-An LSTMN (long short-term memory-network, Cheng et al. 2016) attends at each step to its tapes, the hidden and
-cell states of earlier steps. Autograd would store every step and accumulate the gradients of the weights
-step by step. Here, the parts of queries and gates that depend on the inputs only are computed before the
-loop, and the tapes are allocated once. In each step, one matrix product projects the summary h~_t to the
+At each step, an LSTMN (long short-term memory-network, Cheng et al. 2016) attends to the hidden and cell
+states of earlier steps, its tapes. Autograd would store every step, and accumulate the gradients of the
+weights step by step. Here, the tapes are allocated once. The terms of queries and gates that depend only on
+the inputs are computed before the loop. In each step, one matrix product projects the summary h~_t to the
 gates of this step and to the query of the next step. The backward pass computes the gradients of the weights
 after its loop. On CUDA, a step launches two Triton kernels and two matrix products.
 """
@@ -33,17 +33,19 @@ def lstmn_steps(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run the steps of an LSTMN layer (Cheng et al. 2016, eq. 4 to 9); see LSTMNLayer for the equations.
 
-    B sequences, T steps, S steps on the tapes before, M width, A hidden size of the score, E = 2 M, G gate
-    values.
+    B is the number of sequences, T the number of steps, and S the number of earlier steps, which are already
+    on the tapes. M is the width of the states, E = 2 M, and A the hidden size of the score function. G is the
+    size of all gates together: 4 M, or 5 M with the gate r.
 
-    gates_BTG: the part of the gates that depends on the inputs, W x_t + b; G = 4 M, or 5 M with the gate r.
+    gates_BTG: the part of the gates that depends on the inputs, W x_t + b.
     query_BA: the query of the first step, W_x x_1 + W_h~ h~_0.
     later_BTA: the part of the later queries that depends on the inputs, W_x x_t, (B, T - 1, A).
     keys_BSA: the projected hidden states W_h h_i of the steps on the tapes.
     values_BSE: the states [h_i; c_i] of the steps on the tapes.
-    added_BTM: vectors that are added to the cell states c_t, or with 5 gates r * added_t. None adds nothing.
-    weights: the matrix that projects h~_t to the gates and to the next query, (M, G + A); W_h, (M, A); v,
-        (A,).
+    added_BTM: vectors that are added to the cell states c_t. If there is a gate r, they are multiplied by r
+        first. None: nothing is added.
+    weights: three tensors. The matrix (M, G + A) projects h~_t to the gates and to the next query. The others
+        are W_h, (M, A), and v, (A,).
     tape: maximum number of earlier steps that a step can attend to; None for all.
 
     Returns the tapes after the last step, keys (B, S + T, A) and values (B, S + T, E), and the summary h~ of
@@ -68,12 +70,11 @@ def lstmn_steps(
 class _Steps(torch.autograd.Function):
     """Forward and backward pass of lstmn_steps().
 
-    Dimensions: B sequences, T steps, S steps on the tapes, M width, A hidden size of the score, G = 4 M or
-    5 M gate values, N = G + A, E = 2 M.
+    For the meaning of B, T, S, M, A, E and G, see lstmn_steps(). N = G + A.
 
-    Row t of work_BTN has the gates of step t (G columns) and the query of step t + 1 (A columns). At first,
-    it has only their terms from the inputs. Step t adds the terms from h~_t, then replaces the gates by
-    their activations.
+    Row t of work_BTN contains the gates of step t (G columns) and the query of step t + 1 (A columns). Before
+    the loop, the row contains only the terms that depend on the inputs. Step t adds the terms that depend on
+    h~_t, then replaces the gates by their activations.
     """
 
     @staticmethod
@@ -195,13 +196,13 @@ def read_backward(
     dquery_BA: Tensor,
     dvector_BA: Tensor,
 ) -> None:
-    """Backward pass of read(). The arguments up to read_BE are those of read().
+    """Backward pass of read(). The arguments up to read_BE are the arguments of read().
 
     dread_BE: the gradient of [h~; c~].
-    dkeys_BSA: the gradient of the keys is added to it.
-    dvalues_BSE: the gradient of the values is added to it.
+    dkeys_BSA: a tensor to which the gradient of the keys is added.
+    dvalues_BSE: a tensor to which the gradient of the values is added.
     dquery_BA: receives the gradient of the query.
-    dvector_BA: the gradient of v is added to it, one row for each sequence.
+    dvector_BA: a tensor to which the gradient of v is added, one row for each sequence.
     """
     if by_kernel(keys_BSA):
         from regard.kernels import lstmn_step
@@ -223,9 +224,11 @@ def read_backward(
 def cell(gates_BG: Tensor, read_BE: Tensor, added_BM: Tensor | None, value_BE: Tensor) -> None:
     """Compute the gates, the cell state c_t and the hidden state h_t of one step of an LSTMN layer.
 
-    gates_BG: i, f, o, c^ and possibly r before their sigmoid or tanh; overwritten with the values after it.
+    gates_BG: the gates i, f, o, c^, and r if the layer has it. On entry, they are the arguments of sigmoid
+        and tanh. They are overwritten with the results.
     read_BE: [h~; c~], the weighted mean of earlier states.
-    added_BM: a vector that is added to c_t, multiplied by the gate r if there is one; or None.
+    added_BM: a vector that is added to c_t, or None. If there is a gate r, the vector is multiplied by r
+        first.
     value_BE: receives [h_t; c_t].
     """
     if by_kernel(gates_BG):
@@ -261,7 +264,7 @@ def cell_backward(
     gates_BG: the gates after their sigmoid or tanh.
     dvalue_BE: the gradient of [h_t; c_t].
     dgates_BG: receives the gradient of the gates before their sigmoid or tanh.
-    dread_BE: its second half receives the gradient of c~.
+    dread_BE: receives the gradient of c~ in its second half.
     dadded_BM: receives the gradient of added_BM.
     """
     if by_kernel(gates_BG):

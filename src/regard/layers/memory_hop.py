@@ -21,13 +21,16 @@ _DOT = Dot()
 
 
 class MemoryHop(nn.Module):
-    """One hop of a memory network: attention of one query to the sentences of a story. It has no parameters.
+    """One hop of a memory network: attention of one query to the sentences of a story.
+
+    A hop has no parameters.
 
     p_i = select(u . m_i),  o = sum_i p_i c_i       (Sukhbaatar et al. 2015, eq. 1 and 2)
 
     u is the query, m_i the key and c_i the value of sentence i.
 
-    number: the number of the hop, from 0. The name of its site is "hop.0", "hop.1" and so on.
+    number: the number of the hop, from 0. record() and intervene() know hop 0 as "hop.0", hop 1 as "hop.1",
+        and so on.
 
     >>> import torch
     >>> from regard.select import Soft
@@ -53,9 +56,9 @@ class MemoryHop(nn.Module):
         """Attend to the sentences of B stories, with one query for each story.
 
         query: (B, D), the encoded question, or the state after the previous hop.
-        key: (B, S, D), for the sentences.
-        value: (B, S, E), for the sentences.
-        lengths: (B,), the number of sentences of each story; the other keys are padding.
+        key: (B, S, D), one key for each sentence.
+        value: (B, S, E), one value for each sentence.
+        lengths: (B,), the number of sentences of each story. The keys after them are padding.
         select: how scores become attention weights, for example Soft() for softmax.
         look: what to return besides the output (B, 1, E), such as the weights.
         """

@@ -38,8 +38,8 @@ class MultiHead(nn.Module):
         on scores.
     dropout: probability of dropping an attention weight in training.
     bias: whether the four linear layers have a bias.
-    batch_first: if False, inputs and outputs have shape (T, B, width), as in torch.nn.MultiheadAttention;
-        weights, masks and memories always have the batch dimension first.
+    batch_first: if False, inputs and outputs have shape (T, B, width), as in torch.nn.MultiheadAttention.
+        Attention weights, masks and memories always have the batch dimension first.
 
     The layer itself stores no key-value cache. The cache is a Memory that remember() returns. In this
     example, the last decoding step gives the same output as the last position of one pass over all tokens:
@@ -122,8 +122,8 @@ class MultiHead(nn.Module):
         key: a tensor, or a Memory from remember(). Default: the query (self-attention).
         value: a tensor. Default: the key.
         mask: as for attention().
-        start: position of the first query. Default: 0; with a Memory, S - T (but at least 0), so that the
-            last query has the position of the last key.
+        start: position of the first query. Default: 0. With a Memory, the default is S - T (but at least 0),
+            so that the last query has the position of the last key.
         options: other arguments of attention(), such as look and backend.
         """
         alone = query.dim() == 2
@@ -238,7 +238,8 @@ class MultiHead(nn.Module):
 
         key: (B, S, key_width), or (S, B, key_width) with batch_first=False.
         value: (B, S, value_width), or (S, B, value_width) with batch_first=False. Default: the key.
-        past: an earlier Memory, or None. The result contains its keys and values, followed by the new ones.
+        past: an earlier Memory, or None. The result contains the keys and values of `past`, then the new
+            ones.
         start: position of the first new key. Default: the length of `past`, or 0 without `past`.
         mask: a mask that later calls with this Memory apply to every query, such as padding(lengths).
         """
@@ -276,8 +277,8 @@ class MultiHead(nn.Module):
         return self.position(vectors, start) if isinstance(self.position, Rotary) else vectors
 
     in_proj_bias, _qkv_same_embed_dim = None, False
-    """nn.TransformerEncoderLayer reads these two attributes of its attention layer in eval mode. Because of
-    these values, it calls MultiHead.forward() instead of its own fused attention."""
+    """nn.TransformerEncoderLayer reads these two attributes of its attention layer in eval mode. With these
+    values, nn.TransformerEncoderLayer calls MultiHead.forward() instead of the fused attention of torch."""
 
     @classmethod
     def from_torch(cls, layer: nn.MultiheadAttention, *, batch_first: bool | None = None) -> MultiHead:
@@ -286,10 +287,10 @@ class MultiHead(nn.Module):
         batch_first: the layout of inputs and outputs. Default: the layout of `layer`, so that the same inputs
             give the same outputs.
 
-        The MultiHead can replace `self_attn` or `multihead_attn` in nn.TransformerEncoderLayer and
-        nn.TransformerDecoderLayer if these layers are called without masks. If they are called with src_mask,
-        src_key_padding_mask or is_causal=True, it raises ArgumentError, because it does not support masks of
-        torch.
+        The result can replace `self_attn` or `multihead_attn` in nn.TransformerEncoderLayer and
+        nn.TransformerDecoderLayer, if these layers are called without masks. With src_mask,
+        src_key_padding_mask or is_causal=True, the call raises ArgumentError, because MultiHead does not
+        support the mask arguments of torch.
 
         >>> import regard, torch
         >>> theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()

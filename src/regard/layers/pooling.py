@@ -32,14 +32,15 @@ class AttentionPooling(nn.Module):
 
     u_s = tanh(U h_s + W q),  a = softmax_s(v . u_s),  output = sum_s a_s h_s   (Yang et al. 2016, eq. 5-7)
 
-    The query q is a parameter, the same for every text. So W q is the same for every text too; it corresponds
-    to the bias b in Yang et al. Lin et al. (2017, eq. 5) compute the same without bias.
+    The query q is a learned parameter, so W q is the same vector for every text. It corresponds to the bias b
+    of Yang et al. The equation of Lin et al. (2017, eq. 5) is the same without this bias.
 
     width: size of the states.
     hidden: size of the tanh layer and of the query. Default: width.
-    score: a name, {"name": "cosine", "sharpness": 9.0}, or a Score, which compares the query and the states.
-    select: a name, {"name": "softmax", "temperature": 0.5}, or a Select. In eval mode, "hard" reads the state
-        with the highest score.
+    score: the score function between the query and the states: a name, a mapping with options such as
+        {"name": "cosine", "sharpness": 9.0}, or a Score.
+    select: how scores become attention weights: a name, a mapping with options such as {"name": "softmax",
+        "temperature": 0.5}, or a Select. In eval mode, "hard" reads the state with the highest score.
     site: name of this layer for record() and intervene().
 
     >>> pooling, states = AttentionPooling(width=6), torch.randn(2, 5, 6)
@@ -90,7 +91,7 @@ class PoolingOptions:
     """How a model pools the states of a sequence to one vector.
 
     name: the name of the pooling, such as "mean" or "attention".
-    attention: the options score and select, only for "attention".
+    attention: the options `score` and `select` of AttentionPooling. Empty for every other pooling.
 
     >>> PoolingOptions("attention", {"select": "hard"}).build(6, site="pool").select
     Hard(generator=None)
@@ -108,13 +109,13 @@ class PoolingOptions:
         attention: Mapping[str, Any] | None = None,
         known: Iterable[str] = (),
     ) -> PoolingOptions:
-        """Create the options from a name, or a mapping with the name, score and select.
+        """Create the options from the name of a pooling, or from a mapping with the name, score and select.
 
-        call: the call that an error message names, such as "LSTMClassifier()".
+        call: what an error message names as the call that failed, such as "LSTMClassifier()".
         pooling: the name of the pooling, such as "mean", or {"name": "attention", "select": "hard"}.
         names: the known names of poolings.
-        attention: score and select, if they are not in `pooling`; those in `pooling` have priority.
-        known: other arguments, which an error message lists.
+        attention: values of score and select. A value in `pooling` has priority.
+        known: names of other arguments of the call. An error message about an unknown argument lists them.
         """
         if not isinstance(pooling, str | Mapping):
             problem, expected = f"pooling is {pooling!r}", "a name, or a table with a name"
@@ -128,7 +129,7 @@ class PoolingOptions:
                 raise UnknownName(f"argument of {call}", option, {*known, *ATTENTION})
         for option in own:
             if option not in ATTENTION:
-                raise UnknownName("option of the pooling attention", option, ATTENTION)
+                raise UnknownName('option of pooling "attention"', option, ATTENTION)
         options = {**(attention or {}), **own}
         if options and name != "attention":
             problem = f"{' and '.join(options)} cannot be set: the pooling {name} has no attention"
@@ -141,7 +142,7 @@ class PoolingOptions:
 
 
 ATTENTION = ("score", "select")
-"""The names of the options of AttentionPooling that PoolingOptions accepts."""
+"""The options of AttentionPooling that can be set in PoolingOptions."""
 
 
 class MeanPooling(nn.Module):

@@ -20,8 +20,8 @@ from regard.layers.gru import gru_ways
 __all__ = ["CELLS", "Hidden", "Recurrence", "Recurrent", "flip"]
 
 Hidden = tuple[Tensor, ...]
-"""The state of a stack of recurrent layers: (h,), or (h, c) for an LSTM. Each tensor has shape (rows, depth,
-width), where rows is the batch size; (rows, 2 depth, width) for bidirectional layers."""
+"""The state of a stack of recurrent layers: (h,), or (h, c) for an LSTM. Each tensor has shape (B, depth,
+width), or (B, 2 depth, width) for bidirectional layers. B is the batch size."""
 
 
 def _tanh_cell(x_BG: Tensor, u_BG: Tensor, hidden: Hidden) -> Hidden:
@@ -48,13 +48,16 @@ CELLS: dict[str, tuple[Callable[..., nn.RNNBase], Step, Callable[..., tuple[Tens
     "gru": (nn.GRU, _gru_cell, torch.gru),
     "lstm": (nn.LSTM, _lstm_cell, torch.lstm),
 }
-"""For each name of a cell: the torch module, which runs all layers over a whole sequence; a function that
-computes one step from W x + b, U h + b and the state; and the torch function that runs one layer in one
-direction over a whole sequence."""
+"""Three implementations of each cell, by the name of the cell:
+
+1. the torch module, which runs all layers over a whole sequence;
+2. a function that computes one step from W x + b, U h + b and the state;
+3. the torch function that runs one layer in one direction over a whole sequence.
+"""
 
 CLOSED = -1e4
-"""A large negative number. A gate sigmoid(x) is closed if CLOSED is added to x, and open if it is subtracted:
-sigmoid(x + CLOSED) is exactly 0, and sigmoid(x - CLOSED) is exactly 1."""
+"""A large negative number that closes or opens a gate sigmoid(x): sigmoid(x + CLOSED) is exactly 0, and
+sigmoid(x - CLOSED) is exactly 1."""
 
 
 @dataclass(frozen=True)
@@ -158,11 +161,11 @@ class Recurrent(nn.Module):
         return states_BSE, self._batch_first(last)
 
     def read_on(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-        """Compute the same as encode(), but without pack_padded_sequence().
+        """Compute the same result as encode(), but without pack_padded_sequence().
 
-        That function needs the lengths on the CPU, so the CPU would wait for the GPU.
-        The layers also run over the padding; the states there are then set to 0. For the backward direction,
-        each sequence is reversed, but its padding stays at the end.
+        pack_padded_sequence() needs the lengths on the CPU, so the CPU would wait for the GPU. Here, the
+        layers also run over the padding, and the states of the padding are then set to 0. For the backward
+        direction, each sequence is reversed, but the padding stays at the end.
         """
         inside_BS1 = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
         ways = 2 if self.layers.bidirectional else 1
@@ -190,10 +193,11 @@ class Recurrent(nn.Module):
         inside_BS1: True for positions that are not padding.
         weights: the weights and biases of each direction.
 
-        Returns for each direction the outputs, and the state after the padding. read_on() only needs the cell
-        state c of an LSTM from this state, so the state is empty if the directions run at the same time.
+        Returns the outputs of each direction, and its final state (after the padding). The final state of a
+        GRU that runs both directions at the same time is empty: read_on() uses only the cell state c of an
+        LSTM.
         """
-        # Do not use gru_ways() under torch.compile, which would unroll its loop over the steps.
+        # Do not use gru_ways() under torch.compile: the compiler would unroll its loop over the steps.
         apart = self._over is not torch.gru or in_transform()
         if apart or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return [self._one_way(x, inside_BS1, own) for x, own in zip(inputs, weights, strict=True)]
@@ -204,8 +208,8 @@ class Recurrent(nn.Module):
     def _one_way(self, x: Tensor, inside_BS1: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Hidden]:
         """Run one layer in one direction, from a zero state.
 
-        Returns the outputs, and the state after the padding. In an LSTM, c does not change on padding, so the
-        c that is returned is that of the last token.
+        Returns the outputs, and the state after the padding. In an LSTM, the cell state c does not change on
+        padding, so the returned c is the cell state of the last token.
         """
         width = self.layers.hidden_size
         if isinstance(self.layers, nn.LSTM):
@@ -228,19 +232,20 @@ class Recurrent(nn.Module):
         initial = tuple(each[None] for each in hidden)
         options = (weights, True, 1, 0.0, self.training, False, True)
         with precise, warnings.catch_warnings():
-            # cuDNN warns if the weights are not one contiguous chunk of memory. When one direction of one
-            # layer runs alone, they never are, so ignore the warning.
+            # cuDNN warns if the weights are not one contiguous chunk of memory. The weights of one direction
+            # of one layer never are, so ignore the warning.
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
             result = self._over(x, initial if len(initial) > 1 else initial[0], *options)
         return result[0], tuple(each.squeeze(0) for each in result[1:])
 
     def _step_by_step(self, x: Tensor, hidden: Hidden, weights: Sequence[Tensor]) -> tuple[Tensor, Hidden]:
-        """Do the same as _whole() step by step, for vmap, which does not support torch's recurrent layers."""
+        """Compute _whole() step by step, because vmap does not support the recurrent layers of torch."""
         outputs = []
         for gates in functional.linear(x, weights[0], weights[2]).unbind(1):
             hidden = self.cell(gates, functional.linear(hidden[0], weights[1], weights[3]), hidden)
             outputs.append(hidden[0])
-        # Time first in memory, as torch's layers return it: dropout samples its random numbers in this order.
+        # In memory, time is the first dimension, as in the outputs of torch's layers. So dropout samples the
+        # same random numbers.
         return torch.stack(outputs).transpose(0, 1), hidden
 
     def run(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
@@ -297,7 +302,7 @@ class Recurrent(nn.Module):
 
 
 def _to_float32(x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden, AbstractContextManager[object]]:
-    """Return x, the state, and a context manager for the computation, so that CUDA autocast has no effect.
+    """Return x, the state and a context manager that disables CUDA autocast.
 
     Under CUDA autocast, the tensors are converted to float32, and the context manager disables autocast.
     Otherwise cuDNN would use float16, in which small gradients underflow. Without autocast, the tensors are

@@ -21,10 +21,11 @@ DENSE_WORDS = 2048
 """If the vocabulary has at most this many words, sentences are encoded by a matrix product of word counts."""
 
 SCALE = 2.0
-"""Factor of the weights of the position encoding: their mean is then about 1, as in the authors' program."""
+"""Factor of the weights of the position encoding. With it, the mean of the weights is about 1, as in the
+program of the authors."""
 
 KNOWN = 2
-"""The first id of a word: the ids below are padding and unknown words, whose embedding is zero."""
+"""The id of the first known word. The ids 0 (padding) and 1 (unknown word) have the embedding zero."""
 
 
 def position_weights(words: int, width: int) -> Tensor:
@@ -32,11 +33,11 @@ def position_weights(words: int, width: int) -> Tensor:
 
     l_kj = 2 [(1 - j/J) - (k/d)(1 - 2j/J)]             (Sukhbaatar et al. 2015, section 4.1, times 2)
 
-    words: the number of words J of the sentence; word j is 1 to J.
-    width: the embedding size d; dimension k is 1 to d.
+    words: J, the number of words in the sentence. The index j of a word goes from 1 to J.
+    width: d, the embedding size. The index k of a dimension goes from 1 to d.
 
-    Differs from the paper: the factor 2, with which the weights are about 1 on average, as in the program
-    that the authors published (MemN2N-babi-matlab).
+    Differs from the paper: the factor 2. With it, the mean of the weights is about 1, as in the program that
+    the authors published (MemN2N-babi-matlab).
 
     >>> position_weights(2, 4)
     tensor([[1.0000, 1.0000, 1.0000, 1.0000],
@@ -52,17 +53,18 @@ def encode_sentences(
 ) -> Tensor:
     """Encode sentences with one or more embedding tables.
 
-    m = sum_j l_j * (A x_j)     position encoding, with the weights l of position_weights(), elementwise
-    m = sum_j A x_j             bag of words
+        m = sum_j l_j * (A x_j)     position encoding
+        m = sum_j A x_j             bag of words
+
+    A x_j is the embedding of word j. The vectors l_j are the rows of position_weights(); * is elementwise.
 
     tokens: (..., W), word ids, padded with 0. The embedding of padding and of unknown words (id 1) is zero.
         An unknown word still counts as a word, so the other words keep their positions.
     tables: (n, V, D), the embedding tables.
     encoding: "position" or "bag".
-    sentence_words: J of position_weights(), the same for all sentences. 0: J is the number of words of each
-        sentence.
+    sentence_words: the sentence length for position_weights(). 0: each sentence has its real length.
 
-    Returns (..., n, D).
+    Returns one vector for each sentence and table, (..., n, D).
 
     >>> tables = torch.ones(1, 5, 2)
     >>> encode_sentences(torch.tensor([[3, 4, 3, 0]]), tables, "bag")
@@ -100,8 +102,8 @@ def _dense(
 
         2 (1 - k/d) sum_j a_jk - 2 (1 - 2k/d) sum_j (j/J) a_jk
 
-    So only two numbers are needed for each word of the vocabulary: how often it occurs in the sentence, and
-    the sum of its positions j. Both are sums of integers, which are exact in any order.
+    So the sentence needs only two numbers for each word of the vocabulary: how often the word occurs, and the
+    sum of its positions j. Both numbers are sums of integers, which are exact in any order of addition.
     """
     zeros_V = known_W.new_zeros(*tokens.shape[:-1], len(side_VM))
     counts_V = torch.scatter_add(zeros_V, -1, tokens, known_W)

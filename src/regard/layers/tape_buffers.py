@@ -1,7 +1,7 @@
-"""Buffers for the intermediate results of all steps of a neural Turing machine, and views of single steps.
+"""Buffers for the intermediate results of all steps of a neural Turing machine, with views of single steps.
 
-tape_steps.py uses them. Dimensions: Z models (stacked seeds), T steps, B sequences, H heads, N slots of size
-M, and E = Z * B tapes.
+tape_steps.py uses these buffers. Dimensions: Z models (one for each seed), T steps, B sequences, H heads, N
+slots of size M. E = Z * B is the number of tapes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ __all__ = [
 
 
 class Saved(NamedTuple):
-    """The results of the forward pass that the backward pass needs. The symbols are those of Tape.
+    """The results of the forward pass that the backward pass needs. For the symbols, see Tape.
 
     Inside the forward and backward passes, the shape of a field is (T, Z, B, ...). As an output of the
-    autograd function, it is (Z, T, B, ...), because vmap splits the first dimension. G is the number of gate
-    values of the controller, P the number of head parameters.
+    autograd function, its shape is (Z, T, B, ...), because vmap splits the first dimension. G is the size of
+    all gates of the controller together. P is the number of head parameters.
 
-    gates: the activations of the gates of the LSTM controller, G columns; none for a tanh layer.
+    gates: the activations of the gates of the LSTM controller, G columns. No columns if the controller is a
+        tanh layer.
     cells: c_t, the cell state of the LSTM.
     hidden: h_t, the output of the controller.
     reads: r_t, the output of the read heads.
@@ -65,15 +66,17 @@ class Saved(NamedTuple):
 CONTROLLER_BUFFERS = 5
 """Number of fields of Saved that belong to the controller: `gates` to `parts`.
 
-Their views keep the dimensions Z and B, because each model has its own weight matrices."""
+Views of these fields keep Z and B as two dimensions, because each of the Z models has its own weight
+matrices.
+"""
 
 
 def step_views(buffers: Sequence[Tensor]) -> list[Saved]:
     """Return, for each of T steps, views of the buffers.
 
-    Views of the first CONTROLLER_BUFFERS buffers have the shape (Z, B, ...). Views of the others, which
-    belong to the tape, have the shape (E, ...) with E = Z * B. All views are created before the loop over the
-    steps: one unbind() of a buffer is faster than a slice at each step.
+    The first CONTROLLER_BUFFERS buffers belong to the controller; their views have the shape (Z, B, ...). The
+    other buffers belong to the tape; their views have the shape (E, ...) with E = Z * B. All views are
+    created before the loop over the steps: one unbind() of a buffer is faster than a slice at each step.
 
     buffers: the fields of Saved, with T as the first dimension.
     """
@@ -94,14 +97,15 @@ def each_step(layout: HeadLayout, values_TZBP: Tensor) -> list[HeadParts]:
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """Merge the first two dimensions of a tensor (Z, B, ...); it is copied only if the strides require it."""
+    """Merge the first two dimensions of a tensor (Z, B, ...). It is copied only if the strides need it."""
     return tensor.flatten(0, 1)
 
 
 class Activations(NamedTuple):
-    """Views of the head parameters, grouped by activation function. Each field has a view for each step.
+    """Views of the head parameters, grouped by activation function.
 
-    A view has the shape (Z, B, ...). The symbols are those of Tape.
+    Each field is a list with one view for each step. A view has the shape (Z, B, ...). For the symbols, see
+    Tape.
 
     add: a (tanh).
     opened: e and g (sigmoid).
@@ -125,10 +129,10 @@ def activations(layout: HeadLayout, values_TZBP: Tensor) -> Activations:
 
 
 def sharpness_limits(layout: HeadLayout, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the constants that limit beta and gamma: beta >= 0, gamma >= 1, and their upper limits.
+    """Return two tensors that limit beta and gamma to the ranges [0, MOST_BETA] and [1, MOST_GAMMA].
 
-    The result is two tensors with one element for each column of beta and gamma. The first one is added to
-    softplus: 0 for beta, 1 for gamma. The second one has the upper limits MOST_BETA and MOST_GAMMA.
+    Both tensors have one element for each column of beta and gamma. The first tensor is added to softplus: it
+    is 0 for beta and 1 for gamma. The second tensor has the upper limits.
 
     like: a tensor with the dtype and the device of the result.
     """
@@ -145,10 +149,10 @@ def summed(left_TZBK: Tensor, right_TZBG: Tensor) -> Tensor:
 
 
 def merged(dims: Sequence[int | None], tensors: Sequence[Any], size: int) -> list[Any]:
-    """Return the arguments of a vmap rule with the vmap dimension merged into the first dimension, Z.
+    """Merge the vmap dimension of the arguments of a vmap rule into their first dimension, Z.
 
-    dims: for each argument, its vmap dimension. A tensor without one (None) is repeated.
-    tensors: the arguments. Those that are not tensors are returned unchanged.
+    dims: for each argument, its vmap dimension. None: the argument has no vmap dimension, and is repeated.
+    tensors: the arguments. An argument that is not a tensor is returned unchanged.
     size: the size of the vmap dimension.
     """
     arguments: list[Any] = []

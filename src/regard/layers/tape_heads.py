@@ -1,4 +1,4 @@
-"""The heads of a neural Turing machine: their attention weights on the tape, what they read and write."""
+"""The heads of a neural Turing machine: compute their attention weights on the tape, read, and write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from regard.sites import scopes_at
 __all__ = ["ADDRESSING", "CONTENT_SITE", "READ_SITE", "WRITE_SITE", "HeadLayout", "HeadParts", "Tape"]
 
 ADDRESSING = ("both", "content", "location")
-"""How heads find their slot: by its content, by its location relative to the previous slot, or by both."""
+"""How heads find a slot: by its content, by its distance from the previous slot (location), or by both."""
 
 MOST_BETA, MOST_GAMMA = 100.0, 50.0
 """The largest key strength beta, and the largest sharpening exponent gamma."""
@@ -29,7 +29,8 @@ SMALLEST = 1e-16
 """Added to the shifted weights before the logarithm, so that log(0) does not occur."""
 
 CONTENT_SITE, READ_SITE, WRITE_SITE = "tape.content", "tape.read", "tape.write"
-"""The sites of record() and intervene(): content addressing of all heads, the read heads, the write heads."""
+"""The names for record() and intervene() of three kinds of attention: content addressing of all heads, the
+read heads, and the write heads."""
 
 MEMORY_ROLE = Role("memory", "step", "slot")
 
@@ -39,13 +40,13 @@ class HeadParts(NamedTuple):
 
     A parameter that the addressing does not use is None.
 
-    add: (B, writes, M), the vectors that the write heads add to slots, elements in (-1, 1).
-    erase: (B, writes, M), the fractions of each element of a slot that the write heads erase, in (0, 1).
+    add: (B, writes, M), the vectors that the write heads add to the slots. Their elements are in (-1, 1).
+    erase: (B, writes, M), which fraction of each element of a slot the write heads erase, in (0, 1).
     gate: (B, H, 1), the interpolation gate g.
     beta: (B, H, 1), the key strength.
     gamma: (B, H, 1), the sharpening exponent.
-    shift: (B, H, K), the distribution over shifts by r, r - 1, ..., -r, with K = 2 r + 1.
-    key: (B, H, M), which is compared with the slots (content addressing).
+    shift: (B, H, K), the distribution over the K = 2 r + 1 shifts by r, r - 1, ..., -r slots.
+    key: (B, H, M), the key that is compared with the slots (content addressing).
     """
 
     add: Tensor
@@ -63,9 +64,9 @@ class HeadLayout:
 
     reads, writes: number of read heads and of write heads. Read heads come first.
     width: size M of a slot.
-    addressing: how heads find their slots. "content": a key is compared with the slots (w = w_c, Graves et
-        al. 2014, eq. 5). "location": a head moves from its previous slot. "both": a gate interpolates between
-        the two.
+    addressing: how heads find their slots. "content": a key is compared with the slots (Graves et al. 2014,
+        eq. 5). "location": a head moves from its previous slot. "both": a gate interpolates between content
+        and location.
     max_shift: r, the largest number of slots that a head moves in one step.
 
     >>> HeadLayout(reads=1, writes=1, width=20).size
@@ -109,9 +110,9 @@ class HeadLayout:
 
     @cached_property
     def slices(self) -> dict[str, slice]:
-        """Maps the name of each head parameter to its columns in the output of the controller.
+        """The columns of each head parameter in the output of the controller, by the name of the parameter.
 
-        Parameters with the same activation function are neighbours, so that one call computes all of them.
+        Parameters with the same activation function are in adjacent columns, so that one call computes them.
         """
         heads, both = self.heads, self.content and self.location
         sizes = {
@@ -154,9 +155,9 @@ class HeadLayout:
     def activated(self, raw: Tensor) -> HeadParts:
         """Compute the head parameters from the output of the controller, (..., size).
 
-        The activation functions are tanh for a; sigmoid for e and g; softplus for beta; 1 + softplus for
-        gamma; softmax for s. beta and gamma are limited to MOST_BETA and MOST_GAMMA, so that exp() and powers
-        stay finite.
+        The activation functions are tanh for `add`, sigmoid for `erase` and `gate`, softplus for beta, 1 +
+        softplus for gamma, and softmax for `shift`. beta is at most MOST_BETA, and gamma at most MOST_GAMMA,
+        so that exp() and powers stay finite.
         """
         parts = self.parts(raw)
         beta, gamma = parts.beta, parts.gamma
@@ -213,8 +214,8 @@ class Tape(NamedTuple):
         slots = memory_BHNM[:, : layout.reads]
         read_BHTM = read(reads[:, :, None], slots, site=READ_SITE, **site).output
         if scopes_at(WRITE_SITE, MEMORY_ROLE):
-            # For record() and intervene(), the write heads also read, with the same weights. Only the weights
-            # of this read are used, not its output.
+            # record() and intervene() act on calls of read(). So call it for the write heads too, and use
+            # only the weights that it returns, not its output.
             look = Look(weights=True, gradient=True)
             slots = memory_BHNM[:, layout.reads :]
             seen = read(writes[:, :, None], slots, look=look, site=WRITE_SITE, **site)
@@ -225,7 +226,7 @@ class Tape(NamedTuple):
     def addressed(self, layout: HeadLayout, parts: HeadParts, position: int = 0) -> Tensor:
         """Return the attention weights of all heads on the slots for the next step, (B, H, N).
 
-        The arguments are those of step().
+        For the arguments, see step().
         """
         content_BHN = None
         if parts.key is not None and parts.beta is not None:
@@ -288,8 +289,8 @@ def check_tape(slots: int, needed: int, place: str, length: str) -> None:
 
     slots: number of slots of the tape.
     needed: number of slots that the sequence needs.
-    place: where the sequence comes from, such as an option or a line of a file, for the message.
-    length: a description of the sequence for the message, such as "a sequence of 150 vectors".
+    place: for the message: where the sequence comes from, such as an option or a line of a file.
+    length: for the message: a description of the sequence, such as "a sequence of 150 vectors".
     """
     if slots < needed:
         problem = f"{length} needs {needed:,} slots, but the tape has {slots:,}"

@@ -1,9 +1,9 @@
-"""All steps of a neural Turing machine with Triton kernels; tape_steps.py calls it on a GPU.
+"""Run all steps of a neural Turing machine with Triton kernels. tape_steps.py uses this module on a GPU.
 
-In the forward pass, a step launches four kernels: two matrix products, one kernel for the controller and one
-for the tape. The backward pass of a step also launches four. In plain PyTorch, a step launches about 40
-kernels in the forward pass and 60 in the backward pass. Dimensions: Z models, T steps, B sequences,
-and E = Z * B tapes.
+In the forward pass, a step launches four kernels: two matrix products, one kernel for the controller, and one
+for the tape. The backward pass of a step also launches four kernels. In plain PyTorch, a step launches about
+40 kernels in the forward pass and 60 in the backward pass. Dimensions: Z models, T steps, B sequences. There
+are E = Z * B tapes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def kernel_forward(
     head_bias: Tensor,
     *state: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Compute the forward pass of machine_steps(). The arguments are the same; `state` is unpacked.
+    """Compute the forward pass of machine_steps(). The arguments are the same, but `state` is unpacked.
 
-    Returns the fields of MachineSteps, then those of Saved, with two differences: `cells` has [h_t; c_t];
-    `lengths` and `scores` are empty, because the backward pass computes them again.
+    Returns the fields of MachineSteps, then the fields of Saved. Two fields of Saved differ: `cells` contains
+    [h_t; c_t], and `lengths` and `scores` are empty. The backward pass computes lengths and scores again.
     """
     hidden, cell, read, weights, memory = state
     (models, batch, steps, gates), width, columns = inputs.shape, hidden.shape[-1], read.shape[-1]
@@ -41,7 +41,7 @@ def kernel_forward(
     def buffer(*sizes: int, more: int = 0) -> Tensor:
         return inputs.new_empty(steps + more, models, batch, *sizes)
 
-    # Row t of `joined` is [r; h; c] before step t, so that one matrix product reads r and h.
+    # Row t of `joined` is [r; h; c] before step t. r and h are adjacent, so one matrix product can read both.
     joined = buffer(columns + 2 * width, more=1)
     torch.cat((read, hidden, cell), -1, out=joined[0])
     gates_TZBG = inputs.permute(2, 0, 1, 3).clone(memory_format=torch.contiguous_format)
@@ -76,11 +76,12 @@ def kernel_forward(
 def kernel_backward(
     layout: HeadLayout, gradients: Sequence[Tensor], inputs: Sequence[Tensor], buffers: Saved
 ) -> tuple[Tensor, ...]:
-    """Compute the backward pass of machine_steps(): the gradients of its tensors, in the order of arguments.
+    """Compute the backward pass of machine_steps(): the gradients of its tensor arguments, in their order.
 
     gradients: the gradients of the fields of MachineSteps.
-    inputs: the arguments of machine_steps() after `inputs`; the tensors of the state are separate elements.
-    buffers: what kernel_forward() has saved.
+    inputs: the arguments of machine_steps() that follow `inputs`. The tensors of `state` are separate
+        elements.
+    buffers: the fields of Saved from kernel_forward().
     """
     recurrent, to_heads, _, hidden0, cell0, read0, weights0, _ = inputs
     saved = Saved(*(each.movedim(1, 0) for each in buffers))  # T first

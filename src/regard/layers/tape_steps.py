@@ -1,12 +1,12 @@
-"""All steps of a neural Turing machine in one autograd function, with its own backward pass.
+"""Run all steps of a neural Turing machine in one autograd function, with a custom backward pass.
 
 Autograd would store every intermediate tensor of every step, and accumulate the gradients of the weights step
 by step. Here, buffers for all steps are allocated once, and the backward pass computes the gradients of the
 weights after its last step, with one matrix product each.
 
 The first dimension of all tensors is Z, the number of models. So torch.func.vmap can run several seeds in the
-same loop: the vmap() methods below merge the vmap dimension with Z. Only the matrix products have different
-weights for each model; all other operations treat Z * B tapes alike.
+same loop: the vmap() methods below merge the vmap dimension with Z. Only the matrix products use different
+weights for each model. All other operations see one batch of Z * B tapes.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ __all__ = ["MachineSteps", "machine_steps"]
 class MachineSteps(NamedTuple):
     """The result of machine_steps(), for Z models, B sequences and T steps.
 
-    hidden: (Z, B, T, C), the output of the controller at each step.
-    reads: (Z, B, T, R M), what R read heads have read at each step.
+    hidden: (Z, B, T, C), the output of the controller, with C hidden units, at each step.
+    reads: (Z, B, T, R M), the vectors of size M that R read heads have read at each step.
     cell: (Z, B, C), the cell state of the controller after the last step.
     weights: (Z, B, H, N), the weights of the heads after the last step.
     memory: (Z, B, N, M), the slots of the tape after the last step.
@@ -79,7 +79,7 @@ def machine_steps(
 
 
 class _Steps(torch.autograd.Function):
-    """Autograd function of machine_steps(). It outputs the fields of MachineSteps, then those of Saved."""
+    """Autograd function of machine_steps(). Its outputs are the fields of MachineSteps, then of Saved."""
 
     @staticmethod
     def forward(layout: HeadLayout, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -113,7 +113,7 @@ class _Steps(torch.autograd.Function):
 
 
 class _StepsBackward(torch.autograd.Function):
-    """Backward pass of machine_steps(). As an autograd function, it can have a batching rule for vmap."""
+    """Backward pass of machine_steps(). It is an autograd function, so that it can define a rule for vmap."""
 
     @staticmethod
     def forward(layout: HeadLayout, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -196,7 +196,7 @@ def _forward(
 def _lstm_cell(opened: Tensor, before: Tensor, gates: Tensor, cell: Tensor, hidden: Tensor) -> Tensor:
     """Compute one step of the LSTM controller; return c_t.
 
-    opened: the sums that enter the gates.
+    opened: the gates before their sigmoid or tanh.
     before: c_{t-1}.
     gates, cell, hidden: buffers, into which the activations of the gates, c_t and h_t are written.
     """
@@ -257,7 +257,7 @@ def _key_lengths(key_EHM: Tensor) -> Tensor:
 
 
 def _convolve(padded: Tensor, shift: Tensor, result: Tensor) -> None:
-    """Write into `result`: result(i) = sum_q padded(i + q) shift(q)."""
+    """Shift circularly padded weights, and write into `result`: result(i) = sum_q padded(i + q) shift(q)."""
     slots = result.shape[-1]
     torch.mul(padded[..., :slots], shift[..., :1], out=result)
     for place in range(1, shift.shape[-1]):
@@ -281,8 +281,9 @@ def _backward(
     """Return the gradients of all tensors that machine_steps() takes, in the order of its arguments.
 
     gradients: the gradients of the fields of MachineSteps.
-    inputs: the arguments of machine_steps() after `inputs`; the tensors of the state are separate elements.
-    buffers: what the forward pass has saved.
+    inputs: the arguments of machine_steps() that follow `inputs`. The tensors of `state` are separate
+        elements.
+    buffers: the fields of Saved from the forward pass.
     """
     recurrent, to_heads, _, hidden0, cell0, read0, weights0, _ = inputs
     saved = Saved(*(each.movedim(1, 0) for each in buffers))  # T first
@@ -370,7 +371,8 @@ def _address_backward(
 ) -> Tensor:
     """Backward pass of _address(): return the gradient of the weights at the previous step.
 
-    The gradients of the head parameters are written into `dparts`; that of the slots is added to `dmemory`.
+    The gradients of the head parameters are written into `dparts`. The gradient of the slots is added to
+    `dmemory`.
     """
     dcontent, dbefore = dweights, torch.zeros_like(dweights)
     if parts.shift is not None and parts.gamma is not None:
@@ -425,7 +427,7 @@ def _activate_backward(
 def _lstm_backward(
     gates: Tensor, before: Tensor, cell: Tensor, dhidden: Tensor, dcell: Tensor, dgates: Tensor
 ) -> Tensor:
-    """Backward pass of _lstm_cell(): write the gradient of `opened` into `dgates`; return that of c_{t-1}."""
+    """Backward pass of _lstm_cell(): write the gradient of `opened` to `dgates`; return that of `before`."""
     width = cell.shape[-1]
     take, forget, show, new = gates.split(width, -1)
     dtake, dforget, dshow, dnew = dgates.split(width, -1)

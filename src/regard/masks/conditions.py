@@ -1,7 +1,7 @@
-"""Conditions: everything in a mask besides its named parts (causal, lengths, ...; see mask.py).
+"""Conditions: everything in a mask except its named parts, such as causal and lengths (see mask.py).
 
-A condition is a user function, or a tree of masks that are combined with `|`, `&` and `~`. The tree is kept,
-so that the masks in it can still be moved to a device, reordered along the batch dimension, and checked.
+A condition is a user function, or a tree of masks that are combined with `|`, `&` and `~`. Because the tree
+is stored, its masks can be moved to a device, reordered along the batch dimension, and checked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["And", "Condition", "Not", "Or", "Predicate"]
 
 
 class Condition:
-    """Base class of conditions: its method sees() says which pairs of query and key are visible."""
+    """Base class of conditions. The method sees() returns which pairs of query and key are visible."""
 
     masks: tuple[Mask, ...] = ()
 
@@ -37,15 +37,14 @@ class Condition:
     def moved(self, move: Callable[[Mask], Mask], order: Tensor | None) -> Condition:
         """Return a copy of this condition that is moved to a device or reordered along the batch dimension.
 
-        move: a function that moves or reorders one mask. It is applied to every mask that this condition
-            combines.
-        order: the batch indices of the sequences to select, (B',), which a user function (Predicate) needs;
-            None if the batch is not reordered.
+        move: a function that moves or reorders one mask. It is applied to every mask of this condition.
+        order: the batch indices of the sequences to select, (B',). A user function (Predicate) needs them.
+            None: the batch is not reordered.
         """
         return self
 
     def parts(self) -> Iterator[Mask]:
-        """Iterate over the masks that this condition combines; none for a user function (Predicate)."""
+        """Iterate over the masks that this condition combines. A user function (Predicate) has none."""
         yield from self.masks
 
 
@@ -82,7 +81,7 @@ class Combined(Condition):
 
 
 class Or(Combined):
-    """A condition that is True where at least one of its two masks is True; created by `|`."""
+    """A condition that is True where at least one of its two masks is True. The operator `|` creates it."""
 
     def __repr__(self) -> str:
         return f"({' | '.join(map(repr, self.masks))})"
@@ -95,7 +94,7 @@ class Or(Combined):
 class And(Combined):
     """A condition that is True where all of its masks are True.
 
-    `&` creates it if the masks cannot be merged into one Mask, for example two documents().
+    The operator `&` creates it, if the masks cannot be merged into one Mask. An example are two documents().
     """
 
     def __repr__(self) -> str:
@@ -109,7 +108,7 @@ class And(Combined):
 
 
 class Not(Combined):
-    """A condition that is True where its mask is False; created by `~`."""
+    """A condition that is True where its mask is False. The operator `~` creates it."""
 
     def __repr__(self) -> str:
         return f"~({self.masks[0]!r})"

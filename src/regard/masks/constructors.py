@@ -34,11 +34,11 @@ def causal() -> Mask:
 def padding(lengths: Tensor | Sequence[int]) -> Mask:
     """Return a padding mask: the queries of sequence b see only the first lengths[b] keys.
 
-    lengths: (B,), integers from 0 to S, one per sequence of the batch; or (1,), the same for all sequences.
+    lengths: (B,), integers from 0 to S, one per sequence of the batch. Or (1,): one length for all sequences.
 
-    A negative length raises an ArgumentError here; a length above S raises it in attention(). Lengths on a
-    GPU or inside torch.compile and vmap are not checked, because a check would synchronise the device or
-    break the graph. Without the check, a length above S hides no key, and a negative length hides all keys.
+    A negative length raises an ArgumentError here. A length above S raises an ArgumentError in attention().
+    Lengths on a GPU, or inside torch.compile and vmap, are not checked, because a check would synchronise the
+    device or break the graph. Then a length above S hides no key, and a negative length hides all keys.
 
     >>> import regard, torch
     >>> regard.padding(torch.tensor([1, 3])).dense(queries=1, keys=3).squeeze().int()
@@ -82,9 +82,9 @@ def _longest(lengths: Tensor) -> int | None:
 def window(left: int | None = None, right: int | None = None) -> Mask:
     """Return a window mask: a query at position i sees the keys at positions i - left to i + right.
 
-    left, right: number of keys before and after position i, 0 or more; None for no limit.
+    left, right: number of keys before and after position i, 0 or more. None: no limit.
 
-    window(d, d) is the local-m attention of Luong et al. (2015, section 3.2); causal() & window(left=d) is a
+    window(d, d) is the local-m attention of Luong et al. (2015, section 3.2). causal() & window(left=d) is a
     sliding window.
 
     >>> import regard
@@ -104,8 +104,8 @@ def window(left: int | None = None, right: int | None = None) -> Mask:
 def documents(queries: Ids, keys: Ids | None = None) -> Mask:
     """Return a mask for packed sequences: a query sees only the keys of its own document.
 
-    queries: (B, N), the document id of each query position; N is at least start + T.
-    keys: (B, S), the document id of each key. Default: the same as queries.
+    queries: (B, N), the document id of each query position. N is at least start + T.
+    keys: (B, S), the document id of each key. Default: `queries`.
 
     >>> import regard, torch
     >>> regard.documents(torch.tensor([[7, 7, 9]])).dense(queries=3, keys=3)[0, 0].int()

@@ -1,6 +1,6 @@
-"""occurs_between(): whether an id occurs in a slice of a tensor of ids; used for document masks.
+"""occurs_between(): find out whether an id occurs in a slice of a tensor of ids, for document masks.
 
-It sorts the ids, which needs less memory than comparing every pair of ids.
+The function sorts the ids. This needs less memory than comparing every pair of ids.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["occurs_between"]
 
 
 def occurs_between(ids: Tensor, others: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Whether ids[b, n] equals others[b, m] for some index m with low[n] <= m <= high[n].
+    """Return whether ids[b, n] equals others[b, m] for some index m with low[n] <= m <= high[n].
 
     ids: (B, N).
     others: (B, M).
@@ -30,10 +30,10 @@ def occurs_between(ids: Tensor, others: Tensor, low: Tensor, high: Tensor) -> Te
     if not count:
         return torch.zeros_like(ids, dtype=torch.bool)
     ordered, index = others.contiguous().sort(dim=1, stable=True)
-    # Each element of `others` gets an integer code, rank * (count + 1) + index. The rank is the place in
-    # `ordered` where the value of the element first occurs, so equal values have the same rank. The codes are
-    # sorted by value, then by index. Find the smallest code >= rank * (count + 1) + low, with the rank of an
-    # id: it belongs to the first element with index >= low that equals the id, if there is one.
+    # Each element of `others` gets an integer code, rank * (count + 1) + index. The rank of an element is the
+    # place in `ordered` where its value first occurs, so equal values have the same rank. The codes are
+    # sorted by value, then by index. For an id, find the smallest code >= (rank of the id) * (count + 1) +
+    # low. If the id occurs at an index >= low, this code belongs to its first occurrence there.
     codes = torch.searchsorted(ordered, ordered) * (count + 1) + index
     rank = torch.searchsorted(ordered, ids.contiguous())
     exists = ordered.gather(1, rank.clamp_max(count - 1)) == ids

@@ -1,6 +1,6 @@
-"""Mask: which keys each query may attend to. True means that it may.
+"""Mask: which keys each query may attend to. True means that the query may attend to the key.
 
-A mask consists of named parts and a condition; a query may see a key if all of them allow it. Kernels can
+A mask consists of named parts and a condition. A query may see a key if all of them allow it. Kernels can
 implement the named parts:
 
     causal      key j <= query i
@@ -9,9 +9,9 @@ implement the named parts:
     documents   document of query i = document of key j
     table       a bool tensor (B, H, T, S), indexed by the rows of the call
 
-The condition holds everything else; it is evaluated for each pair of query and key. `&` merges the parts of
-two masks; `|` and `~` create a condition. Query positions i are absolute: row r of a call has position
-i = r + start.
+The condition contains everything else. It is evaluated for each pair of query and key. `&` merges the parts
+of two masks. `|` and `~` create a condition. Query positions i are absolute: row r of a call has position i =
+r + start.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Mask:
     table: Tensor | None = None
     condition: Condition | None = None
     longest: int | None = None
-    """An upper bound of the lengths; None if it is not known, for example if the lengths are on a GPU."""
+    """An upper bound of the lengths. None if it is not known, for example if the lengths are on a GPU."""
 
     def __and__(self, other: Mask | Tensor) -> Mask:
         other = as_mask(other)
@@ -106,7 +106,7 @@ class Mask:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the parts that this mask has, such as ("causal", "lengths"); () if it has none."""
+        """The names of the parts of this mask, such as ("causal", "lengths"). Empty if it has no parts."""
         is_set = {
             "causal": self.causal,
             "lengths": self.lengths is not None,
@@ -131,15 +131,15 @@ class Mask:
 
     @property
     def sides(self) -> Window:
-        """(left, right): how many keys before and after its own position a query may see.
+        """The numbers (left, right) of keys that a query may see before and after its position.
 
-        None means no limit on this side. Only the parts causal and window of the mask are considered.
+        None means no limit. Only the parts causal and window of the mask are considered.
         """
         left, right = self.window or (None, None)
         return left, right if not self.causal else min(right or 0, 0)
 
     def only(self, *names: str) -> bool:
-        """Whether this mask has no parts besides those in `names`, as in mask.only("causal", "window")."""
+        """Return whether all parts of this mask are in `names`, for example mask.only("causal", "window")."""
         return all(part in names for part in self.parts)
 
     def sees(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, row: Tensor) -> Tensor:
@@ -216,7 +216,7 @@ class Mask:
 
     @property
     def batch(self) -> int:
-        """The batch size of this mask; 1 if the mask is the same for all sequences."""
+        """The batch size of this mask. 1 if the mask is the same for all sequences."""
         tensors = [t for t in (self.lengths, self.table, *(self.documents or ())) if t is not None]
         inside = [mask.batch for mask in self.condition.parts()] if self.condition is not None else []
         return max([1, *(tensor.shape[0] for tensor in tensors), *inside])
@@ -259,7 +259,7 @@ class Mask:
         return mask
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:
-        """Return (low, high) such that queries at positions `first` to `last` see only keys low <= j < high.
+        """Return (low, high): queries at positions `first` to `last` can only see keys low <= j < high.
 
         Only the parts causal and window of the mask are considered.
         """
@@ -269,9 +269,9 @@ class Mask:
         return low, max(low, high)
 
     def seen_keys(self, tile: Tile) -> Tensor | None:
-        """Return which keys at least one query of the tile may see; None means all keys.
+        """Return the keys that at least one query of the tile may see.
 
-        The result is a bool tensor, (B or 1, H or 1, S).
+        The result is a bool tensor, (B or 1, H or 1, S), or None for all keys.
         """
         queries, keys = tile.rows_T.shape[0], tile.columns_S.shape[0]
         if not self.only("causal", "window", "lengths", "documents"):
@@ -287,7 +287,7 @@ class Mask:
         return seen_BS[:, None]
 
     def _same_document(self, tile: Tile) -> Tensor:
-        """Return which keys at least one query of the tile may see, a bool tensor (B or 1, S).
+        """Return the keys that at least one query of the tile may see, as a bool tensor (B or 1, S).
 
         Only the parts documents, causal and window of the mask are considered.
         """
@@ -303,7 +303,7 @@ class Mask:
         return occurs_between(of_key.expand(batch, -1), of_query.expand(batch, -1), low, high)
 
     def overlong(self, keys: int) -> str | None:
-        """Return an error text if a length of the mask is greater than `keys`, the number of keys, else None.
+        """Return an error text if a length of the mask is greater than the number of keys, otherwise None.
 
         Lengths on a GPU are not checked, because reading them would synchronise the device.
         """
@@ -317,7 +317,7 @@ class Mask:
         return None
 
     def problem(self, batch: int, heads: int, queries: int, keys: int, start: int) -> str | None:
-        """Return an error text if this mask does not match a call of these sizes, else None.
+        """Return an error text if this mask does not match a call of these sizes, otherwise None.
 
         batch, heads, queries, keys: B, H, T and S of the call.
         start: position of the first query.
@@ -384,7 +384,7 @@ def dense(seen: Tensor) -> Mask:
 
 
 def as_mask(mask: Mask | Tensor | None) -> Mask:
-    """Convert the `mask` argument of attention() to a Mask; None gives a mask that hides nothing."""
+    """Convert the argument `mask` of attention() to a Mask. For None, the Mask hides nothing."""
     if mask is None:
         return Mask()
     if isinstance(mask, Tensor):
@@ -402,10 +402,10 @@ def as_mask(mask: Mask | Tensor | None) -> Mask:
 
 
 def _any_row(mask: Mask, tile: Tile) -> Tensor:
-    """Return which keys at least one row of the tile may see, a bool tensor (B or 1, H or 1, S).
+    """Return the keys that at least one row of the tile may see, as a bool tensor (B or 1, H or 1, S).
 
-    To limit memory, the mask is evaluated for at most PAIRS_AT_ONCE pairs of query and key at a time, but at
-    least for one row.
+    To limit memory, the mask is evaluated for at most PAIRS_AT_ONCE pairs of query and key at a time. But at
+    least one row is evaluated at a time.
     """
     rows_at_once = max(1, PAIRS_AT_ONCE // max(tile.columns_S.shape[0], 1))
     seen = [mask.tile(tile._replace(rows_T=rows)).any(-2) for rows in tile.rows_T.split(rows_at_once)]

@@ -11,11 +11,11 @@ __all__ = ["Tile", "whole_tile"]
 
 
 class Tile(NamedTuple):
-    """A block of the T x S score matrix: which queries (rows) and which keys (columns) it covers.
+    """A block of the T x S score matrix: its queries (rows) and its keys (columns).
 
     rows_T: indices of the queries in the call, from 0.
     columns_S: indices of the keys in the call, from 0.
-    start: the absolute position of query 0; above 0 if earlier tokens are in a cache (see `start` of
+    start: the absolute position of query 0. It is above 0 if earlier tokens are in a cache (see `start` of
         attention()).
     batch, heads: B and H of the call.
     """

@@ -1,7 +1,7 @@
 """Models built on attention(): encoder-decoder models, language models and text classifiers.
 
-base.py defines the interface of encoder-decoder models. To add one: write its file, and add one line to
-MODELS.
+base.py defines the interface of encoder-decoder models. To add an encoder-decoder model, write its file, and
+add one line to MODELS.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ PARTS: dict[str, tuple[str, Any]] = {
     "luong": ("recurrence", Recurrence(cell="lstm")),
     "transformer": ("size", SIZES["base"]),
 }
-"""For each model with a dataclass argument, the name and the default value of this argument. build_model()
-also accepts the fields of the dataclass as options; for example, width=8 sets the width of the argument
-`size` of a transformer."""
+"""Models with an argument that is a dataclass: the name and the default value of this argument. build_model()
+also accepts the fields of the dataclass as options. For example, the option width=8 of a transformer sets the
+field `width` of its argument `size`."""
 
 NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with "local-p"'}
-"""Options that can only be set inside another option: (model, option) -> how to set it, for the hint of the
-error message."""
+"""Options that can only be set inside another option. The keys are (model, option). The values say how to set
+the option, as the hint of an error message."""
 
 NO_POSITIONS = "recurrent layers read the words in order; remove this option, or use transformer"
 NO_ATTENTION = "seq2seq has no attention; remove this option, or use bahdanau, luong, lstmn or transformer"
@@ -81,12 +81,12 @@ ABSENT = {
     ("seq2seq", "score"): NO_ATTENTION,
     ("seq2seq", "select"): NO_ATTENTION,
 }
-"""Options that a model cannot have, although other models do. For each (model, option), the hint of the
-error message."""
+"""Options that some models have, but this model does not. The keys are (model, option). The values are the
+hints of the error message."""
 
 
 def build_model(name: str, source_size: int, target_size: int, **options: Any) -> Model:
-    """Build a model from its name and plain options, such as those of a configuration file.
+    """Build an encoder-decoder model from its name and plain options, for example from a configuration file.
 
     name: a name in MODELS.
     source_size, target_size: vocabulary sizes.
@@ -128,9 +128,9 @@ def build_model(name: str, source_size: int, target_size: int, **options: Any) -
 
 
 def direct_options(name: str) -> dict[str, Any]:
-    """Return a dict from the arguments of a model's class, except the vocabulary sizes, to their defaults.
+    """Return the default values of the arguments of a model's class, by the name of the argument.
 
-    The value is None if the argument has no default.
+    The vocabulary sizes are left out. The value is None if the argument has no default.
 
     name: a name in MODELS.
     """

@@ -45,13 +45,14 @@ class Bahdanau(Model):
     embedding: size of the word embeddings (m in the paper). Default: width.
     hidden: hidden size of the additive score function. Default: width.
     encoder: "gru" uses torch.nn.GRU, which is faster; "paper" uses the paper's cell, one step at a time.
-    score: the score function: a name, {"name": "cosine", "sharpness": 9.0}, or a Score. If it needs queries
-        and keys of the same size, as dot does, the encoder states are projected to keys of size `width`.
-    select: how scores become weights: a name, {"name": "softmax", "temperature": 0.5}, or a Select. In eval
-        mode, "hard" reads the key with the highest score.
+    score: the score function: a name, a mapping such as {"name": "cosine", "sharpness": 9.0}, or a Score. If
+        it needs queries and keys of the same size, as dot does, the encoder states are projected to keys of
+        size `width`.
+    select: how scores become weights: a name, a mapping such as {"name": "softmax", "temperature": 0.5}, or a
+        Select. In eval mode, "hard" reads the value with the highest score.
 
-    Differs from the paper: in its appendix, t_i is computed from s_{i-1}. This model follows eq. 4 of the
-    paper, where the output word depends on s_i.
+    Differs from the appendix of the paper, where t_i is computed from s_{i-1}. This model computes t_i from
+    s_i, as in eq. 4 of the paper.
 
     >>> from regard.data.batch import Batch
     >>> model = Bahdanau(source_size=9, target_size=7, width=8)
@@ -137,12 +138,12 @@ class Bahdanau(Model):
         return torch.stack(states, 1), torch.stack(contexts, 1)
 
     def _can_fuse(self, embedded_RTM: Tensor, state: State, encoded: Encoded) -> bool:
-        """Return whether attend_along() can run the decoder; it is faster than one attention() call per step.
+        """Return whether attend_along() can run the decoder. It is faster than one attention() call per step.
 
-        All of this must be true:
+        All these conditions must be true:
         - The score function is additive and the selection is softmax, as in Bahdanau et al.
         - The model is trained on whole targets, on a device other than the CPU.
-        - Neither torch.compile, a torch.func transform, record() nor intervene() is active.
+        - None of these is active: torch.compile, a torch.func transform, record(), intervene().
         """
         if type(self.score) is not Additive or self.score.heads or self.select != Soft() or in_transform():
             return False
@@ -155,7 +156,7 @@ class Bahdanau(Model):
 def _build_score(score: ScoreOption, query_size: int, key_size: int, hidden: int | None) -> Score:
     """Create the score function, with small initial parameters.
 
-    hidden: the option of the model. It is used for "additive" and "concat" if `score` has no option "hidden".
+    hidden: the hidden size of "additive" and "concat". It is ignored if `score` has an option "hidden".
     """
     name = score.get("name") if isinstance(score, Mapping) else score
     if hidden is not None and name not in ("additive", "concat"):
@@ -174,8 +175,8 @@ def _build_score(score: ScoreOption, query_size: int, key_size: int, hidden: int
 def near_uniform(score: Score) -> Score:
     """Scale the initial parameters down, so that the attention weights are nearly uniform at first.
 
-    With larger random parameters, some words would get high scores by chance, and the model would learn to
-    keep attending to them.
+    With larger random parameters, some words would get high scores by chance. Training would then strengthen
+    these random choices.
     """
     if isinstance(score, nn.Module):
         with torch.no_grad():

@@ -6,8 +6,8 @@
     forward(batch) -> logits                       read all tokens at once (teacher forcing)
 
 Search, scoring and recording use only this interface. Modules store nothing between calls. A state may have K
-rows for each encoded source, as in beam search. Then row r of the state attends to source r // K; the memory
-of a source is not copied for its K rows.
+rows for each encoded source, as in beam search. Then row r of the state attends to source r // K, and the K
+rows share the memory of the source without a copy.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from regard.memory import Memory
 __all__ = ["Encoded", "Model", "State", "at_least_one", "attend", "in_eval_mode", "words"]
 
 _eval_modes: dict[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = {}
-"""For each model on which in_eval_mode() is active: the number of its open `with` blocks, and the mode
-(training or eval) that each module had before."""
+"""The models for which in_eval_mode() is active. The values are the number of open `with` blocks of the
+model, and the earlier mode (training or eval) of each of its modules."""
 
 _eval_lock = threading.Lock()
 
@@ -65,10 +65,10 @@ class Encoded(BatchRows):
 
 @dataclass(frozen=True, eq=False)
 class State(BatchRows):
-    """The decoder state, passed to step() and returned by it; never stored in a module.
+    """The decoder state. step() takes a state and returns the next one; no module stores a state.
 
     position: number of tokens read so far.
-    hidden: recurrent state, tensors of shape (rows, ...).
+    hidden: recurrent state, tensors of shape (rows, ...). Each row is one target sequence.
     past: self-attention cache (keys and values), one Memory per decoder layer.
 
     >>> import torch
@@ -90,8 +90,9 @@ class Model(nn.Module):
     """Base class of encoder-decoder models; subclasses implement encode, start and step.
 
     source_size, target_size: vocabulary sizes.
-    source, target: the tables of the token embeddings; a language model has `embedding` instead.
-    longest_source, longest_target: maximum number of tokens including EOS; None for no limit.
+    source, target: the tables of the token embeddings. A language model has the attribute `embedding`
+        instead.
+    longest_source, longest_target: maximum number of tokens including EOS. None: no limit.
     small_steps: whether the model launches small kernels for each token, as recurrent models do. On CUDA,
         training then uses CUDA graphs by default.
     steps_use_position: whether the result of step() depends on State.position, or the state has `past`. If
@@ -122,8 +123,8 @@ class Model(nn.Module):
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         """Let the decoder read the next n tokens; return the state after them and the logits (rows, n, V).
 
-        state: the decoder state before these tokens, with `rows` rows: one or several for each source.
-        tokens: (rows, n), the token ids.
+        state: the decoder state before these tokens. It has one or more rows for each source.
+        tokens: (rows, n), the token ids, for each row of the state.
         """
         raise TypeError(f"{type(self).__name__} does not implement step()")
 
@@ -134,14 +135,14 @@ class Model(nn.Module):
 
 
 def attend(query: Tensor, memory: Memory, **options: Any) -> Attended:
-    """Attend from K beams for each source to the memory of the source, without copying the memory.
+    """Attend from K beams of each source to the memory of this source, without copying the memory.
 
     query: (B K, n, D). Row r attends to sequence r // K of the memory.
     memory: keys and values of B sequences.
-    options: other arguments of attention(); `start` is the position of the first of the n queries.
+    options: other arguments of attention(). `start` is the position of the first of the n queries.
 
-    Returns an Attended with output (B K, n, E). attention() is called with all beams of a sequence in the
-    query dimension, so the weights that record() returns have shape (B, K n, S).
+    Returns an Attended with output (B K, n, E). The K beams of a source become K n queries of one attention()
+    call. So the weights that record() returns have shape (B, K n, S).
     """
     rows, tokens, width = query.shape
     batch = memory.key.shape[0]
@@ -185,7 +186,8 @@ def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Context manager that puts a model in eval mode. At the end, each module gets its previous mode back.
 
-    If several threads use it for the same model, the last thread that leaves the block restores the modes.
+    Several threads can be inside the context manager for the same model. Then the last thread that leaves it
+    restores the modes.
     """
     with _eval_lock:
         users, modes = _eval_modes.get(model, (0, [(each, each.training) for each in model.modules()]))

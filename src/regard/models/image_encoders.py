@@ -27,14 +27,15 @@ __all__ = ["IMAGE_ENCODERS", "ConvolutionalEncoder", "ImageEncoder", "build_imag
 class ImageEncoder(nn.Module):
     """Base class of image encoders; a subclass implements feature_map() and map_size().
 
-    forward(images) returns feature vectors (B, L, F) of images (B, 3, H, W): uint8 with values 0 to 255, or
-    floating point with values 0 to 1. The encoder normalises them by `mean` and `deviation`. Each feature
-    vector is normalised to mean 0 and variance 1 (layer normalisation without weights), because the scale of
-    feature maps differs much between encoders: it is 7 for EfficientNet-Lite0 with stride 16.
+    forward(images) returns L feature vectors for each image, (B, L, F). The images have the shape (B, 3, H,
+    W). Their pixels are uint8 with values 0 to 255, or floating point with values 0 to 1. The encoder
+    normalises the pixels by `mean` and `deviation`. It also normalises each feature vector to mean 0 and
+    variance 1 (layer normalisation without weights), because the scale of feature maps differs much between
+    encoders. For example, the scale is 7 for EfficientNet-Lite0 with stride 16.
 
     features: F, the size of a feature vector.
-    frozen: whether the encoder is not trained. A frozen encoder is always in eval mode, it runs without
-        gradients, and its weights have requires_grad=False.
+    frozen: whether the weights of the encoder stay fixed in training. A frozen encoder is always in eval
+        mode, runs without gradients, and its weights have requires_grad=False.
     mean, deviation: the mean and standard deviation of the pixels of each channel, for values 0 to 1.
     """
 
@@ -117,9 +118,10 @@ class ConvolutionalEncoder(ImageEncoder):
        change the feature vectors of more cells around it.
 
     features: F, the size of a feature vector.
-    channels: number of channels of the first stage; each later stage has twice as many, at most `features`.
-    stages: number of stages. With 3 stages, 64 x 64 pixels give a feature map of 8 x 8 cells, and 128 x 128
-        pixels one of 16 x 16 cells; with 4 stages, 128 x 128 pixels give 8 x 8 cells.
+    channels: number of channels of the first stage. Each later stage has twice as many channels as the stage
+        before, but at most `features`.
+    stages: number of stages. With 3 stages, an image of 64 x 64 pixels has 8 x 8 cells. With 4 stages, an
+        image of 128 x 128 pixels has 8 x 8 cells.
     blocks: number of residual convolutions.
 
     >>> encoder = ConvolutionalEncoder(features=16, channels=4)
@@ -166,7 +168,7 @@ def _layer(inputs: int, outputs: int, stride: int = 1, size: int = 3) -> nn.Sequ
 
 
 def _coordinates(map_BChw: Tensor) -> Tensor:
-    """Return the vertical and horizontal coordinate of each cell of a feature map, -1 to 1; (1, 2, h, w)."""
+    """Return the coordinates (vertical, horizontal) of each cell of a feature map, -1 to 1; (1, 2, h, w)."""
     rows_h, columns_w = (
         (2 * torch.arange(size, dtype=map_BChw.dtype, device=map_BChw.device) + 1) / size - 1
         for size in map_BChw.shape[2:]
@@ -178,8 +180,8 @@ IMAGE_ENCODERS: dict[str, Callable[[], type[ImageEncoder]]] = {
     "convolutional": lambda: ConvolutionalEncoder,
     "efficientnet-lite0": lambda: _imported("efficientnet", "EfficientNetLite0"),
 }
-"""Name -> function that returns the class, for all image encoders except the models of timm. The function
-imports the class when it is needed."""
+"""All image encoders except the models of timm, by name. The values are functions that return the class. So
+the class is imported only when it is needed."""
 
 TIMM = "timm:"
 """Prefix of the names of image encoders that are models of timm, such as "timm:resnet50"."""

@@ -1,6 +1,6 @@
 """LanguageModel: the base class of language models.
 
-Language models have the interface of encoder-decoder models (Model in base.py), but there is no source.
+A language model has the interface of an encoder-decoder model (Model in base.py), but no source.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ __all__ = ["LanguageModel", "detached"]
 class LanguageModel(Model):
     """Base class of language models: p(x) = prod_t p(x_t | x_1 ... x_t-1); subclasses implement step().
 
-    There is no source: start() and step() take an Encoded without memories, which source_free() creates.
-    encode() ignores its argument `source`, so that search() can generate text from a batch of empty sources.
+    A language model has no source. Its methods start() and step() take an Encoded without memories, which
+    source_free() creates. encode() ignores its argument `source`, so that search() can generate text from a
+    batch of empty sources.
 
     embedding: the table of token embeddings, (V, ...).
-    recurrent: whether a text of any length can be read batch by batch, with the state carried from one batch
-        to the next. This requires a state that does not grow with the text.
+    recurrent: whether the model can read a text of any length batch by batch. Then each batch starts from the
+        state after the previous batch. The state must not grow with the text.
     """
 
     source_size = 0
@@ -50,8 +51,8 @@ class LanguageModel(Model):
         """Read a batch; return the state after it and the logits (B, T, V).
 
         state: the state that read() returned for the previous batch. It is used only if batch.carried is
-            True, which means that the texts continue those of the previous batch. Otherwise, reading starts
-            from the initial state.
+            True: then the texts of this batch continue the texts of the previous batch. Otherwise, read()
+            starts from the initial state.
 
         In training, pass detached(state), so that gradients stop at the start of the batch (truncated
         backpropagation through time).

@@ -26,7 +26,8 @@ LANGUAGE_MODELS: dict[str, type[LanguageModel]] = {
 }
 
 SIZE_OPTIONS = ("width", "heads", "inner", "layers")
-"""Fields of Size that are also options of models with an argument `size`. They override fields of `size`."""
+"""Fields of Size that are also options of the transformer. These options override the fields of its argument
+`size`."""
 
 
 ABSENT = {
@@ -34,11 +35,12 @@ ABSENT = {
     "score": "lstm and gru have no attention, and the score of lstmn is always additive",
     "select": "lstm and gru have no attention, and the selection of lstmn is always softmax",
 }
-"""Options of attention that recurrent models do not have, and why."""
+"""Options of attention that recurrent models do not have. The values are the reasons, for the error
+message."""
 
 
 def build_language_model(name: str, vocabulary_size: int, **options: Any) -> LanguageModel:
-    """Build a language model from its name and plain options, such as those of a configuration file.
+    """Build a language model from its name and plain options, for example from a configuration file.
 
     name: a name in LANGUAGE_MODELS.
     vocabulary_size: number of tokens, including the four special tokens.

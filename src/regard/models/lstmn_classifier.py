@@ -22,17 +22,19 @@ class LSTMNClassifier(Classifier):
 
     h_s = LSTMN(x_s, tapes),  u = pooling(h_1, ..., h_S),  logits = W u + b
 
-    For pairs of texts, see Classifier. The tapes store the hidden and cell states of all words before word s;
-    the LSTMN attends to them. They are empty at the start of each text, also of the second text of a pair.
-    The text is read from left to right only. The attention of layer k has the site "encoder.{k}.self".
+    For pairs of texts, see Classifier. The tapes store the hidden and cell states of the words before word s,
+    and the LSTMN attends to these states. The tapes are empty at the start of each text, also at the start of
+    the second text of a pair. The text is read from left to right only. The attention of layer k has the site
+    "encoder.{k}.self".
 
     vocabulary_size: number of tokens.
     classes: number of classes.
     width: size of the states.
     embedding: size of the word embeddings. Default: width.
     layers: number of LSTMN layers.
-    connections: what layer k + 1 reads: "plain", the output of layer k; "skip", also the input x_s; "gated",
-        as "plain", and a gate adds the cell state of layer k to that of layer k + 1.
+    connections: what layer k + 1 reads. "plain": the output of layer k. "skip": the output of layer k and the
+        input x_s. "gated": the output of layer k; also, a gate adds the cell state of layer k to the cell
+        state of layer k + 1.
     pooling: "mean" is the mean of the states, as in the paper (section 5.2); "last" is the final state;
         "attention" is AttentionPooling, with one learned query and the site name "pool".
     attention: options of pooling="attention": {"score": ..., "select": ...}. The defaults are

@@ -18,8 +18,8 @@ from regard.roles import READING_SELF
 __all__ = ["LSTMNLanguageModel"]
 
 WINDOW = "window"
-"""The value of `tape` with which a token can attend to all earlier tokens of its window. A window is the part
-of a continuous text that one batch contains."""
+"""The value of the option `tape` with which a token can attend to all earlier tokens in its window. A window
+is the part of a continuous text that is in one batch."""
 
 
 class LSTMNLanguageModel(StatefulLanguageModel):
@@ -27,18 +27,19 @@ class LSTMNLanguageModel(StatefulLanguageModel):
 
     h_t = LSTMN(D(E x_t), tapes),  p(x_t+1) = softmax(W D(h_t) + b)
 
-    E x_t is the embedding of token x_t. The tapes store the hidden and cell states of earlier tokens; the
-    LSTMN attends to them. D is dropout, on the embeddings, between layers and before the softmax. The
-    attention of layer k has the site "decoder.{k}.self"; row t is token x_t, which attends to the tokens x_i
-    with i < t.
+    E x_t is the embedding of token x_t. D is dropout, which is also used between layers. The tapes store
+    the hidden and cell states of earlier tokens, and the LSTMN attends to these states. The attention of
+    layer k has the site "decoder.{k}.self". Row t of its weights belongs to token x_t, which attends to the
+    tokens x_i with i < t.
 
     vocabulary_size: number of tokens V.
     width: size of the states.
     embedding: size of the token embeddings. Default: width.
     hidden: size of the tanh layer of the score functions. Default: width.
     depth: number of layers.
-    connections: what layer k + 1 reads: "plain", the output of layer k; "skip", also the input of the first
-        layer; "gated", as "plain", and a gate adds the cell state of layer k to that of layer k + 1.
+    connections: what layer k + 1 reads. "plain": the output of layer k. "skip": the output of layer k and the
+        input of the first layer. "gated": the output of layer k; also, a gate adds the cell state of layer k
+        to the cell state of layer k + 1.
     tape: number of past tokens that a token can attend to, or "window". The tapes are empty at the start of a
         document, of a text to score and of a prompt. Continuous text is read in windows, one after the other;
         there, the tapes are empty only at the start of an epoch or evaluation. With a number, a token can
@@ -97,8 +98,8 @@ class LSTMNLanguageModel(StatefulLanguageModel):
     def read(self, batch: TextBatch, state: State | None = None) -> tuple[State, Tensor]:
         """Read a batch; return the state after it and the logits (B, T, V). See LanguageModel.read().
 
-        If `tape` is "window", the returned state has the hidden and cell state of the last token only, so
-        tokens of the next batch can attend to this token, but not to tokens before it.
+        If `tape` is "window", the returned state contains only the last token of the batch. So tokens of the
+        next batch can attend to this token, but not to earlier tokens.
         """
         after, logits_BTV = super().read(batch, state)
         if self.tape == WINDOW:

@@ -32,16 +32,16 @@ FUSIONS = {
     "shallow": "the source words that a step reads are an input of the decoder, as in Bahdanau's model",
     "deep": "a gate adds the source memory that a step reads to the memory of the decoder (eq. 14 and 15)",
 }
-"""Value of the option `fusion` of LSTMNTranslationModel() -> how the decoder uses the source."""
+"""How the decoder uses the source, for each value of the option `fusion` of LSTMNTranslationModel()."""
 
 
 class LSTMNTranslationModel(Model):
-    """Encoder-decoder of two LSTMNs, whose decoder also attends to the source (Cheng et al. 2016, section 4).
+    """Encoder-decoder of two LSTMNs. The decoder also attends to the source (Cheng et al. 2016, section 4).
 
-    The encoder writes the tapes of the source: hidden states g_j and cells alpha_j. x_t is the embedding of
-    the word that the decoder reads.
+    The encoder computes two tapes of the source: the hidden states g_j and the cell states alpha_j. x_t is
+    the embedding of the word that the decoder reads.
 
-    Deep fusion: the decoder reads both tapes of the source, and a gate adds the result to its own memory.
+    Deep fusion: the decoder reads both tapes of the source. A gate r_t adds the result to the cell state c_t.
     b_j = u . tanh(W_g g_j + W_x x_t + W_g~ g~_t-1),  p = softmax(b)                    (eq. 11 and 12)
     [g~_t; alpha~_t] = sum_j p_j [g_j; alpha_j]                                          (eq. 13)
     r_t = sigma(W_r [g~_t, x_t] + b_r)                                                   (eq. 14)
@@ -53,26 +53,29 @@ class LSTMNTranslationModel(Model):
     The output layer, for deep and shallow fusion: p(y_t) = softmax(W_o maxout(W [h_t; g~_t; x_t] + b) + b_o)
 
     fusion: "shallow" or "deep", see above.
-    width: size of the states and cells of both networks.
+    width: size of the hidden and cell states of encoder and decoder.
     embedding: size of the word embeddings. Default: width.
     depth: number of layers of the encoder and of the decoder. The first layer of the decoder reads the tapes
         of the last layer of the encoder.
-    connections: what layer k + 1 reads: "plain", the output of layer k; "skip", also the input of the first
-        layer; "gated", as "plain", and a gate adds the cell state of layer k to that of layer k + 1.
-    both_ways: whether a second encoder reads the source from the last word to the first. The states of both
-        encoders are concatenated and projected: g_j = W_both [forward_j; backward_j], and with deep fusion
-        the cells alpha_j in the same way.
+    connections: what layer k + 1 reads. "plain": the output of layer k. "skip": the output of layer k and the
+        input of the first layer. "gated": the output of layer k; also, a gate adds the cell state of layer k
+        to the cell state of layer k + 1.
+    both_ways: whether a second encoder reads the source from the last word to the first. The hidden states of
+        both encoders are concatenated and projected: g_j = W_both [forward_j; backward_j]. With deep fusion,
+        their cell states are concatenated and projected in the same way.
     attention: the options `score` and `select` of the attention to the source, see SourceAttention. The
         defaults are score="additive" and select="softmax".
 
-    The names (sites) of the attention are "encoder.{k}.self" and "decoder.{k}.self" for the attention of
-    layer k to its own tapes, and "decoder.cross" for the attention to the source. With both_ways, also
-    "reversed.{k}.self", where queries and keys are the source words in reverse order. The tapes of the
-    decoder are empty before the first word, and the initial g~ and h are 0.
+    The sites (names) of the attention layers are:
 
-    Differs from the paper: it gives no equations for shallow fusion, the output layer and several layers with
-    fusion. All gates have biases. The encoder of the paper reads the source in one direction; both_ways is
-    not in the paper.
+    - "encoder.{k}.self" and "decoder.{k}.self": layer k attends to its own tapes.
+    - "decoder.cross": the decoder attends to the source.
+    - "reversed.{k}.self", with both_ways: queries and keys are the source words in reverse order.
+
+    The tapes of the decoder are empty before the first word, and the initial g~ and h are 0.
+
+    Differs from the paper: all gates have biases, and both_ways is new. The paper gives no equations for
+    shallow fusion, for the output layer, and for fusion with several layers.
 
     >>> from regard.data.batch import Batch
     >>> model = LSTMNTranslationModel(source_size=9, target_size=7, width=8, fusion="shallow")
@@ -163,11 +166,12 @@ class LSTMNTranslationModel(Model):
     def _deep(
         self, x_RTI: Tensor, tapes: tuple[Tensor, ...], last_RM: Tensor, position: int, encoded: Encoded
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]:
-        """Deep fusion: attend to the source at all T steps, and after this compute the decoder for all steps.
+        """Run T steps with deep fusion: first the attention to the source for all steps, then the decoder.
 
         This order is possible because the attention to the source does not depend on the states of the
-        decoder. For R target sequences and states of size M, it returns the states h_t (R, T, M), the
-        summaries g~_t of the source (R, T, M), the state of the decoder after step T, and the last g~.
+        decoder. For R target sequences and states of size M, the method returns four values: the states h_t
+        (R, T, M); the summaries g~_t of the source (R, T, M); the state of the decoder after step T; the last
+        g~.
         """
         assert self.gate is not None
         reads = []
@@ -183,10 +187,10 @@ class LSTMNTranslationModel(Model):
     def _shallow(
         self, x_RTI: Tensor, tapes: tuple[Tensor, ...], last_RM: Tensor, position: int, encoded: Encoded
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]:
-        """Shallow fusion: at each of T steps, attend to the source and compute one step of the decoder.
+        """Run T steps with shallow fusion: each step attends to the source and computes one decoder step.
 
-        For R target sequences and states of size M, it returns the states h_t (R, T, M), the summaries g~_t
-        of the source (R, T, M), the state of the decoder after step T, and the last h_t.
+        For R target sequences and states of size M, the method returns four values: the states h_t (R, T, M);
+        the summaries g~_t of the source (R, T, M); the state of the decoder after step T; the last h_t.
         """
         states, reads = [], []
         for at, x_RI in enumerate(x_RTI.unbind(1), position):
@@ -199,9 +203,9 @@ class LSTMNTranslationModel(Model):
 
 
 def _tapes(encoder: LSTMN, x_BSI: Tensor) -> tuple[Tensor, Tensor]:
-    """Read whole sequences; return the tapes of the last layer: states and cells, each (B, S, width).
+    """Read whole sequences; return the hidden and the cell states of the last layer, each (B, S, width).
 
-    x_BSI: the inputs, padded at the end; the tapes also have entries for padding.
+    x_BSI: the inputs, padded at the end. The result also has states for padding.
     """
     _, (tapes_BLSE, *_) = encoder.run(x_BSI, encoder.zeros(x_BSI))
     states_BSM, cells_BSM = tapes_BLSE[:, -1].chunk(2, -1)
@@ -209,15 +213,15 @@ def _tapes(encoder: LSTMN, x_BSI: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class SourceAttention(nn.Module):
-    """Attention of the LSTMN decoder to the source (inter-attention in Cheng et al. 2016), one call per step.
+    """Attention of the LSTMN decoder to the source. Cheng et al. (2016) call it inter-attention.
 
     query_size: size of the query, [x_t; g~_t-1] with deep fusion or [x_t; h_t-1] with shallow fusion.
     key_size: size of the states of the encoder.
-    score: the score function: a name, {"name": "cosine", "sharpness": 9.0}, or a Score. The tanh layer of
-        "additive" and "concat" has the size key_size, unless the dict sets `hidden`. If the score function
-        needs queries and keys of the same size, as dot does, the keys are projected.
-    select: how scores become weights: a name, {"name": "softmax", "temperature": 0.5}, or a Select. In eval
-        mode, "hard" reads the source position with the highest score.
+    score: the score function: a name, a mapping such as {"name": "cosine", "sharpness": 9.0}, or a Score. The
+        hidden size of "additive" and "concat" is key_size, unless the mapping sets `hidden`. If the score
+        function needs queries and keys of the same size, as dot does, the keys are projected.
+    select: how scores become weights: a name, a mapping such as {"name": "softmax", "temperature": 0.5}, or a
+        Select. In eval mode, "hard" reads the source position with the highest score.
     """
 
     site, role = "decoder.cross", CROSS_ATTENTION
@@ -246,7 +250,7 @@ class SourceAttention(nn.Module):
         """Return the Memory of a batch of sources; keys are projected once for all steps of the decoder.
 
         states_BSM: the hidden states of the encoder, which become the keys.
-        values_BSE: the values: hidden states, with deep fusion also cell states.
+        values_BSE: the values: the hidden states, or with deep fusion the hidden and cell states.
         lengths: (B,), number of tokens of each source.
         """
         keys_BSD = states_BSM if self.narrow is None else self.narrow(states_BSM)

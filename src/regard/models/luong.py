@@ -40,8 +40,8 @@ class Monotonic:
 
     p_t is the source position around which step t of the decoder can attend.
 
-    reach: maximum distance in words from p_t. If p_t is more than `reach` words after the end of the source,
-        step t sees no word, and its context is 0.
+    reach: maximum distance from p_t, in words. If all source words are farther from p_t, the context of step
+        t is 0.
     """
 
     reach: int = 10
@@ -79,11 +79,12 @@ class Luong(Model):
     h_t is the decoder state of step t, h_s the encoder state of word s, e(y) the embedding of the word y.
 
     recurrence: cell, width, depth and dropout of encoder and decoder.
-    score: the score function (dot, general, concat, location or another): a name,
-        {"name": "concat", "hidden": 64}, or a Score.
-    select: how scores become weights: a name, {"name": "softmax", "temperature": 0.5}, or a Select. In eval
-        mode, "hard" reads the key with the highest score. The view local-p allows only softmax.
-    view: which source words a step can attend to: "global", "local-m" or "local-p". To set the window, use
+    score: the score function, such as dot, general, concat or location: a name, a mapping such as {"name":
+        "concat", "hidden": 64}, or a Score.
+    select: how scores become weights: a name, a mapping such as {"name": "softmax", "temperature": 0.5}, or a
+        Select. In eval mode, "hard" reads the value with the highest score. With the view "local-p", only
+        softmax can be used.
+    view: which source words a step can attend to: "global", "local-m" or "local-p". To set the distance, use
         {"name": "local-m", "reach": 4}, Monotonic(reach=4) or Predicted(reach=4).
     readout: "attentional" computes p(y_t) from h~_t as above; "affine" is softmax(W [c_t; h_t]) without h~_t;
         "mixture" treats the attended word as a latent variable, and sums over it exactly:
@@ -201,7 +202,8 @@ class Luong(Model):
     ) -> Attended:
         """Attend to the source from decoder states (R, T, M); the output is the contexts (R, T, E).
 
-        A context is the weighted sum of the encoder states. R is the number of rows: sources, or beams.
+        A context is the weighted sum of the encoder states. R is the number of target sequences: one for each
+        source, or several in beam search.
 
         position: step of the first decoder state.
         """
@@ -296,7 +298,7 @@ class Place(nn.Module):
 
 
 def build_view(view: str | Mapping[str, Any] | View) -> View:
-    """Create a view, which decides what part of the source a decoder step can attend to.
+    """Create a view. It determines which part of the source a decoder step can attend to.
 
     view: "global", "local-m" or "local-p", a mapping such as {"name": "local-m", "reach": 4}, or a View,
         which is returned unchanged.

@@ -33,7 +33,8 @@ TYINGS = ("adjacent", "layer-wise")
 """How the embedding tables of the hops are shared."""
 
 FIRST_ANSWER = 2
-"""The word id of the first answer; the ids of the answers are consecutive, and 0 and 1 are special."""
+"""The word id of the first answer. The next ids are the other answers. The ids 0 and 1 are padding and the
+unknown word."""
 
 DEVIATION = 0.1
 """Standard deviation of the initial weights (section 4.2)."""
@@ -50,33 +51,36 @@ class MemoryNetwork(nn.Module):
     u^{k+1} = u^k + o^k   (adjacent),   u^{k+1} = H u^k + o^k   (layer-wise)  (eq. 4, section 2.2)
     a   = softmax(W u^{K+1})                                                  (eq. 3)
 
-    x_ij is word j of sentence i, q_j word j of the question, and l_j are the weights of the encoding.
+    x_ij is word j of sentence i, q_j is word j of the question, and l_j are the weights of the encoding. In
+    the equation W^T = C^K below, T means the transpose.
 
     vocabulary_size: number of words, including padding (id 0) and unknown words (id 1).
     answers: number of answers. Their word ids are 2, 3 and so on.
     sentences: maximum number of sentences of a story.
     width: embedding size d.
     hops: number of hops K.
-    tying: "adjacent": A^1 = B, A^{k+1} = C^k, W^T = C^K. "layer-wise": all A^k are equal, and all C^k.
+    tying: how the embedding tables are shared. "adjacent": A^1 = B, A^{k+1} = C^k, W^T = C^K. "layer-wise":
+        all tables A^k are equal, and all tables C^k are equal.
     encoding: "position" (position encoding) or "bag" (bag of words).
-    time: whether sentences have a temporal encoding T_A(i), T_C(i), where i = 1 is the last sentence.
-    noise: in training, up to noise * (number of sentences) empty sentences are inserted into each story at
-        random places, so that the temporal encodings do not overfit (random noise). An empty sentence only
-        makes the sentences before it older.
-    padding: the number of sentences and the number of words to which stories and sentences are padded with
-        null symbols (section 4.2). A shorter story gets empty sentences, whose keys and values are 0. They
-        take part in the softmax, so a hop can attend to an empty sentence, that is, to nothing. The number of
-        words is J in the position encoding of every sentence. If the first number is 0, there are no empty
-        sentences. If the second is 0, J is the number of words of each sentence.
+    time: whether to add a temporal encoding, T_A(i) and T_C(i), to the sentences. i = 1 is the last sentence.
+    noise: fraction of random noise. In training, empty sentences are inserted into each story at random
+        places, at most noise * (number of sentences). They change only the temporal encodings of the
+        sentences before them, and so reduce overfitting of these encodings.
+    padding: two numbers (sentences, words), for the null symbols of section 4.2. Every story is padded with
+        empty sentences to the first number of sentences. The keys and values of empty sentences are 0, but a
+        hop can attend to them. The second number is used as the sentence length J in the position encoding of
+        every sentence. With 0 as the first number, there are no empty sentences. With 0 as the second number,
+        J is the real length of each sentence.
 
     A batch with linear=True is computed without softmax in the hops (linear start).
 
-    Differs from the paper: the weights l_j are twice those of the paper (see position_weights()). The softmax
-    of the output has the answers of the training set as classes, not all words; W^T = C^K has one row for
+    Differs from the paper in two points. The weights l_j are multiplied by 2 (see position_weights()). The
+    classes of the output are the answers of the training set, not all words. So W^T = C^K has one row for
     each answer.
 
-    The names (sites) of the attention of the hops are "hop.0", "hop.1" and so on. Each has one query, the
-    question or the state after the previous hop, and one key for each sentence.
+    The sites (names) of the attention of the hops are "hop.0", "hop.1" and so on. Each hop has one query and
+    one key for each sentence. The query of the first hop is the question. The query of a later hop is the
+    state after the previous hop.
 
     >>> model = MemoryNetwork(vocabulary_size=9, answers=3, sentences=4, width=5, hops=2)
     >>> batch = StoryBatch.collate([[[5, 6], [7]], [[6]]], [[8, 5], [7]])
@@ -164,8 +168,8 @@ class MemoryNetwork(nn.Module):
     def _encoded(self, batch: StoryBatch) -> tuple[Tensor, Tensor]:
         """Return the sentences and the questions of a batch as vectors.
 
-        The sentences are encoded with each of n embedding tables, (B, S, n, D); the questions with one of
-        them, (B, D).
+        The sentences are encoded with each of n embedding tables, (B, S, n, D). The questions are encoded
+        with one of these tables, (B, D).
         """
         tokens_BSW = torch.cat((batch.sentences, batch.question.unsqueeze(1)), 1)
         encoded_BSnD = encode_sentences(tokens_BSW, self.embedding, self.encoding, self.sentence_words)
@@ -175,7 +179,8 @@ class MemoryNetwork(nn.Module):
     def _times(self, batch: StoryBatch) -> Tensor:
         """Return the temporal encoding of each sentence, (B, S, n, D).
 
-        It depends on the age of the sentence; see sentence_ages(). In training, noise changes the ages.
+        The temporal encoding depends on the age of the sentence, see sentence_ages(). In training, noise
+        changes the ages.
         """
         assert self.time is not None
         size = batch.sentences.shape[1]
@@ -188,7 +193,7 @@ class MemoryNetwork(nn.Module):
         return encode_ages(ages_BS, self.time)
 
     def _padded(self, memory_BSnD: Tensor, lengths: Tensor) -> Tensor:
-        """Pad each story to self.slots sentences, or to S if that is more, with vectors that are 0.
+        """Pad each story with zero vectors to self.slots sentences, or to S sentences if S is larger.
 
         memory_BSnD: (B, S, n, D), the sentences, encoded with n embedding tables.
         lengths: (B,), the number of sentences of each story.
@@ -202,9 +207,10 @@ class MemoryNetwork(nn.Module):
 def check_sizes(call: str, vocabulary_size: int, answers: int, sentences: int) -> None:
     """Raise ArgumentError if a size of a memory network is not positive, or the vocabulary is too small.
 
-    The vocabulary has padding, the unknown word and all answers, so its size is at least 2 + answers.
+    The vocabulary contains padding, the unknown word and all answers. So its size must be 2 + answers or
+    more.
 
-    call: the class, for error messages.
+    call: the name of the class, for the error message.
     """
     positive(call, vocabulary_size=vocabulary_size, answers=answers, sentences=sentences)
     if vocabulary_size < FIRST_ANSWER + answers:
@@ -227,11 +233,11 @@ def sentence_ages(lengths: Tensor, size: int) -> Tensor:
 def encode_ages(ages: Tensor, tables: Tensor) -> Tensor:
     """Return the embeddings of the ages of sentences, (B, S, n, D), from n embedding tables.
 
-    They are computed by a matrix product, whose gradient has no atomic additions: two runs on a GPU give
-    exactly the same results.
+    The embeddings are computed by a matrix product. Its gradient has no atomic additions, so two runs on a
+    GPU give exactly the same results.
 
-    ages: (B, S), from sentence_ages(). An age that is larger than N has the embedding of N.
-    tables: (n, N, D), embeddings of the ages 1 to N.
+    ages: (B, S), from sentence_ages(). An age that is larger than N has the embedding of age N.
+    tables: (n, N, D), the embeddings of the ages 1 to N in each of n tables.
 
     >>> encode_ages(torch.tensor([[3, 1]]), torch.tensor([[[1.0], [2.0]]])).flatten().tolist()
     [2.0, 1.0]
@@ -252,10 +258,10 @@ def noise_size(sentences: int, noise: float) -> int:
 
 
 def shifted_ages(ages: Tensor, lengths: Tensor, noise: float, random: Tensor) -> Tensor:
-    """Return the ages of sentences after empty sentences were inserted into the stories at random, (B, S).
+    """Insert empty sentences into the stories at random, and return the new ages of the sentences, (B, S).
 
-    Between 0 and noise * length empty sentences, rounded up, are inserted into each story, one after the
-    other, each at a uniformly distributed position. The sentences keep their order.
+    The number of empty sentences in a story is random: between 0 and noise * length, rounded up. They are
+    inserted one after the other, each at a uniformly distributed position. The sentences keep their order.
 
     ages: (B, S), from sentence_ages().
     lengths: (B,), the number of sentences of each story.

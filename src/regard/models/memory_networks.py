@@ -25,7 +25,7 @@ MEMORY_NETWORKS: dict[str, type[MemoryNetwork] | type[SupervisedMemoryNetwork]] 
 def build_memory_network(
     name: str, vocabulary_size: int, answers: int, sentences: int, **options: Any
 ) -> StoryModel:
-    """Build a memory network from its name and plain options, such as those of a configuration file.
+    """Build a memory network from its name and plain options, for example from a configuration file.
 
     name: a name in MEMORY_NETWORKS.
     vocabulary_size: number of words, including padding and the unknown word.

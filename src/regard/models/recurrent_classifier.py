@@ -21,8 +21,8 @@ POOLINGS: dict[str, Callable[[int, bool, PoolingOptions], nn.Module]] = {
     "last": lambda width, both_ways, options: LastPooling(both_ways=both_ways),
     "attention": lambda width, both_ways, options: options.build(width, POOL),
 }
-"""Name of a pooling -> function that creates the pooling layer. The arguments of the function are
-the width of the states, whether the recurrent layers are bidirectional, and the options of the pooling."""
+"""Functions that create a pooling layer, by the name of the pooling. The arguments of a function are the
+width of the states, whether the recurrent layers are bidirectional, and the options of the pooling."""
 
 
 class RecurrentClassifier(Classifier):
@@ -38,10 +38,10 @@ class RecurrentClassifier(Classifier):
     embedding: size of the word embeddings. Default: width.
     layers: number of recurrent layers.
     bidirectional: whether a second direction reads the text backwards.
-    pooling: "mean" is the mean of the states, "last" the final state, "attention" is AttentionPooling, with
-        one learned query and the site name "pool". "mean" and "attention" do not use the state of EOS.
-    attention: score and select of the pooling "attention", see AttentionPooling; the defaults are
-        score="additive" and select="softmax". They can also be set as part of `pooling`, for example
+    pooling: "mean" is the mean of the states. "last" is the final state. "attention" is AttentionPooling,
+        with one learned query and the site name "pool". "mean" and "attention" do not use the state of EOS.
+    attention: the options `score` and `select` of the pooling "attention", see AttentionPooling. The defaults
+        are score="additive" and select="softmax". These options can also be set in `pooling`, for example
         pooling={"name": "attention", "select": "hard"}.
     dropout: dropout probability for the embeddings, between layers, for the pooled vectors, and for the
         hidden layer that classifies pairs.
@@ -83,7 +83,7 @@ class RecurrentClassifier(Classifier):
 
 
 class LSTMClassifier(RecurrentClassifier):
-    """Text classifier with an LSTM; the options are those of RecurrentClassifier.
+    """Text classifier with an LSTM. For the options, see RecurrentClassifier.
 
     >>> from regard.data.labelled_batch import LabelledBatch
     >>> model = LSTMClassifier(vocabulary_size=9, classes=3, width=8)
@@ -95,7 +95,7 @@ class LSTMClassifier(RecurrentClassifier):
 
 
 class GRUClassifier(RecurrentClassifier):
-    """Text classifier with a GRU; the options are those of RecurrentClassifier.
+    """Text classifier with a GRU. For the options, see RecurrentClassifier.
 
     >>> from regard.data.labelled_batch import LabelledBatch
     >>> model = GRUClassifier(vocabulary_size=9, classes=3, width=8, pooling="last", pairs=True)

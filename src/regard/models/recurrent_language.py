@@ -25,7 +25,7 @@ __all__ = [
 
 
 class StatefulLanguageModel(LanguageModel):
-    """Base class of language models with layers that carry a hidden state from token to token.
+    """Base class of language models whose layers have a hidden state, which changes with each token.
 
     s_t = layers(D(E x_t)),  p(x_t+1) = softmax(W D(s_t) + b)
 
@@ -91,9 +91,9 @@ class RecurrentLanguageModel(StatefulLanguageModel):
 
     h_t = cell(D(E x_t), h_t-1), for each layer,  p(x_t+1) = softmax(W D(h_t) + b)
 
-    E x_t is the embedding of token x_t. D is dropout. It acts on the non-recurrent connections only: on the
-    embeddings, between layers, and before the softmax, not on h_t-1 (Zaremba et al. 2015, "Recurrent Neural
-    Network Regularization", section 3.2).
+    E x_t is the embedding of token x_t. D is dropout. It is applied to the embeddings, between layers, and
+    before the softmax, but not to h_t-1 (Zaremba et al. 2015, "Recurrent Neural Network Regularization",
+    section 3.2).
 
     vocabulary_size: number of tokens V.
     width: size of the states.
@@ -103,9 +103,9 @@ class RecurrentLanguageModel(StatefulLanguageModel):
     tie: whether embedding and output layer share their weights (Press and Wolf 2017). Then embedding must
         equal width.
     uniform: if set, all initial weights and biases are sampled from [-uniform, uniform], as in the paper. The
-        paper uses 0.05 for its medium model (width 650, depth 2, dropout 0.5, untied) and 0.04 for its large
-        model. Default: normally distributed embeddings, orthogonal recurrent weights, and torch's defaults
-        for the rest.
+        paper uses 0.05 for its medium model (width 650, depth 2, dropout 0.5, tie=False) and 0.04 for its
+        large model. Default: normally distributed embeddings, orthogonal recurrent weights, and the defaults
+        of torch for all other parameters.
     """
 
     cell: ClassVar[str]

@@ -27,8 +27,8 @@ class Seq2Seq(Model):
         With "every" (Cho et al. 2014), c is also an input of the cell and of the output layer at every step.
     reverse: whether to read the source words in reverse order (Sutskever et al. 2014, section 3.3).
 
-    Differs from the papers: with "every" the output layer is linear in s_i, c and e(y_{i-1}); Cho et al. use
-    a maxout layer.
+    Differs from Cho et al.: with "every", the output layer is a linear layer of s_i, c and e(y_{i-1}),
+    instead of a maxout layer.
 
     >>> from regard.data.batch import Batch
     >>> model = Seq2Seq(source_size=9, target_size=7, recurrence=Recurrence(width=8, cell="lstm"))

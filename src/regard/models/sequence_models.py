@@ -1,7 +1,7 @@
-"""Models of algorithmic tasks: the neural Turing machine, and the LSTM and GRU that it is compared with.
+"""Models of algorithmic tasks: the neural Turing machine, and two baselines, an LSTM and a GRU.
 
-To add a model, write its class and add one line to SEQUENCE_MODELS. Its forward(x, state=None) reads vectors
-(B, T, X) and returns logits (B, T, Y) and the state after the last step.
+To add a model, write its class and add one line to SEQUENCE_MODELS. The method forward(x, state=None) of a
+model reads vectors (B, T, X). It returns logits (B, T, Y) and the state after the last step.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class RecurrentSequenceModel(nn.Module):
     h_t = cell(x_t, h_{t-1}), for each layer,  y_t = W h_t + b
 
     input_size, target_size: size of x_t and of y_t.
-    width: number of hidden units of a layer. Default: the width with which the number of parameters of the
-        model is closest to `parameters`.
+    width: number of hidden units of a layer. By default, the width is chosen so that the model has about
+        `parameters` parameters.
     depth: number of layers.
-    parameters: the number of parameters that the model should have. Default: that of a NeuralTuringMachine
-        with its default options, so that the two models can be compared.
+    parameters: the number of parameters that the model should have. Default: the number of parameters of a
+        NeuralTuringMachine with its default options, so that the two models can be compared.
 
     >>> lstm, machine = LSTMSequenceModel(9, 8), NeuralTuringMachine(9, 8)
     >>> [sum(each.numel() for each in model.parameters()) for model in (lstm, machine)]
@@ -116,11 +116,11 @@ SEQUENCE_MODELS: dict[str, type[nn.Module]] = {
     "lstm": LSTMSequenceModel,
     "gru": GRUSequenceModel,
 }
-"""Name of a model of algorithmic tasks -> its class."""
+"""The classes of the models of algorithmic tasks, by name."""
 
 
 def build_sequence_model(name: str, input_size: int, target_size: int, **options: Any) -> nn.Module:
-    """Build a model of an algorithmic task from its name and options, such as those of a configuration file.
+    """Build a model of an algorithmic task from its name and options, for example from a configuration file.
 
     name: a name in SEQUENCE_MODELS.
     input_size, target_size: size of the input and of the output at each step.

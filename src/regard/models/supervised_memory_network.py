@@ -1,6 +1,6 @@
 """SupervisedMemoryNetwork: each hop reads one sentence, chosen by argmax (Weston et al. 2014).
 
-It is trained with the supporting facts: the sentences that a question can be answered from.
+The network is trained with the supporting facts of each question: the sentences that are needed to answer it.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _SCORES = Look(weights=True, gradient=True)
 FROM_QUESTION, FROM_FACT, AS_MEMORY, ANSWER_QUESTION, ANSWER_FACT = range(5)
 """The indices of the five embedding tables. A word has a different embedding for each use:
 
-FROM_QUESTION: as a word of the question, in the query of a hop.
-FROM_FACT: as a word of a fact that an earlier hop has read, in the query of a hop.
-AS_MEMORY: as a word of a sentence, in its key.
-ANSWER_QUESTION: as a word of the question, in the vector from which the answer is computed.
-ANSWER_FACT: as a word of a fact that was read, in the vector from which the answer is computed.
+FROM_QUESTION: a word of the question, for the query of a hop.
+FROM_FACT: a word of a sentence that an earlier hop has read, for the query of a hop.
+AS_MEMORY: a word of a sentence, for the key of this sentence.
+ANSWER_QUESTION: a word of the question, for the vector from which the answer is computed.
+ANSWER_FACT: a word of a sentence that a hop has read, for the vector from which the answer is computed.
 """
 
 
 class RankingLoss(NamedTuple):
     """The margin ranking loss of a supervised memory network, summed over the questions of a batch.
 
-    facts: the loss of the hops: each has to rank the true supporting fact above other sentences.
-    answer: the loss of the output, which has to rank the true answer above other answers.
+    facts: the loss of the hops. Each hop has to rank the true supporting fact above other sentences.
+    answer: the loss of the output. The model has to rank the true answer above other answers.
     """
 
     facts: Tensor
@@ -69,15 +69,16 @@ class SupervisedMemoryNetwork(nn.Module):
     time: whether each sentence has an embedding of its age.
     margin: the margin of the ranking loss, gamma in eq. 6 to 8.
 
-    Key 0 of every hop is "no further fact", with a learned vector, so that questions can have different
-    numbers of facts (adaptive memory, Weston et al. 2015, section 4.1). It adds nothing to the query.
+    Key 0 of every hop is not a sentence: it means "no further fact", and is a learned vector. So questions
+    can have different numbers of facts (adaptive memory, Weston et al. 2015, section 4.1). A hop that reads
+    key 0 adds nothing to the query.
 
-    Differs from the paper: the age of a sentence is an embedding, as in the end-to-end network, instead of
-    the features of pairs of sentences in section 3.4. The loss has all other sentences and answers as
-    negatives, not a sample.
+    Differs from the paper in two points. The age of a sentence is an embedding, as in the end-to-end network.
+    The paper uses features of pairs of sentences (section 3.4). The loss compares with all other sentences
+    and answers, not with a sample of them.
 
-    The names (sites) of the attention of the hops are "hop.0", "hop.1" and so on. Each has one query, and one
-    key for each sentence after key 0.
+    The sites (names) of the attention of the hops are "hop.0", "hop.1" and so on. Each hop has one query. Its
+    keys are key 0 and one key for each sentence.
 
     >>> model = SupervisedMemoryNetwork(vocabulary_size=9, answers=3, sentences=4, width=5, hops=2)
     >>> batch = StoryBatch.collate([[[5, 6], [7]], [[6]]], [[8, 5], [7]], answers=[0, 2], facts=[[1], [0]])
@@ -114,7 +115,8 @@ class SupervisedMemoryNetwork(nn.Module):
         self.width, self.hops, self.encoding, self.margin = width, hops, encoding, margin
         self.hop = nn.ModuleList(MemoryHop(number) for number in range(hops))
         self.embedding = nn.Parameter(torch.empty(5, vocabulary_size, width).normal_(0, DEVIATION))
-        # Two embeddings of the age of a sentence: 0 for the query, after it was read; 1 for its key.
+        # Each age has two embeddings: index 0 for queries (of the sentences that were read), index 1 for
+        # keys.
         times = torch.empty(2, sentences, width).normal_(0, DEVIATION)
         self.time = nn.Parameter(times) if time else None
         self.no_fact = nn.Parameter(torch.empty(width).normal_(0, DEVIATION))
@@ -132,8 +134,8 @@ class SupervisedMemoryNetwork(nn.Module):
     def forward(self, batch: StoryBatch) -> Tensor:
         """Return the scores of all answers for each of B questions, divided by the margin, (B, answers).
 
-        In each hop, the sentence with the highest score is read. The softmax of the returned scores gives
-        probabilities, but a ranking loss does not calibrate them.
+        Each hop reads the sentence with the highest score. The softmax of the returned scores gives
+        probabilities, but they are not calibrated, because the model is trained with a ranking loss.
         """
         memory = self._memory(batch)
         state_BM = memory.question_BM
@@ -146,9 +148,9 @@ class SupervisedMemoryNetwork(nn.Module):
     def ranking_loss(self, batch: StoryBatch) -> RankingLoss:
         """Return the margin ranking loss, summed over the batch (eq. 6 to 8).
 
-        In each hop, the score of the true fact has to exceed that of every other sentence by the margin.
-        After the last fact, "no further fact" is the true key. The true fact is read, even if another
-        sentence has a higher score.
+        In each hop, the true key is the next supporting fact, or "no further fact" after the last one. Its
+        score has to exceed the score of every other key by the margin. A hop always reads the true fact, even
+        if another sentence has a higher score.
         """
         memory = self._memory(batch)
         state_BM, size = memory.question_BM, memory.keys_BSD.shape[1]
@@ -198,7 +200,7 @@ class SupervisedMemoryNetwork(nn.Module):
 
 
 class _Encoded(NamedTuple):
-    """A batch of stories and questions as vectors. Key 0 is "no further fact".
+    """A batch of B encoded questions and stories. Key 0 of a story means "no further fact".
 
     question_BM: (B, M), the questions.
     keys_BSD: (B, 1 + S, D), the keys.
@@ -215,11 +217,13 @@ class _Encoded(NamedTuple):
 def margin_ranking_loss(scores: Tensor, true: Tensor, visible: Tensor, margin: float) -> Tensor:
     """Return the margin ranking loss of each row of scores, (B,).
 
-    sum_{j != i} max(0, margin - score_i + score_j), i the true index   (Weston et al. 2014, eq. 6 to 8)
+    sum_{j != i} max(0, margin - score_i + score_j)     (Weston et al. 2014, eq. 6 to 8)
+
+    i is the index of the true candidate, and j runs over the other candidates.
 
     scores: (B, S), the scores of S candidates, such as sentences or answers.
-    true: (B, S), True for the true index of each row; a row without one has the loss 0.
-    visible: (B, S), True for the indices that are compared.
+    true: (B, S), True for the true candidate of each row. A row without a true candidate has the loss 0.
+    visible: (B, S), True for the candidates that are compared.
 
     >>> scores = torch.tensor([[1.0, 0.95, 0.2]])
     >>> margin_ranking_loss(scores, torch.tensor([[True, False, False]]), torch.ones(1, 3) > 0, 0.1)

@@ -17,13 +17,15 @@ __all__ = ["TimmEncoder"]
 
 
 class TimmEncoder(ImageEncoder):
-    """An image encoder whose feature vectors are a feature map of a model of timm (PyTorch Image Models).
+    """An image encoder that uses a model of timm (PyTorch Image Models).
+
+    Its feature vectors are the cells of one feature map of the model.
 
     model: the name of the model in timm, such as "resnet50".
     weights: path of a safetensors file with the weights of the whole model, as timm publishes it. Nothing is
         downloaded. Default: random weights.
-    layer: index of the feature map in the list that timm's forward_intermediates() returns. -1 is the last
-        one; -2 usually has twice its height and width.
+    layer: index of the feature map in the list that forward_intermediates() of timm returns. -1 is the last
+        feature map. The feature map -2 usually has twice its height and width.
     frozen: if True, the weights of the encoder are not trained. Default: True if `weights` is set.
     """
 
@@ -62,7 +64,7 @@ class TimmEncoder(ImageEncoder):
 
     @torch.no_grad()
     def _example(self, height: int, width: int) -> Tensor:
-        """Return the feature map (1, F, h, w) of one image of zeros, to find its sizes."""
+        """Return the feature map (1, F, h, w) of one image of zeros, to find the sizes F, h and w."""
         training = self.model.training
         self.model.eval()
         weight = next(self.model.parameters())
@@ -89,7 +91,7 @@ def _create(call: str, name: str) -> Any:
 def _load(model: torch.nn.Module, path: Path) -> None:
     """Load the weights of a model from a safetensors file.
 
-    Raise DataError if a weight of the model is not in the file, or has another shape there.
+    Raise DataError if a weight of the model is not in the file, or has another shape in the file.
     """
     weights = read_tensors(path)
     expected = {name: weight.shape for name, weight in model.state_dict().items()}

@@ -76,13 +76,14 @@ class Transformer(Model):
     decoder layer: x + self(x), causal, then x + cross(x, source), then x + FFN(x)
 
     size: a name (tiny, small, base, big) or a Size.
-    position: a position scheme: a name, {"name": "rotary", "base": 500000.0}, a Position, or "none". Position
-        embeddings are added to the token embeddings; the other schemes act in every self-attention layer.
+    position: a position scheme: a name, a mapping such as {"name": "rotary", "base": 500000.0}, a Position,
+        or "none". Position embeddings are added to the token embeddings. The other schemes act in every
+        self-attention layer.
     attention: the options `score` and `select` of every attention layer, see AttentionOptions. The defaults
-        are score="scaled_dot" and select="softmax". In eval mode, "hard" reads the key with the highest
+        are score="scaled_dot" and select="softmax". In eval mode, "hard" reads the value with the highest
         score.
-    norm: "post" is LayerNorm(x + f(x)), as in the paper; "pre" is x + f(LayerNorm(x)), which trains more
-        stably.
+    norm: where layer normalisation is applied to a sublayer f. "post": LayerNorm(x + f(x)), as in the paper.
+        "pre": x + f(LayerNorm(x)), which trains more stably.
     activation: activation of the feed-forward layers: relu, gelu or swiglu.
     tie: "output" shares the weights of the target embedding and the output layer. "all" shares them with the
         source embedding too, and needs one vocabulary for both sides. "none" shares nothing.
@@ -175,7 +176,7 @@ class LayerSettings:
 
     size: widths, and number of heads.
     position: the position scheme.
-    pre: True for layer normalisation before each sublayer, False for after it.
+    pre: if True, layer normalisation comes before each sublayer. If False, it comes after each sublayer.
     activation: activation of the feed-forward layers: relu, gelu or swiglu.
     dropout: dropout probability of the output of each sublayer.
     inner_dropout: dropout probability of attention weights, and inside the feed-forward layers.
@@ -242,7 +243,8 @@ class TransformerLayer(nn.Module):
         mask: mask of the self-attention.
         start: position of the first query.
         past: self-attention cache; None at the first step.
-        source: memory of the cross-attention, with B sequences; R is a multiple of B (beam search).
+        source: memory of the cross-attention, with B sequences. R is a multiple of B, for example in beam
+            search.
         """
         first, last, select = self.norms[0], self.norms[-1], select_argument(self.select, self.training)
         y = first(x) if self.pre else x

@@ -26,8 +26,8 @@ POOLINGS: dict[str, Callable[[int, PoolingOptions], nn.Module]] = {
     "first": lambda width, options: FirstPooling(),
     "attention": lambda width, options: options.build(width, POOL),
 }
-"""Name of a pooling -> function that creates the pooling layer. The arguments of the function are
-the width of the states, and the options of the pooling."""
+"""Functions that create a pooling layer, by the name of the pooling. The arguments of a function are the
+width of the states, and the options of the pooling."""
 
 
 class TransformerClassifier(Classifier):
@@ -45,8 +45,8 @@ class TransformerClassifier(Classifier):
     norm: "post" is LayerNorm(x + f(x)), as in the paper; "pre" is x + f(LayerNorm(x)).
     pooling: "mean" is the mean of the states. "first" is the state of BOS, which is put before the text, like
         [CLS] in Devlin et al. 2019. "attention" is AttentionPooling, with one learned query and the site name
-        "pool". To set its score or select, use {"name": "attention", "select": "hard"}. "mean" and
-        "attention" do not use the state of EOS.
+            "pool". To set the options `score` or `select` of AttentionPooling, use for example
+            {"name": "attention", "select": "hard"}. "mean" and "attention" do not use the state of EOS.
     attention: score and select of every self-attention layer, see AttentionOptions; the defaults are
         score="scaled_dot" and select="softmax".
     dropout: dropout probability of embeddings, attention weights, feed-forward layers, the output of each

@@ -27,8 +27,9 @@ INITIAL_HEADS: dict[str, dict[str, float]] = {
     "neutral": {},
     "forward": {"gate": -2.0, "gamma": 2.0, "shift": 1.0},
 }
-"""The initial biases of head parameters, before their activation functions, by name; others are 0. The bias
-of the shift is that of a move forward by one slot."""
+"""The initial biases of head parameters, for each value of the option `initial_heads`. A bias is added before
+the activation function. The biases that are not listed are 0. The bias `shift` belongs to a move forward by
+one slot."""
 BLANK = 1e-6
 """The initial value of all slots, unless the initial tape is learned."""
 
@@ -40,11 +41,11 @@ LARGEST_TAPE = 100_000_000
 class MachineState(BatchRows):
     """The state of a neural Turing machine after a step: controller, reads, heads and tape.
 
-    hidden, cell: (B, C), the state of the controller; cell is not used by a feed-forward controller.
-    reads: (B, R M), what R read heads have read at the last step.
-    weights: (B, H, N), the attention weights of the heads on the slots; read heads come first.
+    hidden, cell: (B, C), the state of the controller. A feed-forward controller does not use `cell`.
+    reads: (B, R M), the vectors of size M that R read heads have read at the last step.
+    weights: (B, H, N), the attention weights of H heads on N slots. Read heads come first.
     memory: (B, N, M), the slots of the tape.
-    position: number of steps so far; intervene() selects steps by it.
+    position: number of steps so far. intervene() needs it to select steps.
     """
 
     hidden: Tensor
@@ -73,29 +74,31 @@ class TapeSite(nn.Module):
 
 
 class NeuralTuringMachine(nn.Module):
-    """A neural Turing machine (Graves et al. 2014); regard.layers.tape_heads.Tape has the equations.
+    """A neural Turing machine (Graves et al. 2014). For the equations, see regard.layers.tape_heads.Tape.
 
     h_t = controller(x_t, r_{t-1}, h_{t-1}),  w_t, r_t, M_t = heads(h_t, w_{t-1}, M_{t-1}),
     y_t = W [h_t; r_t] + b
 
     input_size, target_size: size of x_t and of y_t.
-    controller: "lstm", or "feedforward", a tanh layer without a state of its own.
+    controller: "lstm", or "feedforward" (a tanh layer, which has no state).
     width: number of hidden units of the controller.
     slots, slot_width: the size of the tape, N slots of size M.
-    heads: number of read heads, and also number of write heads.
+    heads: number of read heads. The number of write heads is the same.
     addressing: "both", "content" or "location"; see HeadLayout.
     max_shift: the largest number of slots that a head moves in one step.
-    initial_heads: the initial biases of the heads. "neutral": 0, for tasks that find slots by their content.
-        "forward": heads first move forward along the tape, for tasks that use slots in their order. They keep
-        most of their previous weights (g = 0.12), keep them sharp (gamma = 3.1), and prefer a move forward by
-        one slot (0.58, and 0.21 for each other move, if max_shift is 1).
+    initial_heads: the initial biases of the heads. "neutral": all biases are 0, for tasks that find slots by
+        their content. "forward": at the start of training, heads move forward along the tape, for tasks that
+        use slots in order. The initial gate g is 0.12, so heads mostly continue from their previous weights.
+        The initial gamma is 3.1, so the weights stay sharp. If max_shift is 1, a move forward by one slot has
+        the initial probability 0.58, and each other move 0.21.
 
-    All heads start at slot 0, and the initial states of the controller are learned. All slots start with the
-    value 1e-6, because a small constant converges best (Collier and Beel 2018); so a longer tape can be used
-    at any time: start(slots=...). For addressing = "content", the initial slots are learned: if only contents
-    address the slots, slots with equal contents always have equal weights.
+    All heads start at slot 0. The initial states of the controller are learned. All slots start with the
+    value 1e-6, because training converges best with a small constant (Collier and Beel 2018). So a longer
+    tape can be used at any time: start(slots=...). With addressing = "content", the initial slots are learned
+    instead: otherwise all slots would be equal, and heads could not distinguish them by content.
 
-    Sites of record() and intervene(): "tape.content", "tape.read" and "tape.write", one call per step.
+    The sites (names) for record() and intervene() are "tape.content", "tape.read" and "tape.write", with one
+    attention call each per step.
 
     >>> model = NeuralTuringMachine(input_size=9, target_size=8, width=10, slots=16, slot_width=4)
     >>> logits, state = model(torch.zeros(2, 5, 9))
@@ -148,9 +151,9 @@ class NeuralTuringMachine(nn.Module):
     def initialize(self) -> None:
         """Set all parameters to their initial values.
 
-        Weight matrices are Xavier uniform, except those of the hidden state of an LSTM, which are orthogonal.
-        Biases are 0, also that of the forget gate: what must be kept for many steps belongs on the tape. The
-        biases of INITIAL_HEADS are the exception.
+        Weight matrices are Xavier uniform, except the weight matrices for the hidden state of an LSTM, which
+        are orthogonal. Biases are 0, except the biases in INITIAL_HEADS. The bias of the forget gate is 0
+        too: the tape, not the LSTM, has to store information for many steps.
         """
         columns = self.first_reads.shape[0]
         for linear in (self.input, self.heads, self.output):
@@ -183,8 +186,8 @@ class NeuralTuringMachine(nn.Module):
     def start(self, batch: int, slots: int | None = None) -> MachineState:
         """Return the state before the first step, for `batch` sequences.
 
-        slots: number of slots of the tape. Default: that of the model. Another number is not possible if the
-            initial tape is learned (addressing = "content"), because it has a fixed number of slots.
+        slots: number of slots of the tape. Default: the number of slots of the model. With addressing =
+            "content", only the default is possible, because the initial slots are learned.
         """
         like = self.input.weight
         count = self.slots if slots is None else slots
@@ -225,8 +228,9 @@ class NeuralTuringMachine(nn.Module):
     def _observed(self) -> bool:
         """Return whether _stepwise() has to be used instead of _fused(). There are two cases:
 
-        1. record() or intervene() applies to a site of this model. _fused() makes no attention calls that
-           they could record or change.
+        1. record() or intervene() applies to a site of this model. These functions act on attention calls,
+        and
+           _fused() makes no attention calls.
         2. torch.compile traces the model.
         """
         sites = [each for each in self.tape.values() if isinstance(each, TapeSite)]
@@ -236,7 +240,7 @@ class NeuralTuringMachine(nn.Module):
     def _fused(self, x: Tensor, state: MachineState) -> tuple[Tensor, MachineState]:
         """Run all steps with machine_steps(), which is faster than _stepwise() and gives the same result.
 
-        The arguments and the result are those of forward().
+        For the arguments and the result, see forward().
         """
         one = [each[None] for each in state.tensors]
         weights = self.recurrent[None], self.heads.weight.T[None], self.heads.bias[None]
@@ -253,9 +257,9 @@ class NeuralTuringMachine(nn.Module):
         )
 
     def _stepwise(self, x: Tensor, state: MachineState) -> tuple[Tensor, MachineState]:
-        """Run step by step with calls of attention() and read(), which record() and intervene() can observe.
+        """Run step by step with calls of attention() and read(), so that record() and intervene() work.
 
-        The arguments and the result are those of forward().
+        For the arguments and the result, see forward().
         """
         hidden, cell, reads, *tape_parts = state.tensors
         tape, outputs = Tape(*tape_parts), []
@@ -288,7 +292,7 @@ class NeuralTuringMachine(nn.Module):
 def _no_autocast(x: Tensor) -> AbstractContextManager[Any]:
     """Return a context manager that disables autocast on the device of `x`.
 
-    In half precision, a tape would lose small weights, and what was written before.
+    In half precision, rounding would set small weights to 0, and slowly destroy the contents of the tape.
     """
     device = x.device.type
     return torch.autocast(device, enabled=False) if autocast_on(device) else nullcontext()

@@ -1,13 +1,14 @@
-"""Position schemes, which give attention the order of the tokens. Without one, attention ignores the order.
+"""Position schemes. Without a position scheme, attention ignores the order of the tokens.
 
-Each scheme acts on one of the following (see its attribute `acts`):
+The attribute `acts` of a scheme says what it changes:
 
     embeddings         noise, learned, sinusoidal    added to the embeddings
     queries and keys   rotary                        rotates both before they are compared
     scores             relative, T5, ALiBi           added to the scores (attention(bias=scheme))
 
-All schemes take `start`, the position of the first token, so that decoding step by step gives the same result
-as running over the whole sequence. To add a scheme, write its class and add a line to POSITIONS below.
+All schemes take the argument `start`, the position of the first token. So decoding step by step gives the
+same result as running over the whole sequence. To add a scheme, write its class and add a line to POSITIONS
+below.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ POSITIONS: dict[str, type[Position]] = {
 
 
 def build_position(position: str | Position, width: int, heads: int, length: int = 1024) -> Position:
-    """Create a position scheme by name; a Position is returned unchanged.
+    """Create a position scheme from its name.
 
-    position: a key of POSITIONS, such as "rotary", or a Position.
+    position: a key of POSITIONS, such as "rotary", or a Position, which is returned unchanged.
     width, heads: width of the model and number of its attention heads.
-    length: maximum number of positions, for "learned" and "noise"; the other schemes have no maximum.
+    length: maximum number of positions, for "learned" and "noise". The other schemes have no maximum.
 
     >>> import regard
     >>> regard.build_position("rotary", width=64, heads=4).size  # width of a head, 64 / 4

@@ -16,9 +16,9 @@ __all__ = ["ALiBi", "Bias", "Relative", "T5Bias"]
 
 
 class Bias(Position):
-    """Base class of position schemes that act on scores; pass one to attention(bias=scheme).
+    """Base class of position schemes that act on scores, for attention(bias=scheme).
 
-    A scheme adds a bias to the scores; Relative can also add a term to the output.
+    A scheme adds a bias to the scores. Relative can also add a term to the output.
 
     >>> import regard
     >>> isinstance(regard.ALiBi(heads=2), regard.Bias)
@@ -47,7 +47,9 @@ class Bias(Position):
         return self.at(head, tile.i_T1, tile.j_S)[None]
 
     def mismatch(self, heads: int, query_size: int, value_size: int) -> tuple[str, str] | None:
-        """Return (problem, expected) for an error message if this scheme does not match a call, else None.
+        """Return two texts (problem, expected) for an error message if this scheme does not match a call.
+
+        The result is None if the scheme matches.
 
         heads, query_size, value_size: H, D and E of the call.
         """
@@ -56,9 +58,9 @@ class Bias(Position):
         return f"this {type(self).__name__} has {self.heads} heads, the call has {heads}", f"H = {self.heads}"
 
     def read(self, weights_BHTS: Tensor, tile: Tile) -> Tensor:
-        """Return the term that this scheme adds to the output, (B, H, T, E); called only if `reads` is True.
+        """Return the term that this scheme adds to the output, (B, H, T, E).
 
-        The term must be linear in the weights.
+        The term must be linear in the weights. This method is called only if `reads` is True.
         """
         raise TypeError(f"{type(self).__name__} does not implement read()")
 
@@ -69,10 +71,10 @@ class ALiBi(Bias):
     bias_ij = -m_h |i - j|,  m_h = 2^(-8h/H), h = 1 ... H
 
     i and j are the positions of query and key, and H is the argument `heads`. If H is not a power of two, the
-    slopes are chosen as in the authors' code. Let P be the next smaller power of two. The first P heads get
-    the slopes for P heads; the others get every second slope for 2 P heads.
+    slopes are chosen as in the code of the authors. Let P be the next smaller power of two. The first P heads
+    have the slopes for P heads. The other heads have every second slope for 2 P heads.
 
-    In this example, the inner products are 0, so the weights of query 0 depend only on the distance.
+    In this example, the inner products are 0, so the weights of query 0 depend only on the distance:
 
     >>> import regard, torch
     >>> x = torch.zeros(1, 2, 3, 4)
@@ -105,10 +107,10 @@ class T5Bias(Bias):
     i and j are the positions of query and key, and h is the head.
 
     heads: number of heads.
-    buckets: number of buckets. Each small distance has its own bucket; larger distances share buckets.
-    furthest: up to this distance, the spacing of the shared buckets is logarithmic; all distances beyond it
-        share the last bucket.
-    bidirectional: whether keys after the query have their own buckets; False for causal attention.
+    buckets: number of buckets. Each small distance has its own bucket. Larger distances share buckets.
+    furthest: all distances beyond this distance share the last bucket. Up to this distance, the spacing of
+        the shared buckets is logarithmic.
+    bidirectional: whether keys after the query have their own buckets. False for causal attention.
 
     >>> import regard, torch
     >>> bias = regard.T5Bias(heads=2)
@@ -162,7 +164,7 @@ class Relative(Bias):
     i and j are the positions of query and key.
 
     size: width of query and key, D.
-    values: width of a value, E; 0 for no value vectors.
+    values: width of a value, E. With 0, there are no vectors a^V.
     furthest: clip(j - i) limits the distance j - i to the range from -furthest to furthest.
 
     >>> import regard, torch

@@ -24,7 +24,7 @@ class Embedded(Position):
         raise TypeError(f"{type(self).__name__} does not implement rows()")
 
     def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
-        """Add to each embedding (..., T, M) the vector of its position; the first has position `start`."""
+        """Add the vector of its position to each embedding (..., T, M). The first position is `start`."""
         rows = self.rows(start, start + embeddings.shape[-2], embeddings)
         if start < 0 or rows.shape[-1] != embeddings.shape[-1]:
             raise ArgumentError(
@@ -71,8 +71,8 @@ class Noise(Table):
     length: maximum number of positions.
     seed: seed of the random vectors.
 
-    In this example, the token at position 3 gets the same vector whether the sequence is processed as a whole
-    or from start=3 on.
+    In this example, the token at position 3 gets the same vector in two cases: the sequence is processed as a
+    whole, or it is processed from start=3 on:
 
     >>> import regard, torch
     >>> x = torch.zeros(1, 5, 8)

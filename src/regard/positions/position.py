@@ -11,7 +11,9 @@ __all__ = ["Position", "angles"]
 
 
 class Position(nn.Module):
-    """Base class of position schemes; `acts` is "embeddings", "queries and keys" or "scores".
+    """Base class of position schemes.
+
+    The attribute `acts` says what a scheme changes: "embeddings", "queries and keys" or "scores".
 
     >>> import regard
     >>> regard.Rotary(size=4).acts

@@ -14,15 +14,14 @@ __all__ = ["Rotary"]
 
 
 class Rotary(Position):
-    """Rotary position embedding (RoPE): rotate queries and keys, so that q . k depends on their distance.
+    """Rotary position embedding (RoPE): rotate queries q and keys k, so that q . k depends on their distance.
 
     (q_2i, q_2i+1) at position t is rotated by the angle t / base^(2i/D)   (Su et al. 2021, eq. 15)
 
-    size: the width of a head, D; it must be even.
-    base: the base of the angles. A larger base rotates by smaller angles.
-    pairs: which elements are rotated together: "halves" for (i, i + D/2), as in Llama, or "neighbours" for
-        (2i, 2i + 1), as in the paper. "halves" and "neighbours" differ only in the order of the elements of a
-        vector.
+    size: the width of a head, D. It must be even.
+    base: the base of the angles. A larger base gives smaller angles.
+    pairs: which two elements are rotated together. "halves": (i, i + D/2), as in Llama. "neighbours": (2i, 2i
+        + 1), as in the paper. The two differ only in the order of the elements of a vector.
 
     >>> import regard, torch
     >>> rotary, q, k = regard.Rotary(size=4), torch.ones(1, 4), torch.ones(1, 4)
@@ -46,7 +45,7 @@ class Rotary(Position):
         return f"size={self.size}, base={self.base:g}, pairs={self.pairs!r}"
 
     def forward(self, vectors: Tensor, start: int = 0) -> Tensor:
-        """Rotate each query or key, (..., T, D), by the angles of its position; the first is at `start`."""
+        """Rotate each query or key, (..., T, D), by the angles of its position, beginning with `start`."""
         if vectors.shape[-1] != self.size:
             shown = {"vectors": (vectors, "BHTD")}
             problem = f"the vectors have width {vectors.shape[-1]}, but this Rotary has size {self.size}"

@@ -16,11 +16,11 @@ class CommandOption:
     name: the name of the option with its hyphens, such as "--test-file". "--lowercase/--cased" is a flag that
         can be set to True or to False.
     help: the help text of the option, one sentence.
-    metavar: the name of the value in the help, such as FILE; "" for a flag.
+    metavar: the name of the value in the help, such as FILE. "" for a flag.
     kind: the type of the value: str, int, float, Path, bool for a flag, or list[str] for an option that may
         be repeated.
     default: the value if the option is not used.
-    shown_default: the text that the help shows as default, if not `default` itself.
+    shown_default: the text that the help shows as default, if it differs from `default`.
     least, most: for a number, the smallest and the largest permitted value.
     panel: the heading below which the help lists the option.
 
@@ -40,14 +40,14 @@ class CommandOption:
 
     @property
     def parameter(self) -> str:
-        """The name of this option in the dict `options` that RunTask.evaluate_run() and view_run() get."""
+        """The key of this option in the dict `options` of RunTask.evaluate_run() and RunTask.view_run()."""
         return self.name.split("/")[0].lstrip("-").replace("-", "_")
 
 
 def option_parameters(options: Sequence[CommandOption | str]) -> tuple[str, ...]:
-    """Return the names of options in the dict that RunTask.evaluate_run() and RunTask.view_run() get.
+    """Return the keys of options in the dict `options` of RunTask.evaluate_run() and RunTask.view_run().
 
-    options: each is a CommandOption, or a str for an option that other commands have too. The name is
+    options: a list of CommandOption and str. A str is an option that several commands share. The key is
         CommandOption.parameter, or the str itself.
 
     >>> option_parameters([CommandOption("--test-file", "Text file.", "FILE"), "beam_size"])

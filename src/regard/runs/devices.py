@@ -10,10 +10,10 @@ __all__ = ["choose_device"]
 
 
 def choose_device(name: str) -> str:
-    """Return the name of a device that torch.device() accepts; raise if the device is not available.
+    """Return the name of a device for torch.device(). Raise an error if the device is not available.
 
     name: a name such as "cpu", "cuda:1" or "mps", which is returned unchanged. "gpu" means "cuda", and
-        "gpu:1" means "cuda:1". "auto" means the first available one of "cuda", "mps" and "cpu".
+        "gpu:1" means "cuda:1". "auto" means the first available device of "cuda", "mps" and "cpu".
 
     >>> choose_device("cpu")
     'cpu'

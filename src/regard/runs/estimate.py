@@ -21,23 +21,24 @@ __all__ = ["Estimate", "estimate"]
 
 
 LINES = 10_000
-"""An estimate trains its tokenizers on this many lines, which is enough to estimate sentence lengths."""
+"""For an estimate, tokenizers are trained on this number of lines. This is enough to estimate sentence
+lengths."""
 
 
 @dataclass(frozen=True)
 class Estimate:
     """The settings, data, size, memory and duration of a planned run.
 
-    settings: all settings of the run, including those that RunTask.plan() chose.
-    notes: messages about the data, then a sentence about the settings that RunTask.plan() chose.
+    settings: all settings of the run, including the settings that RunTask.plan() has chosen.
+    notes: messages about the data, then a sentence about the settings that RunTask.plan() has chosen.
     parameters: number of model parameters.
     sizes: the sizes that the model depends on, such as the vocabulary sizes, as text.
     epoch: number of batches per epoch.
     steps: number of training steps of the run. If the length of the run is set in minutes, this is an
-        estimate; it is None for such a run if it is resumed.
+        estimate. For a resumed run with a length in minutes, it is None.
     memory: bytes that training on the largest batch needs, for weights, gradients, optimizer state and
         activations.
-    seconds: estimated duration of the run; None if the run is resumed.
+    seconds: estimated duration of the run. None if the run is resumed.
     """
 
     settings: Any
@@ -61,8 +62,8 @@ def estimate(
 ) -> Estimate:
     """Estimate the size, memory and duration of a run without training it. Nothing is written to `folder`.
 
-    To do so, read the data, train tokenizers on a part of them, and measure the speed of training steps. The
-    arguments are those of train_run(), and the same errors are raised.
+    The data is read, tokenizers are trained on a part of it, and the speed of training steps is measured. For
+    the arguments and the errors, see train_run().
     """
     machine, folder = machine or Machine(), Path(folder)
     device = choose_device(machine.device)
@@ -98,7 +99,7 @@ def _forecast(task: RunTask, plan: Plan | None) -> int | None:
 
     Return None for a resumed run, or if the plan does not say how many epochs the run will take.
 
-    plan: the result of RunTask.plan(); None for a resumed run.
+    plan: the result of RunTask.plan(). None for a resumed run.
     """
     if plan is None or plan.epochs is None:
         return None

@@ -1,4 +1,4 @@
-"""LoadedRun: base class of the objects that regard.load() returns. with_weights() loads their weights."""
+"""LoadedRun: base class of the objects that regard.load() returns; with_weights() loads their weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LoadedRun:
 
     folder: the run folder.
     settings: the settings of the run.
-    checkpoint: where the weights were loaded from.
+    checkpoint: the checkpoint from which the weights were loaded.
     notes: messages about checkpoints that were skipped because they are damaged.
     """
 
@@ -42,7 +42,7 @@ class LoadedRun:
         return self
 
     def shown(self) -> dict[str, object]:
-        """Return what __repr__() shows after the folder, as a dict such as {"step": 500, "model": "luong"}.
+        """Return the values that __repr__() shows after the folder, such as {"step": 500, "model": "luong"}.
 
         A subclass may add entries.
         """
@@ -54,6 +54,6 @@ class LoadedRun:
 
 
 def with_weights(model: Module, run: StoredRun, device: str) -> Module:
-    """Load the weights of a run into `model`, move it to the device, set it to eval mode, and return it."""
+    """Load the weights of a run into a model; return the model on the device, in eval mode."""
     model.load_state_dict(run.checkpoint.model_weights())
     return model.to(torch.device(choose_device(device))).eval()

@@ -22,11 +22,12 @@ from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
 __all__ = ["check_newest", "check_weights", "outline"]
 
 REPEATED = ("layers", "decoder_layers", "depth")
-"""Model options that are numbers of layers. A layer has at least one tensor, so these options cannot exceed
-the number of tensors in the checkpoint."""
+"""Model options for numbers of layers. A layer has at least one tensor. So the value of such an option cannot
+be larger than the number of tensors in the checkpoint."""
 
 MOST_LAYERS, MOST = 1000, 2**24
-"""Limits without a checkpoint: MOST_LAYERS for an option in REPEATED, MOST for any other integer option."""
+"""Limits of integer options, if there is no checkpoint: MOST_LAYERS for the options in REPEATED, MOST for
+other options."""
 
 
 def outline(
@@ -39,9 +40,9 @@ def outline(
     """Build the model of a run on the meta device: its tensors have names and shapes, but use no memory.
 
     sizes: the result of RunTask.sizes(), such as vocabulary sizes.
-    weights: the tensors of a checkpoint of the run; None to check only against fixed limits. If a number in
-        `settings` is too large for these weights, DataError is raised before the model is built, because
-        building a billion layers takes long even on the meta device.
+    weights: the tensors of a checkpoint of the run. None: the settings are only compared with fixed limits.
+        If a number in `settings` is too large for these weights, DataError is raised before the model is
+        built: building a billion layers would take long even on the meta device.
     """
     layers, most = MOST_LAYERS, MOST
     if weights is not None:
@@ -81,8 +82,8 @@ def check_weights(
 ) -> None:
     """Raise DataError if the weights of a checkpoint do not fit the model that `settings` describe.
 
-    Names and shapes must agree. The checkpoint may also have the weights of an estimator, which training adds
-    to the model (see sampled_loss.add_estimator()).
+    Names and shapes must be equal. The checkpoint may also have the weights of an estimator, because training
+    adds an estimator to the model (see sampled_loss.add_estimator()).
     """
     weights, folder = checkpoint.shapes("weights"), checkpoint.path.parent
     expected = outline(task, settings, sizes, folder, weights).state_dict()
@@ -100,7 +101,7 @@ def check_weights(
 def check_newest(task: type[RunTask], folder: Path, settings: ModelSettings, sizes: tuple[int, ...]) -> None:
     """Check the weights of the newest readable checkpoint of a run (see check_weights()).
 
-    Damaged checkpoints are skipped; Checkpoints.latest() reports them.
+    Damaged checkpoints are skipped. Checkpoints.latest() reports them.
     """
     for checkpoint in reversed(Checkpoints(folder).all()):
         try:

@@ -1,7 +1,7 @@
-"""Prepare a run: everything before the first step (settings, data, tokenizers, number of threads, plan).
+"""Prepare a run before the first step: settings, data, tokenizers, number of threads and plan.
 
-The functions are called in the order check_run(), prepare_corpus(), set_threads(), complete(): by training
-(train_run) and by the dry run (estimate).
+Training (train_run) and the dry run (estimate) call the functions in this order: check_run(),
+prepare_corpus(), set_threads(), complete().
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run is trained.
+    """The device and the number of CPU threads of a run.
 
     device: cpu, cuda, mps or auto.
-    threads: number of CPU threads; None to choose it (see set_threads()).
+    threads: number of CPU threads. None: it is chosen by set_threads().
     """
 
     device: str = "auto"
@@ -59,7 +59,7 @@ class PreparedRun:
 
     settings: all settings, as in config.toml.
     corpus: the encoded data, the result of RunTask.encode_data().
-    plan: the result of RunTask.plan(), which chose the missing settings; None for a resumed run.
+    plan: the result of RunTask.plan(), with the chosen settings. None for a resumed run.
     notes: messages about the data, for the log.
     fingerprints: hashes of the data.
     """
@@ -80,9 +80,9 @@ def check_run(
     resume: bool,
     change: bool,
 ) -> ResolvedSettings:
-    """Check the folder, the settings and the data of a run; raise if it cannot be started or resumed.
+    """Check the folder, settings and data of a run. Raise an error if it cannot be started or resumed.
 
-    The arguments are those of train_run().
+    For the arguments, see train_run().
     """
     exists = processes.share(_check_folder(task, folder, resume, settings) if processes.first else None)
     run = resolve_settings(task, settings, folder if exists else None, change=change)
@@ -104,7 +104,7 @@ def _check_folder(task: type[RunTask], folder: Path, resume: bool, settings: Map
         raise ArgumentError(message(str(folder), problem, hint=hint))
     if exists and not resume:
         hint = "use --resume to continue the run, or another --output to start a new run"
-        raise ArgumentError(message(str(folder), "there is a run in this folder already", hint=hint))
+        raise ArgumentError(message(str(folder), "this folder already contains a run", hint=hint))
     if not exists and Checkpoints(folder).all():
         problem = "the folder has checkpoints, but no config.toml"
         raise DataError(message(str(folder), problem, hint="restore config.toml, or choose another --output"))
@@ -118,10 +118,10 @@ def _check_folder(task: type[RunTask], folder: Path, resume: bool, settings: Map
 
 
 def _averaged(folder: Path) -> str:
-    """Describe which checkpoints `regard average` has averaged, if it has written this run folder.
+    """Return which checkpoints were averaged, if `regard average` has written this run folder.
 
-    Return, for example, "the mean of steps 100, 200 of korean". Return "" for a run that was trained, or if a
-    checkpoint cannot be read.
+    The result is a text such as "the mean of steps 100, 200 of korean". It is "" for a run that was trained,
+    or if a checkpoint cannot be read.
     """
     try:
         states = ((each.state, str(each.path / STATE)) for each in Checkpoints(folder).all())
@@ -134,8 +134,8 @@ def _averaged(folder: Path) -> str:
 def _others(task: type[RunTask], folder: Path) -> list[str]:
     """Return the names of the files in a folder that `regard train` did not write.
 
-    Files that it writes before the first training step, such as tokenizers, are left out: they remain if a
-    run is killed at this point. Hidden files are left out too.
+    Hidden files are left out. Files that `regard train` writes before the first training step, such as
+    tokenizers, are left out too: they remain if a run is killed at this point.
     """
     ours = (*task.files, DATA, MANIFEST, "cache")
     names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
@@ -145,7 +145,7 @@ def _others(task: type[RunTask], folder: Path) -> list[str]:
 def prepare_corpus(task: type[RunTask], run: ResolvedSettings, folder: Path, processes: Processes) -> Any:
     """Encode the data of a run and return the corpus, the result of RunTask.encode_data().
 
-    The first process encodes the data. The others wait for it, then load the encoded data from the cache.
+    The first process encodes the data. The other processes wait, then load the encoded data from the cache.
     """
     corpus, settings = None, run.settings
     if processes.first:
@@ -159,7 +159,7 @@ def prepare_corpus(task: type[RunTask], run: ResolvedSettings, folder: Path, pro
 
 
 def copy_files(task: type[RunTask], source: Path, target: Path) -> None:
-    """Copy the files that RunTask.files names, such as tokenizers, from one run folder to another."""
+    """Copy the files in RunTask.files, such as tokenizers, from one run folder to another."""
     for name in task.files:
         try:
             content = read_limited(source / name, "tokenizer")
@@ -172,9 +172,11 @@ def set_threads(machine: Machine, folder: Path, device: str, processes: Processe
     """Set the number of CPU threads that PyTorch uses for a run.
 
     - If machine.threads is set, it is used.
-    - Otherwise, a resumed run on the CPU keeps its number of threads: another number would change the order
-      of summation, and so the rounding of the results.
-    - A new run on the CPU gets the fastest number, which is measured. It is not measured if there are several
+    - Otherwise, a resumed run on the CPU keeps its number of threads. Another number would change the order
+    of
+      summation, and so the rounding of the results.
+    - For a new run on the CPU, the fastest number is measured and used. It is not measured if there are
+    several
       processes, or if the environment variable OMP_NUM_THREADS is set.
     """
     if machine.threads is not None:
@@ -205,7 +207,8 @@ def complete(
 ) -> PreparedRun:
     """Complete the settings of a new run with RunTask.plan(). A resumed run keeps its settings.
 
-    timed: always measure the speed of training steps, not only if the task needs it to choose settings.
+    timed: whether to measure the speed of training steps even if the task does not need it to choose
+        settings.
     """
     notes = (*run.data.notes, *run.notes)
     if run.incomplete is None:
@@ -216,6 +219,6 @@ def complete(
 
 
 def build_from(task: type[RunTask], settings: Any, corpus: Any) -> nn.Module:
-    """Build the model that the settings describe; settings.seed determines its initial weights."""
+    """Build the model of the settings. Its initial weights depend on settings.seed."""
     torch.manual_seed(settings.seed)
     return task.build_model(settings.model, task.sizes(corpus))

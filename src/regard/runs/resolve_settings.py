@@ -1,4 +1,4 @@
-"""Check the settings of a run, read its data, and merge the settings with those of a run to resume."""
+"""Check the settings of a run, read its data, and merge the settings with the settings of a resumed run."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ BASELINE = ("training.estimator.baseline.name", "training.estimator.baseline.hid
 class ResolvedSettings:
     """The checked settings of a run, and its data.
 
-    settings: all settings, with default values for those that are not set.
+    settings: all settings. Settings that are not set have their default values.
     data: the result of RunTask.read_data().
-    incomplete: for a new run, only the settings that are set so far; RunTask.plan() chooses some of the
-        others. None for a resumed run.
+    incomplete: for a new run, only the settings that are set so far. RunTask.plan() chooses some of the other
+        settings. None for a resumed run.
     notes: messages for the log about the settings that were chosen to suit the data.
     """
 
@@ -42,7 +42,7 @@ class ResolvedSettings:
 
     @property
     def is_new(self) -> bool:
-        """Whether the run is new; False if it is resumed."""
+        """Whether the run is new. False if it is resumed."""
         return self.incomplete is not None
 
 
@@ -51,9 +51,10 @@ def resolve_settings(
 ) -> ResolvedSettings:
     """Check the settings of a run and read its data.
 
-    settings: the settings that the user gave, as nested dicts like the sections of config.toml.
-    resumed: the folder of the run to resume; None for a new run.
-    change: whether the settings and data may differ from those that the resumed run was started with.
+    settings: the settings of the user, as nested dicts like the sections of config.toml.
+    resumed: the folder of the run to resume. None for a new run.
+    change: whether the settings and data may differ from the settings and data at the start of the resumed
+        run.
     """
     settings = _absolute(task, current_names(settings))
     if task.settings_type.model_fields["task"].is_required():
@@ -100,16 +101,16 @@ def _resolve_resumed(
 
 
 def _checked_config(task: type[RunTask], folder: Path) -> dict[str, Any]:
-    """Read config.toml of a run and return its settings as nested dicts; raise if they are not valid."""
+    """Return the settings in config.toml of a run as nested dicts. Raise an error if they are not valid."""
     config = config_of(folder)
     build(task.settings_type, config, str(folder / "config.toml"))
     return config
 
 
 def _check_text(value: Any, name: str = "") -> None:
-    """Raise ArgumentError if a setting is a str that UTF-8 cannot encode: config.toml cannot store it.
+    """Raise ArgumentError if a setting is a str that cannot be encoded as UTF-8, as config.toml requires.
 
-    This happens for names of files that are not valid UTF-8.
+    Such strings come from file names that are not valid UTF-8.
 
     value: the settings as nested dicts, or one of their values.
     name: the name of the setting, such as "data.source", for the error message.
@@ -131,7 +132,7 @@ def _check_text(value: Any, name: str = "") -> None:
 def _check_data_files(task: type[RunTask], folder: Path, settings: Mapping[str, Any]) -> None:
     """Raise DataError if a data file of a resumed run does not exist.
 
-    The hint of the error is the command that resumes the run with other paths, if the files were moved.
+    The hint of the error is a command that resumes the run with other paths, in case the files were moved.
     """
     data = settings["data"]
     for name in task.paths:
@@ -163,8 +164,8 @@ def _with_model_of(
 ) -> dict[str, Any]:
     """Copy the settings that a new run must have in common with the run of --init-from.
 
-    These are the section [model] and the settings of [data] that RunTask.fixed_data() names. Raise
-    ArgumentError if the user has set another value for one of them.
+    These are the section [model], and the settings of [data] that RunTask.fixed_data() returns. Raise
+    ArgumentError if the user has set another value for one of these settings.
 
     other: the settings of the run of --init-from.
     settings: the settings of the new run.

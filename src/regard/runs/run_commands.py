@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ChosenRun:
-    """A run folder, with the checkpoint and the device that the user chose.
+    """A run folder, with the checkpoint and the device that the user has chosen.
 
     folder: the run folder.
     checkpoint: "best", "latest", or the number of a training step, such as "500".
@@ -50,7 +50,7 @@ class ChosenRun:
     device: str = "auto"
 
     def load(self, task: type[RunTask], **options: Any) -> Any:
-        """Load the trained model like regard.load(), and print which damaged checkpoints were skipped.
+        """Load the trained model with regard.load(), and print which damaged checkpoints were skipped.
 
         task: the task class.
         options: the options of regard.load() for this task, such as search.
@@ -63,7 +63,7 @@ class ChosenRun:
 
 
 class Report(Protocol):
-    """The scores of an evaluation, as RunTask.evaluate_run() returns them; print it with rich."""
+    """The scores of an evaluation, the result of RunTask.evaluate_run(). It can be printed with rich."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores of the evaluation as a dict that can be written as JSON."""
@@ -77,10 +77,10 @@ class ValidationReport:
 
     folder: the run folder.
     step: the training step of the evaluated checkpoint.
-    scores: metric -> score.
-    metrics: metric -> "higher" or "lower", whichever is better.
+    scores: the scores, by metric.
+    metrics: for each metric, whether "higher" or "lower" is better.
     best: the metric that selects the best checkpoint.
-    shown: what Task.evaluate() prints besides the scores.
+    shown: texts and pictures that Task.evaluate() returns besides the scores.
     """
 
     folder: str
@@ -105,7 +105,7 @@ class ValidationReport:
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        title = Text(f"{shown(self.folder)}, step {self.step:,}: the validation data of the run")
+        title = Text(f"Results of {shown(self.folder)}, step {self.step:,}: the validation data of the run")
         table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
         for name in ("metric", "value", "better", ""):
             table.add_column(name, justify="right" if name == "value" else "left", no_wrap=True)
@@ -142,7 +142,7 @@ def report_changed_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
     """Print a message on standard error if the data of a run have changed since it was trained.
 
     folder: the run folder.
-    fingerprints: the hashes of the present data.
+    fingerprints: the hashes of the current data.
     """
     before = fingerprints_of(folder) or {}
     changed = [name for name, mark in fingerprints.items() if before.get(name, mark) != mark]
@@ -154,12 +154,13 @@ def report_changed_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
 class ViewOptions:
     """The drawing options of `regard view`: which part of the recorded attention to draw, and how.
 
-    view: the name of a view; None for the default of the task.
-    site: name of an attention layer (site), with * as wildcard; None for the default of the view.
-    head: index of one head; None for the mean over heads.
+    view: the name of a view. None: the default of the task.
+    site: name of an attention layer (site), with * as wildcard. None: the default of the view.
+    head: index of one head. None: the mean over heads.
     word: the word to draw, for views of a single word: its text or its index.
-    subwords: whether to draw subword tokens; None if the user did not set it.
-    specials: "show" special tokens such as EOS, "hide" them, or "renormalise" the weights after hiding them.
+    subwords: whether to draw subword tokens. None: the user has not set this option.
+    specials: what to do with special tokens such as EOS. "show": draw them. "hide": leave them out.
+        "renormalise": leave them out, and renormalise the other weights.
     by_values: whether to multiply each weight by the norm of its value vector.
     """
 
@@ -185,8 +186,8 @@ class ViewOptions:
 class RunView:
     """The attention of a run for one input, ready to be drawn: the result of RunTask.view_run().
 
-    seen: the recorded attention of all sites (attention layers). write_page() writes all of it to a file,
-        picture() draws the part that its options select.
+    seen: the recorded attention of all sites (attention layers). write_page() writes all sites to a file.
+        picture() draws the part that the options select.
     """
 
     seen: Seen

@@ -30,8 +30,8 @@ class Kept:
 
     step: the training step at which the checkpoint was saved.
     size: size of its files in bytes.
-    marks: contains "best" for the best checkpoint of the run, and "latest" for the latest one.
-    damage: what is damaged in the checkpoint; "" if it is intact.
+    marks: "best" if it is the best checkpoint of the run, and "latest" if it is the latest checkpoint.
+    damage: what is damaged in the checkpoint. "" if it is intact.
     """
 
     step: int
@@ -54,7 +54,7 @@ class RunFacts:
     best_metric: the score that selects the best checkpoint.
     lower: whether lower values of best_metric are better.
     next_command: the command that the task suggests after training.
-    counted: what progress.tokens counts, such as "target tokens". The loss is a mean over these.
+    counted: the unit of progress.tokens, such as "target tokens". The loss is a mean over this unit.
     usual_metric: the value of best_metric if the setting training.best is not set.
     """
 
@@ -82,9 +82,9 @@ class RunFacts:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The element of `evaluations` with the best value of best_metric; None if there is none.
+        """The element of `evaluations` with the best value of best_metric, or None if it is empty.
 
-        Among evaluations with the same value, the one with the lowest loss.
+        If several evaluations have the best value, the result is the evaluation with the lowest loss.
         """
         scored = [each for each in self.evaluations if math.isfinite(each.get(self.best_metric, math.nan))]
         sign = -1 if self.lower else 1
@@ -102,9 +102,9 @@ class RunFacts:
 
     @property
     def status(self) -> str:
-        """Why training has ended, such as "completed all steps"; "not finished" if it has not ended.
+        """Why training has ended, such as "completed all steps", or "not finished" if it has not ended.
 
-        Before the first checkpoint, it is "started, no checkpoint yet".
+        Before the first checkpoint, the status is "started, no checkpoint yet".
         """
         if self.progress is None:
             return "started, no checkpoint yet"
@@ -115,7 +115,7 @@ class RunFacts:
         facts = asdict(self) | {"folder": str(self.folder), "best": self.best, "standing": self.status}
         for name in ("damaged", "lower", "size_names", "next_command", "counted", "usual_metric"):
             del facts[name]
-        # In JSON, best_metric keeps the name and the place that it had in earlier versions.
+        # In JSON, best_metric has the name "judged_by" and the position of earlier versions.
         return {"judged_by" if name == "best_metric" else name: value for name, value in facts.items()}
 
 
@@ -178,11 +178,11 @@ def _size(
 def _state(folder: Path, kept: list[Kept], notes: list[str]) -> tuple[Progress | None, Averaged | None]:
     """Read state.json of the newest checkpoint with intact weights.
 
-    Return its progress, and which checkpoints were averaged to create it (None if it is not an average). If
-    there is no such checkpoint, or state.json is damaged, both are None.
+    Return the progress of this checkpoint, and which checkpoints were averaged to create it (None if it is
+    not an average). If there is no such checkpoint, or if state.json is damaged, both results are None.
 
     kept: the facts about all checkpoints.
-    notes: a message about a damaged state.json is appended to it.
+    notes: a list to which a message about a damaged state.json is appended.
     """
     intact = {each.step for each in kept if not each.damage}
     checkpoints = Checkpoints(folder).all()
@@ -207,8 +207,8 @@ def _fingerprints(folder: Path, notes: list[str]) -> dict[str, str]:
 def _records(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
     """Yield the JSON object of each line of log.jsonl. Invalid lines are skipped.
 
-    notes: messages are appended to it: how many lines were invalid (such as an incomplete last line), and
-        whether the file cannot be read or is too large.
+    notes: a list to which messages are appended: how many lines were invalid (such as an incomplete last
+        line), and whether the file cannot be read or is too large.
     """
     invalid, read = 0, 0
     try:
@@ -244,7 +244,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
 def _logged(path: Path, notes: list[str]) -> tuple[list[tuple[int, float]], list[dict[str, Any]]]:
     """Read log.jsonl and return RunFacts.losses and RunFacts.evaluations.
 
-    notes: messages about a file that is damaged or cannot be read are appended to it.
+    notes: a list to which messages are appended if the file is damaged or cannot be read.
     """
     losses, evaluations = [], []
     for each in _records(path, notes):
@@ -274,12 +274,12 @@ def _number(value: object) -> float | None:
 
 
 def _kept(folder: Path) -> Iterator[Kept]:
-    """Yield the facts about each checkpoint of a run. Its files are read completely, to detect damage."""
+    """Yield the facts about each checkpoint of a run. All files are read completely, to detect damage."""
     pointed = {name: _pointed(folder / name) for name in ("best", "latest")}
     for each in Checkpoints(folder).all():
         marks = tuple(name for name, target in pointed.items() if target == each.path.name)
         damage = _damage(each)
-        if each.path.exists():  # a training that is still running deletes old checkpoints
+        if each.path.exists():  # if the run is still training, it may have deleted an old checkpoint
             yield Kept(each.step, _bytes(each), marks, damage)
 
 
@@ -308,7 +308,7 @@ def _damage(checkpoint: Checkpoint, tensors: Sequence[str] | None = None) -> str
 
 
 def _shown_data(data: Section, always: tuple[str, ...]) -> dict[str, Any]:
-    """Return the data settings to show: those in `always`, and those that differ from their default."""
+    """Return the data settings to show: settings in `always`, and settings that differ from the default."""
     changed = _changed(data)
     names = [name for name in (*type(data).model_fields, *changed) if name in changed or name in always]
     return {name: changed.get(name, getattr(data, name, None)) for name in names if name != "max_length"}

@@ -35,7 +35,7 @@ def is_run(folder: Path) -> bool:
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """Read the settings of a run from config.toml: a dict from section name to the settings in it.
+    """Read the settings of a run from config.toml, as a dict with an entry for each section.
 
     Raise DataError if there is no config.toml, or if it is not valid TOML.
     """
@@ -56,7 +56,7 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 
 def made_folder(folder: Path) -> Path:
-    """Create a run folder if it does not exist, and return its path; raise DataError if this fails."""
+    """Create a run folder if it does not exist, and return its path. Raise DataError if this fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -77,10 +77,10 @@ def write_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
 def check_settings(folder: Path, new: Mapping[str, Any], fixed: Sequence[str] | None = None) -> None:
     """Raise ArgumentError if the settings `new` differ from the settings in config.toml of a run to resume.
 
-    The error message names each setting that differs.
+    The error message lists each setting that differs.
 
-    fixed: prefixes of the settings to compare, such as "model." or "training.learning_rate"; None to compare
-        all settings.
+    fixed: prefixes of the settings to compare, such as "model." or "training.learning_rate". None: all
+        settings are compared.
     """
     changes = differences(config_of(folder), new)
     if fixed is not None:
@@ -93,9 +93,9 @@ def check_settings(folder: Path, new: Mapping[str, Any], fixed: Sequence[str] | 
 
 
 def fingerprints_of(folder: Path) -> dict[str, str] | None:
-    """Read the fingerprints (hashes) of the data that a run was started with, from data.json.
+    """Read the fingerprints (hashes) of the data at the start of a run, from data.json.
 
-    They are a dict such as {"train": "5f3a...", "valid": "c07e..."}. Return None if there is no data.json.
+    The result is a dict such as {"train": "5f3a...", "valid": "c07e..."}, or None if there is no data.json.
     """
     path, hint = folder / DATA, "restore the file from a copy, or resume with --change, which ignores it"
     try:
@@ -113,11 +113,11 @@ def fingerprints_of(folder: Path) -> dict[str, str] | None:
 
 
 def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
-    """Raise DataError if the data of a run to resume differ from those that it was started with.
+    """Raise DataError if the data of a run have changed since its start, so that it cannot be resumed.
 
     Do nothing if the run folder has no data.json.
 
-    fingerprints: the hashes of the present data, which are compared with those in data.json.
+    fingerprints: the hashes of the current data. They are compared with the hashes in data.json.
     """
     before = fingerprints_of(folder)
     if before is None:
@@ -127,7 +127,7 @@ def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
         raise DataError(
             message(
                 f"{folder} cannot be resumed",
-                f"the data differ from those the run was started with: {', '.join(sorted(changed))} changed",
+                f"the data have changed since the start of the run: {', '.join(sorted(changed))}",
                 hint="use --change to resume with the new data, or another --output to start a new run",
             )
         )

@@ -3,10 +3,10 @@
     manifest.json   {"version", "files": {name: {"size", "sha256"}}, "settings": {...}, "sha256"}
 
 The last entry, "sha256", is the hash of all other entries. If a tokenizer or the number of heads was changed
-after training, the run often loads without an error, but its outputs are wrong. So loading checks the
-settings that outputs depend on, and resuming checks all settings. Comments and the order of settings in
-config.toml may change. A run folder of an earlier version of Regard, without a manifest, is loaded without
-these checks.
+after training, the run often loads without an error, but its outputs are wrong. So when a run is loaded, the
+settings that affect the outputs are checked. When a run is resumed, all settings are checked. Comments and
+the order of settings in config.toml may change. A run folder of an earlier version of Regard has no manifest,
+and is loaded without these checks.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def write_config_and_manifest(folder: Path, settings: Mapping[str, Any], files: 
     """Write config.toml and the manifest that belongs to it.
 
     settings: nested as in config.toml.
-    files: names of the files in the folder whose hashes are saved.
+    files: names of files in the folder. Their hashes are saved in the manifest.
 
-    If there is a manifest with other content, it is removed first. So if the process is killed between the
-    two writes, the folder has no manifest, and is not reported as damaged.
+    An old manifest with other content is removed first. If the process is killed between the two writes, the
+    folder has no manifest. So the folder is not reported as damaged.
     """
     path = folder / MANIFEST
     content = _content({name: _hashed(folder / name) for name in files}, settings)
@@ -57,13 +57,13 @@ def check_manifest(
     checked: Callable[[Mapping[str, Any]], dict[str, Any]],
     fixed: Sequence[str] | None = None,
 ) -> None:
-    """Raise DataError if a file or a setting differs from the one that the run was trained with.
+    """Raise DataError if a file or a setting has changed since the run was trained.
 
-    files: names of files in the folder, as for write_config_and_manifest().
+    files: names of files in the folder, see write_config_and_manifest().
     config: the settings in config.toml.
-    checked: a function that returns settings with all defaults filled in. So a setting that a later version
-        of Regard has added does not count as a difference.
-    fixed: prefixes of the settings to check, such as "model."; None to check all settings.
+    checked: a function that adds the default values of all missing settings. So a setting that a later
+        version of Regard has added does not count as a difference.
+    fixed: prefixes of the settings to check, such as "model.". None: all settings are checked.
     """
     path = folder / MANIFEST
     if not path.is_symlink() and not path.exists():
@@ -107,8 +107,8 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 def _hashed(path: Path, expected: int | None = None) -> Written:
     """Return the size in bytes and the SHA-256 hash of a file.
 
-    expected: the size that the file should have; None if it is not known. For a file of another size, the
-        hash is "": a damaged file may be so large that hashing it takes hours.
+    expected: the size that the file should have, or None if it is not known. If the file has another size,
+        the hash is not computed and is "", because a damaged file may be very large.
     """
     try:
         with open(path, "rb", opener=open_regular) as file:

@@ -14,8 +14,8 @@ __all__ = ["ModelSettings", "RunSettings", "check_seeds"]
 
 LARGEST = {"layers": 1000, "heads": 10_000}
 LARGEST_OTHER = 1_000_000
-"""The largest permitted value of a numeric model option: for the names in LARGEST, the value there; for all
-other names, LARGEST_OTHER."""
+"""The largest permitted values of numeric model options. LARGEST has the values for some names. For all other
+names, the value is LARGEST_OTHER."""
 
 
 class ModelSettings(Section):
@@ -40,7 +40,7 @@ class ModelSettings(Section):
 
 
 def _numbers(options: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the name and the value of each numeric model option, including those in nested TOML tables."""
+    """Yield the name and the value of each numeric model option, including options in nested TOML tables."""
     for name, value in options.items():
         if isinstance(value, Mapping):
             yield from _numbers(value)
@@ -55,9 +55,9 @@ MOST_SEEDS = 1000
 
 
 def _listed_seeds(value: Any) -> Any:
-    """Convert the setting `seeds` to a list of seeds: a number n becomes the seeds 0 to n - 1.
+    """Convert the setting `seeds` to a list of seeds. A number n becomes the seeds 0 to n - 1.
 
-    Raise Clash if there is no seed, if there are more than MOST_SEEDS, or if two are equal.
+    Raise Clash if there is no seed, if there are more than MOST_SEEDS seeds, or if two seeds are equal.
 
     >>> _listed_seeds(3), _listed_seeds([7, 9])
     ([0, 1, 2], [7, 9])
@@ -71,15 +71,15 @@ def _listed_seeds(value: Any) -> Any:
 
 
 class RunSettings(Section):
-    """All settings of a run; a task declares its own sections in a subclass.
+    """All settings of a run. A task declares its own sections in a subclass.
 
     task: the name of the task, such as "translation", or the task class as "package.module:Class".
     seed: the random seed of a run of one seed.
-    seeds: the random seeds of a run of several seeds. Either a list, or a number n for the seeds 0 to n - 1.
-        For each of them, a model is trained in a folder of its own.
+    seeds: the random seeds of a run of several seeds. It is a list, or a number n for the seeds 0 to n - 1.
+        For each seed, a model is trained in its own folder.
     stack: whether the models of these seeds are trained together as one stacked model. "auto" means True on a
-        GPU and False on a CPU, where training one model after the other is faster.
-    init_from: the folder of another run, whose weights this run starts from.
+        GPU and False on a CPU. On a CPU, training one model after the other is faster.
+    init_from: the folder of another run. This run starts from the weights of the other run.
     """
 
     task: str
@@ -94,7 +94,7 @@ class RunSettings(Section):
 
     @model_serializer(mode="wrap")
     def _without_seeds(self, handler: Any) -> dict[str, Any]:
-        """Return the settings to save, without those that the run does not use.
+        """Return the settings to save, without settings that the run does not use.
 
         A run of one seed does not use `seeds` and `stack`. A run of several seeds does not use `seed`.
         """
@@ -104,7 +104,7 @@ class RunSettings(Section):
 
 
 def check_seeds(settings: RunSettings) -> None:
-    """Raise ArgumentError if the run has several seeds and a setting that cannot be combined with them."""
+    """Raise ArgumentError if a run with several seeds has a setting that needs a single seed."""
     if settings.seeds is None:
         return
     training, hint = settings.training, "train one seed at a time with --seed"

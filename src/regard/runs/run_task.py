@@ -1,7 +1,8 @@
 """RunTask: a task that can be trained in a run folder, resumed, loaded and shown.
 
-To add a task, subclass RunTask: declare its settings and files, and implement read_data(), encode_data(),
-build_model() and load() besides the methods of regard.training.Task. Nothing in runs/ names a task.
+To add a task, write a subclass of RunTask. Declare its settings and files, and implement read_data(),
+encode_data(), build_model(), load(), and the methods of regard.training.Task. The code in runs/ does not
+depend on any task.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = ["Plan", "ReadData", "RunTask", "StoredRun"]
 
 
 class ReadData(Protocol):
-    """The data of a run, read and checked, but not yet encoded; the result of RunTask.read_data()."""
+    """The data of a run, read and checked, but not yet encoded. RunTask.read_data() returns it."""
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
@@ -45,12 +46,12 @@ class ReadData(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """The complete settings of a run, after the task has chosen those that the user has not set.
+    """The complete settings of a run: the settings of the user, and the settings that the task has chosen.
 
     settings: nested dicts, like the sections of config.toml.
-    text: a sentence that says which settings were chosen; "" for none.
-    epochs: number of epochs that the run will take; None if it was not computed.
-    seconds: duration of the run; None if the speed was not measured.
+    text: a sentence about the settings that were chosen. "" if there are none.
+    epochs: number of epochs of the run. None if it was not computed.
+    seconds: duration of the run. None if the speed was not measured.
     """
 
     settings: dict[str, Any]
@@ -76,11 +77,11 @@ class RunTask(Task):
     """Base class of tasks that can be trained in a run folder, resumed, loaded and shown.
 
     settings_type: all settings of a run, a subclass of RunSettings.
-    files: names of the files that encode_data() writes to the run folder, such as tokenizers. The manifest
-        has their hashes, and --init-from copies them.
-    paths: names of the settings in [data] whose values are paths; they are saved as absolute paths.
+    files: names of the files that encode_data() writes to the run folder, such as tokenizers. Their hashes
+        are in the manifest, and --init-from copies these files.
+    paths: names of the settings in [data] whose values are paths. They are saved as absolute paths.
     fixed: prefixes of the settings that cannot change when a run is resumed with --change, such as "model.".
-    for_outputs: prefixes of the settings that the outputs of a trained run depend on, such as "model.".
+    for_outputs: prefixes of the settings that affect the outputs of a trained run, such as "model.".
     """
 
     settings_type: ClassVar[type[RunSettings]]
@@ -89,23 +90,26 @@ class RunTask(Task):
     fixed: ClassVar[tuple[str, ...]] = ("task", "model")
     for_outputs: ClassVar[tuple[str, ...]] = ("task", "model")
     next_command: ClassVar[str] = "regard show {run}"
-    """The command that `regard train` suggests after training; {run} is the run folder."""
+    """The command that `regard train` suggests after training. {run} is replaced by the run folder."""
     always_shown: ClassVar[tuple[str, ...]] = ()
     """The data settings that `regard show` prints even if they have their default value."""
     size_names: ClassVar[tuple[str, ...]] = ()
     """The names of the sizes that sizes() returns, in the same order. For example, ("source", "target") for
     the vocabulary sizes of the source and of the target."""
     smallest_sizes: ClassVar[tuple[int, ...]] = ()
-    """Small values for sizes(), with which the model is built to check its options before data are read."""
+    """Small values for sizes(). A small model is built with them to check its options before data are
+    read."""
     no_data_hint: ClassVar[str] = "set the training data in [data]"
     """The hint in the error message if a new run has no training data."""
     evaluate_options: ClassVar[tuple[CommandOption | str, ...]] = ()
-    """The options of `regard evaluate` for runs of this task. For an option that other commands have too,
-    such as --beam-size, a str is enough: its name with _ instead of -, without the leading hyphens."""
+    """The options of `regard evaluate` for runs of this task. An option that other commands have too is given
+    as
+        a str: its name with _ instead of -, such as "beam_size".
+    """
     view_options: ClassVar[tuple[CommandOption | str, ...]] = ()
-    """The options of `regard view` for runs of this task, besides the drawing options of all tasks."""
+    """The options of `regard view` for runs of this task. All tasks also have the drawing options."""
     own_views: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Views of `regard view` that only this task has: name -> description."""
+    """Descriptions of the views of `regard view` that only this task has, by name."""
 
     def __init__(
         self,
@@ -127,7 +131,7 @@ class RunTask(Task):
     def read_data(cls, settings: Any, fingerprints: Mapping[str, str] | None = None) -> ReadData:
         """Read and check the data of a run.
 
-        fingerprints: hashes of the data that a resumed run was started with; None for a new run.
+        fingerprints: hashes of the data at the start of a resumed run. None for a new run.
         """
         raise TypeError(f"{cls.__name__} does not implement read_data()")
 
@@ -137,13 +141,13 @@ class RunTask(Task):
     ) -> Any:
         """Encode the data, and return the result (the corpus) for the constructor of the task.
 
-        If the run folder lacks the files that `files` names, such as tokenizers, create them first.
+        If the files in `files`, such as tokenizers, are missing in the run folder, create them first.
 
         data: the result of read_data().
         settings: all settings of the run.
         folder: the run folder.
-        cache: folder for encoded data; None for the default folder.
-        lines: maximum number of lines to train a tokenizer on, for an estimate; None for all lines.
+        cache: folder for encoded data. None: the default folder.
+        lines: maximum number of lines to train a tokenizer on, for an estimate. None: all lines.
         """
         return data
 
@@ -175,16 +179,17 @@ class RunTask(Task):
 
     @classmethod
     def check_load_options(cls, options: Mapping[str, Any]) -> None:
-        """Raise if this task does not have one of the options that regard.load() was called with.
+        """Raise an error if an option of regard.load() does not exist for this task.
 
-        It is called before the run folder is read. By default, all options are accepted.
+        This method is called before the run folder is read. By default, all options are accepted.
         """
 
     @classmethod
     def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> Report:
         """Evaluate a trained run for `regard evaluate`. By default, call evaluate() on the validation data.
 
-        run: None if the command names no run. Only tasks that can evaluate files without a model accept None.
+        run: the run, or None if the command has no run. Only tasks that can evaluate files without a model
+            accept None.
         options: the values of evaluate_options.
         """
         run_commands = importlib.import_module("regard.runs.run_commands")
@@ -196,7 +201,7 @@ class RunTask(Task):
         """Record the attention of a trained run for one input, for `regard view`.
 
         options: the values of view_options.
-        drawing: the options of `regard view` that say what to draw.
+        drawing: the drawing options of `regard view`.
         """
         problem = f"the task {cls.task_name()} does not show attention"
         hint = f"implement {cls.__name__}.view_run()"
@@ -204,7 +209,7 @@ class RunTask(Task):
 
     @classmethod
     def task_name(cls) -> str:
-        """Return the default of the setting `task`, such as "translation"; the class name if it has none."""
+        """Return the default of the setting `task`, such as "translation", or else the class name."""
         name = cls.settings_type.model_fields["task"].default
         return name if isinstance(name, str) and name else cls.__name__
 
@@ -212,12 +217,13 @@ class RunTask(Task):
     def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Convert options of `regard train` that name data files to settings in [data].
 
-        Override this if the task has its own rules for these options. By default, nothing is converted.
+        Override this method if the task has its own rules for these options. By default, nothing is
+        converted.
 
-        options: the value of each option, None if it is not used. The keys are the names of the options, with
-            _ instead of -, such as "train_file".
+        options: the value of each option, or None if it is not used. The keys are the names of the options
+            with _ instead of -, such as "train_file".
 
-        Returns the names of the options that were converted, and the settings in [data] that result.
+        Returns the names of the converted options, and the resulting settings in [data].
         """
         return (), {}
 
@@ -227,14 +233,14 @@ class RunTask(Task):
     ) -> dict[str, Any]:
         """Fill in settings of a new run that depend on other settings, before they are checked.
 
-        settings: the settings that the user gave.
-        other: the settings of the run of --init-from; None without --init-from.
+        settings: the settings of the user.
+        other: the settings of the run of --init-from. None without --init-from.
         """
         return dict(settings)
 
     @classmethod
     def check_settings(cls, settings: Any) -> None:
-        """Check the settings before the data are read; raise ArgumentError if they contradict each other."""
+        """Check the settings before the data are read. Raise ArgumentError if they contradict each other."""
 
     @classmethod
     def check_model(cls, settings: Any) -> None:
@@ -243,9 +249,10 @@ class RunTask(Task):
 
     @classmethod
     def outlined(cls, settings: Any) -> Any:
-        """Return the model with smallest_sizes on the meta device, where its tensors use no memory.
+        """Return the model with smallest_sizes on the meta device, where tensors use no memory.
 
-        Raise ArgumentError if an option of the model is invalid. The error names the section [model].
+        Raise ArgumentError if an option of the model is invalid. The error message mentions the section
+        [model].
         """
         with torch.device("meta"), naming_place("[model]"):
             model = cls.build_model(settings.model, cls.smallest_sizes)
@@ -255,11 +262,11 @@ class RunTask(Task):
 
     @classmethod
     def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-        """Raise if the new settings of a resumed run contradict those that the run was started with.
+        """Raise an error if the new settings of a resumed run contradict the settings at its start.
 
         By default, nothing is checked.
 
-        before: the settings that the run was started with.
+        before: the settings at the start of the run.
         settings: the new settings.
         """
 
@@ -267,7 +274,7 @@ class RunTask(Task):
     def fit_settings(cls, settings: Mapping[str, Any], data: Any) -> tuple[dict[str, Any], str]:
         """Choose settings of a new run that depend on its data, such as the kind of tokenizer.
 
-        Return all settings, and a sentence about the choice for the log ("" for none).
+        Return all settings, and a sentence about the choice for the log ("" if nothing was chosen).
 
         data: the result of read_data().
         """
@@ -279,7 +286,7 @@ class RunTask(Task):
     ) -> Plan:
         """Choose the settings of a new run that the user has not set, such as the model size.
 
-        timed: always measure the speed of training steps, not only if it is needed to choose settings.
+        timed: whether to measure the speed of training steps even if it is not needed to choose settings.
         """
         return Plan(dict(settings))
 
@@ -292,12 +299,12 @@ class RunTask(Task):
         return ()
 
     def largest_batch(self) -> Any:
-        """Return the batch of the first epoch that needs the most memory; by default, the first batch."""
+        """Return the batch of the first epoch that needs the most memory. The default is the first batch."""
         return next(iter(self.batches(0)))
 
     @classmethod
     def fixed_data(cls) -> tuple[str, ...]:
-        """Return the names of the settings in [data] that a run with --init-from takes from the other run."""
+        """Return the settings in [data] that a run with --init-from copies from the other run."""
         return tuple(name.removeprefix("data.") for name in cls.fixed if name.startswith("data."))
 
 

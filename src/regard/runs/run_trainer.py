@@ -31,10 +31,11 @@ __all__ = ["Outcome", "build_trainer", "introduce"]
 class Outcome:
     """The result of train_run().
 
-    progress: the counters of the run. For a run of several seeds, those of the first seed that did not fail.
+    progress: the counters of the run. For a run of several seeds, the counters of the first seed that did not
+        fail.
     interrupted: the name of the signal that stopped training, or "".
-    warning: a message if training.minutes was too short for this model and these data; otherwise "".
-    failed: for a run of several seeds, seed -> error message, for each seed whose loss, gradient or weights
+    warning: a message if training.minutes was too short for this model and these data, otherwise "".
+    failed: for a run of several seeds: the error message of each seed with a loss, gradient or weight that
         became NaN or infinite.
     """
 
@@ -57,7 +58,7 @@ def build_trainer(
 ) -> Trainer:
     """Build the model and the trainer of a run, and write its settings to the folder.
 
-    make_log: a function that opens the log; it is called after config.toml was written.
+    make_log: a function that opens the log. It is called after config.toml is written.
     options: further arguments of Trainer.
     """
     settings, corpus = run.settings, run.corpus
@@ -99,10 +100,10 @@ def introduce(log: Log, run: PreparedRun, task: RunTask) -> None:
 
 
 def _start_from(model: nn.Module, other: Path, folder: Path) -> None:
-    """Load the weights of another run (--init-from) into the model, unless this run has checkpoints already.
+    """Load the weights of another run (--init-from) into the model. If this run has checkpoints, do nothing.
 
-    other: the folder of the other run. The weights are those of its best checkpoint, or of its latest
-        checkpoint if it has no best one.
+    other: the folder of the other run. The weights of its best checkpoint are loaded. If no checkpoint is
+        marked as the best, the weights of the latest checkpoint are loaded.
     folder: the folder of this run.
     """
     if Checkpoints(folder).all():

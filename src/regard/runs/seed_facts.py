@@ -20,8 +20,8 @@ __all__ = ["SeedFacts", "seed_facts_of"]
 class SeedFacts:
     """The facts about a run of several seeds, which `regard show` prints.
 
-    runs: seed -> the facts about its run.
-    failed: seed -> error message, for each seed whose training has failed.
+    runs: the facts about the run of each seed.
+    failed: the error message of each seed whose training has failed.
     notes: which files could not be read, and why.
     """
 
@@ -33,7 +33,7 @@ class SeedFacts:
 
     @property
     def scores(self) -> dict[int, dict[str, float]]:
-        """Seed -> scores of its best checkpoint, such as {0: {"loss": 3.1, "bleu": 12.5}}.
+        """The scores of the best checkpoint of each seed, such as {0: {"loss": 3.1, "bleu": 12.5}}.
 
         Seeds that have failed, or have not been evaluated yet, are left out.
         """
@@ -46,7 +46,7 @@ class SeedFacts:
 
     @property
     def summary(self) -> dict[str, tuple[float, float | None]]:
-        """Name of a score -> its mean and its sample standard deviation over the seeds in `scores`.
+        """The mean and the sample standard deviation of each score over the seeds in `scores`.
 
         The deviation is None if only one seed has this score.
         """
@@ -56,7 +56,7 @@ class SeedFacts:
 
     @property
     def status(self) -> str:
-        """How many seeds have finished training and how many failed: "3 of 5 seeds ended, 1 failed"."""
+        """How many seeds have finished training, and how many have failed: "3 of 5 seeds ended, 1 failed"."""
         going = [run.progress for seed, run in self.runs.items() if seed not in self.failed]
         ended = sum(bool(each and each.ended) for each in going)
         failed = f", {len(self.failed)} failed" if self.failed else ""
@@ -77,7 +77,7 @@ class SeedFacts:
 
 
 def seed_facts_of(task: type[RunTask], folder: Path) -> SeedFacts | None:
-    """Read the settings, logs and checkpoints of a run of several seeds; None for a run of one seed."""
+    """Read the facts about a run of several seeds. The result for a run of one seed is None."""
     seeds = seeds_of(folder)
     if seeds is None:
         return None

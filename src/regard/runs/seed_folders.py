@@ -31,13 +31,13 @@ def seed_folder(folder: Path, seed: int) -> Path:
 
 
 def seeds_of(folder: Path) -> list[int] | None:
-    """Return the seeds of a run of several seeds; None for a run of one seed."""
+    """Return the seeds of a run of several seeds, or None for a run of one seed."""
     seeds = config_of(folder).get("seeds")
     return [each for each in seeds if type(each) is int] if isinstance(seeds, list) else None
 
 
 def folder_of_seed(folder: Path, seed: int) -> Path:
-    """Return the run folder of one seed of a run; raise ArgumentError if the run does not have this seed."""
+    """Return the run folder of one seed of a run. Raise ArgumentError if the run does not have this seed."""
     seeds = seeds_of(folder)
     if seeds is None:
         problem = f"this is a run of one seed, but seed={seed!r} was requested"
@@ -50,7 +50,7 @@ def folder_of_seed(folder: Path, seed: int) -> Path:
 def check_one_seed(folder: Path) -> None:
     """Raise ArgumentError if the folder is a run of several seeds.
 
-    Such a folder has no weights of its own: each seed has a run folder in it.
+    Such a folder contains no weights. It contains a run folder for each seed.
     """
     seeds = seeds_of(folder)
     if seeds:
@@ -61,9 +61,9 @@ def check_one_seed(folder: Path) -> None:
 
 
 def failures_of(folder: Path) -> dict[int, tuple[int, str]]:
-    """Read failed.json: seed -> (training step, problem), for each seed whose training has failed.
+    """Read failed.json: the training step and the problem of each seed whose training has failed.
 
-    The dict is empty if no seed has failed.
+    The result is empty if no seed has failed.
     """
     path = folder / FAILED
     try:
@@ -81,7 +81,7 @@ def failures_of(folder: Path) -> dict[int, tuple[int, str]]:
 def write_failures(folder: Path, failures: Mapping[int, tuple[int, str]]) -> None:
     """Write failed.json, or delete it if no seed has failed.
 
-    failures: seed -> (training step, problem), for each seed whose training has failed.
+    failures: the training step and the problem of each seed whose training has failed.
     """
     if failures:
         content = {str(seed): {"step": step, "problem": text} for seed, (step, text) in failures.items()}

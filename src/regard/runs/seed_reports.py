@@ -20,7 +20,7 @@ from regard.training.logs.seed_log import mean_and_deviation, scores_table
 __all__ = ["SeedsReport", "evaluate_seeds"]
 
 FILES = ("output", "page")
-"""Options of `regard evaluate` that name a file to write. They are an error for a run of several seeds,
+"""Options of `regard evaluate` for files to write. For a run of several seeds, these options are an error,
 because each seed would overwrite the file."""
 
 
@@ -29,7 +29,7 @@ class SeedsReport:
     """The evaluation of a run of several seeds, with the mean and deviation of each score over the seeds.
 
     folder: the run folder.
-    reports: seed -> the result of RunTask.evaluate_run() for this seed.
+    reports: the result of RunTask.evaluate_run() for each seed.
     """
 
     folder: Path
@@ -37,7 +37,7 @@ class SeedsReport:
 
     @property
     def scores(self) -> dict[int, dict[str, float]]:
-        """Seed -> its scores, such as {0: {"bleu": 12.5}}.
+        """The scores of each seed, such as {0: {"bleu": 12.5}}.
 
         The scores are the floats in Report.to_dict(). The integers are left out, because they are counts.
         """
@@ -71,9 +71,9 @@ class SeedsReport:
 def evaluate_seeds(
     task: type[RunTask], run: ChosenRun, seeds: Sequence[int], options: Mapping[str, Any]
 ) -> SeedsReport:
-    """Evaluate each seed of a run folder with the same options; see RunTask.evaluate_run().
+    """Evaluate each seed of a run folder with the same options. See RunTask.evaluate_run().
 
-    Seeds without a run folder are left out: their training has not started yet.
+    Seeds without a run folder are left out, because their training has not started yet.
     """
     for name in FILES:
         if options.get(name) is not None:

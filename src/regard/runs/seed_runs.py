@@ -1,4 +1,4 @@
-"""Train one model per random seed together; seed_folders.py describes the files of such a run."""
+"""Train one model for each of several random seeds. For the files of such a run, see seed_folders.py."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def train_seeds(
 
 
 def _unstacked(stack: bool | str, device: str) -> str:
-    """Return why the models of the seeds are not trained as one stacked model; "" if they are."""
+    """Return why the models of the seeds are not trained as one stacked model, or "" if they are."""
     if stack == "auto" and device == "cpu":
         return "on a CPU this is faster than one stacked model (set stack = true to stack them)"
     return "" if stack else "stack is false"
@@ -104,9 +104,9 @@ def _trainer(
 
     run: the prepared run of all seeds.
     folder: the run folder of all seeds.
-    log: the log of all seeds, to which the log of this seed passes its losses.
+    log: the log of all seeds. The log of this seed passes its losses to it.
     clock: the clock that all trainers share.
-    locks: when this ExitStack is closed, the lock of the folder is released.
+    locks: an ExitStack. When it is closed, the lock of the folder is released.
     """
     place = made_folder(seed_folder(folder, seed))
     lock = locks.enter_context(locked(place))

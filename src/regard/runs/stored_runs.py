@@ -22,10 +22,10 @@ WEIGHTS = ("weights",)
 
 
 def checked_settings(task: type[RunTask], folder: Path, fixed: Sequence[str] | bool | None = True) -> Any:
-    """Return the settings of a run; raise DataError if settings or files have changed since training.
+    """Return the settings of a run. Raise DataError if settings or files have changed since training.
 
-    fixed: prefixes of the settings to check, such as "model."; None to check all settings; True to check the
-        settings that the outputs of the run depend on (RunTask.for_outputs).
+    fixed: prefixes of the settings to check, such as "model.". None: all settings are checked. True: the
+        settings that affect the outputs of the run are checked (RunTask.for_outputs).
     """
 
     def checked(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, tupl
 
 
 def open_stored(task: type[RunTask], folder: Path, checkpoint: str = "best") -> StoredRun:
-    """Find what is needed to load a run, and check its settings, its files and the shapes of its weights.
+    """Open a run folder for loading, and check its settings, its files and the shapes of its weights.
 
     checkpoint: "best", "latest", or the number of a training step, such as "500".
     """

@@ -24,7 +24,7 @@ from regard.errors import install_command
 __all__ = ["SECTIONS", "Fact", "version"]
 
 LITTLE_SPACE = 1 << 30
-"""If a disk has fewer free bytes than this, there may not be enough space for checkpoints."""
+"""If a disk has fewer free bytes than this, the report warns that checkpoints may not fit."""
 
 VARIABLES = (
     r"REGARD_\w+",
@@ -34,7 +34,8 @@ VARIABLES = (
     r"(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|MASTER_PORT",
     r"PYTHON(PATH|UTF8|IOENCODING|WARNINGS|HASHSEED)|NO_COLOR|FORCE_COLOR|COLUMNS|TERM|LC_ALL|LANG",
 )
-"""Patterns of environment variables that affect training or output; the report lists those that are set."""
+"""Patterns of environment variables that affect training or output. The report lists the variables that are
+set."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Fact:
 
     name: what the fact is about, such as "triton".
     value: the fact as text, such as "not installed".
-    hint: what to do, if the state is not "well".
+    hint: what the user can do if the state is not "well".
     state: "well" (no problem), "lacking" (Regard works, but something is missing or not ideal) or "wrong"
         (Regard cannot work).
 
@@ -58,7 +59,7 @@ class Fact:
 
 
 def version(package: str) -> str | None:
-    """Return the version of an installed Python package, as text; None if it is not installed.
+    """Return the version of a Python package as text, or None if the package is not installed.
 
     >>> version("no-such-package") is None
     True
@@ -143,7 +144,7 @@ def _exists(program: str) -> bool:
 
 
 def extras() -> Iterator[Fact]:
-    """Return for each extra of Regard (optional dependencies) a Fact: whether its packages are installed."""
+    """Return a Fact for each extra of Regard (optional dependencies): whether its packages are installed."""
     optional = {name: each for name, each in requirements().items() if name}
     if not optional:
         yield Fact("extras", "unknown: regard is not installed", "lacking", "pip install .")
@@ -179,7 +180,7 @@ def storage() -> Iterator[Fact]:
 
 
 def terminal() -> Iterator[Fact]:
-    """Return facts about the output: its encoding, width and colours, which pictures of attention need."""
+    """Return facts about the terminal that matter for pictures of attention: encoding, width and colours."""
     console = Console()
     encoding = getattr(sys.stdout, "encoding", None) or "unknown"
     if encoding.lower().replace("-", "").startswith("utf"):
@@ -223,8 +224,8 @@ class Requirement:
 
     package: the name of the package.
     least: the lowest version that is accepted.
-    system: the operating system on which the package is required; "" for all.
-    extra: the extra that requires the package; "" if it is always required.
+    system: the operating system on which the package is required. "": all systems.
+    extra: the extra that requires the package. "": the package is always required.
 
     >>> read_requirement("triton>=3.6; platform_system == 'Linux' and extra == 'kernels'")
     Requirement(package='triton', least='3.6', system='Linux', extra='kernels')
@@ -238,9 +239,9 @@ class Requirement:
     def newer_than(self, installed: str | None) -> bool:
         """Return whether the required version is newer than the installed version.
 
-        Return True also if the package is not installed.
+        The result is also True if the package is not installed.
 
-        installed: the installed version, such as "3.6.1"; None if the package is not installed.
+        installed: the installed version, such as "3.6.1". None if the package is not installed.
         """
         return installed is None or _numbers(installed) < _numbers(self.least)
 
@@ -252,7 +253,7 @@ def _numbers(written: str) -> tuple[int, ...]:
 def read_requirement(line: str) -> Requirement:
     """Parse a requirement in package metadata, such as "triton>=3.6; extra == 'kernels'".
 
-    Of the conditions after the semicolon, only platform_system == and extra == are read.
+    Only two kinds of conditions after the semicolon are read: platform_system == and extra ==.
     """
     package = re.match(r"[\w.-]+", line)
     least = re.search(r">=\s*([\d.]+)", line.partition(";")[0])
@@ -265,9 +266,9 @@ def read_requirement(line: str) -> Requirement:
 
 
 def requirements() -> dict[str, list[Requirement]]:
-    """Return a dict: name of an extra -> the packages that it requires. The key "" is for no extra.
+    """Return the packages that each extra requires, by the name of the extra. "" means no extra.
 
-    They are read from the package metadata, or from pyproject.toml if Regard is not installed.
+    The packages are read from the package metadata, or from pyproject.toml if Regard is not installed.
     """
     try:
         lines = importlib.metadata.requires("regard") or []
@@ -302,7 +303,7 @@ def usable_cores() -> int:
 
 
 def memory() -> tuple[int, int]:
-    """Return the memory that this process may use, as (total, free) in bytes; 0 for a number not known."""
+    """Return the memory that this process may use: (total, free) in bytes. 0 means unknown."""
     listed = dict(re.findall(r"(\w+):\s+(\d+) kB", _read("/proc/meminfo")))
     if "MemTotal" not in listed:
         try:

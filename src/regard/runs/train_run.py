@@ -1,4 +1,4 @@
-"""Train a task in a run folder: a new run, a resumed run, or a run that starts from another run's weights."""
+"""Train a task in a run folder: a new run, a resumed run, or a run that starts from other weights."""
 
 from __future__ import annotations
 
@@ -54,14 +54,15 @@ def train_run(
     settings: nested dicts, like the sections of config.toml. The task chooses settings that are missing. If
         "seeds" is set (a number or a list), one model per seed is trained, in the run folders seed-0, seed-1
         and so on.
-    resume: continue the run in this folder; if there is none, start a new one.
-    change: resume the run even if its settings or data have changed.
-    init_from: the folder of another run. The new run uses the model and the tokenizers of that run, and
-        starts from its weights.
+    resume: whether to continue the run in this folder. If there is no run, a new run is started.
+    change: whether to resume the run even if its settings or data have changed.
+    init_from: the folder of another run. The new run uses the model, the tokenizers and the weights of the
+        other run.
     machine: the device and the number of CPU threads.
-    console: the rich console that progress is printed to; None for standard output.
+    console: the rich console for the progress. None: standard output.
 
-    Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop; Outcome.interrupted names the signal.
+    After Ctrl-C, SIGTERM or SIGHUP, a checkpoint is saved, and training stops. Outcome.interrupted is the
+    name of the signal.
     """
     machine, folder = machine or Machine(), Path(folder)
     if init_from is not None:
@@ -91,7 +92,7 @@ def train_run(
 def _progress_lines(console: Console | None, processes: Processes) -> Callable[[str], None]:
     """Return a function that prints a line of text in the first process, and does nothing in the others.
 
-    It reports what happens before training, such as "measuring the speed of this machine ...".
+    The lines report the preparation of the training, such as "measuring the speed of this machine ...".
     """
     shown = Console(highlight=False) if console is None else console
 
@@ -108,8 +109,8 @@ def build_task(task: type[RunTask], folder: str | Path, device: str = "cpu") -> 
 
     regard.training.nonfinite_steps.replay() needs such a task.
 
-    device: the kind of device that the run was trained on, such as "cuda". On a GPU, batches are padded
-        differently (for CUDA graphs).
+    device: the kind of device on which the run was trained, such as "cuda". On a GPU, batches are padded
+        differently, for CUDA graphs.
     """
     place = Path(folder)
     settings = checked_settings(task, place)

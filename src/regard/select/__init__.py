@@ -1,9 +1,9 @@
 """Select: turn scores into weights by softmax, entmax, sigmoid, sampling or argmax.
 
 A selection gets the scores of each query for all keys, and a bool tensor of the visible keys. It returns
-weights that are exactly 0 for every key that is not visible. A query without visible keys gets only zeros.
-Soft can also be computed for one block of keys after another, from the log-sum-exp of each query, so it is
-the only selection that kernels implement.
+weights. The weight of a key that is not visible is exactly 0. If a query has no visible keys, all its weights
+are 0. Soft is the only selection that kernels implement, because it can be computed block by block from the
+log-sum-exp of each query.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ SELECTIONS: dict[str, tuple[Select, tuple[str, ...]]] = {
     "best": (Best(), ()),
     "straight-through": (StraightThrough(), ()),
 }
-"""For each name, the selection and the names of its options."""
+"""The selections by name, each with the names of its options."""
 
 
 def build_select(select: str | Mapping[str, Any] | Select) -> Select:
-    """Create a selection from its name, or from a mapping with the name and its options, as in config.toml.
+    """Create a selection from its name, or from a mapping with its name and options, as in config.toml.
 
     select: a key of SELECTIONS, a mapping, or a Select, which is returned unchanged.
 

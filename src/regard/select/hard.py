@@ -17,11 +17,12 @@ __all__ = ["Best", "Hard", "StraightThrough"]
 class Hard(Select):
     """Hard attention: sample one key from the softmax (Show, Attend and Tell, Xu et al. 2015, eq. 9).
 
-    s ~ Multinoulli(softmax(score)), output = value_s. Sampling has no gradient; for REINFORCE, the result has
-    the fields log_probability and entropy, which have gradients. If a query sees no key, `chosen` is -1, and
-    log_probability and entropy are 0.
+    s ~ Multinoulli(softmax(score)), output = value_s
 
-    generator: random number generator. Default: torch's global one.
+    Sampling has no gradient. For REINFORCE, the result has the fields log_probability and entropy, which have
+    gradients. If a query sees no key, `chosen` is -1, and log_probability and entropy are 0.
+
+    generator: random number generator. Default: the global generator of torch.
 
     >>> import regard, torch
     >>> seen = regard.attention(torch.eye(2), 50 * torch.eye(2), select=regard.Hard())  # almost one-hot
@@ -68,8 +69,10 @@ class Hard(Select):
 class Best(Select):
     """Argmax: read only the key with the highest score.
 
-    output = value_s with s = argmax score_s; if several keys have the same score, the first of them. Argmax
-    has no gradient, so query and key get none.
+    output = value_s with s = argmax score_s
+
+    If several keys have the highest score, the first of them is read. Argmax has no gradient, so query and
+    key get no gradient.
 
     >>> import regard, torch
     >>> regard.attention(torch.eye(2), torch.eye(2), select=regard.Best()).output
@@ -90,7 +93,8 @@ class Best(Select):
 class StraightThrough(Select):
     """Straight-through argmax: forward like Best, backward with the gradient of Soft (Bengio et al. 2013).
 
-    The gradient is biased: the forward pass computes argmax, but the gradient is that of softmax.
+    The gradient is biased: the forward pass computes argmax, but the backward pass uses the gradient of
+    softmax.
 
     >>> import regard, torch
     >>> q = torch.eye(2).requires_grad_()

@@ -1,4 +1,4 @@
-"""Select: the base class of selections, and Selection, its result; softmax over the visible keys."""
+"""Select, the base class of selections; Selection, its result; and softmax over the visible keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class Selection(NamedTuple):
 
 
 class Select:
-    """Base class of selections, which turn scores into weights; a subclass implements `choose`.
+    """Base class of selections, which turn scores into weights.
+
+    A subclass implements choose().
 
     >>> import regard, torch
     >>> class Even(regard.Select):
@@ -50,7 +52,7 @@ class Select:
     why_not: ClassVar[str] = ""
 
     def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
-        """Return a Selection with the weights for the scores; hidden keys must get a weight of exactly 0."""
+        """Return a Selection with the weights for the scores. Hidden keys must have the weight 0."""
         raise TypeError(f"{type(self).__name__} does not implement choose()")
 
     def visible(self, visible_BHTS: Tensor) -> Tensor:
@@ -61,14 +63,14 @@ class Select:
         return visible_BHTS
 
     def problem(self, rows: tuple[int, ...]) -> str | None:
-        """Return an error text if a tensor, such as LocalP.centre, does not match the query, else None.
+        """Return an error text if a tensor, such as LocalP.centre, does not match the query. Otherwise None.
 
         rows: shape of the query without its last dimension, (..., T).
         """
         return None
 
     def lifted(self, lift: Callable[[Tensor], Tensor]) -> Select:
-        """Return a copy with its tensors changed by `lift`, which adds missing batch and head dimensions."""
+        """Return a copy with all tensors changed by `lift`, which adds missing batch and head dimensions."""
         return self
 
     def deterministic(self) -> Select:
@@ -79,10 +81,11 @@ class Select:
 def softmax(scores_BHTS: Tensor, visible_BHTS: Tensor) -> tuple[Tensor, Tensor]:
     """Return the softmax weights over the visible keys, and the log-sum-exp for each query.
 
-    A query without visible keys gets the weights 0 and the log-sum-exp -inf.
+    If a query has no visible keys, its weights are 0, and its log-sum-exp is -inf.
     """
     some = visible_BHTS.any(-1, keepdim=True)
-    # A row of only -inf would give NaN in result and gradient: fill it with 0, then set its weights to 0.
+    # A row that contains only -inf would give NaN in the result and the gradient. So fill it with 0, then set
+    # its weights to 0.
     filled = torch.where(some, torch.where(visible_BHTS, scores_BHTS, -torch.inf), 0.0)
     weights = torch.where(visible_BHTS, torch.softmax(filled, -1), 0.0)
     if not scores_BHTS.shape[-1]:

@@ -69,7 +69,7 @@ class Gate(Select):
 
 @dataclass(frozen=True)
 class Linear(Select):
-    """The scores themselves as weights, without softmax: attention that is linear in its scores.
+    """Use the scores as weights, without softmax. Such attention is linear in the scores.
 
     weight_s = score_s
 
@@ -97,8 +97,8 @@ class LocalP(Select):
     weight_s = softmax(score)_s * exp(-(s - p)^2 / (2 sigma^2)), sigma = width / 2, over |s - p| <= width
     (Luong et al. 2015, eq. 10). As in the paper, the weights are not normalised again and sum to less than 1.
 
-    centre: p, the centre of each query's window: a number, or a tensor with the shape of the query without
-        its last dimension, (..., T).
+    centre: p, the centre of the window of each query. It is a number, or a tensor (..., T) with the shape of
+        the query without its last dimension.
     width: the half-width of the window, D in the paper.
 
     >>> import regard, torch
@@ -144,7 +144,7 @@ class LocalP(Select):
 
 @dataclass(frozen=True, eq=False)
 class Given(Select):
-    """A selection that ignores the scores and returns `weights`, with 0 for hidden keys; used by read()."""
+    """A selection that ignores the scores and returns `weights`, with 0 for hidden keys. read() uses it."""
 
     weights: Tensor
 

@@ -17,10 +17,10 @@ __all__ = ["Sparse"]
 class Sparse(Select):
     """Sparse weights: sparsemax or 1.5-entmax, which give most keys a weight of exactly 0.
 
-    alpha = 2: sparsemax (Martins and Astudillo 2016); alpha = 1.5: 1.5-entmax (Peters et al. 2019).
-    weight = argmax_p  p . score + H_alpha(p), which is [(alpha - 1) score - tau]_+ ^ (1 / (alpha - 1)).
-    H_alpha is the Tsallis entropy, and tau is the threshold for which the weights sum to 1. Gradients are
-    exact.
+    weight = argmax_p  p . score + H_alpha(p) = [(alpha - 1) score - tau]_+ ^ (1 / (alpha - 1))
+
+    alpha = 2 is sparsemax (Martins and Astudillo 2016). alpha = 1.5 is 1.5-entmax (Peters et al. 2019).
+    H_alpha is the Tsallis entropy. tau is the threshold for which the weights sum to 1. Gradients are exact.
 
     >>> import regard, torch
     >>> q, k = torch.tensor([[1.0]]), torch.tensor([[1.0], [0.5], [-2.0]])
@@ -45,8 +45,8 @@ class Sparse(Select):
 
     def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
         # Subtracting the row maximum does not change the weights. Keys more than 2 below the maximum get
-        # weight 0. So scores below -4, and those of hidden keys, are set to -4: sums of larger numbers would
-        # be less exact.
+        # weight 0. So scores below -4, and the scores of hidden keys, are set to -4. Sums of larger numbers
+        # would be less exact.
         filled = torch.where(visible_BHTS, scores_BHTS, _lowest(scores_BHTS))
         best = filled.amax(-1, keepdim=True).detach() if filled.shape[-1] else filled.new_zeros(())
         shifted = torch.where(visible_BHTS, scores_BHTS - best, -4.0).clamp_min(-4.0)

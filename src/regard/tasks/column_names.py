@@ -1,5 +1,8 @@
-"""Parse the options --columns and --fields of translation: which columns of a TSV file, or which fields of a
-JSON lines file, are the source and the target."""
+"""Parse the options --columns and --fields of translation.
+
+These options say which columns of a TSV file, or which fields of a JSON lines file, are the source and the
+target.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """plan_epochs(): choose the batch size, warm-up and number of epochs of a run, and measure its speed.
 
-Tasks whose training set is a list of examples (texts with labels, images with captions) share it.
+Several tasks use this function. Their training sets are lists of examples: texts with labels, or images with
+captions.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ WARMUP_PART, MOST_WARMUP = 0.05, 200
 """The warm-up takes the fraction WARMUP_PART of all steps, but at most MOST_WARMUP steps."""
 
 TRAINING_PART = 1 - EVALUATION_PART - RESERVED
-"""The fraction of the duration of a run that training steps take; evaluations take the rest."""
+"""The fraction of the time of a run for training steps. Evaluations take the rest."""
 
 
 @dataclass(frozen=True)
 class EpochRules:
-    """How long a run is and how large its batches are, if the user has not set it.
+    """The default length of a run, and the default size of its batches.
 
     examples: the name of the training examples in messages, such as "texts".
-    batch_size: number of examples of one optimizer step: the sum over all processes and accumulated batches.
-    epochs, min_steps, max_steps: the length of the run: this many epochs, but at least min_steps and at most
+    batch_size: number of examples per optimizer step, summed over all processes and accumulated batches.
+    epochs, min_steps, max_steps: the run has this number of epochs, but at least min_steps and at most
         max_steps optimizer steps.
     """
 
@@ -60,10 +61,11 @@ def plan_epochs(
     """Choose the settings of a run that the user has not set. All processes get the same plan.
 
     given: the settings that the user has set.
-    chosen: settings that the task has chosen, such as the learning rate; those in `given` override them.
+    chosen: settings that the task has chosen, such as the learning rate. The settings in `given` have
+        priority.
     counted: the sum of task.count(batch) over all batches of an epoch.
-    timed: measure the training speed even if the length of the run is set in steps or epochs. If it is set in
-        minutes, the speed is always measured.
+    timed: whether to measure the training speed if the length of the run is set in steps or epochs. If the
+        length is set in minutes, the speed is always measured.
     """
     training = given.get("training", {})
     group = processes.world * training.get("accumulation_steps", 1)

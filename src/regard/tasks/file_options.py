@@ -1,4 +1,4 @@
-"""Command options for data files, which several tasks share."""
+"""The command-line options for data files that several tasks share."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = [
 ]
 
 FILE_FORMATS = ("tsv", "jsonl")
-"""The options --tsv and --jsonl: each names files, and also their format."""
+"""The formats of data files. Each format is also the name of an option for files: --tsv and --jsonl."""
 
 TEST_FILE = CommandOption(
     "--test-file",
     "File to evaluate on, in the format of --train-file of regard train. May be repeated.",
     "FILE",
     list[str],
-    shown_default="the validation data of the run",
+    shown_default="validation data of the run",
 )
 TSV = CommandOption(
     "--tsv",

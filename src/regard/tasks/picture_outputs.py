@@ -22,11 +22,11 @@ def is_picture(path: Path | None) -> bool:
 def check_outputs(picture: Path | None, page: Path | None, count: int, noun: str, example: str) -> None:
     """Raise an error if a picture or a page cannot be written, before the model runs.
 
-    picture: the picture file to write, or None. It shows one example, so count must be 1.
+    picture: the picture file to write, or None. A picture shows one example, so `count` must be 1.
     page: the .html file to write, or None.
     count: number of examples.
-    noun: the name of an example in errors, such as "image".
-    example: the file name of a page, for the hint of the error.
+    noun: the word for an example in error messages, such as "image".
+    example: an example of a page name, such as "captions.html", for the hint of an error message.
     """
     if picture is not None and count != 1:
         problem = f"a picture shows one {noun}, but there are {count:,} {noun}s"
@@ -36,4 +36,5 @@ def check_outputs(picture: Path | None, page: Path | None, count: int, noun: str
         raise ArgumentError(message("--page", problem, hint=f"{shown(page.stem) or 'page'}.html"))
     for path in (picture, page):
         if path is not None and not path.resolve().parent.is_dir():
-            raise DataError(message(shown(path), "its folder does not exist", hint="create the folder first"))
+            problem = "the folder of this file does not exist"
+            raise DataError(message(shown(path), problem, hint="create the folder first"))

@@ -21,13 +21,13 @@ TASKS = {
     "answering": "regard.tasks.answering.answering_task:AnsweringTask",
     "algorithms": "regard.tasks.algorithms.algorithms_task:AlgorithmsTask",
 }
-"""Name of a task -> its module and class. The module is imported when the task is used."""
+"""The module and class of each task, by name. The module is imported when the task is used."""
 
 DEFAULT = "translation"
-"""The task that is used if neither --task of `regard train` nor config.toml names a task."""
+"""The default task of `regard train`, if neither --task nor config.toml sets a task."""
 
 OWN = "package.module:Class"
-"""How a user names a task that is not in TASKS: its module, a colon, and its class."""
+"""The form of the name of a task that is not in TASKS: the module, a colon, and the class."""
 
 
 def find_task(name: str) -> type[RunTask]:
@@ -50,7 +50,7 @@ def find_task(name: str) -> type[RunTask]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module exists, but one of its own imports does not
+            raise  # the module exists, but it imports a module that does not exist
         hint = "start regard in the folder that contains the package, or install the package"
         if module_name.endswith(".py"):
             dotted = module_name.removesuffix(".py").replace("/", ".").strip(".")
@@ -64,11 +64,11 @@ def find_task(name: str) -> type[RunTask]:
 
 
 def task_of(folder: str | Path, task: str | type[RunTask] | None = None) -> type[RunTask]:
-    """Return the class of the task that the config.toml of a run folder names.
+    """Return the class of the task of a run folder, which is named in its config.toml.
 
-    folder: the run folder. It may come from somebody else, so Regard never imports a module only because
-        config.toml names it.
-    task: the name or class of the task; required if the task is not in TASKS.
+    folder: the run folder. It may come from another person. So a module that is named in config.toml is
+        imported only if it is in TASKS, or if `task` names it too.
+    task: the name or class of the task. Required if the task is not in TASKS.
     """
     if isinstance(task, type):
         return task
@@ -80,7 +80,7 @@ def task_of(folder: str | Path, task: str | type[RunTask] | None = None) -> type
     if name not in TASKS and task is None:
         problem = f"the task of this run is {name!r}, which is not part of Regard"
         raise ArgumentError(
-            message(place, problem, hint=f"if you trust its code: --task {name}, or task={name!r}")
+            message(place, problem, hint=f"if you trust the code: --task {name}, or task={name!r}")
         )
     if task is not None and task != name:
         raise ArgumentError(message(place, f"the task of this run is {name!r}, not {task!r}"))
@@ -127,10 +127,11 @@ def load(
 def load_task(folder: str | Path, device: str = "cpu", task: str | None = None) -> Any:
     """Build the task object of a run folder: its data, and its model with untrained weights.
 
-    regard.training.nonfinite_steps.replay() needs it to repeat a training step whose loss was not finite.
+    regard.training.nonfinite_steps.replay() uses this function to repeat a training step that had a loss that
+    was not finite.
 
-    device: the kind of device that the run was trained on (cpu, cuda or mps): on a GPU, batches are padded
-        differently (for CUDA graphs).
+    device: the kind of device on which the run was trained: cpu, cuda or mps. On a GPU, batches are padded
+        differently, for CUDA graphs.
     task: only for a task that is not part of Regard: package.module:Class.
     """
     return importlib.import_module("regard.runs.train_run").build_task(task_of(folder, task), folder, device)

@@ -1,4 +1,4 @@
-"""Baselines: what REINFORCE subtracts from the reward, to lower the variance of the gradient estimate."""
+"""Baselines of REINFORCE. A baseline is subtracted from the reward, to lower the variance of the gradient."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Baseline(nn.Module):
         The loss is 0 if the baseline has no parameters.
 
         reward: (rows,), detached. The loss may depend on the rewards. The baseline of a row must not depend
-            on the reward of this row, because it depends on the keys that were sampled for this row.
+            on the reward of this row, because this reward depends on the keys that were sampled for the row.
         features: (rows, F), the input of a learned baseline, or None.
         """
         raise TypeError(f"{type(self).__name__} does not implement forward()")
@@ -64,8 +64,8 @@ class LeaveOneOut(Baseline):
 
     b_k = 1/(K - 1) sum_{j != k} r_j   (Kool et al. 2019, "Buy 4 REINFORCE samples, get a baseline for free!")
 
-    Some targets have a lower likelihood than others, whatever keys are sampled. This difference is a large
-    part of the variance of the rewards of a batch, and it does not occur in r_k - b_k.
+    Some targets have a lower likelihood than other targets, for all sampled keys. This difference is a large
+    part of the variance of the rewards of a batch. r_k - b_k does not contain this difference.
 
     samples: K, at least 2. Row r of the rewards is a sample of example r // K.
 
@@ -95,9 +95,9 @@ class MovingAverage(Baseline):
     initial: the value b_0 before the first batch, such as the log-likelihood of a typical target before
         training.
 
-    The average is a buffer, so checkpoints save it. If a mean reward is NaN or infinite, it is ignored.
+    The average is a buffer, so it is saved in checkpoints. A mean reward that is NaN or infinite is ignored.
 
-    In the example, the mean reward is -6, so b_1 = 0.5 * 0 + 0.5 * -6 = -3, for each of 3 rows.
+    In this example, the mean reward is -6, so b_1 = 0.5 * 0 + 0.5 * -6 = -3, for each of 3 rows:
 
     >>> baseline = MovingAverage(decay=0.5)
     >>> baseline.update(torch.tensor([-4.0, -8.0]))
@@ -115,7 +115,7 @@ class MovingAverage(Baseline):
         self.register_buffer("average", torch.tensor(float(initial)))
 
     def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        # A copy, because update() changes the buffer in place.
+        # Copy the average, because update() changes the buffer in place.
         return self.average.to(reward.dtype, copy=True).expand_as(reward), torch.zeros_like(reward)
 
     @torch.no_grad()
@@ -127,7 +127,7 @@ class MovingAverage(Baseline):
 
         average: the moving average, a scalar tensor.
         values: (rows,).
-        counted: (rows,), False for rows that are padding; None if all rows count.
+        counted: (rows,), False for rows that are padding. None: all rows count.
         """
         counts = torch.ones_like(values) if counted is None else counted.to(values.dtype)
         total, count = torch.where(counts > 0, values, 0.0).sum(), counts.sum()
@@ -142,8 +142,9 @@ class LearnedBaseline(MovingAverage):
 
     b(x) = m + d (v . tanh(W x + c) + e),  loss = weight sum ((r - b(x)) / d)^2
 
-    m and d are the moving averages of the mean and the standard deviation of the rewards. The loss does not
-    depend on the scale of the rewards, so its gradient is not larger than that of the model.
+    m and d are the moving averages of the mean and the standard deviation of the rewards. Because of the
+    division by d, the gradient of this loss does not dominate the gradient of the model, whatever the scale
+    of the rewards is.
 
     features: the size F of x.
     hidden: size of the tanh layer.

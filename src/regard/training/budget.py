@@ -30,21 +30,22 @@ EVALUATIONS = 10
 """Number of evaluations in a run, if the settings do not set the interval between evaluations."""
 
 FIRST_STEPS, FIRST_PART = 20, 0.1
-"""A budget in minutes is converted to a number of steps after FIRST_STEPS steps, or after the fraction
-FIRST_PART of the minutes, whichever comes first."""
+"""When a budget in minutes is converted to a number of steps for the first time: after FIRST_STEPS steps, or
+after the fraction FIRST_PART of the minutes, whichever comes first."""
 
 REPLAN = tuple(part / 20 for part in range(1, 20))
-"""The fractions of a wall-clock budget after which the number of steps is estimated again."""
+"""The fractions of a budget in minutes after which the number of steps is estimated again."""
 
 TOLERANCE = 0.2
-"""If a new estimate of the number of steps differs by more than this fraction from the last, it is logged."""
+"""A new estimate of the number of steps is logged if it differs from the last estimate by more than this
+fraction."""
 
 FEW_STEPS = 200
 """A run with fewer steps than this, or with less than a quarter of an epoch, gets a warning."""
 
 EVALUATION_PART, RESERVED = 0.1, 0.04
-"""How a wall-clock budget is divided: evaluations take at most the fraction EVALUATION_PART of it, and the
-fraction RESERVED is kept to write the last checkpoint. Training steps take the rest."""
+"""How a budget in minutes is divided. Evaluations take at most the fraction EVALUATION_PART. The fraction
+RESERVED is for writing the last checkpoint. Training steps take the rest."""
 
 RECENT = 60
 """Number of recent steps whose median duration is used as the pace of a run (seconds per step)."""
@@ -59,9 +60,9 @@ class WallClock:
     The estimate uses the median duration of the recent steps, so that a slow start does not distort it.
 
     budget: the budget in seconds.
-    evaluation: seconds that one evaluation takes; None while this is unknown.
+    evaluation: the duration of one evaluation in seconds. None while it is unknown.
 
-    In the example, 192 steps fit into 2 minutes, with an evaluation after every 24 steps.
+    In this example, 192 steps fit into 2 minutes, with an evaluation after every 24 steps:
 
     >>> clock = WallClock(Training(minutes=2))
     >>> for seconds in (9.0, 0.5, 0.5, 0.5):
@@ -88,7 +89,7 @@ class WallClock:
     def replan_due(self, elapsed: float) -> bool:
         """Return whether it is time to estimate the number of steps again.
 
-        This is the case each time when another fraction of the budget that REPLAN lists has been used.
+        The result is True each time when the next fraction in REPLAN of the budget has been used.
 
         elapsed: seconds of the budget that are used.
         """
@@ -107,8 +108,8 @@ class WallClock:
     def settle(self, progress: Progress, elapsed: float, processes: Processes) -> str:
         """Set the number of steps of the run, once the pace (seconds per step) is known.
 
-        All processes of distributed training get the same number. Returns a message for the log; "" while the
-        pace is unknown.
+        All processes of distributed training get the same number. Returns a message for the log, or "" while
+        the pace is unknown.
         """
         if not processes.share(pace_is_known(self.budget, elapsed, progress.step)):
             return ""
@@ -118,7 +119,7 @@ class WallClock:
     def correct(self, progress: Progress, elapsed: float, processes: Processes) -> str:
         """Estimate the number of steps of the run again. All processes get the same number.
 
-        Returns a message for the log if the number has changed by more than TOLERANCE; "" otherwise.
+        Returns a message for the log if the number has changed by more than TOLERANCE, otherwise "".
         """
         before = progress.total
         assert before is not None
@@ -131,7 +132,7 @@ class WallClock:
 def total_steps(settings: Training, epoch: int) -> int | None:
     """Return the number of training steps of a run.
 
-    Return None if the length of the run is set in minutes: the number then depends on the speed.
+    Return None if the length of the run is set in minutes. Then the number of steps depends on the speed.
 
     epoch: number of batches per epoch.
 
@@ -152,7 +153,7 @@ def pace_is_known(budget: float, seconds: float, step: int) -> bool:
     """Return whether enough training steps were timed to estimate the seconds per step.
 
     budget: the time budget of the run, in seconds.
-    seconds: how much of the budget the steps took.
+    seconds: the total duration of the timed steps.
     step: how many steps were timed.
 
     >>> pace_is_known(100, seconds=2, step=10)
@@ -169,10 +170,10 @@ def plan_steps(
     elapsed: seconds that the first `step` steps and their evaluations took.
     pace: seconds per step from now on.
     evaluation: seconds of one evaluation; None if unknown.
-    every: the number of steps between two evaluations, if the settings set it.
+    every: the number of steps between two evaluations in the settings, or None.
 
-    In the second example, an evaluation takes longer, so there are fewer evaluations: one in 500 steps
-    instead of one in 50.
+    In the second of these examples, an evaluation takes longer. So there are fewer evaluations: one in 500
+    steps instead of one in 50:
 
     >>> plan_steps(100, elapsed=10, step=50, pace=0.2, evaluation=1.0, every=None)
     (436, 50)
@@ -184,7 +185,7 @@ def plan_steps(
     if evaluation is None:
         evaluation = EVALUATION_PART * budget / EVALUATIONS
     if every is None:
-        # Evaluate 10 times in the run, or less often if evaluations would take more than a tenth of the time.
+        # Evaluate 10 times in the run, or less often, so that evaluations take at most a tenth of the time.
         min_interval = evaluation / (EVALUATION_PART * pace)
         every = max(math.ceil(max((step + left / pace) / EVALUATIONS, min_interval)), 1)
     return step + int(max(left - evaluation, 0.0) / (pace + evaluation / every)), every
@@ -229,9 +230,10 @@ def epochs_text(epochs: float) -> str:
 
 
 def evaluation_interval(settings: Training, total: int | None) -> int | None:
-    """Return the number of training steps between two evaluations; None while it is unknown.
+    """Return the number of training steps between two evaluations, or None while it is unknown.
 
-    It is settings.evaluate_every. If this is not set, it is total / EVALUATIONS, rounded up.
+    The result is settings.evaluate_every. If this setting is None, the result is total / EVALUATIONS, rounded
+    up.
 
     total: the number of steps of the run; None while it is unknown.
     """
@@ -243,8 +245,8 @@ def evaluation_interval(settings: Training, total: int | None) -> int | None:
 def evaluation_due(settings: Training, progress: Progress) -> bool:
     """Return whether to evaluate the model after the training step progress.step.
 
-    If the length of the run is set in minutes, the interval between evaluations can change, so it is counted
-    from the last evaluation.
+    If the length of the run is set in minutes, the interval between evaluations can change. So the interval
+    is counted from the last evaluation.
     """
     at = progress
     if at.evaluated == at.step:
@@ -256,12 +258,12 @@ def evaluation_due(settings: Training, progress: Progress) -> bool:
 
 
 def end_reason(settings: Training, progress: Progress, out_of_time: bool, best: str) -> str:
-    """Return why a run ends after the step progress.step, such as "completed all steps"; "" if it continues.
+    """Return why a run ends after this step, such as "completed all steps", or "" if the run continues.
 
     A run ends if its steps or minutes are used up, or if the score `best` has not improved for
     settings.patience evaluations.
 
-    out_of_time: whether its minutes are used up.
+    out_of_time: whether the minutes of the run are used up.
     best: the name of the score that selects the best checkpoint, such as "loss".
     """
     completed = progress.total is not None and progress.step >= progress.total

@@ -1,8 +1,8 @@
 """CUDA graphs: the forward and backward pass of a batch, captured once per batch shape and replayed.
 
-A recurrent model launches thousands of small kernels per step from Python; a graph launches them at once. A
-graph is captured at the first batch of each shape. The gradients always come from a replay, also for that
-first batch. So a resumed run, which captures its graphs again, computes the same bits.
+A recurrent model launches thousands of small kernels per step from Python. A graph launches them at once. A
+graph is captured at the first batch of each shape. The gradients always come from a replay, also for this
+first batch. So a resumed run, which captures its graphs again, computes exactly the same gradients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ __all__ = ["Captured", "Uncaptured", "capture_chosen", "copied", "shape_of", "te
 Result = TypeVar("Result")
 
 WARM_UPS = 2
-"""Number of times a step is executed before it is captured, so that libraries can select their kernels."""
+"""Number of executions of a step before it is captured. During these executions, libraries select their
+kernels."""
 
 
 class Uncaptured(Exception):
@@ -85,7 +86,7 @@ class Captured:
     There is one graph for each shape of a batch.
 
     objective: a function that computes the Loss of a batch.
-    most: maximum number of graphs. Before another graph is captured, the least recently used one is deleted.
+    most: maximum number of graphs. If there are too many, the least recently used graph is deleted.
 
     All graphs share one memory pool and one set of gradient buffers.
     """
@@ -121,7 +122,7 @@ class Captured:
         return Loss(graph.loss.total.clone(), shown, tuple(each.clone() for each in graph.loss.state))
 
     def _release_buffers(self) -> None:
-        """Replace each parameter.grad that is one of the shared gradient buffers by a copy of it.
+        """Replace each parameter.grad that is a shared gradient buffer by a copy of this buffer.
 
         Otherwise, the next replay of a graph would overwrite these gradients.
         """
@@ -207,7 +208,7 @@ def recorded(
             step()
     main.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    # Without stream(main), a capture that fails would leave its own stream as the current one.
+    # Without stream(main), the stream of a failed capture would stay the current stream.
     with uncollected(), torch.cuda.stream(main), torch.cuda.graph(graph, pool=pool):
         results = step()
     return graph.replay, results
@@ -217,7 +218,7 @@ def recorded(
 def uncollected() -> Iterator[None]:
     """Disable Python's garbage collection inside the `with` block, in which a CUDA graph is captured.
 
-    Otherwise it could delete an old graph during the capture, and the capture would fail.
+    Otherwise, garbage collection could delete an old graph during the capture, and the capture would fail.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -255,9 +256,9 @@ def tensors_in(batch: Any) -> Iterator[Tensor]:
 def shape_of(batch: Any, device: torch.device) -> Any:
     """Return a dict key for a batch: batches with equal keys can use the same CUDA graph.
 
-    The key contains the shape and dtype of each tensor, because a graph can be replayed with other tensors of
-    the same shape. All other values are fixed in a graph, so the key contains the values themselves. They may
-    be None, bool, int, float or str; values of other types raise Uncaptured.
+    For a tensor, the key contains only the shape and dtype, because a graph can be replayed with other
+    tensors of the same shape. All other values are fixed in a graph, so the key contains the values
+    themselves. Such a value may be None, bool, int, float or str. Other types raise Uncaptured.
 
     >>> shape_of((torch.zeros(2), None, 7), torch.device("cpu"))
     ((torch.Size([2]), torch.float32), None, 7)

@@ -1,4 +1,4 @@
-"""The processes of distributed training: a single one, or those that torchrun started."""
+"""The processes of distributed training: one process, or the processes that torchrun has started."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from regard.errors import ArgumentError, message
 __all__ = ["Processes", "joined"]
 
 PATIENCE = datetime.timedelta(hours=6)
-"""Timeout of collective operations. It is long because all processes wait while the first one evaluates the
-model or encodes the data."""
+"""Timeout of collective operations. It is long because all processes wait while the first process evaluates
+the model or encodes the data."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Processes:
 
     rank: index of this process, from 0.
     world: number of processes.
-    local: index of this process among those on the same machine, from 0.
+    local: index of this process among the processes on the same machine, from 0.
 
     >>> alone = Processes()
     >>> alone.first, alone.share({"a": 1}), alone.sum(torch.ones(2))

@@ -3,15 +3,15 @@
     L_s = sum_s p(s) log p(y | s) <= log p(y)                            (Xu et al. 2015, eq. 10)
     dL_s = sum_s p(s) (d log p(y | s) + (log p(y | s) - b) d log p(s))   (eq. 11, for any baseline b)
 
-y is the target. A selection s consists of the keys that the attention selects, one key for each query. L_s is
-a lower bound of the log-likelihood log p(y).
+y is the target, and d means "the gradient of". A selection s consists of the keys that the attention selects,
+one key for each query. L_s is a lower bound of the log-likelihood log p(y).
 
-d is the gradient. REINFORCE (Williams 1992) replaces the sum over all s by samples. The first part of dL_s,
-with d log p(y | s), is the gradient of the usual loss. The second part, with d log p(s), is the gradient of a
-further term of the loss. hard_selections() collects log p(s) in a forward pass, and Reinforce computes this
-term from log p(s) and the rewards log p(y | s). sampled_loss.py adds it to the loss of a task.
+REINFORCE (Williams 1992) replaces the sum over all selections s by samples. dL_s has two parts. The part with
+d log p(y | s) is the gradient of the usual loss. The part with d log p(s) is the gradient of one more term of
+the loss. hard_selections() collects log p(s) in a forward pass. Reinforce computes the term from log p(s) and
+the rewards log p(y | s). sampled_loss.py adds the term to the loss of a task.
 
-The straight-through estimator (Bengio et al. 2013) needs no such term: it is the selection StraightThrough.
+The straight-through estimator (Bengio et al. 2013) needs no such term; it is the selection StraightThrough.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _PartlyExpected(Select):
-    """Hard selection, but queries with expected_B1T = True get softmax weights instead of a sampled key."""
+    """Hard selection for some queries only. Queries with expected_B1T = True use softmax weights instead."""
 
     hard: Hard
     expected_B1T: Tensor
@@ -96,9 +96,9 @@ class _PartlyExpected(Select):
 class HardSelections(Scope):
     """The result of hard_selections(): log-probabilities of all sampled keys, and entropies of the weights.
 
-    A row is a sequence of the decoder: with K beams for each of B encoded sources there are B K rows.
+    A row is a sequence of the decoder. With K beams for each of B encoded sources, there are B K rows.
 
-    expected, examples: the arguments of hard_selections().
+    expected, examples: see hard_selections().
     """
 
     expected: float = 0.0
@@ -135,16 +135,16 @@ class HardSelections(Scope):
     def sums(self, lengths: Lengths = None) -> Sums:
         """Return the log-probability of the sampled keys and the entropy, summed over steps, heads and sites.
 
-        A step is the position of a query. Both sums have one value for each decoder sequence (row), (rows,),
-        and have gradients.
+        A step is the position of a query. Both sums have shape (rows,): one value for each decoder sequence
+        (row). They have gradients.
 
-        lengths: number of steps of each row; later steps are padding and do not count. Default: all steps
-            count. It is a tensor, (rows,), or (B,) if all rows of an encoded source have the same length.
+        lengths: number of steps of each row, as a tensor (rows,), or (B,) if all rows of an encoded source
+            have the same length. Later steps are padding and do not count. Default: all steps count.
 
-        If encoder and decoder sample, `lengths` is a dict, such as {"source": source_lengths, "target":
-        target_lengths}. A key is the sequence that the queries of a site come from (see Role.rows), or a
-        pattern for the names of sites. The first key that matches a site is used. If no key matches, all
-        steps of the site count. A value can also be a list with one tensor for each call of the site.
+        If encoder and decoder sample keys, `lengths` is a dict, such as
+        {"source": source_lengths, "target": target_lengths}. A key is the sequence of the queries of a site
+        (see Role.rows), or a pattern for site names. The first matching key is used. If no key matches, all
+        steps count. A value can also be a list with one tensor for each call.
         """
         if not self._drawn:
             raise ArgumentError(
@@ -174,9 +174,9 @@ def hard_selections(
     """Collect the log-probabilities of the keys that attention calls inside a `with` statement sample.
 
     at: pattern for the names of sites, with * and ? as wildcards.
-    expected: probability that an example uses softmax weights for all its queries. The attention output is
-        then a weighted mean of the values, not the value of a sampled key (0.5 in Xu et al. 2015, sec. 4.1).
-        With 0, the outputs are the same as without hard_selections().
+    expected: probability that an example uses softmax weights for all its queries. Its attention output is
+        then a weighted mean of the values, not the value of a sampled key. Xu et al. (2015, section 4.1) use
+        0.5. With 0, the outputs are the same as without hard_selections().
     examples: number of different examples in the batch. All examples have the same number of rows (samples),
         and the rows of an example are consecutive. Default: the number of rows of the first call.
 
@@ -207,7 +207,7 @@ def _row_sums(drawn: _Drawn, lengths_X: Tensor | None, rows: int) -> tuple[Tenso
             lengths_R = lengths_X.repeat_interleave(own // max(len(lengths_X), 1))
             counts_RT = drawn.position_T[:steps] < lengths_R[:, None]
             values_RHT = torch.where(counts_RT[:, None], values_RHT, 0.0)
-        # An encoder call has one row for all samples of a source. Its sums count for each of these samples.
+        # An encoder call has only one row for all samples of a source, so its sums are repeated.
         sums.append(values_RHT.sum((1, 2)).repeat_interleave(rows // max(own, 1)))
     return sums[0], sums[1]
 
@@ -248,8 +248,8 @@ class Estimate(NamedTuple):
 
     loss: the term that trains the attention to select keys with a high reward (formula: see Reinforce).
     baseline_loss: the term that trains a learned baseline; 0 for other baselines.
-    shown: detached values for the log: "reward", "baseline" and "entropy", averaged over the samples of an
-        example and summed over examples, and "bound", the result of likelihood_bound() for the rewards.
+    shown: detached values for the log. "reward", "baseline" and "entropy" are averaged over the samples of an
+        example, and summed over examples. "bound" is the result of likelihood_bound() for the rewards.
     """
 
     loss: Tensor
@@ -262,26 +262,26 @@ class Reinforce(nn.Module):
 
     loss = -1/K sum_k [scale (r_k - b) log p(s_k) + entropy H(s_k)], summed over examples
 
-    s_k: the keys selected in sample k of K. H: entropy of the attention. r_k: the reward, usually
-    log p(y | s_k), the log-likelihood of the target y. b: the baseline, which does not depend on the samples.
-    r_k and b are detached. Add this loss to the usual loss, -1/K sum_k log p(y | s_k). If scale is 1 and
-    entropy is 0, the gradient of the sum is an unbiased estimate of the gradient of -L_s. L_s is a lower
-    bound of log p(y): L_s = sum_s p(s) log p(y | s) (eq. 10).
+    s_k are the keys that were selected in sample k of K. H is the entropy of the attention. r_k is the
+    reward, usually the log-likelihood log p(y | s_k) of the target y. b is the baseline, which does not
+    depend on the samples. r_k and b are detached. Add this loss to the usual loss, -1/K sum_k log p(y | s_k).
+    If scale is 1 and entropy is 0, the gradient of the sum of the two losses is an unbiased estimate of the
+    gradient of -L_s, where L_s = sum_s p(s) log p(y | s) <= log p(y) (eq. 10).
 
     baseline: a name in BASELINES, such as "moving-average", a mapping with name and options, or a Baseline.
     scale: weight of the term with the reward (lambda_r).
     entropy: weight of the entropy (lambda_e). The keys that were sampled at earlier decoding steps change the
         entropy of a later step, but the gradient ignores this effect.
-    samples: K, the number of samples per example; row r of the model's batch is a sample of example r // K.
+    samples: K, the number of samples per example. Row r of the batch is a sample of example r // K.
     expected: probability that an example uses softmax weights instead of sampled keys in the forward pass
         inside collect() (see hard_selections()).
-    processes: the processes of distributed training; they share the moving averages.
+    processes: the processes of distributed training. They share the moving averages.
 
-    It is a module: add it to the model (model.estimator = Reinforce()), so that checkpoints keep the moving
-    average, and the optimizer trains a learned baseline.
+    Reinforce is a module. Add it to the model: model.estimator = Reinforce(). Then checkpoints contain the
+    moving average, and the optimizer trains a learned baseline.
 
-    Differs from the paper: b is the average before this batch. With an average that includes this batch,
-    b would depend on the samples and the estimate would be biased.
+    Differs from the paper: b is the average before this batch. If the average included this batch, b would
+    depend on the samples, and the estimate would be biased.
 
     >>> import regard
     >>> x, estimator = torch.randn(2, 5, 8, requires_grad=True), Reinforce(entropy=0.01)
@@ -324,7 +324,7 @@ class Reinforce(nn.Module):
     def collect(self, examples: int) -> AbstractContextManager[HardSelections]:
         """Return the context manager hard_selections(expected=self.expected), for one forward pass.
 
-        examples: number of different examples in the batch, which has `samples` consecutive rows for each.
+        examples: number of different examples in the batch. Each example has `samples` consecutive rows.
         """
         return hard_selections(expected=self.expected, examples=examples)
 
@@ -341,8 +341,7 @@ class Reinforce(nn.Module):
         drawn: the result of collect() or hard_selections().
         reward: (rows,), the reward of each decoder sequence (row), such as log_likelihood(); detached here.
         lengths: see HardSelections.sums().
-        features: (rows, F), the input of a learned baseline, detached here. It must be known before the first
-            key is sampled, such as the mean of the embeddings.
+        features: (rows, F), the input of a learned baseline; detached. It must not depend on sampled keys.
         counted: (rows,), False for rows that are padding. Default: all rows count.
 
         In training mode, the call also updates the moving average of the baseline.
@@ -370,14 +369,15 @@ class Reinforce(nn.Module):
 
 
 def likelihood_bound(log_likelihoods: Tensor, samples: int) -> Tensor:
-    """Return a lower bound (in expectation) of the log-likelihood of N targets y_n, from K samples of each.
+    """Return a lower bound (in expectation) of the log-likelihood of N targets, from K samples per target.
 
     bound = sum_n log 1/K sum_k p(y_n | s_nk),  E[bound] <= sum_n log p(y_n)
 
-    s_nk: the keys that the attention selects in sample k of example n. With K = 1, the expected value is
-    sum_n E[log p(y_n | s_n)]. With larger K, it is closer to sum_n log p(y_n) (Burda et al. 2016, eq. 8).
+    y_n is the target of example n, and s_nk are the keys that are selected in sample k. With K = 1, the
+    expected bound is sum_n E[log p(y_n | s_n)]. With larger K, it is closer to sum_n log p(y_n) (Burda et al.
+    2016, eq. 8).
 
-    log_likelihoods: log p(y_n | s_nk), (N K,), the K samples of an example next to each other.
+    log_likelihoods: log p(y_n | s_nk), (N K,). The K samples of an example are consecutive.
     samples: K.
 
     >>> likelihood_bound(torch.tensor([0.1, 0.3]).log(), samples=2).exp()
@@ -391,7 +391,7 @@ ESTIMATORS: dict[str, type[Reinforce]] = {"reinforce": Reinforce}
 
 
 def build_estimator(estimator: str | Mapping[str, Any], processes: Processes | None = None) -> Reinforce:
-    """Create an estimator from its name, or from a mapping with the name and its options, as in config.toml.
+    """Create an estimator from its name, or from a mapping with its name and options, as in config.toml.
 
     >>> build_estimator({"name": "reinforce", "samples": 2, "baseline": {"name": "learned", "features": 8}})
     Reinforce(
@@ -415,11 +415,11 @@ def build_estimator(estimator: str | Mapping[str, Any], processes: Processes | N
 
 
 def check_selections(model: nn.Module, estimator: Reinforce | None) -> None:
-    """Raise ArgumentError if the selections of a model and the estimator do not fit together.
+    """Raise ArgumentError if the selections of a model and the estimator cannot be used together.
 
-    The attribute `select` of a module is its selection. There are three errors: a module uses Best, which has
-    no gradient; a module uses Hard, but there is no estimator; or no module uses Hard, so that the estimator
-    would have no effect.
+    The selection of a module is its attribute `select`. There are three errors: a module uses Best, which has
+    no gradient; a module uses Hard, but there is no estimator; there is an estimator, but no module uses
+    Hard.
 
     >>> from regard.models import build_model
     >>> check_selections(build_model("bahdanau", 9, 9, width=4), None)

@@ -37,11 +37,12 @@ class Gradients:
     seed: random seed of the run. The seed of each batch is derived from it.
     device: the device that batches are moved to.
     processes: the processes of distributed training. Default: this process only.
-    half: use autocast with bfloat16.
-    coarse: compute float32 matrix products in TF32, on GPUs that support it.
-    compiled: use torch.compile. The model is compiled once for each batch shape. More than task.shapes shapes
-        are an error.
-    captured: capture one CUDA graph per batch shape, and replay it for further batches of this shape.
+    half: whether to use autocast with bfloat16.
+    coarse: whether to compute float32 matrix products in TF32, on GPUs that support it.
+    compiled: whether to use torch.compile. The model is compiled once for each batch shape. More than
+        task.shapes shapes are an error.
+    captured: whether to capture one CUDA graph per batch shape. The graph is replayed for later batches of
+        this shape.
     say: a function that is called once with a message if a CUDA graph cannot be captured. From then on, no
         CUDA graphs are used.
     """
@@ -66,8 +67,8 @@ class Gradients:
         if self.processes.world > 1:
             objective = DistributedDataParallel(objective)
         if compiled:
-            # If there are more shapes than the limit, raise an error. By default, torch.compile would run the
-            # batches of further shapes uncompiled, which is slow.
+            # If there are more batch shapes than the limit, raise an error. By default, torch.compile would
+            # not compile the other shapes, and their batches would be slow.
             torch._dynamo.config.fail_on_recompile_limit_hit = True
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, task.shapes)
             objective = torch.compile(objective, dynamic=False)
@@ -83,7 +84,7 @@ class Gradients:
         step: number of the step, from which the random seeds of its batches are derived.
         batches: the batches of this process.
         tokens: number of target tokens of the step in all processes. The gradients of the summed loss are
-            divided by it.
+            divided by this number.
 
         Returns a dict from the names of the losses, such as "loss", to their sums over batches and processes.
         The minimised loss comes last, and its name is "".
@@ -98,9 +99,9 @@ class Gradients:
         return dict(zip(sums, summed.unbind(), strict=True))
 
     def each(self, step: int, batches: Sequence[Any], tokens: int) -> Iterator[Loss]:
-        """Add the gradients of each batch to the parameters, and then yield the detached loss of this batch.
+        """For each batch, add its gradients to the parameters, then yield its detached loss.
 
-        step, batches, tokens: the arguments of add().
+        step, batches, tokens: see add().
         """
         for place, batch in enumerate(batches):
             ready, seed = self.prepared(step, place, batch)
@@ -123,8 +124,10 @@ class Gradients:
 
         ready, seed: the result of prepared(), which has already set this random seed. If a CUDA graph is
             used, the seed is set once more.
-        tokens: number of target tokens of the step in all processes; the gradients are divided by it.
-        last: whether this batch is the last one of the step. Processes exchange their gradients then.
+        tokens: number of target tokens of the step in all processes. The gradients are divided by this
+            number.
+        last: whether this is the last batch of the step. After the last batch, processes exchange their
+            gradients.
         """
         replayed = self._replayed(ready, seed, tokens)
         if replayed is not None:
@@ -147,7 +150,7 @@ class Gradients:
                 return self._captured.run(ready, seed, 1 / tokens)
         except Uncaptured as error:
             self._captured, self.captures = None, False
-            self._say(f"CUDA graphs could not be captured; steps run without them, more slowly: {error}")
+            self._say(f"CUDA graphs could not be captured, so steps run without them and are slower: {error}")
             seed_generators(seed, self.device)
             return None
 
@@ -168,8 +171,8 @@ class Gradients:
     def _together(self, last: bool) -> AbstractContextManager[Any]:
         """Return a context manager in which the backward pass exchanges gradients only if `last` is true.
 
-        last: whether this is the last batch of the step. The gradients of the earlier batches are then
-            exchanged with it, so one exchange per step is enough.
+        last: whether this is the last batch of the step. Gradients accumulate until then, so one exchange per
+            step is enough.
         """
         waits = self.processes.world > 1 and not last
         return self._objective.no_sync() if waits else nullcontext()

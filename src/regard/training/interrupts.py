@@ -16,7 +16,7 @@ CAUSES = {
     for name, cause in {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "SIGHUP"}.items()
     if hasattr(signal, name)  # Windows has no SIGHUP
 }
-"""Maps each signal that requests a stop to its name in messages, such as "Ctrl-C"."""
+"""The signals that request a stop, with their names in messages, such as "Ctrl-C"."""
 
 EXIT_STATUS = {cause: 128 + number for number, cause in CAUSES.items()}
 """The exit status of a run that was stopped: 128 plus the number of the signal, as in shells."""
@@ -26,11 +26,11 @@ NOTICE = "stopping: saving a checkpoint (press Ctrl-C again to stop without savi
 
 
 class Interruption:
-    """A flag, false until a signal such as Ctrl-C requests a stop of the training. See interruptible().
+    """A flag that becomes true when a signal such as Ctrl-C requests a stop of the training.
 
-    Both bool(flag) and flag() return its value.
+    Both bool(flag) and flag() return its value. interruptible() sets the flag.
 
-    cause: what requested the stop ("Ctrl-C", "SIGTERM" or "SIGHUP"); "" if no stop was requested.
+    cause: what requested the stop: "Ctrl-C", "SIGTERM" or "SIGHUP". "" if no stop was requested.
 
     >>> bool(Interruption())
     False
@@ -48,12 +48,12 @@ class Interruption:
 
 @contextmanager
 def interruptible(notice: str = NOTICE) -> Iterator[Interruption]:
-    """Handle Ctrl-C, SIGTERM and SIGHUP inside the `with` block, and yield the flag that they set.
+    """Handle Ctrl-C, SIGTERM and SIGHUP inside the `with` block, and yield a flag that these signals set.
 
-    The first signal prints `notice` and sets the flag: the trainer stops after the current step. The second
-    signal raises KeyboardInterrupt (Ctrl-C) or SystemExit (SIGTERM and SIGHUP) at once. If SIGHUP is already
-    ignored, as under nohup, it stays ignored. Outside the main thread, no signals are handled, because Python
-    delivers them to the main thread only.
+    The first signal prints `notice` and sets the flag. Then the trainer stops after the current step. The
+    second signal raises KeyboardInterrupt (Ctrl-C) or SystemExit (SIGTERM and SIGHUP) at once. If SIGHUP is
+    already ignored, as under nohup, it stays ignored. Outside the main thread, no signals are handled,
+    because Python delivers signals only to the main thread.
     """
     interruption = Interruption()
 

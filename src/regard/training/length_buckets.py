@@ -1,6 +1,6 @@
 """Length buckets: pad all batches to a few shapes.
 
-A model is compiled, or captured in a CUDA graph, once for each shape, so there must be few.
+A model is compiled, or captured in a CUDA graph, once for each shape. So there must be only a few shapes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Shapes"]
 class Shapes:
     """The shapes (number of rows, length) that batches are padded to. A row is a sentence pair.
 
-    tokens: batch size in tokens, including padding; None if the batch size is in sentences.
+    tokens: batch size in tokens, including padding. None if the batch size is set in sentences.
     longest: maximum length of a sentence in tokens, including EOS.
     sentences: number of sentence pairs (rows) of each batch, if tokens is None.
 
@@ -48,8 +48,8 @@ class Shapes:
     def most(self) -> int:
         """Upper limit for the number of different batch shapes: 4 for each of the `lengths`.
 
-        One shape for each length is not enough. Subword sampling, which splits words at random, can make a
-        batch longer than planned. The batch keeps its number of rows, so a length can occur with several
+        One shape for each length is not enough, because subword sampling splits words at random. So a batch
+        can become longer than planned, with the same number of rows. Then a length occurs with several
         numbers of rows.
         """
         return 4 * len(self.lengths)
@@ -59,15 +59,15 @@ class Shapes:
         if self.tokens is None:
             yield self.sentences
             return
-        # Subword sampling can make a batch longer than planned, but it keeps its number of rows. So the row
-        # counts of all shorter lengths are possible too.
+        # Subword sampling can make a batch longer than planned, but does not change its number of rows. So
+        # the numbers of rows for all shorter lengths are possible too.
         yield from (-(-self.tokens // each) for each in reversed(self.lengths) if each <= length)
 
     def filled(self, batch: Batch) -> Batch:
-        """Return a batch with padding up to the next of the `lengths`, and empty rows up to a fixed number.
+        """Pad a batch to the next larger length in `lengths`, and to an allowed number of rows.
 
-        For each length, only a few numbers of rows are allowed; the next larger one is used. An empty row has
-        the source EOS and no target tokens.
+        For each length, only a few numbers of rows are allowed. Empty rows are added up to the next of these
+        numbers. The source of an empty row is EOS, and its target has no tokens.
         """
         need = max(batch.source.shape[1], batch.target.shape[1] - 1)
         length = next((each for each in self.lengths if each >= need), need)
@@ -77,7 +77,7 @@ class Shapes:
         source = pad(grown.source, (0, length - grown.source.shape[1]), value=PAD)
         target = pad(grown.target, (0, length + 1 - grown.target.shape[1]), value=PAD)
         if more:
-            # An empty row: the source is EOS alone, and the target has no label.
+            # An empty row: the source is only EOS, and the target has no label.
             source[-more:, 0] = EOS
             target[-more:, 0] = BOS
             grown.source_lengths[-more:] = 1

@@ -1,4 +1,4 @@
-"""Trainer: the training loop for any Task. Nothing in it depends on a specific model or on its data."""
+"""Trainer: the training loop for any Task. It does not depend on a specific model or data format."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from regard.training.task import Stopped, Task
 __all__ = ["Trainer"]
 
 SAVE_SECONDS = 600.0
-"""A checkpoint is written if the last one is older than this many seconds."""
+"""A checkpoint is written if the last checkpoint is older than this number of seconds."""
 
 
 class Trainer:
@@ -51,12 +51,12 @@ class Trainer:
     processes: the processes of distributed training. Default: this process only.
     log: prints and records losses, scores and events. Default: nothing is printed or recorded.
     clock: a function that returns the time in seconds.
-    lock: the lock of the run folder. It is checked after each step and before each save, to detect that the
-        folder was moved or deleted.
+    lock: the lock of the run folder. It is checked after each step and before each save, to detect whether
+        the folder was moved or deleted.
 
-    A run that was killed at any moment resumes from its last checkpoint, and its weights are the same, bit
-    for bit, as without the interruption. This holds because the order of the data depends only on the seed
-    and the epoch, the random numbers in a step only on the seed and the step, and the learning rate only on
+    A run can be killed at any moment, and resumed from its last checkpoint. Its weights are then exactly the
+    same as without the interruption. For this, the order of the data depends only on the seed and the epoch,
+    the random numbers in a step depend only on the seed and the step, and the learning rate depends only on
     the step.
     """
 
@@ -116,16 +116,16 @@ class Trainer:
         self._budget, self._slowdown = WallClock(settings), Slowdown()
 
     def resume(self, checkpoint: Checkpoint | None = None) -> Checkpoint | None:
-        """Load the newest undamaged checkpoint and return it; None if the run has no checkpoint.
+        """Load the newest undamaged checkpoint and return it. Return None if the run has no checkpoint.
 
         checkpoint: load this checkpoint instead of the newest one.
 
-        Damaged checkpoints that were skipped are logged. If the number of threads, processes or batches, the
-        device or the torch version has changed since the checkpoint was saved, this is logged too.
+        Damaged checkpoints that were skipped are logged. Changes since the checkpoint was saved are logged
+        too: the number of threads, processes or batches, the device, and the torch version.
         """
         checkpoint = checkpoint or self.checkpoints.latest()
         if checkpoint is None:
-            self.log.rewind(0)  # an earlier process may have logged steps, but was killed before it saved any
+            self.log.rewind(0)  # an earlier process may have logged steps, but saved no checkpoint
             return None
         state = checkpoint.state
         fresh, self.progress = self.progress, self._saver.load(checkpoint, state)
@@ -143,10 +143,10 @@ class Trainer:
         """Train until the run ends or a stop is requested, save a checkpoint, and return the progress.
 
         interruption: the flag from interruptible(). The first signal (Ctrl-C, SIGTERM or SIGHUP) requests a
-            stop. The second one raises KeyboardInterrupt or SystemExit: no checkpoint is saved, and the log
-            says which steps are lost.
+            stop. The second signal raises KeyboardInterrupt or SystemExit. Then no checkpoint is saved, and
+            the log says which steps are lost.
         """
-        # Not "interruption or Interruption()": an interruption is false until a stop is requested.
+        # Do not write "interruption or Interruption()": an interruption is false until a stop is requested.
         requested = Interruption() if interruption is None else interruption
         steps = self.steps(requested)
         try:
@@ -167,7 +167,7 @@ class Trainer:
         return self.gradients.add(request.step, request.batches, request.tokens)
 
     def take_step(self) -> None:
-        """Train for one step, without an evaluation or a checkpoint. StepTimer measures its duration."""
+        """Train for one step, without an evaluation or a checkpoint, for StepTimer."""
         step = self._step(Interruption())
         with suppress(StopIteration):
             step.send(self.add_gradients(next(step)))
@@ -176,9 +176,9 @@ class Trainer:
         """Train as run() does, but let the caller compute the gradients of each training step.
 
         The generator yields a StepRequest. The caller adds the gradients of this step to the parameters, and
-        sends the losses to the generator, as add_gradients() returns them. If the caller has also updated the
-        weights, it sends StepDone. If it sends None instead, the step is cancelled, and training stops as
-        after Ctrl-C. SeedTrainers uses this to train several models at once.
+        sends the result of add_gradients() to the generator. If the caller has also updated the weights, it
+        sends StepDone instead. If the caller sends None, the step is cancelled, and training stops as after
+        Ctrl-C. SeedTrainers uses this method to train several models at once.
 
         requested: a flag that becomes true when a stop is requested.
 
@@ -229,12 +229,12 @@ class Trainer:
         return self.clock() - self._began
 
     def _settle_minutes(self) -> None:
-        """Convert the length of the run in minutes to a number of steps, once enough steps were timed."""
+        """Convert the length of the run in minutes to a number of steps, when enough steps were timed."""
         if self.progress.total is None and self.settings.minutes is not None and not self._stop:
             self._announce(self._budget.settle(self.progress, self._seconds(), self.processes))
 
     def _replan(self) -> None:
-        """Correct the number of steps of the run if their duration has changed, so that it ends in time."""
+        """Correct the number of steps if the duration of a step has changed, so that the run ends in time."""
         self._announce(self._budget.correct(self.progress, self._seconds(), self.processes))
 
     def _announce(self, text: str) -> None:
@@ -254,7 +254,7 @@ class Trainer:
         return bool(self._save_wanted) or (every is not None and self.progress.step % every == 0)
 
     def _batches(self) -> Iterator[Any]:
-        """Yield the batches of the current epoch, from progress.batch on, then those of all later epochs."""
+        """Yield the batches of the current epoch from progress.batch on, then of all later epochs."""
         while True:
             for batch in self.task.batches(self.progress.epoch, self.progress.batch):
                 self.progress.batch += 1
@@ -271,8 +271,8 @@ class Trainer:
         batches = [next(self._stream) for _ in range(settings.accumulation_steps)]
         at.step += 1
         own = sum(self.task.count(batch) for batch in batches)
-        # One all-reduce sums the token counts and four flags of all processes. The first flag is set if a
-        # stop is requested in any process. The others depend on the clock of rank 0: whether the time is
+        # One all-reduce sums the token counts and four flags of all processes. The first flag says whether a
+        # stop is requested in a process. The other flags depend on the clock of rank 0: whether the time is
         # over, whether a checkpoint is due, and whether a new plan is due.
         elapsed = self._seconds()
         replan = at.total is not None and self._budget.replan_due(elapsed)
@@ -312,7 +312,7 @@ class Trainer:
     def _update(self, parts: Mapping[str, Tensor], batches: list[Any], tokens: int, rate: float) -> StepDone:
         """Clip the gradients and update the weights. Raise NonFinite if the loss or a gradient is not finite.
 
-        parts: the summed losses by name; the minimised one is the last.
+        parts: the summed losses by name. The last loss is the one that is minimised.
         """
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm or math.inf)
         *sums, total, size = torch.stack([*parts.values(), norm.detach()]).tolist()
@@ -325,7 +325,7 @@ class Trainer:
         return StepDone(dict(zip(parts, sums, strict=False)), size)
 
     def _refuse(self, batches: list[Any], tokens: int, value: float) -> NoReturn:
-        """Stop at a step whose loss or gradient norm is NaN or infinite: save its batches, raise NonFinite.
+        """Stop, because the loss or the gradient norm is NaN or infinite: save the batches, raise NonFinite.
 
         value: the loss or the gradient norm, whichever is NaN or infinite.
         """
@@ -344,13 +344,13 @@ class Trainer:
     def _evaluate(self, requested: Interruption) -> None:
         """Save a checkpoint, evaluate the model in the first process, and save the scores.
 
-        Because the checkpoint is saved first, an error in the evaluation loses no steps. If a stop is
-        requested during the evaluation, there are no scores, and the resumed run repeats the evaluation.
+        The checkpoint is saved first, so no steps are lost if the evaluation fails. If a stop is requested
+        during the evaluation, there are no scores, and the resumed run repeats the evaluation.
 
         requested: a flag that becomes true when a stop is requested.
         """
         at, evaluation = self.progress, None
-        ended, at.ended = at.ended, ""  # not ended in this checkpoint: its evaluation is missing
+        ended, at.ended = at.ended, ""  # in this checkpoint, the run has not ended: the evaluation is missing
         self._save_if_changed()
         at.ended, began = ended, self.clock()
         if self.processes.first:
@@ -402,9 +402,9 @@ class Trainer:
     def _follow_folder(self) -> FolderMoved | None:
         """Check whether the run folder was deleted or moved since training started.
 
-        If it was deleted, raise FolderMoved. If it was moved, use its new path from now on and return the
-        error; the caller first saves a checkpoint there, so that no step is lost, and then raises the error.
-        Return None if the folder is where it was.
+        If the folder was deleted, raise FolderMoved. If it was moved, use the new path from now on, and
+        return the error. The caller first saves a checkpoint in the new path, so that no step is lost, and
+        then raises the error. Return None if the folder was not moved.
         """
         try:
             if self.lock is not None:

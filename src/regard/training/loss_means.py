@@ -11,10 +11,10 @@ __all__ = ["Means"]
 class Means:
     """Means of losses over several training steps, weighted by target tokens, and the speed of these steps.
 
-    state() saves the means, but not the speed: after a run is resumed, speed() counts only the new steps.
+    state() saves the means, but not the speed. After a run is resumed, speed() uses only the new steps.
 
-    In the example, the first step has 30 target tokens and the loss 2, the second 10 target tokens and the
-    loss 6. Each step takes one second.
+    In this example, the first step has 30 target tokens and the loss 2. The second step has 10 target tokens
+    and the loss 6. Each step takes one second:
 
     >>> means = Means()
     >>> means.add(30, 1.0, 2.0, None, {})
@@ -32,12 +32,12 @@ class Means:
     def add(
         self, tokens: int, seconds: float, loss: float, norm: float | None, parts: Mapping[str, float]
     ) -> None:
-        """Add the values of one training step. If it has no target tokens, only its duration is added.
+        """Add the values of one training step. If the step has no target tokens, only its duration is added.
 
         tokens: number of target tokens of the step.
         seconds: duration of the step.
         loss: mean loss per target token.
-        norm: gradient norm; None if it was not computed.
+        norm: gradient norm. None if it was not computed.
         parts: other losses by name, such as "guided", also per target token.
         """
         self.seconds += seconds
@@ -66,11 +66,11 @@ class Means:
         return {name: total / weight for name, (total, weight) in self._parts.items()}
 
     def speed(self) -> float | None:
-        """Return the number of target tokens per second; None if no step was added in this process."""
+        """Return the number of target tokens per second, or None if no step was added in this process."""
         return self.timed / self.seconds if self.seconds > 0 else None
 
     def joined(self, other: Means) -> Means:
-        """Return a new Means object with the steps of both this and the other one."""
+        """Return a new Means object with the steps of this object and of `other`."""
         both = Means()
         both.tokens, both.timed = self.tokens + other.tokens, self.timed + other.timed
         both.seconds = self.seconds + other.seconds
@@ -82,7 +82,7 @@ class Means:
         return both
 
     def state(self) -> dict[str, Any]:
-        """Return the sums behind the means, as a dict that JSON can store. restored() reads it."""
+        """Return the sums from which the means are computed, as a dict for JSON, to be read by restored()."""
         return {"tokens": self.tokens, "own": dict(self._own), "parts": dict(self._parts)}
 
     @classmethod

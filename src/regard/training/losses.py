@@ -34,7 +34,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
         from regard.kernels.cross_entropy import SmoothedCrossEntropy
 
         return SmoothedCrossEntropy.apply(logits.flatten(0, 1), labels.flatten(), smoothing, PAD)
-    # Computed once: both losses need the log-softmax.
+    # Compute the log-softmax only once: both losses need it.
     scores = torch.log_softmax(logits.flatten(0, 1), -1, dtype=torch.float32)
     flat = labels.flatten()
     plain = functional.nll_loss(scores, flat, ignore_index=PAD, reduction="sum")
@@ -47,7 +47,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
 def sequence_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
     """Compute the label-smoothed and the plain cross-entropy of each sequence, both of shape (B,).
 
-    They are the losses of cross_entropy(), but not summed over sequences. The plain loss is detached.
+    The losses are computed as in cross_entropy(), but not summed over sequences. The plain loss is detached.
 
     logits: (B, T, V).
     labels: (B, T), token ids. Labels that are PAD do not count.
@@ -73,8 +73,9 @@ def guided_alignment(weights: Tensor, wanted: Tensor) -> Tensor:
     loss = -sum_t sum_s a*_ts log a_ts, for target tokens t and source tokens s
 
     weights: (B, T, S), the attention weights a.
-    wanted: (B, T, S), the reference alignment: 1 where source token s is aligned with target token t, else 0.
-        It is divided by its sum over s to get a*. A target token without aligned source tokens adds no loss.
+    wanted: (B, T, S), the reference alignment: 1 if source token s is aligned with target token t, else 0. a*
+        is the reference alignment, divided by its sum over s. A target token without aligned source tokens
+        adds no loss.
 
     >>> weights = torch.tensor([[[0.5, 0.5], [0.9, 0.1]]])
     >>> guided_alignment(weights, torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])).item().__round__(4)

@@ -44,7 +44,8 @@ class Replayed:
     """The result of replay(): the losses and the gradient norm of a training step that was computed again.
 
     step: number of the step.
-    losses: the summed loss of each batch by name; "batch-0-1" is batch 1 of process 0, both counted from 0.
+    losses: the summed loss of each batch, by name. "batch-0-1" is process 0, batch 1; both are counted from
+        0.
     norm: the norm of the gradient of all batches, before clipping.
 
     >>> Replayed(7, {"batch-0-0": 5.0, "batch-0-1": math.inf}, math.nan).value
@@ -57,9 +58,9 @@ class Replayed:
 
     @property
     def value(self) -> float:
-        """The loss of the step, summed over all batches, or the gradient norm if this loss is finite.
+        """The NaN or infinite value that stopped the run.
 
-        It is the NaN or infinite value that stopped the run.
+        This is the loss of the step, summed over all batches, or the gradient norm if the loss is finite.
         """
         total = sum(self.losses.values())
         return self.norm if math.isfinite(total) else total
@@ -67,7 +68,7 @@ class Replayed:
 
 @torch.no_grad()
 def first_nonfinite(tensors: Mapping[str, Tensor]) -> str:
-    """Return the name of the first tensor with a NaN or an infinite value; "" if every value is finite.
+    """Return the name of the first tensor with a NaN or an infinite value, or "" if all values are finite.
 
     If all values are finite, the CPU waits for the GPU only once, not once per tensor.
 
@@ -95,7 +96,7 @@ def keep_batches(
     """Save what replay() needs to compute a training step again, in a new folder inside the run folder.
 
     folder: the run folder. The new folder is nonfinite-000120 for step 120.
-    rank: index of this process. Each process saves its own batches; process 0 also saves weights and state.
+    rank: index of this process. Each process saves its own batches. Process 0 also saves weights and state.
     batches: the batches of the step, each as named tensors.
     weights: the weights before the step.
     state: further values to save: "step", "seed", "tokens", "half" (whether bfloat16 is used) and "coarse"
@@ -124,9 +125,9 @@ def step_error(
     value: float,
     last: str,
 ) -> NonFinite:
-    """Save the batches of a training step, and return the error that its loss or gradient is not finite.
+    """Save the batches of a step with a loss or gradient that is not finite; return the error to raise.
 
-    folder, rank, batches, weights, state: the arguments of keep_batches().
+    folder, rank, batches, weights, state: see keep_batches().
     value: the loss or the gradient norm, whichever is NaN or infinite.
     last: a text for the message, such as "the last checkpoint is step 100".
     """
@@ -144,8 +145,8 @@ def weight_error(step: int, name: str, settings: Training, last: str) -> NonFini
     """Return the error to raise if a weight is NaN or infinite after a training step.
 
     step: number of the step.
-    name: the name of the weight; "" if this process has only finite weights, but another process does not.
-    settings: the training settings; the hint names the learning rate and max_grad_norm.
+    name: the name of the weight. "" if the weight that is not finite is in another process.
+    settings: the training settings, for the hint about learning_rate and max_grad_norm.
     last: a text for the message, such as "the last checkpoint is step 100".
     """
     problem = f"{name or 'a weight in another process'} is NaN or infinite; this step is not saved; {last}"
@@ -164,8 +165,8 @@ def replay(folder: str | Path, task: Task, device: str | torch.device = "cpu") -
     task: a task with the settings of the run. Its model is set to the weights before the step. After the
         replay, its parameters have the gradients of the step.
 
-    The batches of all processes are computed in this process. On the same type of device, the values are the
-    same as in the run. If the run used CUDA graphs, they can differ by rounding errors.
+    The batches of all processes are computed in this process. On the same type of device, the losses and
+    gradients are the same as in the run. If the run used CUDA graphs, they can differ by rounding errors.
     """
     place = Path(folder)
     try:
@@ -196,7 +197,7 @@ def replay(folder: str | Path, task: Task, device: str | torch.device = "cpu") -
 
 
 def _by_process(place: Path) -> dict[int, list[Path]]:
-    """Return the files with batches in a folder of keep_batches(): rank of the process -> paths in order."""
+    """Return the sorted files of batches in a folder of keep_batches(), by the rank of the process."""
     batches: dict[int, dict[int, Path]] = {}
     for path in place.glob("batch-*-*.safetensors"):
         name = re.fullmatch(r"batch-(\d{1,9})-(\d{1,9})", path.stem, re.ASCII)

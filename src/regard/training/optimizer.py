@@ -24,15 +24,16 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Return AdamW or SGD, with weight decay only for parameters of two or more dimensions (not biases).
 
-    AdamW: see Loshchilov and Hutter (2019). SGD with weights w, gradient g and learning rate r:
+    For AdamW, see Loshchilov and Hutter (2019). SGD updates the weights w as follows, with the gradient g,
+    the learning rate r and the velocity v:
 
     v <- momentum v + g + weight_decay w,  w <- w - r v
 
-    The learning rate is 0 here; the trainer sets it before each step.
+    The initial learning rate is 0. The trainer sets it before each step.
 
     name: "adamw" or "sgd".
     beta2: second beta of AdamW.
-    momentum: momentum of SGD; with 0, SGD has no state.
+    momentum: momentum of SGD. With 0, SGD has no state.
 
     >>> optimizer = build_optimizer(nn.Linear(2, 3), beta2=0.98, weight_decay=0.1)
     >>> [(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups]
@@ -54,9 +55,10 @@ def build_optimizer(
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer state as a dict from "parameter/name of the state" to the tensor.
+    """Return the tensors of the optimizer state, by name.
 
-    Example: "target.weight/exp_avg" is the mean of the gradients that AdamW keeps for target.weight.
+    A name consists of a parameter and a state. For example, "target.weight/exp_avg" is the moving average of
+    the gradients of target.weight in AdamW.
     """
     return {
         f"{name}/{kind}": value
@@ -86,7 +88,7 @@ def load_optimizer(
         if value.shape != shape or not value.is_floating_point():
             problem = f"{key} has shape {tuple(value.shape)} and dtype {value.dtype}"
             raise DataError(message(place, problem, expected=f"a float tensor of shape {tuple(shape)}"))
-        # The fused optimizer requires all of its state on the device of the parameter.
+        # The fused optimizer needs all state tensors on the device of the parameter.
         optimizer.state[parameter][kind] = value.to(parameter.device)
     expected = _states(optimizer)
     wrong = {name for name, states in kinds.items() if states != expected}
@@ -98,17 +100,17 @@ def load_optimizer(
 
 
 def _states(optimizer: torch.optim.Optimizer) -> set[str]:
-    """Return the names of the tensors an optimizer keeps for each parameter, e.g. {"momentum_buffer"}."""
+    """Return the names of the state tensors of each parameter in an optimizer, e.g. {"momentum_buffer"}."""
     if isinstance(optimizer, torch.optim.SGD):
         return {"momentum_buffer"} if optimizer.defaults["momentum"] else set()
     return STATES
 
 
 class Average:
-    """The exponential moving average a of the weights w of a model: a <- a + (1 - decay) (w - a).
+    """The exponential moving average of the weights of a model: a <- a + (1 - decay) (w - a).
 
-    In the first training steps, the decay is (1 + step) / (10 + step), as long as this is lower than `decay`.
-    So the initial weights count less.
+    a is the average, and w are the weights. In the first training steps, the decay is (1 + step) / (10 +
+    step), if this is smaller than `decay`. So the initial weights have less influence.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> average = Average(model, decay=0.5)
@@ -134,7 +136,7 @@ class Average:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Let the model have the averages as its weights inside the `with` block, e.g. for an evaluation."""
+        """Replace the weights of the model by the averages inside the `with` block, e.g. to evaluate it."""
         self._swap()
         try:
             yield
@@ -153,6 +155,6 @@ class Average:
         return dict(zip(self._named, self._averages, strict=True))
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the averages to `tensors`, the result of tensors() that a checkpoint saved."""
+        """Set the averages to `tensors`, which come from tensors() and were saved in a checkpoint."""
         for name, average in zip(self._named, self._averages, strict=True):
             average.copy_(tensors[name])

@@ -20,20 +20,21 @@ LARGEST = 10**18
 
 @dataclass
 class Progress:
-    """The counters that are needed to resume a run, besides the weights and the optimizer state.
+    """The counters of a training run. To resume a run, they are needed besides weights and optimizer state.
 
     step: number of completed steps.
     epoch: index of the current epoch, from 0.
     batch: index of the next batch within this epoch, from 0.
-    total: number of steps of the whole run; None while it is unknown.
-    minutes: for a run with a time budget, the minutes that `total` was computed from.
-    every: for a run with a time budget, the number of steps between two evaluations.
+    total: number of steps of the whole run. None while it is unknown.
+    minutes: the length of the run in minutes, from which `total` was computed. None if the length is not set
+        in minutes.
+    every: the number of steps between two evaluations, if the length of the run is set in minutes.
     evaluated: step of the last evaluation.
-    best, best_loss, best_step: best score so far, with the loss and the step of that evaluation.
-    stale: number of evaluations since the best one.
+    best, best_loss, best_step: the best score so far, and the loss and the step of this evaluation.
+    stale: number of evaluations since the best evaluation.
     seconds: duration of the run so far, without the time between a stop and a resume.
     tokens: number of target tokens so far.
-    ended: why the run has ended, such as "completed all steps"; "" while it has not.
+    ended: why the run has ended, such as "completed all steps". "" while the run has not ended.
 
     >>> Progress.read(Progress(step=3).written()).step
     3
@@ -59,10 +60,10 @@ class Progress:
         return asdict(self)
 
     def state(self) -> tuple[Any, ...]:
-        """Return the counters that tell whether a new checkpoint is needed: (step, evaluated, total, ended).
+        """Return the counters (step, evaluated, total, ended), to decide whether a new checkpoint is needed.
 
-        A new checkpoint is needed if one of them has changed since the last checkpoint. `step` alone is not
-        enough, because the others can change while `step` stays the same.
+        A new checkpoint is needed if one of these counters has changed since the last checkpoint. `step`
+        alone is not enough, because the other counters can change while `step` stays the same.
         """
         return self.step, self.evaluated, self.total, self.ended
 
@@ -72,8 +73,8 @@ class Progress:
         value: the score that selects the best checkpoint, such as BLEU.
         loss: the loss of the same evaluation.
 
-        If the score equals the best score, the lower loss decides. Example: BLEU stays 0 until a sequence of
-        four words is right, while the loss already decreases.
+        If the score equals the best score, the lower loss decides. For example, BLEU is 0 until a sequence of
+        four words is right, but the loss decreases earlier.
 
         >>> at = Progress(step=5)
         >>> [at.update_best(loss, lower_is_better=True) for loss in (2.0, 2.5)], at.stale, at.best
@@ -91,10 +92,10 @@ class Progress:
         return better
 
     def continue_from(self, fresh: Progress) -> None:
-        """Adapt the progress of a resumed run to its settings, which may now ask for a longer training.
+        """Adapt the progress of a resumed run to its settings, which may now have a longer training.
 
-        The run no longer counts as ended. The number of steps is taken from `fresh`, unless the settings have
-        the same time budget (minutes) as before.
+        The run no longer counts as ended. The number of steps is taken from `fresh`. But if the length of the
+        run is set in minutes and has not changed, the number of steps stays the same.
 
         fresh: the progress that a new run with the current settings would start with.
         """
@@ -127,8 +128,8 @@ class Progress:
 def check_surroundings(state: Mapping[str, Any], place: str) -> None:
     """Raise DataError if state.json has a damaged value, such as a negative number of threads.
 
-    Checked are the values that Progress.read() does not read: "threads", "processes", "batches", and the
-    "position" of the log.
+    This function checks the values that Progress.read() does not read: "threads", "processes", "batches", and
+    the "position" of the log.
 
     state: the content of state.json.
     place: the path of state.json, for error messages.
@@ -146,10 +147,8 @@ def check_surroundings(state: Mapping[str, Any], place: str) -> None:
 def surroundings(processes: int, device: str, batches: int) -> dict[str, Any]:
     """Return the conditions of a run that affect its random numbers or rounding errors, for state.json.
 
-    They are "threads", "processes", "device", "torch" (the version) and "batches".
-
-    If one of them changes when a run is resumed, the weights are no longer bit for bit those of an
-    uninterrupted run.
+    The conditions are "threads", "processes", "device", "torch" (the version) and "batches". If one of them
+    changes when a run is resumed, the weights are no longer exactly the same as in an uninterrupted run.
 
     processes: number of processes.
     device: type of the device, such as "cuda".
@@ -206,8 +205,7 @@ def step_seed(seed: int, step: int, place: int, rank: int) -> int:
     place: index of the batch within the step.
     rank: index of the process.
 
-    Every batch has its own seed, so the state of the random number generators need not be saved to resume a
-    run.
+    Every batch has its own seed. So checkpoints do not need the state of the random number generators.
     """
     text = f"{seed} {step} {place} {rank}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=6).digest())
@@ -216,7 +214,7 @@ def step_seed(seed: int, step: int, place: int, rank: int) -> int:
 def seed_generators(seed: int, device: torch.device) -> None:
     """Seed the random number generators of the CPU and of this device.
 
-    torch.manual_seed() seeds those of all device types, which takes a quarter of a millisecond.
+    torch.manual_seed() would seed the generators of all device types, which takes a quarter of a millisecond.
     """
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)

@@ -43,7 +43,8 @@ __all__ = [
 
 
 SAMPLED = "the loss collects the keys that the attention samples (training.estimator)"
-"""Why CUDA graphs cannot be used: the value of Task.uncapturable for tasks that use sampled_loss()."""
+"""The value of Task.uncapturable for tasks that use sampled_loss(): the reason why CUDA graphs cannot be
+used."""
 
 
 class RowLosses(NamedTuple):
@@ -76,8 +77,8 @@ def add_estimator(
 ) -> Reinforce | None:
     """Add the estimator of the settings to a model as model.estimator, and return the estimator.
 
-    Return None if the settings have no estimator. As the estimator is a part of the model, the optimizer
-    trains its baseline, and checkpoints save it.
+    Return None if the settings have no estimator. The estimator becomes a part of the model. So the optimizer
+    trains its baseline, and checkpoints contain it.
 
     features: the size F of the input of a learned baseline.
     processes: the processes of distributed training.
@@ -108,14 +109,14 @@ def sampled_loss(
 ) -> Loss:
     """Run the forward pass of a batch inside estimator.collect(), and return the loss for REINFORCE.
 
-    It is the mean loss over the samples plus the two terms of the loss that the estimator returns.
+    The result is the mean loss over the samples, plus the two terms of the loss from the estimator.
 
-    The reward of a row is its negative loss, so the gradient is an unbiased estimate of the gradient of the
+    The reward of a row is its negative loss. So the gradient is an unbiased estimate of the gradient of the
     expected loss (Williams 1992). In Xu et al. (2015, eq. 12), the loss is the negative log-likelihood.
 
-    row_losses: a function that computes K = estimator.samples rows for each example, for example by calling
-        the model on batch.repeat(K), and returns the losses of the rows. Row r belongs to example r // K.
-    examples: number of different examples in the batch, N; there are N K rows.
+    row_losses: a function that computes K = estimator.samples rows for each example, and returns the losses
+        of the rows. For example, it calls the model on batch.repeat(K). Row r belongs to example r // K.
+    examples: N, the number of different examples in the batch. There are N K rows.
     lengths, features, counted: see Reinforce.forward().
 
     The returned Loss has these values for the log: "loss" (the negative log-likelihood -log p(y | s)),
@@ -144,7 +145,7 @@ def features_size(*tables: nn.Embedding) -> int:
 def embedding_features(*texts: tuple[nn.Embedding, Tensor]) -> Tensor:
     """Return the input of a learned baseline, (rows, F): the mean embedding and log(length) of each text.
 
-    They depend on the data only, not on the sampled keys, so the baseline does not bias the gradient.
+    These features do not depend on the sampled keys, so the baseline does not bias the gradient.
 
     texts: pairs (embedding table, tokens). The tokens have shape (rows, S) and are padded.
 

@@ -34,17 +34,17 @@ SCHEDULES: dict[str, Callable[[int, int, int], float]] = {
     "cosine": _cosine,
     "inverse-root": _inverse_root,
 }
-"""Functions of (step, warmup_steps, total) for the steps after the warm-up. Each returns the learning rate as
-a fraction of its peak."""
+"""The schedules by name. Each is a function of (step, warmup_steps, total) for the steps after the warm-up.
+It returns the learning rate as a fraction of its peak."""
 
 
 def learning_rate(step: int, *, rate: float, schedule: str, warmup_steps: int, total: int | None) -> float:
     """Return the learning rate of a training step: linear growth to `rate` in the warm-up, then the schedule.
 
-    step: number of the step; the first is 1.
+    step: number of the step. The first step is 1.
     rate: the peak of the learning rate.
     schedule: name in SCHEDULES: "constant", "cosine" or "inverse-root".
-    warmup_steps: number of steps of the warm-up, at most half of `total`; a larger number is reduced.
+    warmup_steps: number of steps of the warm-up. If it is larger than half of `total`, it is reduced to this.
     total: number of steps of the run. While it is unknown (None), the cosine schedule is constant.
 
     >>> [learning_rate(step, rate=1.0, schedule="cosine", warmup_steps=2, total=6) for step in (1, 2, 4, 6)]
@@ -66,7 +66,7 @@ def decay_by_epoch(epoch: int, *, rate: float, after: int, factor: float, every:
 
     rate / factor^ceil(max(epoch - after, 0) / every)          (Zaremba et al. 2015, section 4.1, every = 1)
 
-    epoch: number of the epoch; the first is 1.
+    epoch: number of the epoch. The first epoch is 1.
     after: number of epochs with the learning rate `rate`, 0 or more.
     factor: 1 or more.
     every: number of epochs between two divisions, 1 or more.
@@ -87,7 +87,7 @@ def decay_by_epoch(epoch: int, *, rate: float, after: int, factor: float, every:
 
 
 def scheduled_rate(settings: Training, *, step: int, epoch: int, total: int | None) -> float:
-    """Return the learning rate of a training step for the schedule and the other options in the settings.
+    """Return the learning rate of a training step, according to the schedule and the options in the settings.
 
     step, epoch: the number of the step and of its epoch, both counted from 1.
     total: number of steps of the run; None while it is unknown.

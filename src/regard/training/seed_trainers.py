@@ -22,8 +22,8 @@ __all__ = ["SeedTrainers", "SharedClock"]
 class SharedClock:
     """A clock for several trainers. Its time changes only in tick(), which is called once per training step.
 
-    So all trainers see the same time. Checkpoints that are written every ten minutes are written after the
-    same step for all trainers, so that all can be resumed at the same step.
+    So all trainers see the same time. A checkpoint that is due after ten minutes is written after the same
+    step by all trainers. So all trainers can be resumed at the same step.
 
     >>> clock = SharedClock()
     >>> clock() == clock()
@@ -46,11 +46,11 @@ class SeedTrainers:
 
     A "seed" below means the model that is trained with this seed.
 
-    trainers: maps each seed to its trainer. All trainers use `clock` as their clock.
+    trainers: the trainer of each seed. All trainers use `clock` as their clock.
     clock: the clock that all trainers share.
     log: prints and writes means over the seeds.
-    failed: maps each seed whose loss, gradient or weights became NaN or infinite to the step and the error.
-        The training of the other seeds continues.
+    failed: the seeds with a loss, gradient or weight that became NaN or infinite, with the step and the
+        error. The training of the other seeds continues.
     on_failure: called with the seed, the step and the error when a seed fails.
     unstacked: the reason why the gradients of each seed are computed separately. If it is "", the models are
         stacked: one forward and backward pass computes the gradients of all models.
@@ -81,15 +81,15 @@ class SeedTrainers:
     def resume(self, failures: Mapping[int, int]) -> dict[int, int | None]:
         """Load a checkpoint for the model of each seed, all of the same step if possible.
 
-        Returns a dict from each seed to the step of its checkpoint; None if it has no checkpoint yet.
+        Returns the step of the checkpoint of each seed, or None if a seed has no checkpoint yet.
 
-        The common step is the smallest step among the newest checkpoints of the seeds that have neither ended
-        nor failed. The newest checkpoints can differ, because a process can be killed after it has saved only
-        some of the seeds. A seed with a newer checkpoint is resumed at the common step, if it has a
-        checkpoint of this step.
+        The newest checkpoints of the seeds can have different steps, because a process can be killed after it
+        has saved only some of the seeds. The common step is the smallest of these steps. Seeds that have
+        ended or failed do not count. A seed with a newer checkpoint is resumed at the common step, if it has
+        a checkpoint of this step.
 
-        failures: maps each seed that failed in an earlier process to the step of the failure. A seed is left
-            out if it failed at the common step or before.
+        failures: the seeds that failed in an earlier process, with the step of the failure. A seed that
+            failed at the common step or before is left out.
         """
         newest = {seed: trainer.checkpoints.latest() for seed, trainer in self.trainers.items()}
         steps = {seed: 0 if each is None else each.step for seed, each in newest.items()}
@@ -117,7 +117,7 @@ class SeedTrainers:
 
         requested: a flag that becomes true when a stop is requested.
 
-        Returns a dict from each seed to its progress.
+        Returns the progress of each seed.
         """
         self._running = {seed: trainer.steps(requested) for seed, trainer in self.trainers.items()}
         try:
@@ -127,7 +127,7 @@ class SeedTrainers:
                     trainer.save()  # at step 0, so that all seeds always have a checkpoint of a common step
             for seed in self.trainers:
                 self._advance(seed, None)
-            self.log.end_step(0)  # log evaluations that were repeated for a killed process
+            self.log.end_step(0)  # log evaluations that are repeated because an earlier process was killed
             while self._pending:
                 self._take_step()
         except (KeyboardInterrupt, SystemExit):
@@ -155,7 +155,7 @@ class SeedTrainers:
         """Let the trainer of a seed continue until it needs the gradients of its next step.
 
         losses: the losses of the step whose gradients were just computed, or StepDone if the weights were
-            updated too. With None, a trainer that has not started is started, and a running one is stopped.
+            also updated. None starts a trainer that has not started, and stops a trainer that is running.
 
         A trainer that has ended or failed is not called again.
         """
@@ -167,12 +167,12 @@ class SeedTrainers:
         except NonFinite as error:
             self.failed[seed] = self.trainers[seed].progress.step, error
             self.on_failure(seed, self.trainers[seed].progress.step, error)
-        except RegardError as error:  # e.g. its folder was moved; run() raises it after the others have saved
+        except RegardError as error:  # run() raises it after the other seeds are saved
             self._stopped, self._error = True, self._error or error
 
 
 def _checkpoint_at(trainer: Trainer, step: int) -> Checkpoint | None:
-    """Return the checkpoint that this trainer saved at training step `step`; None if missing or damaged."""
+    """Return the checkpoint of this trainer at a training step, or None if it is missing or damaged."""
     for checkpoint in trainer.checkpoints.all():
         if checkpoint.step == step:
             try:

@@ -1,4 +1,4 @@
-"""Names of settings in earlier versions of Regard and in other toolkits; the error for an unknown name."""
+"""Old names of settings, their names in other toolkits, and the error for an unknown setting."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ OLD_NAMES = {
     "data.odd": "data.problems",
     "evaluation.beam": "evaluation.beam_size",
 }
-"""Maps the name of a setting in earlier versions to its current name, so that old config.toml files, recipes
-and programs still work."""
+"""The current names of settings, by their names in earlier versions. So old config.toml files, recipes and
+programs still work."""
 
 PEER_NAMES = {
     "the learning rate is training.learning_rate": ("lr", "learning_rate", "max_lr", "peak_lr"),
@@ -124,7 +124,7 @@ PEER_NAMES = {
     ),
     "the beam size is evaluation.beam_size": ("beam", "beams", "num_beams", "beam_width"),
 }
-"""Maps an answer, which names a setting of Regard, to the names of this setting in other toolkits.
+"""For each setting, an answer with its name in Regard, and its names in other toolkits.
 
 The toolkits are Hugging Face, fairseq, OpenNMT, JoeyNMT and PyTorch. If a user sets one of these names, the
 error message contains the answer.
@@ -139,7 +139,8 @@ def current_names(settings: Mapping[str, Any], place: str = "the settings") -> d
     The settings training.estimator and training.estimator.baseline may be a name such as "reinforce". It is
     replaced by a dict: {"name": "reinforce"}.
 
-    place: where the settings come from, for the error message if a setting has both its old and new name.
+    place: for error messages: where the settings come from. It is an error if a setting occurs with its old
+        and its new name.
 
     >>> current_names({"training": {"rate": 0.1, "steps": 9}})
     {'training': {'learning_rate': 0.1, 'steps': 9}}
@@ -199,13 +200,13 @@ def unknown_setting(kind: type[BaseModel], keys: list[str], value: Any, place: s
 
 
 def misplaced(kind: type[BaseModel], section: str, names: Iterable[str]) -> UnknownName | None:
-    """Return the error for the first of these names that is a setting of another section or another toolkit.
+    """Return the error for the first name that is a setting of another section or of another toolkit.
 
     Returns None if there is no such name.
 
     kind: the pydantic class of the whole configuration.
-    section: the section in which the names were used, e.g. "model". It accepts any name, so a setting that
-        belongs to another section would otherwise not be noticed.
+    section: the section in which the names were used, e.g. "model". This section accepts any name, so without
+        this check, a setting in the wrong section would be accepted.
     """
     for name in names:
         full, elsewhere = f"{section}.{name}", _elsewhere(kind, name)
@@ -219,8 +220,8 @@ def section_of(kind: type[BaseModel], keys: Iterable[str]) -> type[BaseModel]:
     """Return the pydantic class of a section of the settings.
 
     kind: the class of the whole configuration.
-    keys: the path of the section, such as ["training", "estimator"]. A key that is unknown or not a section
-        ends the path: the section before it is returned.
+    keys: the path of the section, such as ["training", "estimator"]. The path ends before the first key that
+        is unknown or not a section.
     """
     for key in keys:
         field = kind.model_fields.get(key)
@@ -233,7 +234,7 @@ def section_of(kind: type[BaseModel], keys: Iterable[str]) -> type[BaseModel]:
 
 
 def _answer(name: object) -> str:
-    """Return Regard's setting for a name of another toolkit, e.g. "the beam size is evaluation.beam_size".
+    """Return the answer for a name of another toolkit, e.g. "the beam size is evaluation.beam_size".
 
     Returns "" if the name is unknown.
     """

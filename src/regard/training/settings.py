@@ -74,8 +74,9 @@ class Section(BaseModel):
 class BaselineSettings(Section):
     """The baseline that an estimator subtracts from the reward, and its options (see training/baselines.py).
 
-    name: "moving-average" (of the rewards), "learned" (a network that predicts the reward from the input),
-        "leave-one-out" (the mean reward of the other samples of the example), or "none".
+    name: "moving-average": a moving average of the rewards. "learned": a network that predicts the reward
+        from the input. "leave-one-out": the mean reward of the other samples of the example. "none": no
+        baseline.
     decay: decay of the moving averages.
     hidden: for "learned" only, the size of the hidden layer.
     weight: for "learned" only, the weight of the loss that trains the network.
@@ -102,8 +103,8 @@ class EstimatorSettings(Section):
     name: "reinforce".
     baseline: the value that is subtracted from the reward, such as its moving average.
     scale: weight of the REINFORCE term.
-    entropy: weight of the entropy of the attention, which is maximised.
-    samples: number of samples of each example; each sample is one forward pass with newly sampled keys.
+    entropy: weight of the entropy of the attention. The entropy is maximised.
+    samples: number of samples of each example. Each sample is one forward pass with newly sampled keys.
     expected: probability that an example uses softmax weights instead of sampled keys.
 
     >>> EstimatorSettings(baseline=BaselineSettings(name="learned")).options(features=8)["baseline"]
@@ -142,24 +143,23 @@ class EstimatorSettings(Section):
 class Training(Section):
     """Training settings, for any task.
 
-    steps, epochs, minutes: length of the run. At most one of them may be set; by default, the number of
-        epochs depends on the data. minutes are converted to a number of steps once the speed is known, so
-        that the learning rate depends on the step alone.
+    steps, epochs, minutes: length of the run. At most one of them may be set. By default, the number of
+        epochs depends on the data. minutes are converted to a number of steps when the speed is known.
     batch_tokens: batch size in tokens per process, padding included.
     batch_size: batch size in sentences per process, instead of batch_tokens.
     accumulation_steps: number of batches per step.
     optimizer: "adamw" or "sgd". For "sgd", learning_rate must be set, and `momentum` may be set.
     learning_rate: the peak of the schedule, reached after warmup_steps. With the schedule "epoch-decay", the
-        learning rate is constant for `decay_after` epochs, and then divided by `decay_factor`, again after
-        every `decay_every` epochs.
+        learning rate is constant for `decay_after` epochs. Then it is divided by `decay_factor` every
+        `decay_every` epochs.
     beta2: second beta of AdamW.
     max_grad_norm: gradients with a larger norm are scaled down to this norm (0 or inf disables clipping).
     ema: decay of the moving average of the weights (0 disables it).
     estimator: for models with hard attention: "reinforce", or its options (see EstimatorSettings).
-    precision: "tf32" is float32 with TF32 matrix products; "auto" is bfloat16 on GPUs that support it.
-    capture: use one CUDA graph per batch length; "auto" does so for recurrent models on GPUs.
+    precision: "tf32" is float32 with TF32 matrix products. "auto" is bfloat16 on GPUs that support it.
+    capture: whether to use one CUDA graph per batch length. "auto": only for recurrent models on GPUs.
     keep: number of checkpoints to keep.
-    best: the metric that selects the best checkpoint; None for the default of the task.
+    best: the metric that selects the best checkpoint. None: the default of the task.
     patience: number of evaluations without a better score after which training stops.
 
     >>> Training(steps=100, learning_rate=1e-3).schedule
@@ -182,7 +182,7 @@ class Training(Section):
     warmup_steps: Annotated[int, Field(ge=0, le=2**63 - 1)] = 200
     weight_decay: Weight = 0.01
     beta2: Annotated[float, Field(gt=0, lt=1)] = 0.98
-    max_grad_norm: Annotated[float, Field(ge=0)] = 1.0  # inf disables clipping, as 0 does
+    max_grad_norm: Annotated[float, Field(ge=0)] = 1.0  # 0 and inf disable clipping
     ema: Part = 0.0
     estimator: EstimatorSettings | None = None
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
@@ -199,7 +199,7 @@ class Training(Section):
     @model_validator(mode="before")
     @classmethod
     def _one_batch_size(cls, values: Any) -> Any:
-        """Return the settings with batch_tokens=None if batch_size is set; raise Clash if both are set."""
+        """Set batch_tokens=None in the settings if batch_size is set. Raise Clash if both are set."""
         if not isinstance(values, Mapping):
             return values
         if values.get("batch_size") is None:
@@ -245,7 +245,7 @@ def parse_toml(content: bytes, path: str | Path) -> dict[str, Any]:
     """
     try:
         text = content.decode("utf-8")
-        if LONG_KEY.search(text):  # for keys of many parts, a.b.c..., the time of tomllib is quadratic
+        if LONG_KEY.search(text):  # tomllib is slow for keys with many parts (a.b.c...): quadratic time
             raise ValueError("a key has more than 64 parts")
         settings = tomllib.loads(text)
     except UnicodeDecodeError as error:
@@ -261,7 +261,7 @@ def parse_toml(content: bytes, path: str | Path) -> dict[str, Any]:
 
 
 def to_toml(content: Mapping[str, Any]) -> str:
-    """Return settings as TOML; values that are None are left out.
+    """Return settings as TOML, without the values that are None.
 
     >>> print(to_toml({"seed": 1, "data": {"source": ["a.ko"], "tsv": None}}).strip())
     seed = 1
@@ -313,7 +313,7 @@ def override(assignments: Iterable[str]) -> dict[str, Any]:
 
 
 def merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge nested settings (dicts); later dicts override earlier ones, and None values are ignored.
+    """Merge nested settings (dicts). Later dicts override earlier dicts. None values are ignored.
 
     >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3, "b": None}})
     {'a': {'b': 1, 'c': 3}}
@@ -332,9 +332,9 @@ def merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, An
 def without_alternatives(before: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Remove settings from `before` that cannot be combined with the settings in `new`; return the others.
 
-    If `new` sets the length of the training (steps, epochs or minutes), all three are removed from `before`.
-    If `new` sets the batch size (batch_tokens or batch_size), both are removed. If `new` sets `seed`, `seeds`
-    is removed; if `new` sets `seeds`, `seed` is removed.
+    If `new` sets the length of the training (steps, epochs or minutes), all three settings are removed from
+    `before`. If `new` sets the batch size (batch_tokens or batch_size), both settings are removed. If `new`
+    sets `seed`, `seeds` is removed. If `new` sets `seeds`, `seed` is removed.
 
     >>> without_alternatives({"training": {"steps": 9, "ema": 0.1}}, {"training": {"minutes": 2.0}})
     {'training': {'ema': 0.1}}
@@ -357,7 +357,7 @@ def without_alternatives(before: Mapping[str, Any], new: Mapping[str, Any]) -> d
 def build(kind: type[Model], content: Mapping[str, Any], place: str) -> Model:
     """Validate nested settings, and return them as an instance of the class `kind`.
 
-    An error names the setting that is wrong. For an unknown name, it suggests a known one.
+    An error message contains the name of the wrong setting. For an unknown name, it suggests a known name.
 
     kind: a pydantic class, such as Training.
     content: the nested settings, which may have old names.
@@ -405,7 +405,7 @@ def check_names(kind: type[BaseModel], content: Mapping[str, Any], place: str) -
 
 
 def _listed(value: Any) -> str:
-    """Return a value as a TOML array, e.g. '["a.ko"]' for "a.ko" and '[1,2]' for "1,2"; for a hint."""
+    """Return a value as a TOML array, for a hint: e.g. '["a.ko"]' for "a.ko", and '[1,2]' for "1,2"."""
     parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
     whole = all(isinstance(part, str) and part.isdecimal() for part in parts)
     return f"[{','.join(map(str, parts) if whole else map(json.dumps, parts))}]"
@@ -419,7 +419,7 @@ def _short(value: Any) -> str:
 def differences(before: Mapping[str, Any], after: Mapping[str, Any], above: str = "") -> list[str]:
     """Compare nested settings, and return a text such as "training.steps: 1 -> 3" for each difference.
 
-    above: the name of the section that the settings belong to, with a dot, such as "training."; "" for all.
+    above: the section of the settings, with a dot, such as "training.". "" if they are all settings of a run.
 
     >>> differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2, "d": "x"})
     ['a.b: 1 -> 3', "d: not set -> 'x'"]

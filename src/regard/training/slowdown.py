@@ -11,7 +11,7 @@ UNTIMED = 3
 """Number of first steps that are not measured, because they allocate memory and compile kernels."""
 
 WINDOW = 10
-"""Number of steps whose median speed is compared with the median speed of the first steps."""
+"""Number of steps in a median. The median speed of the recent steps is compared with the first steps."""
 
 FRACTION = 1 / 3
 """A slowdown is reported if the recent speed is below this fraction of the speed at the start."""
@@ -20,8 +20,10 @@ FRACTION = 1 / 3
 class Slowdown:
     """Compare the speed of recent training steps with the speed at the start, and report a slowdown once.
 
-    The speeds are medians over WINDOW steps, so that a single slow step is not reported. In the example,
-    steps are slow from index 20 on. At index 25, six of the last ten steps are slow, so their median is slow.
+    The speeds are medians over WINDOW steps, so that a single slow step is not reported.
+
+    In this example, steps are slow from index 20 on. At index 25, six of the last ten steps are slow, so the
+    median is slow:
 
     >>> slowdown = Slowdown()
     >>> speeds = [1000.0] * 20 + [100.0] * 10
@@ -38,8 +40,8 @@ class Slowdown:
     def add_step(self, tokens: float, seconds: float) -> tuple[float, float] | None:
         """Add the number of target tokens and the duration of a training step; report a slowdown.
 
-        When a slowdown is detected, returns the speed at the start and the recent speed, in target tokens per
-        second. Returns None otherwise, and always after the first report.
+        When a slowdown is detected, the result is the speed at the start and the recent speed, in target
+        tokens per second. Otherwise, and always after the first report, the result is None.
         """
         self._steps += 1
         if self._steps <= UNTIMED or self._reported:
@@ -61,7 +63,8 @@ def slowdown_warning(first: float, recent: float, threads: int, counted: str = "
 
     first: speed at the start, in `counted` per second.
     recent: speed now, in `counted` per second.
-    threads: number of CPU threads of this process. If it is more than 1, the warning suggests --threads 1.
+    threads: number of CPU threads of this process. With more than one thread, the warning suggests --threads
+        1.
     counted: the unit of the speeds, e.g. "target tokens".
 
     >>> print(slowdown_warning(5540.0, 77.0, threads=1))

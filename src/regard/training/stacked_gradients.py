@@ -24,22 +24,22 @@ __all__ = ["StackedGradients"]
 class StackedGradients:
     """Compute the gradients of a training step for several trainers, which differ only in the random seed.
 
-    The models are stacked: one call of torch.func.vmap computes the gradients of all seeds. add() adds them
-    to `.grad` of the parameters of each model.
+    The models are stacked: one call of torch.func.vmap computes the gradients of all seeds. add() adds the
+    gradients to `.grad` of the parameters of each model.
 
-    trainers: maps each seed to its trainer.
+    trainers: the trainer of each seed.
     say: a function that is called once, with the reason, if torch.func.vmap cannot run these models. From
         then on, the gradients of each model are computed separately.
-    problem: the reason why the models must not be stacked; "" to stack them.
+    problem: the reason why the models must not be stacked. "": stack the models.
 
-    Each seed has its own batch. Task.padded() pads the batches to the same shape. If the batch of a seed
-    still has a shape that no other batch has, the gradients of this seed are computed separately. Padding
-    does not change the random numbers of the tokens, such as dropout masks. So each model gets the gradients
-    that it would get if it were trained alone, up to rounding.
+    Each seed has its own batch. Task.padded() pads the batches to the same shape. If the shape of a batch
+    still differs from all other batches, the gradients of its seed are computed separately. Padding does not
+    change the random numbers of the tokens, such as dropout masks. So, up to rounding, each model gets the
+    same gradients as if it were trained alone.
 
-    add() can also clip the gradients and update the weights of all models at once. It does so if all models
-    are stacked and a step of each seed has one batch; _updated() lists the other conditions. Otherwise each
-    Trainer does this for its model.
+    add() can also clip the gradients and update the weights of all models at once. For this, all models must
+    be stacked, and a step of each seed must have only one batch. For the other conditions, see _updated().
+    Otherwise, each Trainer clips the gradients and updates the weights of its model.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class StackedGradients:
 
         requests: for each seed, the step that its trainer takes, with the batches.
 
-        Returns a result for each seed. It is a dict from the names of the losses to their sums over the
-        batches, as Gradients.add() returns it: the minimised loss comes last, and its name is "". If the
-        weights were updated too, the result of each seed is a StepDone.
+        Returns a result for each seed: the losses by name, summed over the batches. The last loss is the one
+        that is minimised, and its name is "" (see Gradients.add()). If the weights were updated too, the
+        result of each seed is a StepDone.
         """
         self._done = {}
         sums: dict[int, dict[str, Tensor]] = {seed: {} for seed in requests}
@@ -118,16 +118,16 @@ class StackedGradients:
     def _stacked_losses(
         self, requests: Mapping[int, StepRequest], ready: Mapping[int, Any], drawn: Mapping[int, int]
     ) -> dict[int, Loss]:
-        """Compute the gradients of one batch of each seed with stacked models, and keep them in _groups.
+        """Compute the gradients of one batch of each seed with stacked models, and store them in _groups.
 
-        Models are stacked if their batches have equal shapes after padding. A seed whose batch has a shape
-        that no other batch has is left out.
+        Models are stacked if their batches have equal shapes after padding. If the shape of a batch differs
+        from all other batches, its seed is left out.
 
-        requests: for each seed, the training step that its trainer takes.
+        requests: for each seed, the training step of its trainer.
         ready: for each seed, the batch, as Gradients.prepared() returns it.
-        drawn: for each seed of a run, the seed of the random numbers of this batch, such as dropout masks.
+        drawn: for each seed of the run, the random seed of this batch, for example for dropout masks.
 
-        Returns a dict from each seed that was not left out to its loss.
+        Returns the loss of each seed that was not left out.
         """
         stacked = self._stack(list(requests), ready)
         padded, sizes = self._padded(ready)
@@ -164,15 +164,15 @@ class StackedGradients:
     def _updated(
         self, seeds: list[int], requests: Mapping[int, StepRequest], named: Mapping[str, Tensor], loss: Loss
     ) -> bool:
-        """Update the weights of all models together, and keep the results in _done.
+        """Update the weights of all models together, store the results in _done, and return True.
 
-        Returns False, without an update, if `seeds` does not contain all seeds, a step has several batches,
-        the learning rates differ, can_update() returns False, or a loss or gradient is NaN or infinite. Then
-        each trainer has to update the weights of its model.
+        In five cases, return False without an update: `seeds` does not contain all seeds; a step has several
+        batches; the learning rates differ; can_update() returns False; a loss or gradient is NaN or infinite.
+        Then each trainer has to update the weights of its model.
 
         seeds: the seeds of the stacked models, in order.
         requests: for each seed, the training step that its trainer takes.
-        named: dict from the name of a parameter to its gradients, (number of seeds, ...).
+        named: the gradients of each parameter, (number of seeds, ...), by the name of the parameter.
         loss: the losses of all models.
         """
         rates = {request.rate for request in requests.values()}
@@ -212,7 +212,7 @@ class StackedGradients:
             return self._graphs.gradients(batches, factor)
         except Uncaptured as error:
             trainer.gradients.captures = False
-            self.say(f"CUDA graphs could not be captured; steps run without them, more slowly: {error}")
+            self.say(f"CUDA graphs could not be captured, so steps run without them and are slower: {error}")
             return None
 
     def _distribute(self, seeds: Sequence[int], named: Mapping[str, Tensor]) -> None:
@@ -243,8 +243,8 @@ class StackedGradients:
     def _unused_parameters(self, seed: int, batch: Any) -> frozenset[str]:
         """Return the names of the parameters that the loss of this batch does not depend on.
 
-        Without vmap, their gradient is None, so AdamW does not apply weight decay to them. vmap returns zeros
-        instead, so AdamW would. Therefore their gradients are left out.
+        Without vmap, the gradient of such a parameter is None, so AdamW does not apply weight decay to it.
+        vmap returns zeros instead, and AdamW would apply weight decay. So these gradients are left out.
         """
         trainer = self.trainers[seed]
         named = {name: each for name, each in trainer.model.named_parameters() if each.requires_grad}
@@ -256,9 +256,9 @@ class StackedGradients:
     def _padded(self, ready: Mapping[int, Any]) -> tuple[dict[int, Any], dict[int, dict[int, int]]]:
         """Pad the batches of all seeds to the same sizes, such as the number of rows and the length.
 
-        Returns two dicts. The first has the padded batch of each seed. The second has, for each seed, a dict
-        from the size of a dimension after padding to its size before, e.g. {24: 21}. StackedSeeds.gradients()
-        needs it to generate the same random numbers as without padding.
+        Returns two dicts with an entry for each seed. The first has the padded batches. The second has the
+        changed sizes, such as {24: 21}: a dimension of size 21 was padded to 24. StackedSeeds.gradients()
+        needs these sizes to generate the same random numbers as without padding.
         """
         before = {seed: self.trainers[seed].task.padded_sizes(batch) for seed, batch in ready.items()}
         if len(set(before.values())) == 1 or not all(before.values()):
@@ -282,10 +282,10 @@ class StackedGradients:
 
 
 def _sizes(model: nn.Module) -> set[int]:
-    """Return the sizes to which no batch may be padded: those of the dimensions of the model's own tensors.
+    """Return the sizes to which no batch may be padded, because the model has dimensions of these sizes.
 
-    A padded dimension is recognised by its size, so no other dimension may have this size. The result has the
-    sizes of all parameters, and all int attributes of modules, such as the number of heads.
+    A padded dimension is recognised by its size, so no other dimension may have this size. The result
+    contains the sizes of all parameters, and all int attributes of modules, such as the number of heads.
     """
     sizes = {size for each in model.parameters() for size in each.shape}
     return sizes | {each for module in model.modules() for each in vars(module).values() if type(each) is int}

@@ -21,8 +21,8 @@ class _Graph(NamedTuple):
     """A CUDA graph that computes the gradients of one batch for each of the stacked models.
 
     replay: runs the graph.
-    inputs: the tensors that the graph reads; the batches are copied to them before replay().
-    gradients, loss: the tensors that hold the results after replay().
+    inputs: the tensors that the graph reads. The batches are copied to these tensors before replay().
+    gradients, loss: the tensors with the results after replay().
     """
 
     replay: Callable[[], None]
@@ -37,7 +37,7 @@ class StackedGraphs:
     stacked: the stacked models. The values of their parameters may change between calls, but not their
         addresses in memory, because a CUDA graph reads from fixed addresses.
     loss: a function of (model, batch) that returns a Loss. It must not use random numbers.
-    most: maximum number of graphs. Before another graph is captured, the least recently used one is dropped.
+    most: maximum number of graphs. If there are too many, the least recently used graph is deleted.
     """
 
     def __init__(self, stacked: StackedSeeds, loss: LossOf, device: torch.device, most: int):

@@ -1,8 +1,8 @@
 """Train several small models of one architecture as one stacked model, with torch.func.vmap.
 
-A single small model does not use a GPU fully. Here the parameters of n models with the same shapes are
-stacked to (n, ...), and one forward and backward pass computes the gradients of all. Each model has its own
-gradient clipping, AdamW state and random numbers, as if it were trained alone.
+A single small model does not use a GPU fully. Here, the parameters of n models of the same architecture are
+stacked to tensors (n, ...). One forward and backward pass computes the gradients of all models. Each model
+has its own gradient clipping, AdamW state and random numbers, as if it were trained alone.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ LossOf = Callable[[nn.Module, Any], Loss]
 class StackedSeeds:
     """Train n models of one architecture at once, each as if it were trained alone, up to rounding.
 
-    models: n models with parameters of the same names and shapes, on one device, such as models that were
-        initialised with different seeds.
+    models: n models on one device. Their parameters have the same names and shapes. For example, the models
+        were initialised with different seeds.
     beta2, weight_decay: options of AdamW, see build_optimizer().
 
-    vmap must support the forward pass of the models; it supports all models of this library. Recurrent layers
-    run step by step with plain matrix products here, because vmap does not support torch's recurrent layers.
-    Parameters that the loss does not use get a gradient of 0, not None, so AdamW decays them.
+    vmap must support the forward pass of the models. It supports all models of this library. Here, recurrent
+    layers run step by step with plain matrix products, because vmap does not support the recurrent layers of
+    torch. Parameters that the loss does not use have the gradient 0, not None, so AdamW applies weight decay
+    to them.
 
     Random numbers may come from dropout, torch.rand(), torch.randn() and hard attention (REINFORCE too, with
     the baseline "none"). Any other random function raises an error. On a CPU, each model gets the same random
@@ -73,8 +74,8 @@ class StackedSeeds:
             for name, stacked in parameters.items()
         }
         self._places = _places(self._template)
-        # The optimizer is built for one model, because weight decay depends on the number of dimensions of
-        # each parameter, and stacking adds a dimension. Then each parameter is replaced by the stacked one.
+        # Weight decay depends on the number of dimensions of each parameter, and stacking adds a dimension.
+        # So the optimizer is built for one model. Then each parameter is replaced by the stacked parameter.
         self.optimizer = build_optimizer(self.models[0], beta2=beta2, weight_decay=weight_decay)
         by_parameter = {parameter: name for name, parameter in self._template.named_parameters()}
         for group in self.optimizer.param_groups:
@@ -92,8 +93,8 @@ class StackedSeeds:
 
         loss: a function of (model, batch) that returns a Loss, such as the loss of a task.
         batches: one batch for all models, or one batch for each model, with tensors of the same shapes.
-        seeds: for each model, the random seed of this call. The random numbers are those that the model would
-            get alone after torch.manual_seed(seed).
+        seeds: for each model, the random seed of this call. The model gets the same random numbers as if it
+            were called alone after torch.manual_seed(seed).
         factor: one number for all models, or a tensor (n,) with one number for each model.
         """
         gradients, losses = self.gradients(loss, batches, seeds=seeds, factor=factor)
@@ -114,12 +115,13 @@ class StackedSeeds:
     ) -> tuple[dict[str, Tensor], Loss]:
         """Return the gradients of factor * loss by parameter name, each (r, ...), and the losses, each (r,).
 
-        loss, batches, seeds, factor: as for add_gradients(), for r models. If seeds is None, the loss must
-            not use random numbers.
-        rows: the indices of these r models in `models`. Default: all models.
-        sizes: for each batch, a dict from a size after padding to the size before padding. A tensor of random
-            numbers with a dimension of a padded size is generated with the size before padding, so that its
-            numbers are the same as for the batch without padding. The padding gets other random numbers.
+        loss, batches, seeds, factor: see add_gradients(), for r models. If seeds is None, the loss must not
+            use random numbers.
+        rows: the indices of the r models in `models`. Default: all models.
+        sizes: for each batch, a dict such as {24: 21}: dimensions of size 21 were padded to 24. If a tensor
+            of random numbers has a dimension of size 24, only the first 21 elements matter. They are
+            generated with the size 21, so that they are the same as without padding. The padding gets other
+            random numbers.
         """
         device = next(iter(self.parameters.values())).device
         count = len(self) if rows is None else len(rows)
@@ -151,7 +153,7 @@ class StackedSeeds:
         except RuntimeError as error:
             first = str(error).strip().splitlines()[0] if str(error) else type(error).__name__
             problem = f"{type(self.models[0]).__name__} cannot run in torch.func.vmap: {first}"
-            raise RegardError(message("StackedSeeds", problem, hint="train its seeds one by one")) from error
+            raise RegardError(message("StackedSeeds", problem, hint="train the seeds one by one")) from error
         # The fused AdamW reads memory in order, whatever the strides are, so gradients must be contiguous.
         named = {name.removeprefix("model."): each.contiguous() for name, each in gradients.items()}
         shown = {name: each.detach() for name, each in losses.shown.items()}
@@ -196,7 +198,7 @@ class StackedSeeds:
         """Make each parameter of each model a view of its part of the stacked parameter.
 
         After this, an update of a model also changes the stacked parameter, and the other way round. So each
-        model can have an optimizer of its own, without copies after each step.
+        model can have its own optimizer, and no copies are needed after each step.
         """
         for number, model in enumerate(self.models):
             for name, parameter in _Objective(model).named_parameters():
@@ -227,7 +229,7 @@ class StackedSeeds:
     def load(self, tensors: Mapping[str, Tensor], place: str = "StackedSeeds.load()") -> None:
         """Set the parameters and the optimizer state to `tensors`, the result of tensors() for equal models.
 
-        place: the path of the file that they were read from, for error messages.
+        place: for error messages: the path of the file with the tensors.
         """
         named = {name.removeprefix("model."): each for name, each in self.parameters.items()}
         if missing := [name for name in named if name not in tensors]:
@@ -246,8 +248,8 @@ class StackedSeeds:
 class _Objective(nn.Module):
     """A module whose forward() returns the loss of its model.
 
-    torch.func.functional_call() replaces the parameters of a module while it calls the module. So to compute
-    a loss with other parameters, the loss must be the result of a module.
+    torch.func.functional_call() can call a module with other parameters. So the loss must be the result of a
+    module, if it is to be computed with other parameters.
     """
 
     def __init__(self, model: nn.Module):
@@ -261,11 +263,11 @@ class _Objective(nn.Module):
 class _OwnRandom(TorchFunctionMode):
     """Inside this context, each model in vmap gets the random numbers that it would get if trained alone.
 
-    vmap calls a random function once for all models. This mode replaces the call by one call for each model
-    outside of vmap, with the generator state of that model, and stacks the results.
+    vmap calls a random function once for all models. This mode replaces this call by one call for each model,
+    outside of vmap and with the generator state of the model. Then it stacks the results.
 
     seeds: the random seed of each model.
-    sizes: for each model, a dict from a size after padding to the size before (see StackedSeeds.gradients()).
+    sizes: for each model, the sizes before padding, by the size after padding. See StackedSeeds.gradients().
     """
 
     def __init__(
@@ -302,7 +304,7 @@ class _OwnRandom(TorchFunctionMode):
 
         draw: a function that gets an empty tensor, and returns random numbers of its shape and dtype.
 
-        Returns a tensor with the numbers of all models, which vmap treats as batched over the models. As in
+        Returns a tensor with the numbers of all models. vmap treats it as batched over the models. As in
         torch, the numbers are generated in the memory order of `like`, which may be transposed.
         """
         (level,) = (
@@ -353,12 +355,12 @@ def _with_tensors(batch: Any, tensors: Iterator[Tensor]) -> Any:
 
 
 def _places(module: nn.Module) -> dict[str, str]:
-    """Return the paths at which functional_call() replaces parameters and buffers: path -> name.
+    """Return the paths at which functional_call() replaces parameters and buffers, with their names.
 
-    A path is the name of the module and of the attribute, such as "decoder.weight". The name is the one in
-    named_parameters() or named_buffers(). A tied parameter has one name, but several paths, which are all in
-    the result. If a whole module is shared, only the first path of each of its attributes is in the result:
-    functional_call() restores wrong tensors if it replaces the same attribute of one module twice.
+    A path is the name of the module and of the attribute, such as "decoder.weight". The name is the name in
+    named_parameters() or named_buffers(). A tied parameter has one name, but several paths. All of them are
+    in the result. But if a whole module is shared, only the first path of each of its attributes is in the
+    result: functional_call() restores wrong tensors if it replaces the same attribute of one module twice.
     """
     names: dict[int, str] = {id(tensor): name for name, tensor in module.named_parameters()}
     names |= {id(tensor): name for name, tensor in module.named_buffers()}

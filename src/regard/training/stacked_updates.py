@@ -19,9 +19,9 @@ __all__ = ["StackedUpdates", "can_update"]
 
 
 def can_update(trainers: Sequence[Trainer]) -> bool:
-    """Whether the weights of stacked models can be updated together.
+    """Return whether the weights of stacked models can be updated together.
 
-    They can, if all have AdamW at the same step, or all have SGD without momentum, which has no state.
+    This is possible if all models use AdamW at the same step, or if all models use SGD without momentum.
     """
     if all(type(each.optimizer) is torch.optim.SGD for each in trainers):
         return not any(each.optimizer.defaults["momentum"] for each in trainers)
@@ -34,11 +34,11 @@ def can_update(trainers: Sequence[Trainer]) -> bool:
 class StackedUpdates:
     """Clip the gradients of stacked models, and update their weights with AdamW or SGD, all models together.
 
-    To update ten models one by one, ten times as many kernels are launched, and the CPU waits for the GPU ten
-    times per step. Here, the optimizer states of all models are stacked too. The optimizer of each trainer
-    holds views of the stacked tensors, so that the trainer can save its state as before.
+    Updating ten models one by one would launch ten times as many kernels, and the CPU would wait for the GPU
+    ten times per step. Here, the optimizer states of all models are stacked too. The optimizer of each
+    trainer has views of the stacked tensors, so that the trainer can save its state as before.
 
-    stacked: the stacked models, whose parameters are shared with the models (StackedSeeds.share()).
+    stacked: the stacked models. They share their parameters with the single models (StackedSeeds.share()).
     trainers: the trainers of these models, in the same order.
     names: the names of the parameters that the loss depends on.
     """
@@ -58,7 +58,7 @@ class StackedUpdates:
             self._groups.append((group, chosen, parameters, states))
 
     def _stack_state(self, parameters: Sequence[nn.Parameter]) -> dict[str, Tensor]:
-        """Stack the optimizer state of one parameter of all models; the trainers get views of it."""
+        """Stack the optimizer state of one parameter over all models. The trainers get views of it."""
         optimizers = [each.optimizer for each in self._trainers]
         states = [each.state[parameter] for each, parameter in zip(optimizers, parameters, strict=True)]
         stacked: dict[str, Tensor] = {}
@@ -79,7 +79,7 @@ class StackedUpdates:
     def apply(self, named: Mapping[str, Tensor], loss: Loss, rate: float) -> list[StepDone] | None:
         """Update the weights of all n models, and return the results in their order.
 
-        named: the gradients by parameter name, each (n, ...); they are scaled in place.
+        named: the gradients by parameter name, each (n, ...). They are scaled in place.
         loss: the losses of the models, each (n,).
         rate: the learning rate.
 

@@ -1,4 +1,4 @@
-"""What Trainer.steps() and its caller exchange: the request of a training step, and its result."""
+"""The objects that Trainer.steps() and its caller exchange: requests and results of training steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StepRequest(NamedTuple):
 class StepDone(NamedTuple):
     """The result of a training step after the update of the weights.
 
-    losses: the summed losses by name, without the minimised one.
+    losses: the summed losses by name, without the loss that is minimised.
     norm: the norm of the gradient before clipping.
     """
 
@@ -37,5 +37,6 @@ class StepDone(NamedTuple):
 
 
 Sent = Mapping[str, Tensor] | StepDone | None
-"""What the caller of the generator Trainer.steps() sends to it after each training step: the summed losses by
-name; StepDone, if the weights are updated already; or None, to cancel the step and stop the training."""
+"""The object that the caller of Trainer.steps() sends to this generator after each training step. It is the
+summed losses by name; StepDone, if the weights are already updated; or None, to cancel the step and stop the
+training."""

@@ -21,20 +21,20 @@ TURNS, TURN_SECONDS = 5, 0.05
 """Operations are timed TURNS times with each number of threads, for TURN_SECONDS seconds each time."""
 
 UNTIMED = {"cuda": 6}
-"""For each device type, the number of first steps that are not timed, e.g. because they compile kernels. It
-is 1 for other device types."""
+"""Number of first steps that are not timed, for each device type, e.g. because they compile kernels. The
+default is 1."""
 
 GAIN = 0.95
-"""A larger number of threads is chosen only if operations then take less than this fraction of the best
-time so far, so that a small difference does not count."""
+"""A larger number of threads is chosen only if its time is below this fraction of the best time so far. So a
+small difference does not count."""
 
 
 class StepTimer:
-    """Measure the speed of training steps. They change the weights of task.model, but save no checkpoint.
+    """Measure the speed of training steps. They change the weights of the model, but save no checkpoint.
 
     The first steps are not timed. The constructor runs them.
 
-    folder: where the batches of a step are written if its loss is NaN or infinite. Nothing else is written.
+    folder: the folder for the batches of a step with a loss that is NaN or infinite. Nothing else is written.
     """
 
     def __init__(self, task: Task, settings: Training, device: torch.device, folder: Path):
@@ -59,11 +59,11 @@ class StepTimer:
 
 
 def fastest_threads(most: int) -> int:
-    """Find the number of CPU threads, up to `most`, with which torch is fastest; set it, and return it.
+    """Find and set the number of CPU threads, up to `most`, with which torch is fastest; return it.
 
-    More threads are not always faster: they wait for each other at the end of every operation, so if other
-    programs use the cores, two threads can be much slower than one. Small operations are timed with 1, 2, 4,
-    ... threads in several rounds, and the median times are compared.
+    More threads are not always faster, because they wait for each other at the end of every operation. If
+    other programs use the cores, two threads can be much slower than one. Small operations are timed with 1,
+    2, 4, ... threads in several rounds, and the median times are compared.
     """
     counts = sorted({*(2**power for power in range(most.bit_length())), most})
     seconds: dict[int, list[float]] = {count: [] for count in counts}

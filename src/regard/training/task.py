@@ -1,4 +1,4 @@
-"""Task: the interface between the Trainer and what it trains (a model with its data, loss and evaluation)."""
+"""Task: what the Trainer trains. A task has a model, data, a loss and an evaluation."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Stopped(Exception):
 
 
 class Loss(NamedTuple):
-    """The loss of a batch, summed over its target tokens or whatever else Task.count() counts.
+    """The loss of a batch, summed over its target tokens (or over what Task.count() counts).
 
     total: the value to minimise, not detached.
-    shown: detached values for the log, by name. "loss" is required; it is the loss without label smoothing,
-        because perplexity is computed from it (see Task.has_perplexity).
+    shown: detached values for the log, by name. "loss" is required. It must be the loss without label
+        smoothing, because the perplexity is computed from it (see Task.has_perplexity).
     state: detached tensors that the task needs for its next batch; see Task.keep_state().
     """
 
@@ -42,8 +42,8 @@ class Loss(NamedTuple):
 class Capture(NamedTuple):
     """The decision whether training steps are captured in CUDA graphs.
 
-    chosen: whether they are captured.
-    problem: a message if the settings request CUDA graphs, but they cannot be used; "" otherwise.
+    chosen: whether steps are captured.
+    problem: a message if the settings request CUDA graphs, but CUDA graphs cannot be used. Otherwise "".
     """
 
     chosen: bool
@@ -63,19 +63,22 @@ class Evaluation:
 
 
 class Task(ABC):
-    """Base class of tasks. A task has all that the Trainer needs: a model, batches, a loss and an evaluation.
+    """Base class of tasks. The Trainer needs a model, batches, a loss and an evaluation from a task.
 
     To train a model on other data or with another loss, write a subclass.
     """
 
     model: nn.Module
     shapes: int = 8
-    """Maximum number of CUDA graphs. With torch.compile, also the maximum number of different batch shapes;
-    more shapes are an error."""
+    """Maximum number of CUDA graphs. With torch.compile, it is also the maximum number of different batch
+    shapes:
+        more shapes are an error.
+    """
     small_steps: bool = False
-    """Whether the speed of a step on a GPU is bound by kernel launches.
+    """Whether kernel launches limit the speed of a step on a GPU.
 
-    If so, steps are captured in CUDA graphs by default."""
+        If True, steps are captured in CUDA graphs by default.
+    """
     metrics: Mapping[str, Direction] = MappingProxyType({"loss": "lower"})
     """The scores that evaluate() returns, and whether higher or lower is better."""
     counted: str = "examples"
@@ -83,15 +86,20 @@ class Task(ABC):
     has_perplexity: bool = False
     """Whether the loss is a cross-entropy per token. If so, the log shows the perplexity, exp(loss)."""
     best: str = "loss"
-    """The metric that selects the best checkpoint if the settings do not name one (training.best)."""
+    """The metric that selects the best checkpoint, if the setting training.best is not set."""
     uncapturable: str = ""
-    """Why the loss cannot be captured in a CUDA graph, as a message; "" if it can."""
+    """A message that says why the loss cannot be captured in a CUDA graph. "" if it can be captured."""
     deterministic: bool = False
-    """True if the loss never uses random numbers; False if it may use them, for example for dropout. If
-    several seeds are trained as one stacked model, steps are captured in CUDA graphs only if this is True."""
+    """Whether the loss never uses random numbers. False if it may use random numbers, for example for
+    dropout.
+        If several seeds are trained as one stacked model, steps are captured in CUDA graphs only if this is
+    True.
+    """
     capture: Capture | None = None
-    """The decision whether steps are captured in CUDA graphs. A task sets it if it pads its batches for CUDA
-    graphs. If it is None, the trainer decides."""
+    """The decision whether steps are captured in CUDA graphs. A task that pads its batches for CUDA graphs
+    sets
+        this attribute. If it is None, the trainer decides.
+    """
 
     @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
@@ -103,7 +111,7 @@ class Task(ABC):
 
     @abstractmethod
     def count(self, batch: Any) -> int:
-        """Return the number that the summed loss of a batch is divided by, e.g. its target tokens."""
+        """Return the number by which the summed loss of a batch is divided, e.g. the number of its tokens."""
 
     @abstractmethod
     def loss(self, batch: Any) -> Loss:
@@ -132,8 +140,8 @@ class Task(ABC):
     def padded_sizes(self, ready: Any) -> tuple[int, ...]:
         """Return the sizes of a prepared batch that padding may enlarge, such as its rows and its length.
 
-        Several seeds that are trained as one stacked model need batches of the same shapes. Without sizes,
-        batches are not padded, and only the seeds whose batches have the same shapes are stacked.
+        Several seeds that are trained as one stacked model need batches of the same shapes. If the result is
+        empty, batches are not padded. Then only seeds with batches of the same shapes are stacked.
         """
         return ()
 
@@ -142,25 +150,25 @@ class Task(ABC):
         return ready
 
     def keep_state(self, batch: Any, state: tuple[Tensor, ...]) -> None:
-        """Keep Loss.state of a batch, such as a recurrent state, for the next batch. Called after each batch.
+        """Store Loss.state, such as a recurrent state, for the next batch. Called after each batch.
 
-        loss() itself must not keep tensors: in a CUDA graph, the next batch overwrites them.
+        loss() itself must not store tensors: in a CUDA graph, the next batch overwrites them.
         """
         if state:
             raise TypeError(f"loss() returned a state, but {type(self).__name__} has no keep_state()")
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors besides the weights that the next batch depends on, such as a recurrent state.
+        """Return the tensors that the next batch needs besides the weights, by name: e.g. a recurrent state.
 
-        Each checkpoint saves them, by name, if there are any. Only those of the first process are saved, so a
-        task that has such tensors must raise an error in distributed training.
+        They are saved in each checkpoint. Only the tensors of the first process are saved. So a task with
+        such tensors must raise an error in distributed training.
         """
         return {}
 
     def load_state_tensors(self, tensors: dict[str, Tensor], place: str) -> None:
         """Restore the state of the task, such as a recurrent state, when a run is resumed.
 
-        tensors: the result of state_tensors() that the checkpoint saved; {} if it has none.
+        tensors: the result of state_tensors() in the checkpoint. {} if the checkpoint has none.
         place: the path of the checkpoint, for error messages.
         """
         if tensors:

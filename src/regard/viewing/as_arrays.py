@@ -22,8 +22,8 @@ HINTS = {
 }
 """The hint of the error message for weights of the wrong shape.
 
-A key is a pair. Its first part is the expected shape: "HTS" is (H heads, T queries, S keys). Its second part
-is True if the array that the user passed has two or more dimensions."""
+A key of this dict is a pair. The first part is the expected shape, such as "HTS": H heads, T queries, S keys.
+The second part is True if the array of the user has two or more dimensions."""
 
 
 def checked_weights(
@@ -36,8 +36,8 @@ def checked_weights(
     letters: the expected dimensions, for example "HTS" for an array of shape (H, T, S).
     most: the weight at the top of the colour scale. None: the largest weight.
 
-    Raises ArgumentError if the number of dimensions differs from `letters`, and for negative or infinite
-    weights; NaN is allowed.
+    Raises ArgumentError if the number of dimensions differs from `letters`, or if a weight is negative or
+    infinite. NaN is allowed.
     """
     if weights is None or hasattr(weights, "weights"):
         problem = (
@@ -75,10 +75,10 @@ def checked_weights(
 
 
 def check_words(call: str, name: str, words: Sequence[object], weights: NDArray[Any], axis: int) -> None:
-    """Raise ArgumentError unless there is one word for each row (axis 0) or column (axis 1) of the weights.
+    """Raise ArgumentError if the number of words is not the number of rows (axis 0) or columns (axis 1).
 
-    call: the public function that the user called, for example "matrix()", for error messages.
-    name: what the public function calls its argument with the words, for example "rows".
+    call: for error messages: the public function that the user called, for example "matrix()".
+    name: for error messages: the argument of this function with the words, for example "rows".
     weights: (T, S), or (S,) for one row of weights.
     """
     letters, size = "TS"[-weights.ndim :], weights.shape[axis]

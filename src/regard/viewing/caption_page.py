@@ -1,8 +1,9 @@
 """Write captions with the attention of every word over the image to one self-contained HTML page.
 
-The page makes no network requests. A reader who points at a word, or moves to it with Tab and the arrow keys,
-sees its map over the image; a reader who points at the image sees which words attend to that cell. Without
-JavaScript, the page shows a panel for each word. Text is escaped, and maps are numbers in base64.
+The page makes no network requests. If the reader points at a word, or selects it with Tab and the arrow keys,
+the page shows the attention of the word over the image. If the reader points at a cell of the image, the page
+shows which words attend to this cell. Without JavaScript, the page shows a panel for each word. Text is
+escaped, and the attention weights are numbers in base64.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ CAPTIONS = 500
 """Maximum number of captions on one HTML page."""
 
 PIXELS, IMAGE = 6_000_000, 160_000
-"""PIXELS: maximum number of pixels of all images on a page together, which bounds the size of the file.
-IMAGE: maximum number of pixels of the image of one caption, over which the attention of a word is drawn."""
+"""PIXELS is the maximum number of pixels of all images on a page together, to limit the size of the file.
+IMAGE is the maximum number of pixels of the image of one caption."""
 
 INLINE = 200_000
 """Maximum number of pixels of the pictures of all words together in caption_fragment()."""
@@ -132,9 +133,9 @@ def _article(seen: ImageAttention, number: int, count: int) -> Iterator[str]:
 
 
 def _word(seen: ImageAttention, word: int) -> str:
-    """Return a word of the caption as a <span> whose attributes hold its attention weights.
+    """Return a word of the caption as a <span>, with its attention weights in the attributes.
 
-    The attribute data-map has one byte for each cell of the image, in base64: 255 is the largest weight.
+    The attribute data-map has one byte for each cell of the image, in base64. 255 is the largest weight.
 
     word: index of the word, from 0.
     """
@@ -149,7 +150,7 @@ def _word(seen: ImageAttention, word: int) -> str:
 
 
 def _panels(seen: ImageAttention, pixels: float) -> str:
-    """Return an <img> element with an SVG picture: a copy of the image for each word, with its attention.
+    """Return an <img> element with an SVG picture: for each word, a copy of the image with its attention.
 
     pixels: maximum number of pixels of all copies together.
     """

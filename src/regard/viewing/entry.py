@@ -31,13 +31,13 @@ class Entry(Shown):
     """One translation: its words, and the attention weight of each target word for each source word.
 
     source, target: lists of words.
-    weights: (T, S), an array, a tensor or lists; None if there are no weights. T and S may be smaller than
-        the numbers of words: then only the first T target words and the first S source words have weights.
+    weights: (T, S), an array, a tensor or lists. None if there are no weights. T and S may be smaller than
+        the numbers of words. Then only the first T target words and the first S source words have weights.
     score: the log-probability of the translation.
     notes: remarks printed below the translation.
     reference: the reference translation.
-    texts: source and target as plain text, if the words are not separated by spaces (for example when each
-        "word" is one character).
+    texts: source and target as plain text. Needed if the words are not separated by spaces, for example if
+        each "word" is one character.
     caption: a line printed below the matrix.
 
     >>> from regard.viewing import Entry

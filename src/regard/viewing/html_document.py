@@ -1,4 +1,4 @@
-"""Build a self-contained HTML document, in which only its own JavaScript and CSS have an effect."""
+"""Build a self-contained HTML document. The browser accepts no other JavaScript and CSS in it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from regard.viewing.terminal_colors import clean
 __all__ = ["JOINERS", "Page", "check_ending", "document", "safe", "static"]
 
 JOINERS = "\u200c\u200d"
-"""Zero-width joiners, which are kept because composed emoji and Persian need them. Other control characters
-are escaped."""
+"""Zero-width joiners. They are not escaped, because composed emoji and Persian need them. Other control
+characters are escaped."""
 
 
 class Page(str):
-    """A complete HTML document as a string; a notebook displays it in an iframe.
+    """A complete HTML document as a string. A notebook displays it in an iframe.
 
-    The iframe is sandboxed: the JavaScript of the page has no access to the notebook or a network.
+    The iframe is sandboxed: the JavaScript of the page cannot access the notebook or the network.
 
     >>> Page("<!DOCTYPE html> ...")
     <Page of 19 characters>
@@ -84,7 +84,7 @@ def safe(text: str) -> str:
 
 @cache
 def static(name: str) -> str:
-    """Return the text of a CSS or JavaScript file of this package. name: the file name: "page.css"."""
+    """Return the text of a CSS or JavaScript file of this package. name: e.g. "page.css"."""
     return resources.files("regard.viewing").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -97,9 +97,9 @@ def _hash(text: str) -> str:
 
 
 def check_ending(path: Path, ending: str, hint: str) -> None:
-    """Raise ArgumentError unless the file name ends in `ending`.
+    """Raise ArgumentError if the file name does not end in `ending`.
 
-    hint: the beginning of the hint in the error message. An example of a valid name is appended to it.
+    hint: the beginning of the hint in the error message. An example of a valid name is appended.
     """
     if path.suffix.lower() != ending:
         hint = f"{hint}: {clean(path.stem) or 'page'}{ending}"

@@ -1,8 +1,8 @@
 """Write translations to one self-contained HTML page that makes no network requests.
 
 Every text is escaped, and control characters are written as Python escapes. The weights are an HTML table,
-which works without JavaScript; page.js reads that table, so the JavaScript contains no data. The
-Content-Security-Policy of the page allows only its own JavaScript and CSS, by their hashes.
+which works without JavaScript. page.js reads this table, so the JavaScript contains no data. The
+Content-Security-Policy allows only the JavaScript and CSS of the page, by their hashes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ LEVELS = 16
 """Number of different colours of the cells. entry.css has one CSS class for each colour."""
 
 OPEN, FIRST = 10, 3
-"""If a page has more than OPEN translations, only the first tables are expanded; FIRST is their number."""
+"""If a page has more than OPEN translations, only the first FIRST tables are expanded."""
 
 WIDE = 90
 """If all column headings together have more characters than this, they are written vertically."""
 
 LONGEST_HEAD = 24
-"""Maximum number of characters in a table heading. Longer words are truncated; the sentence above the table
-shows them in full."""
+"""Maximum number of characters in a table heading. Longer words are truncated. The sentence above the table
+shows the full words."""
 
 WEIGHTS = "attention of each target word (rows) to each source word (columns); blank cells are below .005"
 
@@ -47,7 +47,8 @@ def page(entries: Iterable[Entry], title: str = "Translations", about: str = "")
     title: the heading of the page.
     about: a line below the heading.
 
-    A reader who points at a word, or moves to it with Tab and the arrow keys, sees its largest weights.
+    If the reader points at a word, or selects it with Tab and the arrow keys, the page shows its largest
+    weights.
 
     >>> from regard.viewing import Entry, page
     >>> text = page([Entry(["고양이"], ["<cat>"], [[1.0]])], title="One word")
@@ -110,7 +111,7 @@ def save_page(
 def _article(entry: Entry, number: int | None, unfolded: bool) -> Iterator[str]:
     """Yield the HTML of an <article> with one translation and its table of attention weights.
 
-    number: its number on a page of several translations; None for a single translation.
+    number: the number of the translation on a page of several translations. None for a single translation.
     unfolded: whether the table is expanded when the page opens.
     """
     yield "<article>" if number is None else f'<article id="t{number}">'
@@ -128,9 +129,9 @@ def _article(entry: Entry, number: int | None, unfolded: bool) -> Iterator[str]:
 
 
 def shown(entry: Entry) -> tuple[int, int]:
-    """Return how many rows and columns the HTML table of weights has: (0, 0) for an Entry without weights.
+    """Return how many rows and columns the HTML table of weights has, at most LONGEST each.
 
-    If the weights have more than LONGEST rows or columns, the table has LONGEST.
+    The result for an Entry without weights is (0, 0).
     """
     rows, columns = (0, 0) if entry.weights is None else entry.weights.shape
     return min(rows, LONGEST), min(columns, LONGEST)
@@ -160,8 +161,8 @@ def _line(words: Sequence[str], weighted: int, apart: bool) -> str:
 
     apart: whether to put spaces between the words.
 
-    The words have no <bdi> element: the browser then derives the direction of the line from the words, and
-    keeps them in the order of the sentence.
+    The words have no <bdi> element. So the browser derives the direction of the line from the words, and
+    keeps the order of the sentence.
     """
     words = words if apart else [" " if word == SHOWN_SPACE else word for word in words]
     spans = [f"<span>{safe(word)}</span>" for word in words[:weighted]]

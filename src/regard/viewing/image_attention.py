@@ -23,15 +23,16 @@ WORDS = 300
 """Maximum number of words of a caption in an ImageAttention."""
 
 SIDE, CELLS = 8192, 64
-"""SIDE: maximum width and height of an image, in pixels. CELLS: maximum width and height of the attention
-map of a word, in cells."""
+"""SIDE is the maximum width and height of an image, in pixels. CELLS is the maximum width and height of the
+attention map of a word, in cells."""
 
 UNIFORM_CELLS, UNIFORM_RATIO = 4, 1.5
-"""The attention map of a word is called nearly uniform if no weight exceeds UNIFORM_RATIO times the mean
+"""Limits for an attention map that is called nearly uniform. No weight exceeds UNIFORM_RATIO times the mean
 weight. A map of fewer than UNIFORM_CELLS cells is called nearly uniform only if all its weights are equal."""
 
 UNIFORM = "a word without a mark attends almost uniformly: no weight exceeds 1.5 times the mean weight"
-"""A note for pictures in which some maps are nearly uniform; their strongest cells are not marked."""
+"""A note for pictures in which some maps are nearly uniform. The strongest cells of these maps are not
+marked."""
 
 LONGEST = 40
 """Maximum width of a word in the summary, in terminal cells. Longer words are truncated."""
@@ -43,8 +44,8 @@ class ImageAttention:
 
     image: uint8, (H, W, 3), the image as the model reads it: after resizing and cropping.
     words: the T words of the caption.
-    weights: (T, h, w), for each word a map of h x w cells with its attention weights. Cell (i, j) covers the
-        pixels from i H/h to (i + 1) H/h and from j W/w to (j + 1) W/w.
+    weights: (T, h, w), the attention weights of each word, as a map of h x w cells. Cell (i, j) covers the
+        rows of pixels from i H/h to (i + 1) H/h, and the columns from j W/w to (j + 1) W/w.
     logprobs: (T,), the log-probability of each word, or None.
     title: text above pictures. Default: the words.
     notes: texts below pictures, for example the summary of erase_regions().
@@ -98,9 +99,10 @@ class ImageAttention:
         return CellGrid(*self.weights.shape[1:], *self.image.shape[:2])
 
     def strongest(self, word: int) -> int:
-        """Return the index of the cell with the largest weight of a word; of equal weights, the first.
+        """Return the index of the cell with the largest weight of a word.
 
-        Cells are numbered in row-major order, from 0.
+        Cells are numbered row by row, from 0. If several cells have the largest weight, the first is
+        returned.
 
         word: index of the word, from 0.
         """
@@ -109,7 +111,7 @@ class ImageAttention:
     def is_uniform(self, word: int) -> bool:
         """Return whether the weights of a word are nearly uniform (see UNIFORM_RATIO) or all 0.
 
-        Pictures do not mark the strongest cell of a nearly uniform map, because it says little.
+        In pictures, the strongest cell of a nearly uniform map is not marked, because it says little.
 
         word: index of the word, from 0.
         """
@@ -118,25 +120,25 @@ class ImageAttention:
         return bool(weights_hw.max() <= ratio * weights_hw.mean() * (1 + 1e-9)) and weights_hw.size > 1
 
     def uniform_note(self) -> tuple[str, ...]:
-        """Return a tuple with the note UNIFORM if the weights of any word are nearly uniform; otherwise ().
+        """Return (UNIFORM,), a note, if the weights of at least one word are nearly uniform. Otherwise ().
 
         The note is printed below pictures.
         """
         return (UNIFORM,) if any(map(self.is_uniform, range(len(self.words)))) else ()
 
     def probability(self, word: int) -> float | None:
-        """Return the probability of a word, or None if `logprobs` is None. word: its index, from 0."""
+        """Return the probability of a word, or None if `logprobs` is None. word: index, from 0."""
         return None if self.logprobs is None else min(float(numpy.exp(self.logprobs[word])), 1.0)
 
     def levels(self, word: int) -> NDArray[numpy.float64]:
-        """Return the weights of a word, (h, w), divided by the largest of them; zeros if all are 0."""
+        """Return the weights of a word, (h, w), divided by the largest weight; zeros if all are 0."""
         weights_hw = self.weights[word]
         return weights_hw / (weights_hw.max() or 1.0)
 
     def summary(self) -> str:
-        """Return a text that names the most focused and the least focused word of the caption.
+        """Return a text about the most focused and the least focused word of the caption.
 
-        The most focused word is the one whose largest weight is highest. For an example, see ImageAttention.
+        The most focused word has the highest maximum weight of all words. For an example, see ImageAttention.
         """
         largest = self.weights.max((1, 2))
         first, last = int(largest.argmax()), int(largest.argmin())
@@ -155,7 +157,7 @@ class ImageAttention:
         return f"{text}; {least} is {largest[last]:.2f}"
 
     def noted(self, *notes: object) -> ImageAttention:
-        """Return a copy with `notes` added to its own notes; notes are printed below pictures."""
+        """Return a copy with more notes. Notes are printed below pictures."""
         return replace(self, notes=(*self.notes, *map(str, notes)))
 
     def to_dict(self) -> dict[str, Any]:
@@ -172,7 +174,7 @@ class ImageAttention:
         }
 
     def picture(self) -> Any:
-        """Return a Picture: the image, and a copy of it for each word, bright where the word attends.
+        """Return a Picture: the image, and for each word a copy of the image that is bright where it attends.
 
         If the Picture is saved as a .gif file, the file contains the animation that animation() returns.
         """
@@ -189,7 +191,7 @@ class ImageAttention:
     def save(self, path: str | Path) -> tuple[str, ...]:
         """Write a .png, .svg, .pdf, .gif (animation) or .html file, atomically.
 
-        Returns a tuple of texts: hints about characters that no installed font has; () if there are none.
+        Returns hints about characters that no installed font has. Usually the result is empty.
         """
         if Path(path).suffix.lower() == ".html":
             importlib.import_module("regard.viewing.caption_page").save_caption_page(path, [self])
@@ -212,8 +214,8 @@ class ImageAttention:
 def resized(image: NDArray[numpy.uint8], height: int, width: int) -> NDArray[numpy.uint8]:
     """Resize an image (H, W, 3) to (height, width, 3).
 
-    Along a side that becomes smaller, a pixel of the result is the mean of the pixels that it covers; along a
-    side that becomes larger, it is a copy of the nearest pixel.
+    If a side becomes smaller, a pixel of the result is the mean of the pixels that it covers. If a side
+    becomes larger, a pixel of the result is a copy of the nearest pixel.
 
     >>> resized(numpy.array([[[0, 0, 0], [200, 100, 50]]], numpy.uint8), 2, 1).tolist()
     [[[100, 50, 25]], [[100, 50, 25]]]

@@ -1,8 +1,8 @@
-"""The cells of an attention map over an image: which pixels a cell covers, and which cell a pixel is in.
+"""The cells of an attention map over an image: which pixels a cell covers, and which cell contains a pixel.
 
-A map of h x w weights over an image of H x W pixels divides the image into cells, numbered in row-major order
-from the top left. Cell (i, j) has the number i * w + j and covers the rows from i H/h to (i + 1) H/h and the
-columns from j W/w to (j + 1) W/w. A pixel is in the cell that contains its centre, so that every pixel is in
+A map of h x w weights divides an image of H x W pixels into cells. Cells are numbered row by row from the top
+left. Cell (i, j) has the number i * w + j. It covers the rows from i H/h to (i + 1) H/h and the columns from
+j W/w to (j + 1) W/w. A pixel belongs to the cell that contains the centre of the pixel. So every pixel is in
 exactly one cell, also if h does not divide H.
 """
 
@@ -20,8 +20,8 @@ from regard.errors import ArgumentError, message
 __all__ = ["CellGrid", "PixelBox", "upsampled"]
 
 PLATEAU = 0.1
-"""upsampled() returns the weight of a cell unchanged up to this distance from the centre of the cell, as a
-fraction of the width (or height) of the cell."""
+"""Up to this distance from the centre of a cell, upsampled() returns the weight of the cell unchanged. The
+distance is a fraction of the width (or height) of the cell."""
 
 
 class PixelBox(NamedTuple):
@@ -162,9 +162,9 @@ def _cell(pixel: Any, cells: int, pixels: int) -> Any:
 def upsampled(weights: NDArray[numpy.floating], height: int, width: int) -> NDArray[numpy.float64]:
     """Interpolate a map of weights (h, w) smoothly to (height, width) pixels, with h <= height, w <= width.
 
-    Pixels near the centre of a cell have exactly the weight of the cell; between two centres, the values
+    Pixels near the centre of a cell have exactly the weight of the cell. Between two centres, the values
     follow a cubic smoothstep function. So the pixel with the largest value is in the cell with the largest
-    weight, no value is outside the range of the weights, and if h divides height and w divides width, the
+    weight, and no value is outside the range of the weights. If h divides height and w divides width, the
     mean of the pixels is the mean of the weights.
 
     >>> upsampled(numpy.array([[0.0, 1.0]]), 1, 8).round(2).tolist()
@@ -180,8 +180,8 @@ def _interpolated(weights: NDArray[numpy.float64], size: int) -> NDArray[numpy.f
     places = numpy.clip((numpy.arange(size) + 0.5) * count / size - 0.5, 0, count - 1)
     low = numpy.minimum(places.astype(int), max(count - 2, 0))
     high = numpy.minimum(low + 1, count - 1)
-    # The plateau, where the weight is unchanged, reaches at least half a pixel to each side of the centre of
-    # a cell, so that it contains the centre of a pixel.
+    # In the plateau, the weight is unchanged. It extends at least half a pixel from the centre of a cell, so
+    # that it contains the centre of a pixel.
     margin = min(max(PLATEAU, 0.5 * count / size), 0.499)
     step = numpy.clip((places - low - margin) / (1 - 2 * margin), 0, 1)
     step = (step * step * (3 - 2 * step))[:, None]

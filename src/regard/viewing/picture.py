@@ -29,11 +29,12 @@ from regard.viewing.view_inputs import Drawable, drawable
 __all__ = ["VIEWS", "Picture", "noted", "picture"]
 
 UNIFORM_KEYS, UNIFORM_RATIO = 4, 1.5
-"""The weights of a picture are called nearly uniform if there are S >= UNIFORM_KEYS keys, and no weight
-exceeds UNIFORM_RATIO / S."""
+"""Limits for weights that are called nearly uniform: there are at least UNIFORM_KEYS keys, and no weight
+exceeds UNIFORM_RATIO / (number of keys)."""
 
 NOT_AVERAGED = ("self", "rollout", "long", "reading")
-"""The views that do not draw a mean over sites. They get no notes about drawn sites and uniform weights."""
+"""The views that do not draw a mean over sites. Their pictures have no notes about drawn sites and uniform
+weights."""
 
 BETWEEN = 36.0
 """Distance between matrices on one canvas, in points."""
@@ -50,8 +51,8 @@ def picture(
 ) -> Picture:
     """Draw recorded attention as a Picture, to print, to display in a notebook, or to save as a file.
 
-    seen: a Seen; a Translation, whose subwords are joined to words; or the result of record() for one
-        sequence, whose words are the positions 0, 1, 2, ...
+    seen: a Seen, a Translation, or the result of record() for one sequence. The subwords of a Translation are
+        joined to words. In a result of record(), the words are the positions 0, 1, 2, ...
     view: "matrix", "lines", "heads", "word" (one key over time), "shaded", "self" (self-attention of encoder
         and decoder), "rollout", "player" (an animation), "long" or "reading" (one line per word of a text,
         with the earlier words shaded by its attention to them).
@@ -94,9 +95,10 @@ def noted(drawn: Picture, *notes: str) -> Picture:
 
 
 def _sites_drawn(seen: Seen) -> Iterator[str]:
-    """Yield one note if some recorded sites (attention layers) are not drawn by default; otherwise nothing.
+    """Yield a note if some recorded sites (attention layers) are not drawn by default.
 
-    The note names the sites that are drawn and those that are not, and says that site=... chooses others.
+    The note lists the sites that are drawn and the sites that are not drawn. It says that site=... selects
+    other sites.
     """
     drawn = [each.name for each in matching(seen)]
     others = [each.name for each in seen.sites if each.name not in drawn]
@@ -105,9 +107,9 @@ def _sites_drawn(seen: Seen) -> Iterator[str]:
 
 
 def _uniformity(seen: Seen, view: str, site: str | None, head: int | None) -> Iterator[str]:
-    """Yield one note if the weights that the view draws are nearly uniform; otherwise nothing.
+    """Yield a note if the weights in the picture are nearly uniform.
 
-    The colour scale ends at the largest weight, so it makes small differences look important.
+    The colour scale ends at the largest weight. So without the note, small differences would look important.
     """
     if view in NOT_AVERAGED:
         return
@@ -158,8 +160,8 @@ def _heads(seen: Seen, site: str | None, head: int | None, word: Word | None, ti
 def _self(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
     """Draw the self-attention of the encoder and of the decoder as two matrices side by side.
 
-    If `site` is set, there is one matrix: the mean of the sites that match it. For the other arguments, see
-    picture(); `word` must be None.
+    If `site` is set, there is only one matrix: the mean of the matching sites. For the other arguments, see
+    picture(). `word` must be None.
     """
     _no_word("self", word)
     groups = [matching(seen, site)] if site else [_own(seen, part) for part in ("encoder", "decoder")]
@@ -216,8 +218,8 @@ def _long(seen: Seen, site: str | None, head: int | None, word: Word | None, tit
 def _reading(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
     """Draw the view "reading": one line of text for each word, with the earlier words that it attends to.
 
-    If `site` is None, the self-attention of the decoder is drawn or, if there is none, of the encoder. For
-    the other arguments, see picture(); `word` must be None.
+    If `site` is None, the self-attention of the decoder is drawn. If there is none, the self-attention of the
+    encoder is drawn. For the other arguments, see picture(). `word` must be None.
     """
     _no_word("reading", word)
     sites = matching(seen, site) if site else _own(seen, "decoder") or _own(seen, "encoder")

@@ -1,8 +1,9 @@
-"""Pooled: a summary of the attention of long sequences that never needs the whole T x S matrix in memory.
+"""Pooled: a summary of the attention of a long sequence. The whole T x S matrix is never in memory.
 
-A Pooled holds the largest weights of each row with their keys, and a block map: the matrix is divided into
-blocks, and the map has the maximum and the mean of each block. For 8,192 tokens, the matrix has 67 million
-weights; the map and the 32 largest weights of each row are 0.7 million numbers.
+A Pooled contains the largest weights of each row with their keys, and a block map. For the block map, the
+matrix is divided into blocks, and the maximum and the mean of each block are stored. For 8,192 tokens, the
+matrix has 67 million weights. The block map and the 32 largest weights of each row are only 0.7 million
+numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ MAP = 256
 """Maximum number of blocks into which the rows, and the columns, of a matrix are divided."""
 
 STRIP = 2**22
-"""Approximate number of weights that are processed at a time. A larger array is divided by rows."""
+"""Approximate number of weights that are processed at a time. A larger array is divided into groups of
+rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +36,12 @@ class Pooled:
     name: the name of the site.
     weights: (H, T, k), the k largest weights of each row, largest first. Rows with fewer weights are padded
         with 0.
-    keys: (H, T, k), the positions of the keys of these weights; -1 for padding.
-    maxima, means: (H, t, s), the maximum and the mean of each block: each matrix (T, S) is divided into
-        t x s blocks. t and s are at most 256.
+    keys: (H, T, k), the positions of the keys of these weights. -1 for padding.
+    maxima, means: (H, t, s), the maximum and the mean of each block. Each matrix (T, S) is divided into t x s
+        blocks. t and s are at most 256.
     rows, columns: the T queries and S keys as text.
-    whole: True if maxima and means were computed from all weights. False if they were computed from the k
-        largest weights of each row only: the means are too small.
+    whole: True if maxima and means were computed from all weights. False if they were computed only from the
+        k largest weights of each row. Then the means are too small.
     """
 
     name: str
@@ -76,24 +78,23 @@ class Pooled:
 
     @property
     def heads(self) -> int:
-        """Number of heads; 1 for attention without heads."""
+        """Number of heads. 1 for attention without heads."""
         return len(self.weights)
 
 
 def pooled(name: str, weights: Any, rows: Sequence[str], columns: Sequence[str], top: int = 32) -> Pooled:
     """Return a Pooled: the `top` largest weights of each row, and the maximum and mean of each block.
 
-    A block is a rectangle of neighbouring queries and keys; there are at most 256 x 256 blocks.
+    A block is a rectangle of neighbouring queries and keys. There are at most 256 x 256 blocks.
 
     name: the name of the site.
-    weights: an array (H, T, S) or (T, S), for example a numpy.memmap. Or an iterable of strips of n rows
-        each, (H, n, S) or (n, S), in row order, as Look(rows=...) records them. Only one strip is in memory
-        at a time.
+    weights: an array (H, T, S) or (T, S), for example a numpy.memmap. Or an iterable of groups of n rows, (H,
+        n, S) or (n, S), in row order, as Look(rows=...) records them. Only one group is in memory at a time.
     rows, columns: the T queries and S keys as text.
     top: the number of weights of each row to keep.
 
-    In the example, each block has 4 x 4 weights. Blocks on the diagonal have four weights of 1, so their mean
-    is 0.25.
+    In this example, each block has 4 x 4 weights. Blocks on the diagonal have four weights of 1, so their
+    mean is 0.25:
 
     >>> from regard.viewing import pooled
     >>> words = [f"w{place}" for place in range(1000)]
@@ -145,11 +146,11 @@ def pooled_from_top(name: str, top: Any, rows: Sequence[str], columns: Sequence[
     top: attended.top, with weights and keys of shape ([H,] T, k).
     rows, columns: the T queries and S keys as text.
 
-    The maximum and the mean of each block (a rectangle of neighbouring queries and keys) are computed from
-    these weights only. The maximum of a block is exact if it is among the k largest weights of its row. The
-    means are too small.
+    A block is a rectangle of neighbouring queries and keys. The maximum and the mean of each block are
+    computed only from the recorded weights. The maximum is exact if it is among the k largest weights of its
+    row. The means are too small.
 
-    In the example, each block has 2 x 2 weights.
+    In this example, each block has 2 x 2 weights:
 
     >>> import regard, torch
     >>> from regard.viewing import pooled_from_top
@@ -189,7 +190,7 @@ def pooled_from_top(name: str, top: Any, rows: Sequence[str], columns: Sequence[
 
 
 def _side(size: int) -> int:
-    """Return the height of a block of a matrix that has `size` rows; for columns, the width of a block."""
+    """Return the height of a block for a matrix with `size` rows, or its width for `size` columns."""
     return max(math.ceil(size / MAP), 1)
 
 
@@ -221,9 +222,9 @@ def _strips(weights: Any) -> Iterator[NDArray[Any]]:
 
 
 def largest(strip: NDArray[Any], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the `top` largest weights of each row: an array of their key indices, and one of the weights.
+    """Return the `top` largest weights of each row: an array of key indices, and an array of weights.
 
-    In each row the largest weight is first. If a weight is 0, its key index is -1.
+    In each row, the largest weight is first. If a weight is 0, its key index is -1.
 
     strip: (..., n, S), n rows of weights for S keys.
     """

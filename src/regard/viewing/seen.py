@@ -27,8 +27,8 @@ SITE, ARRAYS = ("name", "rows", "columns", "row_words", "column_words", "role"),
 LONG, LONG_ARRAYS = ("name", "rows", "columns", "whole"), ("keys", "weights", "maxima", "means")
 """The fields that a saved Seen has for each site.
 
-SITE and ARRAYS are fields of a Site; LONG and LONG_ARRAYS are fields of a Pooled. SITE and LONG are saved in
-the JSON header, ARRAYS and LONG_ARRAYS as arrays."""
+SITE and ARRAYS are fields of a Site. LONG and LONG_ARRAYS are fields of a Pooled. SITE and LONG are saved in
+the JSON header. ARRAYS and LONG_ARRAYS are saved as arrays."""
 
 TEXT = {
     "source": [str],
@@ -58,7 +58,7 @@ class Seen:
 
     sites: a Site for each recorded attention layer.
     source, target: subwords, including "</s>".
-    source_words, target_words: for each subword, the index of its word; -1 for special tokens.
+    source_words, target_words: the index of the word of each subword. -1 for special tokens.
     title: text printed above pictures.
     notes: texts printed below pictures.
     score: the log-probability of the target.
@@ -111,7 +111,7 @@ class Seen:
         return str(self.words().picture()._repr_html_()) if crossing else None
 
     def site(self, name: str) -> Site:
-        """Return the site with this name; raise UnknownName if there is none.
+        """Return the site with this name. Raise UnknownName if there is no such site.
 
         >>> Seen((), (), (), (), ()).site("decoder.cross")
         Traceback (most recent call last):
@@ -127,7 +127,7 @@ class Seen:
         """Return a copy in which the subwords are joined to words.
 
         Weights are summed over the subwords of a key and averaged over the subwords of a query. Special
-        tokens such as "</s>" stay as they are. Value norms exist for subwords only and are dropped.
+        tokens such as "</s>" are not changed. Value norms are dropped, because they exist only for subwords.
         """
         source, target = grouped(self.source_words), grouped(self.target_words)
         return replace(
@@ -142,8 +142,8 @@ class Seen:
     def without_specials(self, renormalise: bool) -> Seen:
         """Return a copy without the special tokens, such as "</s>" and "<s>".
 
-        renormalise: whether to scale the remaining weights of each row, so that the row has the same sum as
-            before. If a row has weights for special tokens only, all its remaining weights are 0.
+        renormalise: whether to scale the remaining weights of each row, so that the sum of the row does not
+            change. If only special tokens have weights in a row, all remaining weights are 0.
         """
         source, target = real(self.source_words), real(self.target_words)
         return replace(
@@ -183,10 +183,10 @@ class Seen:
 
             R = A_L ... A_2 A_1,  A = (W + I) / 2,  each row divided by its sum
 
-        with L the number of layers, and W the self-attention weights of a layer, averaged over heads (Abnar
-        and Zuidema 2020, eq. 1).
+        L is the number of layers. W are the self-attention weights of a layer, averaged over heads (Abnar and
+        Zuidema 2020, eq. 1).
 
-        part: "encoder" or "decoder": whose self-attention layers to use.
+        part: the part with the self-attention layers: "encoder" or "decoder".
 
         Returns a Site whose weights are R. Its rows and columns are the tokens of the encoder or decoder.
 
@@ -230,7 +230,7 @@ class Seen:
 
     @staticmethod
     def load(path: str | Path) -> Seen:
-        """Read a file that save() wrote; no code in the file is executed."""
+        """Read a file that save() wrote. No code in the file is executed."""
         header, arrays = load_arrays(path, "regard.seen", "Seen.save()")
 
         def built(kind: str, make: Any, names: Sequence[str]) -> tuple[Any, ...]:
@@ -253,7 +253,7 @@ class Seen:
     def _numbered(self, site: Site) -> Site:
         """Return the site with the word index of each row (row_words) and of each column (column_words).
 
-        If they are missing, they are determined by comparing rows and columns with `source` and `target`.
+        If these indices are missing, rows and columns are compared with `source` and `target` to find them.
         """
         if site.row_words is not None and site.column_words is not None:
             return site

@@ -25,9 +25,9 @@ class Site:
     weights: (H, T, S), or (T, S) for attention without heads.
     rows, columns: the T queries and the S keys as text.
     values: (H, S), the norm of the value vector of each key, if known.
-    row_words: for each row (a subword), the index of its word; -1 for special tokens. Default: the word
-        indices of the Seen that contains the site.
-    column_words: the same for each column.
+    row_words: the index of the word of each row (subword). -1 for special tokens. Default: the word indices
+        of the Seen that contains the site.
+    column_words: the index of the word of each column.
     role: a regard.roles.Role: whether this is self- or cross-attention, and which sequences the queries and
         keys come from. Default: derived from the name by regard.roles.role_by_name().
 
@@ -48,7 +48,7 @@ class Site:
         call, weights = f"Site({self.name!r})", _array(self.weights)
         self._set("role", role_by_name(str(self.name)) if self.role is None else Role(*self.role))
         weights = weights[None] if weights.ndim == 2 else weights
-        # In the usual case, the weights are valid and float32; then they are not copied.
+        # Usually, the weights are valid and float32. Then they are not copied.
         plain = weights.dtype == numpy.float32 and weights.ndim == 3 and weights.size
         if not (plain and weights.min() >= 0 and weights.max() < numpy.inf):
             weights = checked_weights(call, weights, "HTS", None)[0].astype(numpy.float32)
@@ -75,14 +75,14 @@ class Site:
 
     @property
     def heads(self) -> int:
-        """Number of heads; 1 for attention without heads."""
+        """Number of heads. 1 for attention without heads."""
         return len(self.weights)
 
     @property
     def kind(self) -> str:
         """The kind of attention, to group layers: "encoder" or "decoder" for self-attention.
 
-        For other attention it is the kind of the role, for example "cross".
+        For other attention, the result is the kind of the role, for example "cross".
         """
         if self.role.kind not in ("", "self"):
             return self.role.kind
@@ -144,7 +144,7 @@ class Site:
 
     @property
     def _numbers(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The word index of each row, and that of each column. If they are unknown, each token is a word."""
+        """The word indices of the rows and of the columns. If they are unknown, each token is a word."""
         rows, columns = tuple(range(len(self.rows))), tuple(range(len(self.columns)))
         return self.row_words or rows, self.column_words or columns
 
@@ -153,7 +153,7 @@ class Site:
 
 
 def word_numbers(call: str, name: str, indices: Sequence[int], size: int) -> tuple[int, ...]:
-    """Return the word index of each token as a tuple; raise ArgumentError if there are not `size` of them.
+    """Return the word index of each token as a tuple. Raise ArgumentError if the number is not `size`.
 
     call: the public function that the user called, for the error message.
     name: the name of the argument with the word indices, for the error message.
@@ -169,7 +169,7 @@ def word_numbers(call: str, name: str, indices: Sequence[int], size: int) -> tup
 def real(numbers: Sequence[int]) -> list[int]:
     """Return the positions of all tokens except special tokens such as "</s>".
 
-    numbers: the word index of each token; -1 for special tokens.
+    numbers: the word index of each token. -1 for special tokens.
     """
     return [place for place, number in enumerate(numbers) if number >= 0]
 

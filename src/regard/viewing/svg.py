@@ -32,7 +32,7 @@ _THEME = TerminalTheme((13, 15, 21), (222, 225, 232), _COLOURS, [*_COLOURS[:-1],
 def to_svg(drawing: RenderableType, width: int = 88, title: str = "") -> str:
     """Convert a drawing to the text of an SVG file.
 
-    drawing: anything that rich can print; for a Picture, its own method svg() is used.
+    drawing: an object that rich can print. For a Picture, its method svg() is used.
     width: maximum width in terminal cells.
     title: the <title> of the SVG, read by screen readers.
 

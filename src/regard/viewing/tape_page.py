@@ -22,7 +22,7 @@ TITLE = "Sequences on the tape"
 def tape_page(runs: Iterable[TapeRun], title: str = TITLE, about: str = "") -> Page:
     """Return a self-contained HTML page with a picture of each sequence.
 
-    runs: at most 100.
+    runs: the steps of each sequence, at most 100 sequences.
     title: the heading of the page.
     about: a line below the heading.
 

@@ -18,8 +18,7 @@ from regard.viewing.as_arrays import checked_weights
 __all__ = ["TapeRun"]
 
 POINTED = 0.02
-"""Slots at the ends of the tape are not drawn if the weights of all heads on them are at most POINTED at
-every step."""
+"""Slots at the ends of the tape are not drawn if no head has a weight above POINTED on them at any step."""
 
 FEWEST = 8
 """Pictures show at least this many slots, or all slots if the tape has fewer."""
@@ -34,7 +33,7 @@ class TapeRun:
     scored: (T,), True at the steps whose answers are scored.
     write: (W, T, N), the weights of W write heads on N slots.
     read: (R, T, N), the weights of R read heads on N slots.
-    memory: (T + 1, N, M), the slots before the first step and after each step; None if not recorded.
+    memory: (T + 1, N, M), the slots before the first step and after each step. None if not recorded.
     title: the text above pictures.
     notes: the texts below pictures.
 
@@ -79,9 +78,10 @@ class TapeRun:
 
     @property
     def slots(self) -> tuple[int, int]:
-        """The range of slots that pictures show, as (start, stop); `stop` is not shown.
+        """The range of slots in pictures, as (start, stop). The slot `stop` is not included.
 
-        Slots at the ends of the tape are left out if the weights of all heads on them are always small.
+        Slots at the ends of the tape are left out if the weights of all heads on these slots are always
+        small.
         """
         most_N = numpy.maximum(self.write.max((0, 1)), self.read.max((0, 1)))
         places = numpy.flatnonzero(most_N > POINTED)
@@ -93,7 +93,7 @@ class TapeRun:
         """Return, for each step, the index of the slot with the largest weight of one head.
 
         kind: "write" or "read".
-        head: the index of the head among those of this kind.
+        head: the index of the head among the heads of this kind.
         """
         weights_TN = {"write": self.write, "read": self.read}[kind][head]
         return [int(each) for each in weights_TN.argmax(1)]
@@ -102,7 +102,7 @@ class TapeRun:
         """Return the index of the slot whose contents were replaced most.
 
         Each step changes the contents of a slot by some amount. Slots are compared by their second largest
-        change. It is small for a slot that was written only once.
+        change, because this change is small for a slot that was written only once.
         """
         if self.memory is None:
             raise ArgumentError(message("TapeRun", "the contents of the tape were not recorded"))
@@ -113,7 +113,7 @@ class TapeRun:
     def picture(self) -> Any:
         """Return a Picture of the inputs, the answers, and the weights of the heads on the tape at each step.
 
-        It looks like figure 6 of Graves et al. 2014. Saved as .gif, it is an animation.
+        The picture looks like figure 6 of Graves et al. (2014). If it is saved as .gif, it is an animation.
         """
         return importlib.import_module("regard.viewing.pictures.tape_panels").tape_panels(self)
 
@@ -135,7 +135,7 @@ class TapeRun:
     def save(self, path: str | Path) -> tuple[str, ...]:
         """Write a picture, an animation (.gif) or an HTML page.
 
-        The file is replaced only when the new one is complete.
+        An existing file is replaced only when the new file is complete.
 
         path: the file; it ends in .png, .svg, .pdf, .gif or .html.
 

@@ -117,7 +117,7 @@ class Matrix(Drawing):
         return [max(6 if self.numbers else 4, cell_len(column) + 2) for column in self.columns]
 
     def _fitted(self, available: int) -> tuple[list[int], bool]:
-        """Return the width of each column that fits, and whether the column labels are vertical.
+        """Return the widths of the columns that fit, and whether the column labels are vertical.
 
         available: the number of terminal cells for all columns. Columns that do not fit are left out.
         """
@@ -185,9 +185,9 @@ def draw(
     title: one or more lines above the matrix, the first in bold.
     numbers: whether to write each weight in its cell.
     legend: whether to show the colour scale below the matrix.
-    most: the weight at the top of the scale. Default: 1, so that the same shade means the same weight in
-        every drawing. If the largest weight is above 1, it is the default. Use most=weights.max() to see
-        small differences.
+    most: the weight at the top of the scale. Default: 1, or the largest weight if this is above 1. With 1,
+        the same shade means the same weight in every drawing. Use most=weights.max() to see small
+        differences.
     longest_row: maximum width of a row label in terminal cells. Longer labels are truncated.
 
     >>> from regard.viewing import draw
@@ -213,7 +213,7 @@ def bars(
     weights: (S,), an array, a tensor or a list.
     labels: S words.
     title: one or more lines above the bars.
-    most: the weight of a bar of full length. Default: 1, or the largest weight if that is larger.
+    most: the weight of a bar of full length. Default: 1, or the largest weight if this is above 1.
 
     >>> from regard.viewing import bars
     >>> print(bars([0.25, 0.75], ["주어", "어디에서"]))
@@ -228,7 +228,7 @@ def bars(
 
 @dataclass(frozen=True, eq=False)
 class Beside(Shown):
-    """Several drawings side by side in the terminal; beside() returns it."""
+    """Several drawings side by side in the terminal, the result of beside()."""
 
     drawings: tuple[RenderableType, ...]
 
@@ -272,7 +272,7 @@ def legend_line(shades: Shades, side: int, most: float) -> Text:
 
 
 def _centred(text: str, width: int) -> str:
-    """Return the text centred in `width` terminal cells; a wide character takes two cells."""
+    """Return the text centred in `width` terminal cells. A wide character has the width of two cells."""
     return set_cell_size(" " * ((width - cell_len(text)) // 2) + text, width)
 
 

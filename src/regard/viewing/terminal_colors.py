@@ -18,8 +18,8 @@ _RAMP = ((20, 23, 31), (33, 60, 96), (38, 122, 142), (122, 196, 152), (253, 246,
 class Shades:
     """Chooses how weights are shown in a console: as background colours or as characters.
 
-    If the console has fewer than 256 colours, weights are shown by block characters (░▒▓█), or by .:*# if
-    its encoding has no block characters.
+    If the console has fewer than 256 colours, weights are shown by block characters (░▒▓█). If the encoding
+    of the console has no block characters, they are shown by .:*#.
     """
 
     def __init__(self, console: Console, options: ConsoleOptions):
@@ -33,7 +33,7 @@ class Shades:
 
         level: the weight as a fraction of the largest weight, from 0 to 1, or NaN.
         width: the width of the cell in terminal cells (widths of one narrow character).
-        number: the weight as text, to write in the cell; "" for none.
+        number: the weight as text, to write in the cell. "": no text.
         """
         if level != level:
             return "?".center(width), Style()

@@ -24,12 +24,12 @@ WIDEST, TALLEST = 64, 24
 """Maximum size of an image in the terminal: WIDEST characters and TALLEST lines."""
 
 MAP = 16
-"""Maximum number of rows and columns with which the attention map of a word is drawn. Larger maps are
-reduced: several cells become one, which shows the largest of their weights."""
+"""Maximum number of rows and columns in the drawing of an attention map. In a larger map, several cells are
+drawn as one cell with the largest of their weights."""
 
 WORDS, LONGEST = 40, 22
-"""WORDS: maximum number of words whose attention maps are drawn. LONGEST: maximum width in characters of the
-word above its map."""
+"""WORDS: maximum number of words with an attention map. LONGEST: maximum width of the word above its map, in
+characters."""
 
 STRONGEST = "[]"
 """The mark of the cell with the largest weight in the attention map of a word."""
@@ -85,7 +85,7 @@ class WordMap(Drawing):
     """The attention map of one word in the terminal, with two characters for each cell of the image.
 
     name: the text above the map.
-    levels: (h, w), the attention weights divided by the largest of them.
+    levels: (h, w), the attention weights divided by the largest weight.
     strongest: row and column of the cell that is marked with [], or None.
 
     >>> print(WordMap("cat", numpy.array([[0.0, 1.0], [0.5, 0.0]]), (0, 1)))

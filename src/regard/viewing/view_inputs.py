@@ -29,9 +29,9 @@ Drawable = Seen | HasSeen | Mapping[str, Sequence[Any]]
 def seen_of(source: object, call: str) -> Seen:
     """Convert an object that contains recorded attention to a Seen.
 
-    source: a Seen, which is returned unchanged; or a Translation, which is converted to a Seen with subwords;
-        or a Record (the result of record()), which is converted to a Seen with the positions 0, 1, 2, ... as
-        words.
+    source: a Seen, a Translation, or a Record (the result of record()). A Seen is returned unchanged. A
+        Translation is converted to a Seen with subwords. A Record is converted to a Seen with the positions
+        0, 1, 2, ... as words.
     call: the name of the public function, for error messages.
     """
     if isinstance(source, Seen):
@@ -47,9 +47,10 @@ def seen_of(source: object, call: str) -> Seen:
 
 
 def drawable(source: object, call: str) -> Seen:
-    """Convert an object that contains recorded attention to a Seen, as seen_of() does.
+    """Convert an object that contains recorded attention to a Seen of words.
 
-    The only difference: the subwords of a Translation are joined to words. For the arguments, see seen_of().
+    The function differs from seen_of() in one point: the subwords of a Translation are joined to words. For
+    the arguments, see seen_of().
     """
     seen = seen_of(source, call)
     return seen if seen is source or isinstance(source, Mapping) else seen.words()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 __all__ = ["SHOWN_SPACE", "SPACE", "grouped", "joined", "spelled", "spelled_or_space"]
 
 SPACE = "\u2581"
-"""The character that stands for a space inside a subword, as in SentencePiece: ▁."""
+"""The character for a space inside a subword, as in SentencePiece: ▁."""
 
 SHOWN_SPACE = "\u2423"
 """The character that is shown for a token that is only a space: ␣."""
@@ -23,7 +23,8 @@ _BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")
 def grouped(numbers: Sequence[int]) -> list[list[int]]:
     """Return the positions of the subwords of each word, as one list for each word, in order.
 
-    numbers: the word index of each subword. A special token has index -1 and is a list of its own.
+    numbers: the word index of each subword. A special token has the index -1, and a separate list in the
+        result.
 
     >>> grouped([0, 0, 1, -1, -1])
     [[0, 1], [2], [3], [4]]
@@ -63,7 +64,7 @@ def joined(
 ) -> NDArray[numpy.float32]:
     """Sum weights over the subwords of each word, along one axis.
 
-    weights: an array with one entry for each subword along `axis`; the result has one for each word.
+    weights: an array with one entry for each subword along `axis`. The result has one entry for each word.
     groups: the positions of the subwords of each word, from grouped().
     """
     if not groups:

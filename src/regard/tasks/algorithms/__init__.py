@@ -1,4 +1,4 @@
-"""Algorithms: train a neural Turing machine, an LSTM or a GRU on generated sequences, and load it.
+"""Algorithms: train a neural Turing machine, an LSTM or a GRU on generated sequences, and load the model.
 
 settings = {"data": {"built_in": "copy"}}
 regard.runs.train_run.train_run(AlgorithmsTask, settings, "runs/copy")

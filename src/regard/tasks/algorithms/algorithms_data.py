@@ -16,22 +16,22 @@ from regard.tasks.algorithms.algorithms_settings import AlgorithmsData
 __all__ = ["SequenceSource", "generator_of", "named_sizes"]
 
 SIZES_SEED, VALIDATION_SEED = 1, 2
-"""The first argument of generator_of() for the sizes of training batches (SIZES_SEED) and for validation
-sequences (VALIDATION_SEED), so that they use different random numbers."""
+"""The first argument of generator_of(): SIZES_SEED for the sizes of training batches, VALIDATION_SEED for
+validation sequences. So the two use different random numbers."""
 
 MIXED = 16
-"""Number of batches of SequenceSource.mixed(). The sizes of each are drawn at random, as in training."""
+"""Number of batches that SequenceSource.mixed() returns. Each batch has random sizes, as in training."""
 
 
 @dataclass(frozen=True, eq=False)
 class SequenceSource:
     """Generates the training and validation sequences of an algorithmic task, such as copy.
 
-    The sizes of the sequences of a training batch, such as their length, depend only on the number of the
-    batch. So they are the same for all seeds, and several seeds can be trained as one stacked model without
-    padding. The bits depend also on the seed of the run.
+    All sequences of a training batch have the same sizes, such as the length. The sizes depend only on the
+    number of the batch, not on the seed. So several seeds can be trained as one stacked model without
+    padding. The bits of the sequences also depend on the seed of the run.
 
-    data: the settings: the task and the sizes of its sequences.
+    data: settings: the task, and the smallest and largest sizes of its sequences.
     """
 
     data: AlgorithmsData
@@ -42,16 +42,16 @@ class SequenceSource:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """A hash of the settings from which sequences are generated, which shows if they have changed.
+        """A hash of the settings from which sequences are generated.
 
-        It is compared when a run is resumed.
+        When a run is resumed, the hash shows whether these settings have changed.
         """
         text = json.dumps(self.data.model_dump(), sort_keys=True)
         return {"generated": hashlib.sha256(text.encode()).hexdigest()}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """One message for the log: the task, the range of the sizes of its sequences, and its vectors."""
+        """One message for the log: the task, the range of the sequence sizes, and the vector sizes."""
         sizes = ", ".join(
             f"{name} {low}" if low == high else f"{name} {low} to {high}"
             for name, (low, high) in self.task.ranges.items()
@@ -71,7 +71,7 @@ class SequenceSource:
 
         seed: the random seed of the run.
         number: the number of the batch, counted from the start of the run.
-        rank: the index of the training process; each process gets other sequences.
+        rank: the index of the training process. Each process gets different sequences.
         """
         return self.task.draw(count, self.sizes(number), generator_of(seed, number, rank))
 

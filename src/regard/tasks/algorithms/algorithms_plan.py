@@ -26,11 +26,11 @@ STEPS = {
     "priority-sort": 30_000,
     "overwrite": 20_000,
 }
-"""The default number of training steps of a run: name of the task -> number."""
+"""The default number of training steps, for each task."""
 
 BETA2 = {"associative-recall": 0.999, "overwrite": 0.999}
-"""The default of training.beta2 for tasks in which a query is looked up: with it, they converge in fewer
-steps. For the other tasks, it makes training less stable."""
+"""The default of training.beta2 for tasks in which the model has to look up a query. With this value, these
+tasks converge in fewer steps. For other tasks, the value makes training less stable."""
 
 
 def plan_algorithms(
@@ -49,8 +49,8 @@ def plan_algorithms(
     corpus: generates the training sequences.
     device: the device on which the training speed is measured.
     processes: the training processes, one for each device.
-    timed: measure the training speed, to estimate the training time. If the length of the run is set in
-        minutes, the speed is always measured.
+    timed: whether to measure the training speed, to estimate the training time. If the length of the run is
+        set in minutes, the speed is always measured.
     """
     training, chosen_values = given.get("training", {}), dict[str, Any]()
     if corpus.task.name in BETA2 and training.get("beta2") is None:
@@ -82,7 +82,7 @@ def plan_algorithms(
 
 
 def built_bits(corpus: SequenceSource, number: int) -> int:
-    """Return how many bits of one sequence of a training batch are scored, that is, count in the loss.
+    """Return the number of scored bits (bits that count in the loss) of one sequence of a training batch.
 
     number: the number of the batch, counted from the start of the run.
     """

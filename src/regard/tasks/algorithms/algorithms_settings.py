@@ -23,12 +23,14 @@ class AlgorithmsData(Section):
 
     built_in: copy, repeat-copy, associative-recall, n-grams, priority-sort or overwrite.
     length: smallest and largest length of a sequence in training, such as [1, 20]. The length is the number
-        of vectors; for associative-recall, of items; for n-grams, of bits; for overwrite, of keys.
-    repeats: smallest and largest number of repeats in training; only for repeat-copy.
+        of vectors. For some tasks, it is another number: items for associative-recall, bits for n-grams, keys
+        for overwrite.
+    repeats: smallest and largest number of repeats in training. Only for repeat-copy.
     width: number of bits of a vector.
-    vectors: number of vectors of an item; only for associative-recall.
-    order: n of the n-grams: the next bit depends on the n - 1 bits before it; only for n-grams.
-    epoch_batches: number of batches that are counted as an epoch.
+    vectors: number of vectors of an item. Only for associative-recall.
+    order: n of the n-grams: each bit depends on the n - 1 bits before it. Only for n-grams.
+    epoch_batches: number of batches in an epoch. Sequences are generated, so this number can be chosen
+        freely.
     """
 
     built_in: Literal[
@@ -70,11 +72,13 @@ class AlgorithmsModel(ModelSettings):
 
 
 class AlgorithmsTraining(Training):
-    """The training settings of an algorithms run: those that every task has, some with other defaults.
+    """The training settings of an algorithms run. For the settings that all tasks have, see Training.
+
+    Some settings have other defaults than in Training.
 
     best: the metric that selects the best checkpoint.
-    precision: the default is float32, because small attention weights of a head do not survive rounding to
-        half precision.
+    precision: the default is float32, because half precision would round small attention weights of a head to
+        0.
     """
 
     batch_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None

@@ -52,7 +52,7 @@ from regard.training.task import Evaluation, Loss, Stopped, Task
 __all__ = ["AlgorithmsTask"]
 
 BUCKETS = 8
-"""On a GPU, sequences are padded to at most this number of different lengths, one CUDA graph for each."""
+"""Maximum number of padded sequence lengths on a GPU. Each length needs its own CUDA graph."""
 
 
 class AlgorithmsTask(RunTask):
@@ -234,7 +234,7 @@ class AlgorithmsTask(RunTask):
         return Evaluation({name: scores[name] for name in self.metrics}, self._shown())
 
     def _fits(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether the tape has enough slots for sequences of these sizes; True without a tape."""
+        """Return whether the tape has enough slots for sequences of these sizes; True if there is no tape."""
         model = self.model
         return not isinstance(model, NeuralTuringMachine) or model.slots >= self.corpus.task.slots(sizes)
 
@@ -258,7 +258,7 @@ MOST_SHOWN = 130
 
 
 def _buckets(corpus: SequenceSource) -> tuple[int, ...]:
-    """Return the lengths, in steps, to which sequences are padded on a GPU: at most BUCKETS, ascending."""
+    """Return the sorted lengths, in steps, to which sequences are padded on a GPU: at most BUCKETS."""
     task = corpus.task
     smallest = {name: low for name, (low, _) in task.ranges.items()}
     low, high = task.steps(smallest), task.steps(task.longest)

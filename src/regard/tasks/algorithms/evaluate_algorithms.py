@@ -57,7 +57,7 @@ SLOTS = CommandOption(
     "Algorithms: number of slots of the tape.",
     "INT",
     int,
-    shown_default="that of the run",
+    shown_default="the number of slots in training",
     least=1,
     most=1_000_000,
 )
@@ -88,8 +88,8 @@ class SizeScores:
     bits: mean cross-entropy of a sequence, in bits.
     wrong: mean number of wrong bits of a sequence.
     right: fraction of sequences without a wrong bit.
-    optimal: for n-grams, the mean cross-entropy of the optimal Bayesian estimator, the lowest that a model
-        can reach on average; None for other tasks.
+    optimal: for n-grams, the mean cross-entropy of the optimal Bayesian estimator. No model can be better on
+        average. None for other tasks.
     """
 
     name: str
@@ -118,7 +118,7 @@ class AlgorithmsReport:
     run: a dict with the run folder ("folder") and the training step of the checkpoint ("step").
     task: the name of the task, for example "copy".
     scores: the scores for each size.
-    left_out: messages about sizes that were not evaluated, because the tape has too few slots for them.
+    left_out: messages about sizes that were not evaluated, because they need more slots than the tape has.
     """
 
     run: Mapping[str, Any]
@@ -139,7 +139,7 @@ class AlgorithmsReport:
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        title = Text(f"{shown(self.run['folder'])}, step {self.run['step']:,}: {self.task}")
+        title = Text(f"Results of {shown(self.run['folder'])}, step {self.run['step']:,}: task {self.task}")
         table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
         optimal = any(each.optimal is not None for each in self.scores)
         names = ("sequences of", "count", "bits per sequence", "wrong bits", "all bits right")
@@ -159,8 +159,8 @@ def evaluate_algorithms(
 ) -> AlgorithmsReport:
     """Evaluate the model of a run on generated sequences.
 
-    Their sizes are those of --lengths and --repeats. Without these options, they are the training sizes, the
-    longest training size, and the longer sizes of the task.
+    The options --lengths and --repeats set the sizes of the sequences. Without these options, there are three
+    kinds of sequences: with random training sizes, with the largest training sizes, and with larger sizes.
 
     options: the values of the command-line options EVALUATE_OPTIONS.
     """
@@ -199,7 +199,7 @@ def evaluate_sizes(solver: Any, source: SequenceSource, sizes: Sizes, count: int
 
 
 def _chosen_sizes(task: TapeTask, options: Mapping[str, Any]) -> list[Sizes]:
-    """Return the sizes that the options --lengths and --repeats select; [] if neither is set.
+    """Return the sizes that the options --lengths and --repeats select, or [] if both options are missing.
 
     For example, --lengths 20,60 gives [{"length": 20}, {"length": 60}].
     """
@@ -235,7 +235,7 @@ def _scores(name: str, solver: AlgorithmsRun, batches: list[TapeBatch]) -> SizeS
 
 
 class _WithSlots(torch.nn.Module):
-    """A neural Turing machine whose tape has another number of slots than in training."""
+    """A neural Turing machine in which the number of slots of the tape differs from training."""
 
     def __init__(self, machine: NeuralTuringMachine, slots: int):
         super().__init__()
@@ -248,7 +248,7 @@ class _WithSlots(torch.nn.Module):
 def optimal_bits(task: DynamicNGrams, batch: TapeBatch) -> torch.Tensor:
     """Return the cross-entropy, in bits, of the optimal Bayesian estimator on each sequence of n-grams, (B,).
 
-    The estimator knows how the sequences are generated, so no model is better on average.
+    The estimator knows how the sequences are generated. So no model can be better on average.
     """
     chances, targets = task.optimal_chances(batch).double(), batch.targets[..., 0].double()
     right = torch.where(targets > 0.5, chances, 1 - chances)

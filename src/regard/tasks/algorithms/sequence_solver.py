@@ -1,4 +1,4 @@
-"""SequenceSolver: answer sequences with a trained model; they are random, or a user has written them."""
+"""SequenceSolver: answer random sequences, or sequences of the user, with a trained model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from regard.tasks.algorithms.solution import Solution
 __all__ = ["SequenceSolver"]
 
 MOST_VALUES = 20_000_000
-"""The contents of the tape are recorded only if they have at most this many values, over all steps."""
+"""Maximum number of recorded values of the tape, over all steps. If there are more, the contents of the tape
+are not recorded."""
 
 
 class SequenceSolver:
@@ -30,8 +31,8 @@ class SequenceSolver:
 
     model: a model of build_sequence_model(), in eval mode.
     task: the task, for example copy.
-    slots: number of slots of the tape of a neural Turing machine. Default: that of the model. Another number
-        is possible only if the initial memory is constant.
+    slots: number of slots of the tape of a neural Turing machine. Default: the number of slots of the model.
+        With addressing = "content", only the default is possible.
 
     >>> from regard.data.tape_tasks import build_tape_task
     >>> from regard.models.sequence_models import build_sequence_model
@@ -70,8 +71,8 @@ class SequenceSolver:
         """Generate random sequences of one size, and yield the answer to each.
 
         count: number of sequences.
-        sizes: their sizes, for example {"length": 40}. A size that is left out is that of the longest
-            sequences in training.
+        sizes: the sizes of the sequences, for example {"length": 40}. For a size that is missing, the largest
+            training size is used.
         seed: random seed of the sequences.
         look: whether the heads and the tape are recorded.
         """
@@ -96,7 +97,7 @@ class SequenceSolver:
     def check(self, sizes: Sizes, place: str) -> None:
         """Raise ArgumentError if the tape has too few slots for sequences of the given sizes.
 
-        place: the option or the file and line that the sizes come from, for the error message.
+        place: for the error message: where the sizes come from (an option, or a file and a line).
         """
         if isinstance(self.model, NeuralTuringMachine):
             slots = self.slots or self.model.slots
@@ -146,8 +147,8 @@ def _recorded(
     """Run a neural Turing machine step by step, and record its heads and its tape.
 
     Returns the logits (B, T, Y), a dict of recordings, and notes for the user. The dict has the attention
-    weights of the heads ("write" and "read") and, unless the sequence is too long, the contents of the tape
-    before the first step and after each step ("memory").
+    weights of the heads ("write" and "read"). It also has the contents of the tape before the first step and
+    after each step ("memory"), unless the sequence is too long.
     """
     whole = inputs.shape[1] * state.memory.numel() <= MOST_VALUES
     logits, tapes = [], [state.memory]

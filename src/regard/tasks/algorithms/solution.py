@@ -23,8 +23,8 @@ from regard.viewing.tape_run import TapeRun
 __all__ = ["Solution"]
 
 LEAST_CHANCE = 2.0**-149
-"""Lower limit of the probability of a right bit, so that its logarithm is finite: the smallest float32 number
-above 0."""
+"""Lower limit of the probability of a right bit, so that its logarithm is finite. It is the smallest float32
+number above 0."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,12 +69,12 @@ class Solution:
 
     @property
     def wrong_bits(self) -> int:
-        """The number of scored bits whose more probable value is wrong."""
+        """The number of scored bits for which the model prefers the wrong value."""
         return int(((self.chances > 0.5) != (self.targets > 0.5))[self.scored].sum())
 
     @property
     def answer(self) -> list[str]:
-        """The answer of the model: for each scored step, the more probable bits, such as "01101001"."""
+        """The answer of the model: the most probable bits of each scored step, such as "01101001"."""
         return [_text(each) for each in self.chances[self.scored]]
 
     @property
@@ -89,7 +89,7 @@ class Solution:
         return f"{self.task}, {named_sizes(self.sizes)}: {wrong}, {self.bits:.4g} bits"
 
     def tape_run(self) -> TapeRun:
-        """Return the recorded steps: the heads on the tape, to draw them or save them as a picture.
+        """Return the recorded positions of the heads on the tape at each step, to draw or save them.
 
         Raises ArgumentError if the model has no tape, or if its heads were not recorded.
         """
@@ -120,7 +120,7 @@ class Solution:
     def to_dict(self) -> dict[str, Any]:
         """Return the answer, its scores and the positions of the heads as a dict for JSON.
 
-        The position of a head at a step is the index of the slot with its largest weight.
+        The position of a head at a step is the index of the slot on which the head has the largest weight.
         """
         heads = {}
         for name, weights in (("read", self.read), ("write", self.write)):

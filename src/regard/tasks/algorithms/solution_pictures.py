@@ -17,12 +17,12 @@ __all__ = ["SolutionPictures"]
 class SolutionPictures:
     """Collects answers to sequences, and writes them as a picture, as an HTML page, or both.
 
-    The picture shows the first sequence, the page at most RUNS sequences.
+    The picture shows the first sequence. The page shows at most RUNS sequences.
 
-    picture: the picture file to write; None for no picture.
-    page: the .html file to write; None for no page.
-    sequences: number of sequences that will be answered; 1 if it is not yet known, because they are read from
-        a file. If a picture is written, any number except 1 is an error.
+    picture: the picture file to write. None: no picture.
+    page: the .html file to write. None: no page.
+    sequences: number of sequences that will be answered. If they are read from a file, the number is not
+        known yet; then use 1. With a picture, the number must be 1.
     """
 
     def __init__(self, picture: Path | None, page: Path | None, sequences: int):
@@ -36,7 +36,7 @@ class SolutionPictures:
         return self.picture is not None or self.page is not None
 
     def add(self, solution: Solution) -> None:
-        """Add the answer to one sequence, unless no file is written or the page is full (RUNS sequences)."""
+        """Add the answer to one sequence. It is ignored if no file is written, or if the page is full."""
         self.count += 1
         if self.enabled and len(self._runs) < RUNS:
             self._runs.append(solution.tape_run())

@@ -1,4 +1,4 @@
-"""`regard view` for algorithms: which slots the heads write and read at each step; the contents of a slot."""
+"""`regard view` for algorithms: draw the slots that the heads write and read, or the contents of one slot."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OWN_VIEWS = MappingProxyType(
         SLOT: "the contents of one slot of the tape after each step",
     }
 )
-"""Name -> help text of the views that only algorithms have."""
+"""The help texts of the views that exist only for algorithms, by the name of the view."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     CommandOption(
@@ -66,10 +66,10 @@ class SolutionView(RunView):
     default_view: ClassVar[str] = TAPE
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw the view that `options` selects; "player" is an animation of the steps."""
+        """Draw the view that `options` selects. The view "player" is an animation of the steps."""
         view = options.view or self.default_view
         if self.slot is not None and view != SLOT:
-            raise ArgumentError(message("--slot", f"it needs --view {SLOT}"))
+            raise ArgumentError(message("--slot", f"--slot can only be used with --view {SLOT}"))
         if view == TAPE:
             drawn: Picture = self.run.picture()
         elif view == SLOT:
@@ -97,7 +97,7 @@ def view_algorithms(
         raise ArgumentError(message(shown(run.folder), problem, hint="use a run of the model ntm"))
     if options["sequence"] is not None:
         if options["length"] is not None:
-            raise ArgumentError(message("--length", "it cannot be combined with --sequence"))
+            raise ArgumentError(message("--length", "--length cannot be combined with --sequence"))
         solution = solver.solve(read_sequence(options["sequence"], "--sequence"), "--sequence")
     else:
         length = {} if options["length"] is None else {"length": options["length"]}

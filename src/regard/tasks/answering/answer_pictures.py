@@ -22,7 +22,7 @@ MOST_ENTRIES = 300
 
 
 def is_picture(path: Path | None) -> bool:
-    """Return whether the ending of a file name is that of a picture; False for None.
+    """Return whether a file name ends like a picture (.png, .svg or .pdf). The result for None is False.
 
     >>> is_picture(Path("hops.svg")), is_picture(Path("answers.jsonl"))
     (True, False)
@@ -34,10 +34,10 @@ def is_picture(path: Path | None) -> bool:
 class AnswerPictures:
     """Collects answers to questions, and writes them as a picture, as an HTML page, or both.
 
-    picture: the picture file to write; None for no picture. A picture can show only one question.
-    page: the HTML page to write; None for no page.
-    results: the answers that are written.
-    count: number of answers that were added. A page shows at most MOST_ENTRIES of them.
+    picture: the picture file to write. None: no picture. A picture can show only one question.
+    page: the HTML page to write. None: no page.
+    results: the answers to show in the picture or on the page, at most MOST_ENTRIES.
+    count: number of answers that were added.
     """
 
     picture: Path | None = None
@@ -53,7 +53,7 @@ class AnswerPictures:
         for path in (self.picture, self.page):
             if path is not None and not path.resolve().parent.is_dir():
                 hint = "create the folder first"
-                raise DataError(message(shown(path), "its folder does not exist", hint=hint))
+                raise DataError(message(shown(path), "the folder of this file does not exist", hint=hint))
 
     @property
     def enabled(self) -> bool:

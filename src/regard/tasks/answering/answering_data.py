@@ -19,10 +19,11 @@ from regard.tasks.answering.answering_settings import AnsweringData
 __all__ = ["WORDS", "StoryCorpus", "StorySplit", "hold_out_stories", "load_words", "read_story_split"]
 
 WORDS = "words.json"
-"""File in a run folder: the vocabulary, with the answers in the order of the outputs of the model."""
+"""File in a run folder with the vocabulary. The order of the answers is the order of the outputs of the
+model."""
 
 PART = 10
-"""By default, 1 / PART of the questions of each task is held out."""
+"""By default, one question in this number is held out for validation, in each task."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +42,15 @@ class StorySplit:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of the training and the validation questions, which show if the files have changed.
+        """Hashes of the training and the validation questions.
 
-        They are compared when a run is resumed.
+        When a run is resumed, the hashes show whether the files have changed.
         """
         return {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The names of all tasks of the questions, for example ("qa2", "qa10"); numbers sort as numbers."""
+        """The sorted names of the tasks of all questions. Numbers sort as numbers: ("qa2", "qa10")."""
         return tuple(sorted({*self.train.tasks, *self.valid.tasks}, key=task_order))
 
     @property
@@ -82,9 +83,9 @@ def read_story_split(data: AnsweringData) -> StorySplit:
 def hold_out_stories(stories: Stories, count: int | None = None) -> tuple[Stories, Stories]:
     """Split questions into a training set and a validation set; each task is split separately.
 
-    A story is in one of the two sets, with all its questions. The split depends on the stories alone, not on
-    their order. Each task keeps at least one story for training; a task with a single story is not in the
-    validation set.
+    All questions about a story are in the same set. The split does not depend on the order of the stories.
+    Each task keeps at least one story for training. So a task with a single story is not in the validation
+    set.
 
     count: about how many questions of each task are in the validation set. Default: a tenth of the task.
 
@@ -126,7 +127,7 @@ class StoryCorpus:
     split: the questions before they were encoded.
     words: the vocabulary of the run.
     train, valid: the training and the validation questions as tensors.
-    max_sentences: maximum number of sentences of a story; of a longer story, the last ones are used.
+    max_sentences: maximum number of sentences of a story. If a story is longer, its last sentences are used.
     """
 
     split: StorySplit
@@ -149,9 +150,9 @@ class StoryCorpus:
         return (f"{new:,} {text}; they count as errors",) if new else ()
 
     def on(self, device: str, part: str = "train") -> EncodedStories:
-        """Return the training or validation questions on a device.
+        """Return the training or validation questions as tensors on a device.
 
-        They are copied once: all seeds of a run share the copy.
+        The questions are copied to the device only once. All seeds of a run share this copy.
 
         part: "train" or "valid".
         """
@@ -187,7 +188,7 @@ class StoryCorpus:
 def _check_answers(train: Stories, words: StoryWords) -> None:
     """Raise DataError if a training answer is not in the vocabulary of the run.
 
-    This happens if the vocabulary is that of another run (--init-from) with other answers.
+    This happens if the vocabulary was copied from another run (--init-from) that has other answers.
     """
     for each in train:
         if words.answer_index(each.answer) == NO_LABEL:

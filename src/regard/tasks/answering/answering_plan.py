@@ -1,7 +1,7 @@
 """Choose the width, batch size, learning rate and number of epochs of a memory network; measure its speed.
 
-The rules were fitted to short trainings on bAbI tasks with 1,000 questions each: on single tasks, and on all
-tasks jointly.
+The rules come from short trainings on bAbI tasks with 1,000 questions each: on single tasks, and on all tasks
+jointly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from regard.training.step_speed import StepTimer
 __all__ = ["plan_answering"]
 
 BATCH_SIZE = 32
-"""Number of questions of one optimizer step: the sum over all processes and accumulated batches."""
+"""Number of questions per optimizer step, summed over all processes and accumulated batches."""
 
 EPOCHS, MIN_STEPS, MAX_STEPS = 60, 2500, 40_000
 """The default length of a run: EPOCHS epochs, but at least MIN_STEPS and at most MAX_STEPS steps."""
@@ -32,7 +32,7 @@ ONE_TASK, SEVERAL_TASKS = 20, 50
 """The embedding size for one task and for several tasks (Sukhbaatar et al. 2015, section 4.2)."""
 
 LINEAR_PART = 1 / 3
-"""The fraction of the epochs without softmax (linear start) of an end-to-end network."""
+"""The fraction of all epochs in which an end-to-end network has no softmax (linear start)."""
 
 RATE, NORM = 0.01, 5.0
 """The learning rate of AdamW, and the norm that gradients are clipped to."""
@@ -54,8 +54,8 @@ def plan_answering(
     corpus: the training data.
     device: the device on which the training speed is measured.
     processes: the training processes, one for each device.
-    timed: measure the training speed even if the length of the run is set in steps or epochs. If it is set in
-        minutes, the speed is always measured.
+    timed: whether to measure the training speed if the length of the run is set in steps or epochs. If the
+        length is set in minutes, the speed is always measured.
     """
     training, questions = given.get("training", {}), len(corpus.train)
     group = processes.world * training.get("accumulation_steps", 1)

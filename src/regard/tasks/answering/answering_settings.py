@@ -15,12 +15,13 @@ __all__ = ["AnsweringData", "AnsweringSettings", "AnsweringTraining"]
 class AnsweringData(Section):
     """The files of stories and questions.
 
-    train_file: files of the training set. Several files train one model for all of them (joint training);
-        each file is a task, and the error rate is reported for each task.
+    train_file: files of the training set. With several files, one model learns all of them (joint training).
+        Each file is a task, and the error rate is reported for each task.
     valid_file: files of the validation set. Without valid_file, stories of the training set are held out.
-    held_out: about how many questions of each task to hold out; default: a tenth.
-    format: babi or jsonl; by default, it follows from the file names.
-    max_sentences: maximum number of sentences of a story; of a longer story, only the last ones are used.
+    held_out: about how many questions of each task to hold out. Default: a tenth.
+    format: babi or jsonl. By default, the format follows from the file names.
+    max_sentences: maximum number of sentences of a story. If a story is longer, only its last sentences are
+        used.
     """
 
     train_file: Annotated[list[str], Field(min_length=1)]
@@ -43,12 +44,14 @@ class AnsweringModel(ModelSettings):
 
 
 class AnsweringTraining(Training):
-    """The training settings of a memory network: those that every task has, some with other defaults, and:
+    """The training settings of a memory network. For the settings that all tasks have, see Training.
+
+    Some settings have other defaults than in Training.
 
     best: the metric that selects the best checkpoint.
-    linear_start: number of epochs, at the start of the training, in which the attention of the end-to-end
-        network has no softmax (0 disables it). Evaluations always use the softmax, so their scores are poor
-        during these epochs. Other networks have no linear start.
+    linear_start: number of epochs without softmax in the attention, at the start of training (0 disables it).
+        Only the end-to-end network has a linear start. Evaluations always use the softmax, so their scores
+        are poor during these epochs.
     """
 
     batch_tokens: None = None

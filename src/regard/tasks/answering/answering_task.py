@@ -52,8 +52,8 @@ EVALUATED = 1000
 class StoryRows(BatchRows):
     """A batch of training questions, given by their indices.
 
-    AnsweringTask.loss() uses the indices to select stories, questions and answers, which are on the device
-    already. So before a CUDA graph is replayed, only these few tensors are copied to its inputs.
+    The stories, questions and answers of the training set are already on the device. AnsweringTask.loss()
+    selects them by index. So only the few tensors of this class are copied before a CUDA graph is replayed.
 
     rows: (B,), the indices of the questions in the training set.
     linear: whether the network computes attention without softmax (linear start).
@@ -91,8 +91,8 @@ class AnsweringTask(RunTask):
     evaluate_options = EVALUATE_OPTIONS
     view_options = VIEW_OPTIONS
     own_views = OWN_VIEWS
-    shapes = 4  # two batch sizes (the last batch of an epoch is smaller), each with and without softmax
-    deterministic = True  # the random numbers of random noise are part of the batch
+    shapes = 4  # 2 batch sizes (the last batch of an epoch is smaller), each with and without softmax
+    deterministic = True  # the batch contains the random numbers for the random noise
 
     def __init__(
         self,
@@ -198,8 +198,8 @@ class AnsweringTask(RunTask):
     def batches(self, epoch: int, start: int = 0) -> Iterator[StoryRows]:
         """Yield the batches of an epoch. The order of the questions depends only on the seed and the epoch.
 
-        The random numbers of random noise are drawn here too, so they also depend only on the seed and the
-        epoch. All tensors of an epoch are copied to the device of the model at once.
+        The random numbers for the random noise are sampled here too. So they also depend only on the seed and
+        the epoch. All tensors of an epoch are copied to the device of the model at once.
 
         start: number of batches to skip, to resume within an epoch.
         """
@@ -247,9 +247,9 @@ class AnsweringTask(RunTask):
     def story_loss(self, batch: StoryBatch) -> Loss:
         """Return the loss of stories and questions, summed over the questions.
 
-        The end-to-end network learns from the answers only: the loss is their cross-entropy. The supervised
-        memory network also learns from labelled supporting facts: the loss is the margin ranking loss of the
-        facts plus that of the answers.
+        The end-to-end network learns from the answers only. Its loss is the cross-entropy of the answers. The
+        supervised memory network also learns from labelled supporting facts. Its loss is the sum of two
+        margin ranking losses, one for the facts and one for the answers.
         """
         if isinstance(self.model, MemoryNetwork):
             total = functional.cross_entropy(self.model(batch).float(), batch.answers, reduction="sum")
@@ -286,8 +286,8 @@ class AnsweringTask(RunTask):
     def _shown(self, report: StoryReport) -> list[RenderableType]:
         """Return what is printed after an evaluation.
 
-        It is a table with the error rate of each task, if there are several, and some validation questions
-        with their answers and the attention of each hop.
+        If there are several tasks, the first item is a table with the error rate of each task. Then follow
+        some validation questions with their answers and the attention of each hop.
         """
         questions = self.corpus.split.valid.questions
         count = min(self.settings.evaluation.samples, len(questions))

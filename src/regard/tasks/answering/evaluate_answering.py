@@ -39,7 +39,7 @@ MOST_ENTRIES = 100
 class AnsweringEvaluation:
     """The result of `regard evaluate` for a memory network.
 
-    data: the questions that were answered, in words, for the title: a file name, for example.
+    data: for the title: where the questions come from, for example a file name.
     run: a dict with the run folder ("folder") and the training step of the checkpoint ("step").
     report: the error rate of each task.
     erasure: how much the answers depend on the attended sentences; None if it was not measured.
@@ -56,7 +56,7 @@ class AnsweringEvaluation:
         return {"data": self.data, "run": dict(self.run), **self.report.to_dict(), **erasure}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        yield Text(f"{shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}", "bold")
+        yield Text(f"Results of {shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}", "bold")
         yield self.report
         if self.erasure is None:
             return
@@ -74,7 +74,8 @@ def evaluate_answering(
 ) -> AnsweringEvaluation:
     """Answer questions with the network of a run, and report the error rate of each task.
 
-    The questions are those of the files in `options`; without files, the validation questions of the run.
+    The questions come from the files in `options`. Without files, the validation questions of the run are
+    used.
 
     options: the values of the command-line options EVALUATE_OPTIONS.
     """
@@ -97,10 +98,10 @@ def evaluate_answering(
 
 
 def _read(run: ChosenRun, answerer: AnsweringRun, options: Mapping[str, Any]) -> tuple[Stories, str]:
-    """Return the questions to evaluate, and a text that says where they are from.
+    """Return the questions to evaluate, and a text that says where they come from.
 
-    They are read from the files of --test-file or --jsonl; without these options, they are the validation
-    questions of the run.
+    The questions are read from the files of --test-file or --jsonl. Without these options, the result is the
+    validation questions of the run.
     """
     data = answerer.settings.data
     if options["test_file"] and options["jsonl"]:
@@ -124,7 +125,8 @@ def _check_page(page: Path | None) -> None:
         problem = f"{shown(page.name)} does not end in .html"
         raise ArgumentError(message("--page", problem, hint=f"{shown(page.stem) or 'page'}.html"))
     if not page.resolve().parent.is_dir():
-        raise DataError(message(shown(page), "its folder does not exist", hint="create the folder first"))
+        problem = "the folder of this file does not exist"
+        raise DataError(message(shown(page), problem, hint="create the folder first"))
 
 
 def _write_page(page: Path, answerer: AnsweringRun, stories: Stories, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Read the input of `regard ask`: a story from a text file, or stories with questions from other files."""
+"""Read the input of `regard ask`: a story from a text file, or stories with questions from data files."""
 
 from __future__ import annotations
 

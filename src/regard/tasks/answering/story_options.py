@@ -14,9 +14,9 @@ OWN_OPTIONS = ("jsonl", "valid_jsonl")
 
 
 def story_files(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of section [data] that follow from options of `regard train`.
+    """Return settings of section [data] for the options --jsonl and --valid-jsonl of `regard train`.
 
-    options: values of command-line options, of which "jsonl" and "valid_jsonl" are used.
+    options: the values of all command-line options. Only "jsonl" and "valid_jsonl" are used.
 
     >>> story_files({"jsonl": ["own.jsonl"]})
     {'train_file': ['own.jsonl'], 'format': 'jsonl'}

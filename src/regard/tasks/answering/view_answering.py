@@ -25,7 +25,7 @@ __all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "AnsweringView", "view_answering"]
 HOPS = "hops"
 
 OWN_VIEWS = MappingProxyType({HOPS: "the sentences of a story, with the weight of each hop"})
-"""Name -> help text of the view that only answering has."""
+"""The help text of the view that exists only for answering, by the name of the view."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     CommandOption("--story", "Answering: file with the story, one sentence per line.", "FILE"),
@@ -38,8 +38,8 @@ VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
 class AnsweringView(RunView):
     """The attention of each hop of a memory network to one story, and the effect of hiding a sentence.
 
-    result: the answer, the attention of each hop, and for each sentence, the probability of the answer if
-        this sentence is hidden.
+    result: the answer and the attention of each hop. It also has, for each sentence, the probability of the
+        answer if this sentence is hidden.
     """
 
     result: StoryAnswer
@@ -48,8 +48,8 @@ class AnsweringView(RunView):
     def picture(self, options: ViewOptions) -> Picture:
         """Draw the view that `options` selects. By default, it is the attention of each hop to the sentences.
 
-        In the terminal, a table follows. It has the probability of the answer if one sentence is hidden, for
-        each sentence.
+        In the terminal, a table follows. For each sentence, it shows the probability of the answer if this
+        sentence is hidden.
         """
         view = options.view or self.default_view
         drawn = self.result.picture() if view == HOPS else None

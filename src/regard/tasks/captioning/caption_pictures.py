@@ -1,6 +1,6 @@
 """Write pictures and pages that show which part of the image each word of a caption attends to.
 
-They are the files of the options --output and --page of `regard caption`.
+`regard caption` writes these files for its options --output and --page.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MOST_CAPTIONS = 200
 
 
 class CaptionPictures:
-    """Collects captions, and writes their attention over the images to a picture or to an HTML page.
+    """Collects captions, and draws their attention over the images in a picture or on an HTML page.
 
-    A picture shows one caption; a page shows at most MOST_CAPTIONS captions.
+    A picture shows one caption. A page shows at most MOST_CAPTIONS captions.
 
     picture: path of the picture file to write, or None. It requires images=1.
     page: path of the .html file to write, or None.
@@ -51,13 +51,14 @@ class CaptionPictures:
         """
         if self.enabled and not has_attention:
             option = "--page" if self.picture is None else "--output"
-            raise ArgumentError(message(option, "this captioner has no attention (model.select is none)"))
+            problem = 'this captioner has no attention (its setting model.select is "none")'
+            raise ArgumentError(message(option, problem))
 
     def add(self, caption: Caption) -> None:
-        """Count a caption, and keep it for the picture or the page.
+        """Count a caption, and store it for the picture or the page.
 
-        It is counted, but not kept, if no file is requested, if MOST_CAPTIONS captions are kept already, or
-        if it has no words or more than WORDS words.
+        A caption is counted but not stored in three cases: no file is requested; MOST_CAPTIONS captions are
+        stored already; the caption has no words, or more than WORDS words.
         """
         self.count += 1
         if self.enabled and 1 <= len(caption.words) <= WORDS and len(self._captions) < MOST_CAPTIONS:

@@ -37,10 +37,11 @@ class Caption:
     token_scores: the log-probability of each token.
     words: the T words of the caption.
     word_scores: the log-probability of each word, the sum over its tokens.
-    weights: (T, h, w), the attention of each word over the h x w cells of the feature map, or None if it was
-        not recorded. Cell (i, j) covers the pixels from i H/h to (i + 1) H/h and from j W/w to (j + 1) W/w.
+    weights: (T, h, w), the attention of each word over the h x w cells of the feature map. None if it was not
+        recorded. Cell (i, j) covers the rows of pixels from i H/h to (i + 1) H/h, and the columns from j W/w
+        to (j + 1) W/w.
     pixels: (H, W, 3), uint8, the image as the model reads it: cropped and resized.
-    ranking: the score by which captions of this image are sorted: the log-probability with length penalty.
+    ranking: the log-probability with length penalty. The captions of an image are sorted by this score.
     notes: remarks, for example that the maximum length was reached.
     others: with n-best search, the captions after the best one, best first.
 
@@ -71,8 +72,8 @@ class Caption:
 
         title: text above the picture. "" is the caption.
 
-        Raise ArgumentError if no attention was recorded, for example because the model has none, or if the
-        caption has no words.
+        Raise ArgumentError if no attention was recorded (for example, because the model has no attention), or
+        if the caption has no words.
         """
         if self.weights is None or self.pixels is None or not self.words:
             problem = "this caption has no words, or no attention was recorded for it"
@@ -84,7 +85,8 @@ class Caption:
     def seen(self, title: str = "") -> Seen:
         """Return the attention as a matrix: one row per word, one column per cell of the feature map.
 
-        The label "2,5" of a column means the cell in row 2 and column 5 of the feature map, counted from 1.
+        The columns have labels such as "2,5": the cell in row 2 and column 5 of the feature map, counted from
+        1.
 
         title: heading of the result. "" is the caption.
         """

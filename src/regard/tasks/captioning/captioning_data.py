@@ -35,16 +35,16 @@ TOKENIZER = "text.tokenizer"
 """Name of the tokenizer file in a run folder."""
 
 PICTURES, VALID_PICTURES, VALID_PART = 10_000, 1000, 10
-"""Sizes of the built-in corpus: the default number of training pictures, the maximum number of validation
-pictures, and the number of training pictures for each validation picture."""
+"""Sizes of the built-in corpus. PICTURES is the default number of training pictures. There is one validation
+picture for VALID_PART training pictures, but at most VALID_PICTURES."""
 
 HELD_OUT, HELD_OUT_PART = 1000, 20
-"""Without a validation set, HELD_OUT training images are held out for validation, but at most one of every
-HELD_OUT_PART images. The setting data.held_out gives another number."""
+"""How many training images are held out if there is no validation set: HELD_OUT, but at most 1 /
+HELD_OUT_PART of the images. The setting data.held_out overrides this number."""
 
 VALID_SPLITS = ("val", "valid", "validation", "dev")
-"""Names that the validation split of a caption file may have. If several occur, the first of this list is
-used."""
+"""Possible names of the validation split of a caption file. If a file has several of these splits, the first
+name in this list is used."""
 
 LISTED = 3
 """Maximum number of image names in a log message about images that were left out."""
@@ -58,8 +58,8 @@ class CaptionData:
     names: the file name of each image.
     captions: the captions of each image, one or more.
     pixels: the decoded images.
-    scenes: the objects of each picture, if the pictures are those of the built-in corpus, otherwise None.
-    places: the caption file and line of each image, for error messages.
+    scenes: the objects in each picture of the built-in corpus. None for other images.
+    places: for error messages: the caption file and line of each image.
     remarks: log messages about images and captions that were left out.
     """
 
@@ -75,7 +75,7 @@ class CaptionData:
         return len(self.names)
 
     def select(self, rows: Sequence[int]) -> CaptionData:
-        """Return the data of these images only. rows: indices of images, from 0."""
+        """Return a copy with only some of the images. rows: the indices of these images, from 0."""
         return replace(
             self,
             names=tuple(self.names[row] for row in rows),
@@ -102,8 +102,8 @@ class CaptionSplit:
 
     train: the training images with their captions.
     valid: the validation images with their captions.
-    held_out: whether the validation images were taken from the training files, as there was no validation
-        set.
+    held_out: whether the validation images were taken from the training files. This is done if no validation
+        set is given.
     """
 
     train: CaptionData
@@ -112,15 +112,15 @@ class CaptionSplit:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of both data sets, as {"train": hash, "valid": hash}.
+        """Hashes of the training and the validation set, as {"train": hash, "valid": hash}.
 
-        They are saved with the run, to detect changed data when it is resumed.
+        They are saved in the run folder. When the run is resumed, they show whether the data has changed.
         """
         return {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages for the log: numbers of images and captions, and which of them were left out."""
+        """Messages for the log: the numbers of images and captions, and what was left out."""
         held = ", held out from the training images" if self.held_out else ""
         captions = sum(map(len, self.train.captions))
         text = f"{len(self.train):,} training images with {captions:,} captions, "
@@ -133,8 +133,9 @@ def read_caption_split(data: ImageData) -> CaptionSplit:
 
     data: the data settings, with the caption files and image folders, or with the built-in corpus.
 
-    Raises DataError, with the file and line, for a missing image, a caption without words, or an image that
-    cannot be decoded, unless data.missing, data.empty or data.damaged is "skip".
+    Raises DataError, with the file and line, in three cases: an image is missing, a caption has no words, or
+    an image cannot be decoded. With data.missing, data.empty or data.damaged = "skip", such an image or
+    caption is left out instead.
     """
     if data.built_in:
         count = data.pictures or PICTURES
@@ -150,18 +151,19 @@ def read_caption_split(data: ImageData) -> CaptionSplit:
     count = data.held_out or max(min(HELD_OUT, len(train) // HELD_OUT_PART), 1)
     if count >= len(train):
         problem = f"{count:,} images cannot be held out for validation: there are only {len(train):,}"
-        raise DataError(message(train.name, problem, hint="give a validation set: --valid-file FILE"))
+        raise DataError(message(train.name, problem, hint="set a validation file: --valid-file FILE"))
     # Held-out images are a random sample, because caption files are often sorted by topic.
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).tolist()
     return CaptionSplit(train.select(sorted(order[count:])), train.select(sorted(order[:count])), True)
 
 
 def _splits(data: ImageData) -> tuple[list[str] | None, list[str] | None]:
-    """Return the names of the splits to train on and of those to validate on, for example ["train"], ["val"].
+    """Return the names of the training splits and the validation splits, for example (["train"], ["val"]).
 
-    If data.split, data.valid_split, data.valid_file or data.held_out is set, the result is data.split and
-    data.valid_split. Otherwise it is "train" and the first name of VALID_SPLITS that occurs in the caption
-    file; if the file lacks "train" or a validation split, the result is (None, None).
+    If one of data.split, data.valid_split, data.valid_file and data.held_out is set, the result is
+    (data.split, data.valid_split). Otherwise, the result is "train" and the first name of VALID_SPLITS that
+    occurs in the caption file. If the file has no split "train", or no validation split, the result is (None,
+    None).
     """
     if data.split or data.valid_split or data.valid_file or data.held_out:
         return data.split, data.valid_split
@@ -191,7 +193,7 @@ def read_images(
 ) -> CaptionData:
     """Read caption files, and decode the images that they name.
 
-    data: the data settings, which give the image size and what to do with missing or damaged images.
+    data: the data settings, with the image size, and with what to do if an image is missing or damaged.
     files: the caption files.
     folder: a list with the folder of the images, or None for the folder of the caption file.
     split: names of the splits to read, for example ["val"]; None for all.
@@ -264,7 +266,7 @@ class CaptionCorpus:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages for the log: how many training captions are truncated; () if none are."""
+        """A message for the log with the number of truncated training captions. Empty if there are none."""
         count = self.train.truncated
         return (f"{count:,} training captions are truncated (data.max_length)",) if count else ()
 
@@ -308,5 +310,5 @@ def check_paths(data: ImageData) -> None:
 
 
 def augmentation_of(data: ImageData, seed: int) -> Augmentation | None:
-    """Return the augmentation of training images that the settings ask for, or None if they ask for none."""
+    """Return the augmentation of training images in the settings, or None if they are not augmented."""
     return Augmentation(size=data.size, flip=data.flip, seed=seed) if data.augmented else None

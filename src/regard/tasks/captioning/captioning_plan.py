@@ -13,21 +13,22 @@ from regard.training.distributed import Processes
 __all__ = ["batch_size", "encoder_defaults", "plan_captioning"]
 
 BATCH_SIZE, LEAST_BATCH, EPOCH_STEPS = 64, 8, 50
-"""Number of captions of one optimizer step: BATCH_SIZE, or fewer for a small corpus so that an epoch still
-has EPOCH_STEPS steps, but at least LEAST_BATCH."""
+"""The default number of captions per optimizer step is BATCH_SIZE. For a small corpus, it is smaller, so that
+an epoch has EPOCH_STEPS steps, but at least LEAST_BATCH."""
 
 RATE, TUNING_RATE = 2e-3, 3e-4
-"""Default learning rates: of a new model, and of a model that starts from the weights of another run."""
+"""Default learning rates. RATE: for a new model. TUNING_RATE: for a model that starts from the weights of
+another run."""
 
 CELLS = 8
-"""The default number of stages of the convolutional encoder is the smallest with which the feature map has at
-most CELLS x CELLS cells. Each stage halves the height and width of the map."""
+"""By default, the feature map of the convolutional encoder has at most CELLS x CELLS cells. Each stage halves
+the height and width of the feature map. The default is the smallest sufficient number of stages."""
 
 
 def encoder_defaults(model: Mapping[str, Any], size: int) -> dict[str, Any]:
     """Return default model settings for an image size: the number of stages of the convolutional encoder.
 
-    model: the model settings so far. If they name another image encoder, the result is empty.
+    model: the model settings of the user. If the user has chosen another image encoder, the result is empty.
     size: width and height of the images in pixels.
 
     >>> encoder_defaults({}, 64), encoder_defaults({"image_encoder": "other"}, 64)

@@ -18,7 +18,7 @@ from regard.tasks.captioning.image_captioner import ImageCaptioner
 __all__ = ["CaptioningRun", "build_captioner", "captioner_of", "check_captioner_options"]
 
 MODELS = {"captioner": Captioner}
-"""Name -> class of the models for captioning; the names are the values of the setting model.name."""
+"""The classes of the models for captioning, by name (the setting model.name)."""
 
 
 class CaptioningRun(LoadedRun, ImageCaptioner):

@@ -29,29 +29,30 @@ class ImageData(Section):
 
     train_file: caption files to train on: TSV, JSON lines, or JSON in the layout of COCO or Karpathy.
     valid_file: caption files to validate on, in the same formats.
-    images: a list with the folder of the images; by default, the folder of the caption file.
-    valid_images: a list with the folder of the images of valid_file; by default, the same as `images`.
-    format: "tsv", "jsonl", "coco" or "karpathy"; by default, it is detected from the file.
-    split: names of the splits to train on, if the caption file has splits; by default, "train".
-    valid_split: names of the splits to validate on; by default, "val", "valid", "validation" or "dev",
-        whichever occurs in the caption file.
-    held_out: number of training images to hold out for validation if there is no validation set; by default,
+    images: a list with the folder of the images. Default: the folder of the caption file.
+    valid_images: a list with the folder of the images of valid_file. Default: the folder in `images`.
+    format: "tsv", "jsonl", "coco" or "karpathy". By default, the format is detected from the file.
+    split: names of the splits to train on, if the caption file has splits. Default: "train".
+    valid_split: names of the splits to validate on. Default: the first of "val", "valid", "validation" and
+        "dev" that occurs in the caption file.
+    held_out: number of training images to hold out for validation, if there is no validation set. Default:
         1000, but at most one in 20.
-    built_in: "shapes", generated pictures of coloured shapes, instead of files.
-    pictures: number of training pictures of the built-in corpus; by default, 10,000.
-    empty: "error" stops at a caption without words; "skip" leaves it out.
-    missing: "error" stops at an image file that does not exist; "skip" leaves it out.
-    damaged: "error" stops at an image file that cannot be decoded; "skip" leaves it out.
-    image_size: width and height in pixels of the images that the model reads; by default, 128, or 64 for the
+    built_in: "shapes": use generated pictures of coloured shapes instead of files.
+    pictures: number of training pictures of the built-in corpus. Default: 10,000.
+    empty: what to do with a caption without words. "error": stop. "skip": leave out the caption.
+    missing: what to do if an image file does not exist. "error": stop. "skip": leave out the image.
+    damaged: what to do if an image file cannot be decoded. "error": stop. "skip": leave out the image.
+    image_size: width and height in pixels of the images that the model reads. Default: 128, or 64 for the
         built-in corpus.
-    crop_margin: number of pixels by which decoded images are wider and higher than image_size. The model
-        reads a random crop in training and the centre otherwise.
-    flip: mirror half of the images in training; do not use it if captions contain "left" or "right".
+    crop_margin: images are decoded to image_size + crop_margin pixels in width and height, then cropped to
+        image_size. The crop is random in training, and at the centre otherwise.
+    flip: whether to mirror half of the images in training. Do not use it if captions contain "left" or
+        "right".
     workers: number of threads that prepare batches.
     lowercase: convert captions to lower case.
     tokenizer: "word", "unigram", "bpe" or "character".
-    vocab_size: maximum number of tokens of the tokenizer; by default, it depends on the kind of tokenizer.
-    max_length: maximum number of tokens of a caption; longer ones are truncated.
+    vocab_size: maximum number of tokens of the tokenizer. The default depends on the kind of tokenizer.
+    max_length: maximum number of tokens of a caption. Longer captions are truncated.
     """
 
     train_file: list[str] | None = None
@@ -84,7 +85,7 @@ class ImageData(Section):
         if self.built_in:
             named = ("valid_file", "images", "valid_images", "format", "split", "valid_split", "held_out")
             if wrong := [name for name in named if getattr(self, name)]:
-                raise Clash(f"built_in and {wrong[0]} are both set", "only one of them")
+                raise Clash(f"built_in cannot be combined with {wrong[0]}", "only one of them")
             if self.crop_margin or self.flip:
                 problem = "pictures of shapes cannot be cropped or flipped: captions name places such as left"
                 raise Clash(problem, "flip = false and crop_margin = 0")
@@ -93,7 +94,7 @@ class ImageData(Section):
         elif self.pictures is not None:
             raise Clash("pictures is set without built_in", 'built_in = "shapes"')
         if self.held_out is not None and (self.valid_file or self.valid_split):
-            raise Clash("held_out and valid_file or valid_split are both set", "only one of them")
+            raise Clash("held_out cannot be combined with valid_file or valid_split", "only one of them")
         for name in ("images", "valid_images"):
             if len(getattr(self, name) or ()) > 1:
                 raise Clash(f"{name} names several folders", "one folder")
@@ -125,14 +126,14 @@ Metric = Literal["loss", "perplexity", "cider", "bleu", "bleu1", "bleu2", "bleu3
 
 
 class CaptioningTraining(Training):
-    """The settings [training] of a captioning run; Training documents those that all tasks share.
+    """The settings [training] of a captioning run. For the settings that all tasks have, see Training.
 
     best: the metric that selects the best checkpoint.
     label_smoothing: weight of the uniform distribution in the target distribution of the loss.
-    doubly_stochastic: lambda, the weight of the doubly stochastic penalty (Xu et al. 2015, eq. 14), which
-        makes the attention weights of each image location sum to about 1 over the caption. It is for soft
-        attention only; 0 disables it.
-    word_noise: probability that a word that the decoder reads in training is replaced by a random word; see
+    doubly_stochastic: lambda, the weight of the doubly stochastic penalty (Xu et al. 2015, eq. 14). With it,
+        the attention weights of each image location sum to about 1 over the words of a caption. Only for soft
+        attention; 0 disables the penalty.
+    word_noise: probability of replacing a word that the decoder reads in training by a random word, see
         data.word_noise.replace_words().
     """
 
@@ -146,8 +147,8 @@ class CaptioningEvaluation(Section):
     """The settings [evaluation] of a captioning run: how the model is evaluated during training.
 
     images: maximum number of validation images to caption in one evaluation.
-    beam_size: beam size of the search for these captions; 1 is greedy search.
-    samples: number of these captions to print, each with a reference caption.
+    beam_size: beam size of the search for the captions. 1 is greedy search.
+    samples: number of captions to print, each with a reference caption.
     """
 
     images: Whole = 500

@@ -80,8 +80,8 @@ from regard.training.task import Evaluation, Loss, Stopped, Task
 __all__ = ["CaptioningTask"]
 
 TOKENS = ("lowercase", "tokenizer", "vocab_size")
-"""The data settings that define the vocabulary of the tokenizer. They cannot change when a run is resumed or
-when a model starts from the weights of another run, because the weights fit one vocabulary only."""
+"""The data settings that define the vocabulary. The weights of a model fit only one vocabulary. So these
+settings must stay the same when a run is resumed, or when a model starts from the weights of another run."""
 
 TRAIN_OPTIONS = (*FILE_FORMATS, *(f"valid_{each}" for each in FILE_FORMATS))
 """The options of `regard train` that train_files() reads."""
@@ -91,7 +91,7 @@ AT_ONCE = 250
 
 
 class _Read(NamedTuple):
-    """What the model reads of a batch: images, and the tokens (B, T) of captions."""
+    """The input of the model for a batch: the images, and the tokens (B, T) of the captions."""
 
     image: Tensor
     inputs: Tensor
@@ -100,10 +100,10 @@ class _Read(NamedTuple):
 class CaptioningTask(RunTask):
     """Train a captioner on images and captions, and evaluate it on the validation images.
 
-    If an image has several captions, each of them is a training example of its own. If the image encoder is
-    frozen (its weights are not trained) and images are not augmented, the feature vectors of all images are
-    computed once, before the first step, as far as they fit in memory. On a GPU, the images or their feature
-    vectors are kept in its memory, if they fit.
+    If an image has several captions, each caption is a separate training example. If the image encoder is
+    frozen (not trained) and images are not augmented, the feature vectors of all images are computed once,
+    before the first step, if they fit in memory. On a GPU, the images or their feature vectors stay in GPU
+    memory, if they fit.
     """
 
     model: Captioner
@@ -328,7 +328,7 @@ class CaptioningTask(RunTask):
         return batch.to(device)
 
     def padded_sizes(self, ready: ImageBatch) -> tuple[int, ...]:
-        # An estimator averages over all rows of a batch, so padding would change its loss.
+        # () means no padding: with an estimator, the loss is a mean over all rows, also rows of padding.
         return () if self._estimator is not None else (len(ready), ready.target.shape[1] - 1)
 
     def padded(self, ready: ImageBatch, sizes: tuple[int, ...]) -> ImageBatch:
@@ -349,14 +349,14 @@ class CaptioningTask(RunTask):
         logits_BTV, weights_BTL = self.model.logits_and_weights(read)
         total, plain = cross_entropy(logits_BTV, batch.targets, training.label_smoothing)
         penalty_B = doubly_stochastic_penalty(weights_BTL.float(), batch.target_lengths)
-        # Rows of the batch without target tokens are padding; their penalty does not count.
+        # Rows without target tokens are padding, so their penalty is set to 0.
         penalty = torch.where(batch.target_lengths > 0, penalty_B, 0.0).sum()
         return Loss(
             total + training.doubly_stochastic * penalty, {"loss": plain, "penalty": penalty.detach()}
         )
 
     def _inputs(self, batch: ImageBatch) -> Tensor:
-        """Return the tokens that the decoder reads, (B, T); in training, some are replaced (word_noise)."""
+        """Return the tokens that the decoder reads, (B, T). In training, word_noise replaces some of them."""
         noise = self.settings.training.word_noise
         if not noise or not self.model.training:
             return batch.inputs
@@ -368,7 +368,8 @@ class CaptioningTask(RunTask):
         batch: images with their captions.
         estimator: the estimator of the gradient, with K = estimator.samples.
 
-        Each image is encoded once; the decoder reads each caption K times, with different random locations.
+        Each image is encoded once. The decoder reads each caption K times, each time with new random
+        locations.
         """
         samples, smoothing = estimator.samples, self.settings.training.label_smoothing
         inputs_RT, targets_RT, lengths_R = (
@@ -417,7 +418,7 @@ class CaptioningTask(RunTask):
             if captions and captions[0].weights is not None:
                 pointed = pointing(texts, [each.weights for each in captions], scenes)
                 scores["pointing"] = pointed.accuracy
-                shown.append(Text(f"pointing accuracy if cells were chosen at random: {pointed.chance:.3f}"))
+                shown.append(Text(f"pointing accuracy of random cells, for comparison: {pointed.chance:.3f}"))
         samples = min(self.settings.evaluation.samples, count)
         for place in ((2 * part + 1) * count // (2 * samples) for part in range(samples)):
             text = f"image      {valid.names[place]}\ncaption    {texts[place]}"
@@ -427,7 +428,7 @@ class CaptioningTask(RunTask):
     def _captions(self, valid: CaptionData, count: int, stopping: Callable[[], bool]) -> list[Caption]:
         """Caption the first `count` images of `valid`; raise Stopped as soon as stopping() returns true.
 
-        Attention is recorded for the built-in corpus only, because pointing accuracy is measured only there.
+        Attention is recorded only for the built-in corpus, to measure the pointing accuracy.
         """
         data, evaluation = self.settings.data, self.settings.evaluation
         size = evaluation.beam_size

@@ -1,7 +1,7 @@
-"""`regard evaluate` for captioning.
+"""`regard evaluate` for captioning: compute CIDEr-D and BLEU.
 
-It computes CIDEr-D and BLEU, and for the built-in corpus also the fraction of captions that are true of their
-picture and the fraction of words that attend to the object they name.
+For the built-in corpus, two more scores are computed: the fraction of captions that describe their picture
+correctly, and the fraction of words that attend to the object that they name.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 
 @dataclass(frozen=True, eq=False)
 class CaptioningReport:
-    """The result of evaluating a trained captioner: scores of the captions it writes.
+    """The result of evaluating a trained captioner: the scores of its captions.
 
     data: where the images come from, for example "shapes, split valid".
-    run: "folder": the run folder; "step": the training step of the checkpoint.
+    run: a dict with the run folder ("folder") and the training step of the checkpoint ("step").
     images: number of images that were captioned.
     scores: CIDEr-D and BLEU by name.
     map_size: the height and width of the feature map, in cells.
-    exact: for the built-in corpus, the fraction of captions that are true of their picture.
+    exact: for the built-in corpus, the fraction of captions that describe their picture correctly.
     pointing: for the built-in corpus, how often a word attends most to the object that it names.
     erasure: the effect of hiding the attended regions, if it was measured.
     """
@@ -110,7 +110,7 @@ class CaptioningReport:
     erasure: RegionErasure | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scores, their signatures (how they were computed), the data and the run, for JSON."""
+        """Return the result as a dict for JSON: scores, signatures (how they were computed), data and run."""
         result = {
             "data": self.data,
             "run": dict(self.run),
@@ -129,7 +129,7 @@ class CaptioningReport:
         return result
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        title = Text(f"{shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}")
+        title = Text(f"Results of {shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}")
         table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
         for name in ("metric", "value", ""):
             table.add_column(name, justify="right" if name == "value" else "left", no_wrap=name != "")
@@ -179,7 +179,8 @@ def evaluate_captioning(
     attends = captioner.model.select is not None
     if not attends and (options["faithfulness"] or page is not None):
         option = "--faithfulness" if options["faithfulness"] else "--page"
-        raise ArgumentError(message(option, "this captioner has no attention (model.select is none)"))
+        problem = 'this captioner has no attention (its setting model.select is "none")'
+        raise ArgumentError(message(option, problem))
     data = _data(captioner.settings.data, run, options)
     needs_attention = attends and (data.scenes is not None or options["faithfulness"] or page is not None)
     captions = _captions(captioner, data, CROSS if needs_attention else None)
@@ -209,8 +210,8 @@ def evaluate_captioning(
 def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> CaptionData:
     """Read the images to evaluate on, with their captions.
 
-    They are the images of --test-file, --tsv, --jsonl or --split, or without these options the validation
-    images of the run.
+    The images are selected by --test-file, --tsv, --jsonl or --split. Without these options, they are the
+    validation images of the run.
     """
     (files, kind), split = evaluated_files(options, data.format), options["split"]
     folder = [options["images"]] if options["images"] else None

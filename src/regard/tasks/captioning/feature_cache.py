@@ -1,4 +1,4 @@
-"""FeatureCache: the feature vectors of all images, computed once by an image encoder that is not trained."""
+"""FeatureCache: the feature vectors of all images, computed once by a frozen image encoder."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ def features_fit(encoder: ImageEncoder, images: int, size: int) -> bool:
 
 
 class FeatureCache:
-    """The feature vectors of images, in float32; all are computed when the first is needed.
+    """The feature vectors of images, in float32. All of them are computed at the first access.
 
-    They are kept on the device of the encoder if this is a GPU with enough free memory, otherwise on the CPU.
+    If the device of the encoder is a GPU with enough free memory, the feature vectors stay on this device.
+    Otherwise, they are moved to the CPU.
 
-    encoder: an image encoder that is not trained.
+    encoder: a frozen image encoder.
     pixels: the images.
-    size: width and height in pixels of the central crop of each image that is encoded.
+    size: each image is cropped at the centre to this width and height in pixels, then encoded.
     """
 
     def __init__(self, encoder: ImageEncoder, pixels: Pixels, size: int):

@@ -41,13 +41,14 @@ class ImageCaptioner:
     model: a Captioner, in eval mode.
     tokenizer: the tokenizer of its captions.
     image_size: width and height in pixels of the images that the model reads.
-    crop_margin: the largest square at the centre of an image is resized to image_size + crop_margin pixels,
-        and its central image_size x image_size pixels are read. Use the value of the training run.
+    crop_margin: an image is cropped to a square at its centre, and the square is resized to image_size +
+        crop_margin pixels. The model reads only the central image_size x image_size pixels of the result. Use
+        the value of the training run.
     search: Greedy(...), Beam(...) or Sample(...). Default: Beam().
     max_length: maximum number of tokens of a caption, EOS included.
     batch_size: maximum number of images in one batch.
-    look: the attention layers (sites) whose weights are recorded, by default "cross", the attention over the
-        image. None records nothing.
+    look: the attention layers (sites) whose weights are recorded. The default is "cross", the attention over
+        the image. None records nothing.
     read: what a captioner with hard attention reads: "argmax" (the best location), "sample" (a random
         location) or "expectation" (the weighted mean). None: the attribute `read` of the model decides.
 
@@ -133,10 +134,11 @@ class ImageCaptioner:
 
         images: a path, an array (H, W, 3) or (H, W), a tensor (3, H, W), or a list of these; uint8.
         beam_size: the beam size; 1 is greedy search. Default: the search of this ImageCaptioner.
-        n_best: number of captions for each image. The best is returned; the others are its field `others`.
+        n_best: number of captions for each image. The best caption is returned. Its field `others` has the
+            rest.
         search: Greedy(...), Beam(...) or Sample(...), instead of beam_size and n_best.
-        look: the attention layers (sites) whose weights are recorded, or None; replaces `look` of this
-            ImageCaptioner for this call.
+        look: the attention layers (sites) whose weights are recorded, or None to record nothing. Default:
+            `look` of this ImageCaptioner.
         """
         how = self._search(beam_size, n_best, search)
         sites = self.look if look is DEFAULT else look
@@ -201,7 +203,7 @@ class ImageCaptioner:
         return results
 
     def word_scores(self, pixels: Tensor, caption: Caption) -> Tensor:
-        """Return the log-probability that the model gives each word of a caption for other images, (B, T).
+        """Return the log-probability of each word of a caption if the model sees other images, (B, T).
 
         pixels: (B, 3, image_size, image_size), uint8, for example changed copies of the captioned image.
         caption: the caption, with T words.
@@ -217,8 +219,8 @@ class ImageCaptioner:
     def erase_regions(self, captions: Sequence[Caption], k: int = 1, samples: int = 3) -> RegionErasure:
         """Measure how much each word depends on the part of the image that it attends to.
 
-        The k cells of the feature map with the largest weights are hidden, and for comparison k random
-        others; see regard.evaluation.region_erasure.erase_regions().
+        The k cells of the feature map with the largest weights are hidden. For comparison, k other random
+        cells are hidden. See regard.evaluation.region_erasure.erase_regions().
 
         captions: captions with recorded attention.
         k: number of cells to hide.

@@ -1,4 +1,4 @@
-"""Keep the feature vectors of all images in memory, or all images on a GPU, so that batches are fast."""
+"""Store the feature vectors of all images in memory, or all images on a GPU, so that batches are fast."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class DeviceImages:
     def __getitem__(self, chosen: Tensor) -> Tensor:
         """Return images, uint8, (B, 3, size, size).
 
-        chosen: (B,), the index of each image. With `augmentation`, (B, 4): the index of each image, and its
-            random crop and flip, the three numbers that Augmentation.draw() returns for it.
+        chosen: (B,), the index of each image. With `augmentation`, (B, 4): the index of each image, and the
+            three numbers of its random crop and flip, from Augmentation.draw().
         """
         if self._images is None:
             self._images = self.pixels.on_device(self.device)
@@ -58,17 +58,16 @@ def stored_images(
     features: bool,
     augmentation: Augmentation | None = None,
 ) -> FeatureCache | DeviceImages | None:
-    """Choose what to keep of all images: feature vectors, the images on a GPU, or nothing.
+    """Choose what to store for all images: their feature vectors, the images on a GPU, or nothing.
 
-    Return a FeatureCache or DeviceImages, from which batches are selected by index. Return None if nothing is
-    kept.
+    Return a FeatureCache or DeviceImages, from which batches are selected by index, or None to store nothing.
 
     encoder: the image encoder.
     pixels: the images.
     size: width and height in pixels of the images that the model reads.
     device: the device of the model.
-    features: whether feature vectors may be kept: True if the encoder is frozen and they fit in memory. They
-        are kept only if `augmentation` is None.
+    features: whether the encoder is frozen and the feature vectors fit in memory. Then feature vectors are
+        stored, if `augmentation` is None.
     augmentation: random crops and flips of training images.
     """
     if features and augmentation is None:

@@ -23,7 +23,7 @@ __all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "CaptionView", "view_captioning"]
 IMAGE = "image"
 
 OWN_VIEWS = MappingProxyType({IMAGE: "a copy of the image for each word, bright where the word attends"})
-"""Name -> help text of the value of --view that only captioning has."""
+"""The help text of the view that exists only for captioning, by the name of the view."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     CommandOption("--image", "Captioning: the image file to caption.", "FILE"),
@@ -32,8 +32,8 @@ VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     "greedy",
     "max_length",
 )
-"""The options of `regard view` for captioning, besides the drawing options, which all tasks have; a str
-names an option that several commands share."""
+"""The options of `regard view` for captioning. All tasks also have the drawing options. A str is the name of
+an option that several commands share."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class CaptionView(RunView):
     default_view: ClassVar[str] = IMAGE
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw the view that `options` names; "player" is an animation that shows one word after another."""
+        """Draw the view that `options` selects. The view "player" is an animation, word by word."""
         view = options.view or self.default_view
         if view == IMAGE:
             drawn: Picture = self.attention.picture()

@@ -39,7 +39,7 @@ TOKENIZER, LABELS = "text.tokenizer", "labels.json"
 """Files in a run folder: the tokenizer, and the list of classes, in the order of the outputs of the model."""
 
 LISTED = 5
-"""A log message names the classes that have only one training text; at most this number of them."""
+"""Maximum number of classes in the log message about classes with only one training text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,15 +59,15 @@ class LabelledSplit:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of both data sets, as {"train": hash, "valid": hash}.
+        """Hashes of the training and the validation set, as {"train": hash, "valid": hash}.
 
-        They are saved with the run, to detect changed data when it is resumed.
+        They are saved in the run folder. When the run is resumed, they show whether the data has changed.
         """
         return {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
 
     @property
     def notes(self) -> tuple[str | ClassBalance, ...]:
-        """Messages for the log: the number of texts, of texts left out, and of texts of each class."""
+        """Messages for the log: the numbers of texts, of omitted texts, and of texts of each class."""
         train, valid = self.train.balance(self.labels), self.valid.balance(self.labels)
         unit = "pairs of texts" if self.train.pairs else "texts"
         held = ", held out from the training files" if self.is_held_out else ""
@@ -113,11 +113,11 @@ def _read(data: ClassificationData, files: Sequence[str]) -> LabelledTexts:
 def check_header_lines(data: ClassificationData, split: LabelledSplit) -> None:
     """Raise DataError if the columns are numbers, but the first line of a TSV file seems to be a header line.
 
-    A first line is taken for a header line if all of this is true:
+    A first line seems to be a header line if all these conditions are true:
     - There are at least 10 texts (MANY).
-    - Its label occurs only in the first lines of files, and it is the only such label.
+    - The label of the line occurs only in the first lines of files. No other label has this property.
     - Every other label occurs more than once.
-    - None of its columns contains a space.
+    - No column of the line contains a space.
 
     split: the texts of the training files that `data` names, read by read_labelled_split().
     """
@@ -146,11 +146,11 @@ def check_header_lines(data: ClassificationData, split: LabelledSplit) -> None:
 def check_unknown_header(texts: LabelledTexts, labels: Labels, format: str | None) -> None:
     """Raise DataError if the first line of a TSV file has an unknown label and looks like a header line.
 
-    It looks like a header if no column of the line contains a space.
+    A line looks like a header line if none of its columns contains a space.
 
     texts: the labelled texts of the file.
     labels: the known labels.
-    format: "tsv", "jsonl" or "label-first"; None to detect the format from the file names.
+    format: "tsv", "jsonl" or "label-first". None: the format is detected from the file names.
     """
     for row in numpy.flatnonzero(texts.lines == 1).tolist():
         text = texts[row]
@@ -175,7 +175,7 @@ def _are(count: int, unit: str) -> str:
 
 
 def _single_texts(train: LabelledTexts) -> tuple[str, ...]:
-    """Return a log message that lists the classes with only one training text; () if there are none."""
+    """Return a log message with the classes that have only one training text. Empty if there are none."""
     counts = Counter(train.labels)
     rows = [row for row, label in enumerate(train.labels) if counts[label] == 1]
     if not rows:
@@ -191,9 +191,9 @@ def _single_texts(train: LabelledTexts) -> tuple[str, ...]:
 def check_files(data: ClassificationData) -> None:
     """Raise ArgumentError if the format of a data file is unknown, or if the columns in `data` are invalid.
 
-    For example, data.label must not be set for the format "label-first", which has no columns.
+    For example, the format "label-first" has no columns, so data.label must not be set.
 
-    The format is data.format; if this is not set, it is detected from the file name. The files are not read.
+    If data.format is not set, the format is detected from the file name. The files are not read.
     """
     for path in (*data.train_file, *(data.valid_file or ())):
         try:
@@ -224,7 +224,7 @@ class LabelledCorpus:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages for the log: how many training and validation texts are truncated; () if none are."""
+        """Messages for the log: the numbers of truncated training and validation texts, if any."""
         counts = {"training": self.train.truncated, "validation": self.valid.truncated}
         return tuple(
             f"{_are(count, f'{name} text')} truncated: too many tokens (data.max_length)"
@@ -256,7 +256,7 @@ class LabelledCorpus:
             replace(folder / LABELS, content.encode() + b"\n")
         tokenizer, labels = load_text_tokenizer(folder, data), load_labels(folder)
         for row, label in enumerate(split.train.labels):
-            # labels.json may be older than the data, or come from the run of --init-from.
+            # labels.json may be older than the data, or a copy from another run (--init-from).
             if label not in labels:
                 problem = f"the classifier has no class {printable(label)[:80]!r}"
                 expected = f"one of {labels.listed()}"

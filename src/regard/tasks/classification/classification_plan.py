@@ -1,6 +1,6 @@
 """Choose the model size, batch size, learning rate and length of a classification run; measure its speed.
 
-The rules were fitted to short trainings on the Stanford Sentiment Treebank and on SICK.
+The rules come from short trainings on the Stanford Sentiment Treebank and on SICK.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ WIDTH = 128
 """The default width of recurrent models (size of their states). A Transformer has its own default size."""
 
 RECURRENT = {False: (0.3, 4e-3), True: (0.2, 2e-3)}
-"""Dropout and learning rate of a recurrent model of width WIDTH. The key is True for pairs of texts, and
-False for single texts."""
+"""Default dropout and learning rate of a recurrent model of width WIDTH: for single texts (False) and for
+pairs of texts (True)."""
 
 TRANSFORMER_RATE, TUNING_RATE = 1e-3, 3e-4
 """Learning rates. TRANSFORMER_RATE: for a Transformer with random initial weights. TUNING_RATE: for any model
@@ -48,9 +48,10 @@ def plan_classification(
 def _model_and_rate(given: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
     """Return the default options of the model as a dict, and the learning rate.
 
-    If the user has set an option, such as the width, the caller replaces the default by the user's value. The
-    learning rate is chosen for the width that the user has set (32 in the example), or else for the default
-    width.
+    The caller replaces these options by the options that the user has set. The learning rate depends on the
+    width: on the width that the user has set, or else on the default width.
+
+    In this example, the learning rate is chosen for the width 32:
 
     >>> _model_and_rate({"model": {"name": "gru", "width": 32}})
     ({'width': 128, 'dropout': 0.3}, 0.008)

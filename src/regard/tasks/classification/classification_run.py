@@ -25,7 +25,8 @@ class ClassificationRun(LoadedRun, TextClassifier):
     def json_fields(self) -> tuple[str, ...]:
         """The names of the JSON fields with the text and, for pairs, the second text.
 
-        These are the settings data.text and data.second if they are names, otherwise "text" and "second".
+        The settings data.text and data.second are used if they are names (not numbers). Otherwise, the names
+        are "text" and "second".
         """
         data = self.settings.data
         columns = {"text": data.text, "second": data.second} if self.model.pairs else {"text": data.text}
@@ -36,7 +37,7 @@ class ClassificationRun(LoadedRun, TextClassifier):
 
 
 def check_classifier_options(options: Mapping[str, Any]) -> None:
-    """Raise an error if TextClassifier() has no argument with the name of one of these options.
+    """Raise an error if a name in `options` is not the name of an argument of TextClassifier().
 
     The error suggests the most similar name.
     """

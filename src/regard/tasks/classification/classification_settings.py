@@ -21,9 +21,9 @@ class ClassificationData(Section):
     train_file: files of the training set.
     valid_file: files of the validation set. Without valid_file, texts of the training set are held out, with
         the same share of each class.
-    held_out: the number of texts to hold out; by default, a tenth, but at most 2,000.
-    format: "tsv", "jsonl" or "label-first" (a label, a space, and the text); by default, it is detected from
-        the file names.
+    held_out: the number of texts to hold out. Default: a tenth of the texts, but at most 2,000.
+    format: "tsv", "jsonl" or "label-first" (a label, a space, and the text). By default, the format is
+        detected from the file names.
     label: the column of the label: a number (from 1), a name in the header line, or the name of a JSON field.
         Default: column 1, or the JSON field "label".
     text: the column of the text. Default: column 2, or the JSON field "text".
@@ -31,8 +31,8 @@ class ClassificationData(Section):
     ignore: labels whose texts are left out.
     lowercase: convert all text to lower case.
     tokenizer: "word", "unigram", "bpe" or "character".
-    vocab_size: maximum number of tokens of the tokenizer; by default, it depends on the kind of tokenizer.
-    max_length: maximum number of tokens of a text; longer texts are truncated.
+    vocab_size: maximum number of tokens of the tokenizer. The default depends on the kind of tokenizer.
+    max_length: maximum number of tokens of a text. Longer texts are truncated.
     """
 
     train_file: Annotated[list[str], Field(min_length=1)]
@@ -62,11 +62,11 @@ class ClassificationModel(ModelSettings):
 
 
 class ClassificationTraining(Training):
-    """The settings [training] of a classification run: those of all tasks (see Training), and also:
+    """The settings [training] of a classification run. For the settings that all tasks have, see Training.
 
     best: the metric that selects the best checkpoint.
     label_smoothing: weight of the uniform distribution in the target distribution of the loss.
-    class_weights: "balanced" gives the texts of every class the same total weight in the loss.
+    class_weights: "balanced": every class has the same total weight in the loss.
     """
 
     best: Literal["loss", "accuracy", "macro_f1"] = "accuracy"
@@ -77,8 +77,8 @@ class ClassificationTraining(Training):
 class ClassificationEvaluation(Section):
     """The settings [evaluation] of a classification run: how the model is evaluated during training.
 
-    samples: number of validation texts that are printed with their classes and their attention, from short to
-        long.
+    samples: number of validation texts to print after an evaluation, with their classes and their attention.
+        Short texts come first.
     """
 
     samples: Annotated[int, Field(ge=0, le=100_000)] = 3

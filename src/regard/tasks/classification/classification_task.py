@@ -75,8 +75,9 @@ from regard.training.task import Evaluation, Loss, Stopped, Task
 __all__ = ["ClassificationTask"]
 
 TOKENS = ("lowercase", "tokenizer", "vocab_size")
-"""The data settings that define the vocabulary of the tokenizer. They cannot change when a run is resumed or
-when a model starts from the weights of another run, because the weights fit one vocabulary only."""
+"""The data settings that define the vocabulary of the tokenizer. The weights of a model fit only one
+vocabulary. So these settings must stay the same when a run is resumed, or when a model starts from the
+weights of another run."""
 
 
 class ClassificationTask(RunTask):
@@ -210,7 +211,7 @@ class ClassificationTask(RunTask):
         model = cls.outlined(settings)
         longest = settings.data.max_length
         if model.longest is not None and longest >= model.longest:
-            # A classifier that puts BOS before each text uses one more position of its table.
+            # If the classifier puts BOS before each text, its table needs one more position.
             fewest = longest + 1 + model.begins
             problem = (
                 f"data.max_length is {longest:,}, but the model has {model.longest:,} positions for a text, "
@@ -265,14 +266,14 @@ class ClassificationTask(RunTask):
         return batch.padded_to(max(rows, len(batch)), length)
 
     def padded_sizes(self, ready: LabelledBatch) -> tuple[int, ...]:
-        # A model with hard attention that is trained with REINFORCE (training.estimator) gets no padding.
+        # () means no padding: with REINFORCE (training.estimator), the loss is a mean over all texts.
         if self._estimator is not None:
             return ()
         return len(ready), *(each.shape[1] for each in (ready.first, ready.second) if each is not None)
 
     def padded(self, ready: LabelledBatch, sizes: tuple[int, ...]) -> LabelledBatch:
         rows, *lengths = sizes
-        # Pad to max_length tokens and EOS at most, because the model may have no further positions.
+        # Pad to max_length tokens plus EOS at most, because the model may have no more positions.
         return ready.padded_to(rows, *(min(each, self.settings.data.max_length + 1) for each in lengths))
 
     def restored(self, tensors: dict[str, Tensor]) -> LabelledBatch:
@@ -346,7 +347,7 @@ class ClassificationTask(RunTask):
     def _shown(self) -> list[RenderableType]:
         """Classify a few validation texts, and return them as rich renderables to print in the log.
 
-        Each shows the predicted class, the true class and the attention.
+        Each renderable shows the predicted class, the true class and the attention of one text.
         """
         texts = [self.corpus.split.valid[place] for place in self._samples]
         if not texts:
@@ -389,8 +390,8 @@ class _Tables:
 def _spread(texts: Sequence[str], count: int) -> list[int]:
     """Return the indices of `count` texts of different lengths, from short to long.
 
-    The texts are sorted by length and divided into `count` equal parts; the middle text of each part is
-    chosen. Nothing is random, so each evaluation prints the same texts.
+    The texts are sorted by length and divided into `count` equal parts. The middle text of each part is
+    chosen. So each evaluation prints the same texts.
     """
     count = min(count, len(texts))
     order = sorted(range(len(texts)), key=lambda place: (len(texts[place]), place))

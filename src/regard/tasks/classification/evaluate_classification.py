@@ -47,10 +47,11 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     FAITHFULNESS,
     "batch_tokens",
 )
-"""The options of `regard evaluate` for classification; a str names an option that several commands share."""
+"""The options of `regard evaluate` for classification. A str is the name of an option that several commands
+share."""
 
 MOST_TEXTS = 1000
-"""Maximum number of texts, or pairs, to measure faithfulness on. It is limited because each text is
+"""Maximum number of texts, or pairs, for which faithfulness is measured. This is slow: each text is
 classified 9 times."""
 
 MOST_ENTRIES = 300
@@ -61,8 +62,8 @@ MOST_ENTRIES = 300
 class ClassificationEvaluation:
     """The result of `regard evaluate` for a classifier.
 
-    data: where the texts come from, as text for the title of the report.
-    run: "folder" is the run folder, "step" is the step of the checkpoint.
+    data: for the title of the report: where the texts come from.
+    run: a dict with the run folder ("folder") and the training step of the checkpoint ("step").
     report: the comparison of predicted and true classes.
     balance: the number of texts of each class.
     erasure: how much the predictions depend on the attended words; None if it was not measured.
@@ -87,7 +88,7 @@ class ClassificationEvaluation:
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        yield Text(f"{shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}", "bold")
+        yield Text(f"Results of {shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}", "bold")
         yield self.report
         majority = f"{self.balance.majority:.3f}"
         yield Text(f"always predicting the most frequent class has accuracy {majority}", "dim")
@@ -150,9 +151,9 @@ def evaluate_classification(
 
 
 def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) -> LabelledTexts | None:
-    """Read the labelled texts of --test-file, --tsv or --jsonl; return None if none of them is used.
+    """Read the labelled texts of --test-file, --tsv or --jsonl. Return None if none of these options is set.
 
-    data: the data settings of the run. Without --columns or --fields, its columns or fields are used.
+    data: the data settings of the run. They give the columns or fields, unless --columns or --fields is set.
     labels: the classes of the run.
     options: the values of the options.
     """
@@ -179,7 +180,8 @@ def _check_page(page: Path | None) -> None:
         problem = f"{shown(page.name)} does not end in .html"
         raise ArgumentError(message("--page", problem, hint=f"{shown(page.stem) or 'page'}.html"))
     if not page.resolve().parent.is_dir():
-        raise DataError(message(shown(page), "its folder does not exist", hint="create the folder first"))
+        problem = "the folder of this file does not exist"
+        raise DataError(message(shown(page), problem, hint="create the folder first"))
 
 
 def _write_page(

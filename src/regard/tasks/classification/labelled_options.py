@@ -14,23 +14,25 @@ DIGITS = 9
 """Maximum number of digits of a column number. Longer numbers are read as names of columns."""
 
 NAMES = ("label", "text", "second")
-"""The settings in [data] that --columns and --fields set: --columns 2,1 sets label = 2 and text = 1."""
+"""The settings in [data] that --columns and --fields set. For example, --columns 2,1 sets label = 2 and text
+= 1."""
 
 FORMATS = {"tsv": "columns", "jsonl": "fields"}
-"""Option that names files -> option that names the columns or fields of these files."""
+"""The options for files. For each, the value is the option for the columns or fields of these files."""
 
 OWN_OPTIONS = (*FORMATS, *FORMATS.values(), *(f"valid_{each}" for each in FORMATS))
 """The options of `regard train` that labelled_files() reads."""
 
 
 def labelled_columns(option: str, text: str, count: int | None = None) -> dict[str, Any]:
-    """Parse the value of --columns or --fields: the columns of label, text and, for pairs, second text.
+    """Parse the value of --columns or --fields, for example "2,1".
 
-    The result is a dict with the keys "label", "text" and, for pairs, "second".
+    The value lists the columns of the label, the text and, for pairs, the second text. The result is a dict
+    with the keys "label", "text" and, for pairs, "second".
 
     option: --columns (numbers or names) or --fields (names).
     text: the value of the option.
-    count: the number of columns that is expected; None if 2 and 3 are accepted.
+    count: the expected number of columns. None: 2 or 3 columns.
 
     >>> labelled_columns("--columns", "2,1"), labelled_columns("--fields", "class,a,b")["second"]
     ({'label': 2, 'text': 1}, 'b')

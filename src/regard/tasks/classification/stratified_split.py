@@ -17,11 +17,11 @@ PART, MOST = 10, 2000
 def hold_out_texts(texts: LabelledTexts, count: int | None = None) -> tuple[LabelledTexts, LabelledTexts]:
     """Split texts into a training set and a validation set, both with the same share of each class.
 
-    The split depends on the texts alone, not on their order. Equal texts are never in both sets, and every
-    class keeps at least one text for training. So the validation set can have fewer than `count` texts, and a
-    class with a single text does not occur in it.
+    The split does not depend on the order of the texts. Equal texts are always in the same set. Every class
+    keeps at least one text for training. So the validation set can have fewer than `count` texts. A class
+    with only one text is not in the validation set.
 
-    count: about how many texts to hold out; default: a tenth, at most 2,000.
+    count: about how many texts to hold out. Default: a tenth, but at most 2,000.
 
     >>> from regard.data.labelled_text import labelled_from_lists
     >>> words = [f"text {number}" for number in range(40)]
@@ -53,9 +53,9 @@ def hold_out_texts(texts: LabelledTexts, count: int | None = None) -> tuple[Labe
 
 
 def _quotas(totals: Counter[str], wanted: int) -> Counter[str]:
-    """Return how many texts of each class to hold out: its share of `wanted`, rounded to a whole number.
+    """Return how many texts of each class to hold out: the share of the class in `wanted`, rounded.
 
-    Of a class with two or more texts, at least one is held out, and at least one is kept for training.
+    If a class has two or more texts, at least one is held out, and at least one is kept for training.
     """
     whole = totals.total()
     quotas = Counter({label: total * wanted // whole for label, total in totals.items()})

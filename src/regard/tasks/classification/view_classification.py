@@ -24,20 +24,20 @@ __all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "ClassificationView", "view_classificati
 
 ERASURE = "erasure"
 LEAST_SCALE = 0.01
-"""In the view "erasure", a word is darker if the probability decreases more without it. The darkest shade
-stands for the largest decrease, but at least for LEAST_SCALE. So no word looks important if all decreases
-are smaller than LEAST_SCALE."""
+"""Minimum of the colour scale of the view "erasure". The shade of a word shows how much the probability
+decreases without the word. The darkest shade is the largest decrease, or LEAST_SCALE if this is larger. So no
+word looks important if all decreases are small."""
 
 OWN_VIEWS = MappingProxyType({ERASURE: "words, shaded by how much the probability falls without each word"})
-"""Name of a view that only classification has -> its help text. It cannot be drawn from recorded attention
-alone, because the classifier must read the text again without each word."""
+"""The help text of the view that exists only for classification, by the name of the view. Recorded attention
+is not enough to draw this view: the classifier must read the text again without each word."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     "text",
     CommandOption("--second", "Classification of pairs: the second text.", "TEXT"),
 )
-"""The options of `regard view` for classification, besides the drawing options, which all tasks have; a str
-names an option that several commands share."""
+"""The options of `regard view` for classification. All tasks also have the drawing options. A str is the name
+of an option that several commands share."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class ClassificationView(RunView):
     default_view: ClassVar[str] = "shaded"
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw the view that options.view names; in the terminal, add the effect of hiding each word."""
+        """Draw the view options.view. In the terminal, also show the effect of hiding each word."""
         view = options.view or self.default_view
         if view == ERASURE or (view == "shaded" and options == ViewOptions(options.view)):
             drawn = self._texts(view)
@@ -69,12 +69,14 @@ class ClassificationView(RunView):
         if len(self.result.texts) > 1 and site is None:
             sites = ", ".join(each.name for each in self.seen.sites)
             problem = "a pair has two texts, each with its own attention"
-            raise ArgumentError(message(f"--view {view}", problem, expected=f"--site with one of {sites}"))
+            expected = f"the option --site with one of {sites}"
+            raise ArgumentError(message(f"--view {view}", problem, expected=expected))
 
     def _texts(self, view: str) -> Picture:
         """Draw each text with shaded words.
 
-        The shade of a word shows the effect of hiding it if `view` is ERASURE, else its attention weight.
+        If `view` is ERASURE, the shade of a word shows the effect of hiding the word. Otherwise, the shade
+        shows the attention weight of the word.
         """
         label, parts = str(self.result.label), []
         for side, read in zip(SIDES, self.result.texts, strict=False):
@@ -107,7 +109,7 @@ BETWEEN = 12.0
 def view_classification(
     task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
 ) -> ClassificationView:
-    """Classify one text, or one pair of texts, record its attention, and measure the effect of each word.
+    """Classify one text, or one pair of texts; record the attention, and measure the effect of each word.
 
     task: the task class.
     run: the run folder and the checkpoint to load.

@@ -37,7 +37,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
         "Number of tokens that the model reads at once.",
         "INT",
         int,
-        shown_default="the window of the run",
+        shown_default="the window in training",
         least=1,
         most=MOST_TOKENS,
         panel=PANEL,
@@ -55,7 +55,8 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
         panel=PANEL,
     ),
 )
-"""The options of `regard evaluate` for language models; a str names an option that several commands share."""
+"""The options of `regard evaluate` for language models. A str is the name of an option that several commands
+share."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,14 @@ class LanguageReport:
     """The result of `regard evaluate` for a language model: the perplexity of a text.
 
     data: where the text comes from, for the title of the report.
-    run: "folder" is the run folder, "step" is the step of the checkpoint.
+    run: a dict with the run folder ("folder") and the training step of the checkpoint ("step").
     loss: the loss and the perplexity of the text.
     unknown: number of unknown tokens.
-    window: number of tokens of a sliding window; None if the text was read without windows: a recurrent model
-        read it from its beginning to its end, or each line (document) was read at once.
-    stride: number of tokens from the start of a window to the start of the next; None if `window` is None.
-    carried: whether a recurrent model read the text from its beginning to its end and kept its state.
+    window: number of tokens of a sliding window. None if there were no windows: a recurrent model read the
+        text from beginning to end, or each line (document) was read at once.
+    stride: number of tokens from the start of a window to the start of the next window. None if `window` is
+        None.
+    carried: whether a recurrent model read the text from beginning to end, without resetting its state.
     """
 
     data: str
@@ -95,7 +97,7 @@ class LanguageReport:
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        title = Text(f"{shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}")
+        title = Text(f"Results of {shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}")
         table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
         for name in ("metric", "value", ""):
             table.add_column(name, justify="right" if name == "value" else "left", no_wrap=name != "")
@@ -172,8 +174,8 @@ def evaluate_text(
 def _windows(batches: Any) -> tuple[int, int] | None:
     """Return the window and the stride of evaluation batches in tokens, for example (128, 64).
 
-    Return None if there are no windows: a recurrent model reads the text from beginning to end, or each line
-    is a document that fits into one window.
+    Return None if there are no windows. There are two cases: a recurrent model reads the text from beginning
+    to end, or each line is a document that fits into one window.
     """
     if not isinstance(batches, SlidingWindows):
         return None
@@ -182,7 +184,7 @@ def _windows(batches: Any) -> tuple[int, int] | None:
 
 
 def _useless_stride(stride: int, windows: Any) -> ArgumentError:
-    """Build the ArgumentError for a --stride without effect: each line fits into one window."""
+    """Build the ArgumentError for --stride if it has no effect, because each line fits into one window."""
     longest = f"{windows.longest:,}"
     problem = f"the longest line has {longest} tokens and fits into one window of {windows.window:,} tokens"
     hint = f"leave --stride out, or use a --window below {longest}"
@@ -190,10 +192,10 @@ def _useless_stride(stride: int, windows: Any) -> ArgumentError:
 
 
 def _with_windows(run: LanguageRun, window: int | None, stride: int | None) -> LanguageSettings:
-    """Return the settings of a run with another evaluation window and stride; None keeps the present value.
+    """Return the settings of a run with another evaluation window and stride. None keeps the old value.
 
-    Raise ArgumentError if the model has too few positions for the window, if the stride is larger than the
-    window, or if a stride is set for a model that carries its recurrent state through the text.
+    Raise ArgumentError in three cases: the model has too few positions for the window; the stride is larger
+    than the window; a stride is set for a recurrent model, which reads the text from beginning to end.
     """
     settings, longest = run.settings, run.model.longest_target
     if stride is not None and settings.carried:

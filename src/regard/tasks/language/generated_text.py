@@ -20,30 +20,30 @@ STOP_REASONS = {
     "interrupted": "generation was interrupted",
     "prompt": "the model cannot read the prompt: all its words are unknown, or it is too long",
 }
-"""Value of GeneratedText.stop_reason -> its explanation."""
+"""An explanation of each value of GeneratedText.stop_reason."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GeneratedText(TextResult):
     """A prompt and its continuation by a language model.
 
-    text: the continuation, with the space between prompt and continuation; it ends before a stop string.
-    token_ids: the id of each generated token, with EOS and the tokens of a stop string.
+    text: the continuation, with the space between prompt and continuation. A stop string is not included.
+    token_ids: the id of each generated token, including EOS and the tokens of a stop string.
     pieces: the text of each generated token.
     token_scores: the log-probability of each generated token.
-    attention: for each attention layer (site), the weights (H, T, T) of the prompt and the continuation
-        together, T tokens; see TextResult.
-    long: the attention for more than 512 tokens, instead of `attention`; see TextResult.
-    unknown: the words of the prompt that the vocabulary does not cover.
+    attention: for each attention layer (site), the weights (H, T, T). T is the number of tokens of the prompt
+        and the continuation together. See TextResult.
+    long: the attention of a text with more than 512 tokens. Then `attention` is empty. See TextResult.
+    unknown: the words of the prompt that are not in the vocabulary.
     prompt: the text of the prompt.
     prompt_token_ids: the id of each token of the prompt.
     prompt_pieces: the text of each token of the prompt.
     stop_reason: why generation ended, a key of STOP_REASONS: "end", "stop", "length", "positions",
         "interrupted" or "prompt". With "prompt", there is no continuation.
-    ranking: the score by which continuations are sorted: the log-probability with length penalty.
+    ranking: the log-probability with length penalty. Continuations are sorted by this score.
     others: the other continuations of the n-best list, or the other samples.
 
-    The other fields are those of TextResult.
+    For the other fields, see TextResult.
 
     >>> text = GeneratedText(" CS", (6, 3), ("CS", "</s>"), (-0.25, -0.5), prompt="I learned")
     >>> str(text), text.log_probability, text.stop_reason
@@ -77,9 +77,9 @@ class GeneratedText(TextResult):
         return replace(self, others=tuple(others))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values of TextResult.to_dict(), with the prompt, the stop reason and the other texts.
+        """Return TextResult.to_dict(), and also the prompt, the stop reason and the other texts.
 
-        If there is no continuation (stop reason "prompt"), all its scores are None.
+        If there is no continuation (stop reason "prompt"), all scores are None.
         """
         unscored = {} if self.continued else {"log_probability": None, "perplexity": None}
         return {

@@ -56,12 +56,12 @@ class TextLines:
 
 @dataclass(frozen=True)
 class TextScan:
-    """What scan() finds out about a text: its hash, and how many lines and unknown words it has.
+    """The result of scan(): the hash of a text, and its numbers of lines and unknown words.
 
     fingerprint: a hash of the text.
     lines: number of lines.
     with_text: number of lines that are not blank.
-    unknown: number of words of the text that are literally <unk>.
+    unknown: number of words in the text that are written as <unk>.
     """
 
     fingerprint: str
@@ -100,9 +100,9 @@ class TextSplit:
 
     @cached_property
     def fingerprints(self) -> Mapping[str, str]:
-        """Hashes of both texts, as {"train": hash, "valid": hash}.
+        """Hashes of the training and the validation text, as {"train": hash, "valid": hash}.
 
-        They are saved with the run, to detect changed data when it is resumed.
+        They are saved in the run folder. When the run is resumed, they show whether the data has changed.
         """
         return {name: each.fingerprint for name, each in self.scans.items()}
 
@@ -132,7 +132,7 @@ def read_texts(data: TextData) -> TextSplit:
     if count >= len(numbers):
         lines = f"{count:,} line{'s' * (count != 1)}"
         problem = f"{lines} cannot be held out for validation; lines with text: {len(numbers):,}"
-        raise DataError(message(whole.name, problem, hint="give a validation text: --valid-file FILE"))
+        raise DataError(message(whole.name, problem, hint="set a validation file: --valid-file FILE"))
     first = numbers[-count]
     train, valid = TextLines(whole.files, 0, first), TextLines(whole.files, first)
     return TextSplit(train, valid, True, {"train": scan(train), "valid": scan(valid)})
@@ -146,7 +146,7 @@ class TextCorpus:
     tokenizer: the tokenizer of the run.
     train: the training text as token ids.
     valid: the validation text as token ids.
-    longest: maximum number of tokens of a document; longer training documents are dropped.
+    longest: maximum number of tokens of a document. Longer training documents are dropped.
     """
 
     split: TextSplit
@@ -169,7 +169,7 @@ class TextCorpus:
     def _unknown_words(self) -> int:
         """Return the number of unknown tokens of the validation text.
 
-        Words that are literally <unk> in the text do not count.
+        Words that are written as <unk> in the text do not count.
         """
         scan = self.split.scans.get("valid")
         literal = scan is not None and list(self.tokenizer.encode(SPECIALS[UNK])) == [UNK]
@@ -193,7 +193,8 @@ class TextCorpus:
         if not (folder / TOKENIZER).exists():
             text = (line.lower() for line in split.train) if data.lowercase else split.train
             kind = data.tokenizer or "unigram"
-            # The vocabulary of "closed-word" has all words of the text, so this tokenizer reads all lines.
+            # The vocabulary of "closed-word" contains all words of the text, so it must be trained on all
+            # lines.
             sample = None if kind == "closed-word" else lines
             with naming_place("data.vocab_size (--vocab-size)"):
                 tokenizer = train_tokenizer(kind, text, data.vocab_size, sample=sample)

@@ -1,7 +1,7 @@
-"""Choose the settings of a language model run that are not set: window, batch, model size, learning rate.
+"""Choose the window, batch size, model size and learning rate of a language model run.
 
-The choices depend on the amount of text, the model, the device and the length of the run. If the length is
-set in minutes, the training speed is measured; if it is set in steps or epochs, nothing is measured.
+Only settings that the user has not set are chosen. The choices depend on the amount of text, the model, the
+device and the length of the run. If the length is set in minutes, the training speed is measured first.
 """
 
 from __future__ import annotations
@@ -27,26 +27,29 @@ from regard.training.step_speed import StepTimer
 __all__ = ["plan_language"]
 
 STREAMS, WINDOW = 20, 35
-"""For a recurrent model that carries its state from window to window: the text is divided into STREAMS parts
-(streams) that are read in parallel, and a batch has a window of WINDOW tokens of each stream.
+"""The batches of a recurrent model that reads a continuous text. The text is divided into STREAMS parts
+(streams), which are read in parallel. A batch has WINDOW tokens of each stream. The model starts a batch from
+its state after the previous batch.
 
-Zaremba et al. (2015) use the same numbers."""
+Zaremba et al. (2015) use the same numbers.
+"""
 
 TRANSFORMER_WINDOW = 128
 """Number of tokens that a Transformer reads at once (its window)."""
 
 WINDOWS = 4
-"""Minimum number of windows in a stream (one of the parallel parts of the text). A text that is too short
-for STREAMS streams of WINDOWS windows is divided into fewer streams."""
+"""Minimum number of windows in a stream (one of the parallel parts of the text). If a text is too short for
+this, it is divided into fewer than STREAMS streams."""
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
-"""Batch size in tokens on each kind of device, for models that carry no recurrent state between batches."""
+"""Batch size in tokens on each kind of device, for models that start each batch from an empty state."""
 
 STEPS, LEAST_STREAMS, LEAST_TOKENS = 800, 5, 512
-"""A short run has smaller batches, so that it still has STEPS steps.
+"""In a short run, batches are smaller, so that the run has STEPS steps.
 
-But a batch has at least LEAST_STREAMS streams (parallel parts of the text), or at least LEAST_TOKENS tokens
-if the model carries no recurrent state between batches."""
+The minimum of a batch is LEAST_STREAMS streams (parallel parts of the text). If the text is not read in
+streams, the minimum is LEAST_TOKENS tokens.
+"""
 
 SIZE_OPTIONS = ("width", "size", "layers", "depth", "embedding", "inner", "heads")
 """Options that determine the size of a model. If the user sets one of them, the plan chooses no size."""
@@ -57,8 +60,8 @@ TRANSFORMER_SIZES = {
     2_000_000: {"width": 256, "layers": 4, "heads": 4, "inner": 1024},
     20_000_000: {"width": 512, "layers": 6, "heads": 8, "inner": 2048},
 }
-"""Model sizes for a recurrent model and for a Transformer. The key is the minimum number of tokens that a run
-must train on, so that this size is chosen. The last size is only used on CUDA devices."""
+"""The default sizes of a recurrent model and of a Transformer. A size is chosen if the run trains on at least
+as many tokens as its key says. The last size is only used on CUDA devices."""
 
 TUNING_RATE = 3e-4
 """The learning rate of a run that starts from the weights of another run."""
@@ -83,7 +86,7 @@ def plan_language(
     corpus: the training data.
     device: the device to train on, for example "cuda".
     processes: the processes of distributed training.
-    timed: whether the training speed is measured even if the length of the run is not set in minutes.
+    timed: whether to measure the training speed if the length of the run is set in steps or epochs.
     """
     shared: dict[str, Any] = {}
     if processes.first:
@@ -103,9 +106,9 @@ def with_batches(settings: Mapping[str, Any], tokens: int, device: str = "cpu") 
     tokens: number of tokens of the training text.
     device: the kind of device: cpu, cuda or mps.
 
-    The examples are for a recurrent model that carries its state from batch to batch: the text is divided
-    into streams, which are read in parallel. In the first example, a batch has 35 tokens of each of the 20
-    streams, so batch_tokens is 700.
+    The examples below are for a recurrent model that reads a continuous text. The text is divided into
+    streams, which are read in parallel. In the first example, a batch has 35 tokens of each of the 20
+    streams, so batch_tokens is 700:
 
     >>> with_batches({"data": {}}, tokens=900_000)
     {'data': {'window': 35, 'streams': 20}, 'training': {'batch_tokens': 700}}
@@ -141,8 +144,8 @@ def choose(
     device: the kind of device: cpu, cuda or mps.
     processes: number of processes.
     speed: a function that measures the training speed with given settings, in tokens per second. It is called
-        if the length of the run is set in minutes, or if `timed` is true.
-    timed: whether the speed is measured even if the length is set in steps or epochs.
+        if the length of the run is set in minutes, or if `timed` is True.
+    timed: whether to measure the speed if the length of the run is set in steps or epochs.
 
     >>> plan = choose({"data": {}, "training": {"epochs": 10}}, 900_000, "cpu", 1, lambda settings: 1e4)
     >>> plan.settings["model"]
@@ -180,7 +183,7 @@ def choose(
     rate = TUNING_RATE if settings.get("init_from") else _rate(recurrent, {**size, **model}, batch, steps)
     warmup_steps = int(min(max(steps / 20, 20), 100 if recurrent else 400))
     usual = {"model": chosen, "training": {"learning_rate": rate, "warmup_steps": warmup_steps}}
-    # With init_from, the model options are those of the other run, so none is chosen.
+    # With init_from, the model options come from the other run, so the plan chooses none.
     complete = merged(settings, {**usual, "model": {}} if settings.get("init_from") else usual, settings)
     if timed and measured is None:
         measured = speed(complete)
@@ -189,13 +192,13 @@ def choose(
 
 
 def smaller_batches(settings: Mapping[str, Any], total: float) -> Options:
-    """Return the batch settings, reduced for a short run so that it has about STEPS training steps.
+    """Return the batch settings, with smaller batches for a short run, so that it has about STEPS steps.
 
-    Batches are never reduced below a minimum, so a very short run has fewer steps.
+    Batches have a minimum size, so a very short run has fewer steps.
 
     settings: the result of with_batches().
-    total: number of tokens to train on. If a training step has several batches (of several processes or
-        accumulated), this is divided by their number.
+    total: number of tokens to train on, divided by the number of batches per training step. A step has
+        several batches with several processes or with gradient accumulation.
 
     >>> known = with_batches({"data": {}}, tokens=900_000)
     >>> smaller_batches(known, 210_000), smaller_batches(known, 10**7)["data"]
@@ -246,7 +249,7 @@ def _tokens_of(training: Mapping[str, Any], tokens: int, batch: int) -> float:
 
 
 def _dropout(epochs: float, recurrent: bool) -> float:
-    """Return the dropout for a run: 0 for at most one epoch; above that, it grows with the number of epochs.
+    """Return the dropout for a run. It is 0 for at most one epoch, and grows with the number of epochs.
 
     recurrent: whether the model is recurrent. Other models have less dropout.
 

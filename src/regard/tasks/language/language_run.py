@@ -1,4 +1,4 @@
-"""LanguageRun: a trained language model with its tokenizer: generate text, score lines, evaluate texts."""
+"""LanguageRun: a trained language model that generates text, scores lines and evaluates texts."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ AT_ONCE = 256
 """Number of prompts that stream() reads and continues together."""
 
 CARRIED_WINDOW = 1024
-"""Number of tokens that a recurrent model, which keeps its state, reads at once in an evaluation."""
+"""Number of tokens that a recurrent model reads at once in an evaluation. The state is kept between these
+parts."""
 
 
 def evaluation_batches(text: EncodedText, settings: LanguageSettings) -> Iterable[TextBatch]:
     """Divide a text into batches for text_loss(), so that every token counts exactly once in the loss.
 
     A recurrent model reads a continuous text from beginning to end, and keeps its state between windows. In
-    all other cases the model reads overlapping windows: the overlap is only context, and its tokens are not
-    counted again. A document that fits into one window is read at once.
+    all other cases, the model reads overlapping windows. The tokens in the overlap are only context, and are
+    not counted again. A document that fits into one window is read at once.
     """
     window = settings.evaluation.window
     if settings.carried:
@@ -55,7 +56,7 @@ def evaluation_batches(text: EncodedText, settings: LanguageSettings) -> Iterabl
 
 
 class LanguageRun(LoadedRun):
-    """A trained language model, loaded from a run folder: it generates text, scores lines, evaluates files.
+    """A trained language model from a run folder. It generates text, scores lines and evaluates files.
 
     model: the model, in eval mode.
     tokenizer: the tokenizer of the run.
@@ -68,8 +69,10 @@ class LanguageRun(LoadedRun):
 
     @property
     def first_token(self) -> int:
-        """The id of the token from which the first token of a line is predicted: BOS, or EOS if the lines are
-        one continuous text."""
+        """The id of the token before the first token of a line: BOS, or EOS in a continuous text.
+
+        The model predicts the first token of the line from it.
+        """
         return self.settings.first_token
 
     @property
@@ -124,12 +127,14 @@ class LanguageRun(LoadedRun):
     ) -> GeneratedText | list[GeneratedText]:
         """Continue one prompt, or each of several prompts, up to the end of the line.
 
-        prompts: the beginning of a text (str), or several of them.
+        prompts: the beginning of a text (str), or several beginnings.
         search: Greedy(...), Beam(...) or Sample(...). Default: Greedy().
         max_new_tokens: the maximum number of new tokens, EOS included. Default: search.rules.maximum if it is
             set, otherwise 100. Generation also ends when all positions of the model are used.
-        stop: stop strings. Generation ends at the first of them, which is not part of the text.
-        look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
+        stop: one or more stop strings. Generation ends at the first stop string; the result does not include
+            it.
+        look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records
+            nothing.
         on_text: a function that is called with each new piece of text as soon as it is generated. It can only
             be used with a single prompt.
         stopping: a function that is called after each token. When it returns True, generation ends, and
@@ -159,10 +164,10 @@ class LanguageRun(LoadedRun):
         """Yield the continuation of each prompt. Prompts may be an iterator, e.g. over a file.
 
         at_once: the number of prompts that are read and continued together.
-        skip_invalid: whether a prompt without known words, or with too many tokens, gives an empty
-            continuation with the stop reason "prompt", instead of an error.
+        skip_invalid: what to do with a prompt that has no known words or too many tokens. If True, its
+            continuation is empty, with the stop reason "prompt". If False, an error is raised.
 
-        The other arguments are those of generate().
+        For the other arguments, see generate().
         """
         check_integers("stream()", at_once=(at_once, 1))
         options = self._generation(
@@ -198,7 +203,7 @@ class LanguageRun(LoadedRun):
                 problem = "max_new_tokens is set, and the rules of the search have a maximum"
                 raise ArgumentError(message(call, problem, expected="one of them"))
             limit = LengthLimit(constant=max_new_tokens)
-        # Not `stopping or ...`: an Interruption is callable, but false before the first signal.
+        # Do not write `stopping or ...`: before the first signal, an Interruption is false in a condition.
         requested = (lambda: False) if stopping is None else stopping
         return Generation(how, limit, check_stop(stop, call), look, requested, on_text, tokens_per_batch)
 
@@ -209,12 +214,14 @@ class LanguageRun(LoadedRun):
     def score(self, lines: Iterable[str], *, look: str | None = None) -> list[ScoredText]: ...
 
     def score(self, lines: str | Iterable[str], *, look: str | None = None) -> ScoredText | list[ScoredText]:
-        """Compute the log-probability of each token of one line or several lines, and of each whole line.
+        """Compute the log-probability of one line or several lines, and of each of their tokens.
 
-        Every line is read on its own: its first token is predicted from `first_token`, and EOS ends it.
+        Every line is read separately. Its first token is predicted from `first_token`, and its last token is
+        EOS.
 
-        lines: a line (str), or several of them.
-        look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
+        lines: a line (str), or several lines.
+        look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records
+            nothing.
         """
         texts = checked_texts("score()", "line", lines)
         encoded = [self.encode_line(text, f"score(), line {n}") for n, text in enumerate(texts, 1)]
@@ -238,7 +245,7 @@ class LanguageRun(LoadedRun):
         text: the line.
         place: the file and line number, for error messages.
 
-        Raise ArgumentError if the tokens of the line and EOS are more than the positions of the model.
+        Raise ArgumentError if the line, including EOS, has more tokens than the model has positions.
         """
         tokens, longest = self.tokenizer.encode(text), self.model.longest_target
         if longest is not None and len(tokens) >= longest:

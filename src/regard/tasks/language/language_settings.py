@@ -21,18 +21,18 @@ class TextData(Section):
 
     train_file: the files of the training text, UTF-8, plain or gzip.
     valid_file: the files of the validation text.
-    held_out: number of lines that are held out from the end of the training text for validation; only
+    held_out: number of lines at the end of the training text that are used for validation instead. Only
         without valid_file.
-    layout: "documents" if each line is a text of its own; "continuous" if the lines are one continuous text.
+    layout: "documents": each line is a separate text. "continuous": the lines are one continuous text.
     window: number of tokens of a continuous text that the model reads at once.
-    streams: number of parts into which a continuous text is divided for a recurrent model. The parts are
-        read in parallel, and the state is carried from window to window of a part.
+    streams: number of parts into which a continuous text is divided for a recurrent model. The parts are read
+        in parallel. In each part, the model keeps its state from one window to the next.
     lowercase: whether to convert the text to lower case.
     tokenizer: "unigram", "bpe", "word", "character" or "closed-word". "closed-word" is for a text in which
         rare words are already replaced by <unk>, as in Penn Treebank: its vocabulary has all words of the
         training text.
-    vocab_size: maximum number of tokens of the tokenizer; by default, it depends on the kind of tokenizer.
-    max_length: maximum number of tokens of a document; longer training documents are dropped.
+    vocab_size: maximum number of tokens of the tokenizer. The default depends on the kind of tokenizer.
+    max_length: maximum number of tokens of a document. Longer training documents are dropped.
     """
 
     train_file: list[str]
@@ -65,7 +65,7 @@ class LanguageModelSettings(ModelSettings):
 
 
 class LanguageTraining(Training):
-    """The settings [training] of a language model run: those of all tasks (see Training), and also:
+    """The settings [training] of a language model run. For the settings that all tasks have, see Training.
 
     best: the metric that selects the best checkpoint.
     label_smoothing: weight of the uniform distribution in the target distribution of the loss.
@@ -78,12 +78,12 @@ class LanguageTraining(Training):
 class TextEvaluation(Section):
     """The settings [evaluation] of a language model run: how the model is evaluated during training.
 
-    window: number of tokens that are read at once; by default data.window, or data.max_length for documents.
-    stride: number of tokens from the start of a window to the start of the next, by default half a window. A
-        recurrent model has no stride for continuous text: it reads the text once from beginning to end, and
-        carries its state.
-    samples: number of validation lines whose beginning the model continues at each evaluation; the
-        continuations are printed.
+    window: number of tokens that are read at once. Default: data.window, or data.max_length for documents.
+    stride: number of tokens from the start of a window to the start of the next window. Default: half a
+        window. A recurrent model has no stride for continuous text: it reads the text once from beginning to
+        end, and keeps its state.
+    samples: number of continuations to print at each evaluation. The model continues the beginnings of
+        validation lines.
     """
 
     window: Length | None = None
@@ -92,8 +92,9 @@ class TextEvaluation(Section):
 
 
 TOKENS = ("data.lowercase", "data.tokenizer", "data.vocab_size")
-"""The settings that define the vocabulary of the tokenizer. They cannot change when a run is resumed or when
-a model starts from the weights of another run, because the weights fit one vocabulary only."""
+"""The settings that define the vocabulary of the tokenizer. The weights of a model fit only one vocabulary.
+So these settings must stay the same when a run is resumed, or when a model starts from the weights of another
+run."""
 
 FIXED = ("task", "model", *TOKENS, "data.layout", "data.streams")
 """The settings that cannot change when a run is resumed."""
@@ -102,8 +103,8 @@ FIXED = ("task", "model", *TOKENS, "data.layout", "data.streams")
 class LanguageSettings(RunSettings):
     """All settings of a language model run, as in config.toml.
 
-    carried: whether the recurrent state is carried from batch to batch.
-    first_token: the token from which the first token of a line is predicted; 3 is EOS.
+    carried: whether the model starts each batch from its state after the previous batch.
+    first_token: the id of the token before the first token of a line. 3 is EOS.
 
     >>> settings = LanguageSettings(data=TextData(train_file=["a.txt"]))
     >>> settings.model.name, settings.carried, settings.first_token
@@ -118,23 +119,24 @@ class LanguageSettings(RunSettings):
 
     @property
     def carried(self) -> bool:
-        """Whether the recurrent state is carried from batch to batch.
+        """Whether the model starts each batch from its state after the previous batch.
 
-        This is the case if the model is recurrent and data.layout is "continuous".
+        This is True if the model is recurrent and data.layout is "continuous".
         """
         return self.data.layout == "continuous" and is_recurrent(self.model.name)
 
     @property
     def first_token(self) -> int:
-        """The id of the token from which the model predicts the first token of a line.
+        """The id of the token before the first token of a line; the model predicts the first token from it.
 
-        If each line is a document, it is BOS. In a continuous text, it is EOS, the end of the line before.
+        If each line is a document, it is BOS. In a continuous text, it is EOS, the last token of the line
+        before.
         """
         return BOS if self.data.layout == "documents" else EOS
 
 
 def is_recurrent(model: object) -> bool:
-    """Return whether a language model is recurrent; False if there is no model of this name.
+    """Return whether a language model is recurrent. The result for an unknown name is False.
 
     model: the name of the model, for example "lstm".
     """

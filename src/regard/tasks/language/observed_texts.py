@@ -34,9 +34,11 @@ This saves memory: with 8 heads and 2,048 tokens, all weights of a layer take 13
 TOP = 32
 
 LOGITS, WEIGHTS = 2**26, 2**20
-"""Limits of one forward pass with B texts of T tokens and a vocabulary of V tokens, which bound its memory.
+"""Limits of the memory of one forward pass with B texts of T tokens, and with a vocabulary of V tokens.
 
-LOGITS: maximum number of logits, B T V. WEIGHTS: maximum number of attention weights of each head, B T T."""
+LOGITS is the maximum number of logits (B T V). WEIGHTS is the maximum number of attention weights of each
+head (B T T).
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +46,8 @@ class ObservedText:
     """The result of a forward pass of a language model for one text of T tokens.
 
     token_scores: log p(x_t | x_1 ... x_t-1) of each token.
-    attention: for each attention layer (site), all weights (H, T, T). Empty if a text of the batch has more
-        than LONG tokens; `top` is recorded instead.
+    attention: for each attention layer (site), all weights (H, T, T). If a text of the batch has more than
+        LONG tokens, this field is empty, and `top` is recorded instead.
     top: for each site, the 32 largest weights of each token, (H, T, 32), and the indices of their keys,
         (H, T, 32).
     """
@@ -63,7 +65,7 @@ def observe_texts(
     model: the language model.
     rows: the tokens of each text. The first token (BOS, or EOS in continuous text) is only an input: it has
         no log-probability.
-    look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
+    look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
     call: the name of the public function that was called, for error messages.
 
     >>> from regard.models import build_language_model
@@ -91,7 +93,7 @@ def observe_texts(
     return [
         ObservedText(
             tuple(scores[row][:size]),
-            # The weights are copied, because a view would keep those of the whole batch in memory.
+            # Copy the weights, because a view would keep the weights of the whole batch in memory.
             BySite(
                 {site: each[row, ..., :size, :size].numpy().copy() for site, each in weights.items()},
                 record.roles,
@@ -105,7 +107,7 @@ def observe_texts(
 def observe_in_batches(
     model: LanguageModel, rows: Sequence[Sequence[int]], look: str | None, call: str
 ) -> list[ObservedText]:
-    """Like observe_texts(), but in batches of texts of similar length, which limits the memory use."""
+    """Compute observe_texts() in several batches of texts of similar length, to limit the memory use."""
     order = sorted(range(len(rows)), key=lambda row: -len(rows[row]))
     observed: dict[int, ObservedText] = {}
     while order:
@@ -122,8 +124,8 @@ def observe_in_batches(
 def _all_weights(calls: list[Attended]) -> Tensor:
     """Concatenate the weights that the calls of one attention layer (site) recorded, to (B, H, T, S).
 
-    A recurrent model calls a site once per token, with 1 query and all keys so far; a Transformer calls it
-    only once, with T queries. Keys that a call does not have get weight 0.
+    A recurrent model calls a layer once per token, with 1 query and all keys so far. A Transformer calls a
+    layer only once, with T queries. The weight of a key that is missing in a call is 0.
     """
     weights = [call.weights for call in calls if call.weights is not None]
     widest = max(*(each.shape[-1] for each in weights), sum(each.shape[-2] for each in weights))

@@ -13,9 +13,9 @@ __all__ = ["ScoredText"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScoredText(TextResult):
-    """A line of text with the log-probability of each of its tokens, of which the last is EOS.
+    """A line of text with the log-probability of each of its tokens. The last token is EOS.
 
-    The fields are those of TextResult; in the example, they are text, token_ids, pieces and token_scores.
+    For the fields, see TextResult. This example sets the fields text, token_ids, pieces and token_scores:
 
     >>> scored = ScoredText("a b", (4, 5, 3), ("a", "b", "</s>"), (-1.0, -0.5, -1.5))
     >>> scored, scored.log_probability, round(scored.perplexity, 4)
@@ -29,11 +29,11 @@ class ScoredText(TextResult):
 
     @property
     def word_perplexity(self) -> float:
-        """Perplexity per word: exp(-log_probability / (words + 1)); the end of the line counts as a word."""
+        """Perplexity per word: exp(-log_probability / (words + 1)). The end of the line is a word too."""
         return exp_or_inf(-self.log_probability / (self.words + 1))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values of TextResult.to_dict(), and also "words", "line_ends" and "word_perplexity".
+        """Return TextResult.to_dict(), and also "words", "line_ends" and "word_perplexity".
 
         "word_perplexity" is exp(-log_probability / (words + line_ends)). "line_ends" is always 1, because the
         text is one line.

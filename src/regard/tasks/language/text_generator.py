@@ -30,13 +30,13 @@ class Generation:
 
     search: Greedy(...), Beam(...) or Sample(...).
     limit: the maximum number of new tokens, EOS included, if search.rules.maximum is not set.
-    stop: stop strings. Generation ends at the first of them, which is not part of the text.
-    look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records none.
+    stop: the stop strings. Generation ends at the first stop string; the result does not include it.
+    look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
     stopping: a function that returns True when generation must end, for example after Ctrl-C.
     on_text: a function that is called with each new piece of text. It can only be used with a single prompt.
     tokens_per_batch: the maximum number of tokens of a batch: prompts and new tokens of all hypotheses.
-    skip_invalid: whether a prompt that the model cannot read gives an empty continuation with the stop reason
-        "prompt", instead of an error.
+    skip_invalid: what to do with a prompt that the model cannot read. If True, its continuation is empty,
+        with the stop reason "prompt". If False, an error is raised.
     """
 
     search: Search
@@ -85,8 +85,8 @@ class TextGenerator:
         text: the prompt.
         place: the file and line, or the call, for error messages.
 
-        Raise ArgumentError if no word of the prompt is in the vocabulary, or if the prompt has as many tokens
-        as the model has positions, or more.
+        Raise ArgumentError if no word of the prompt is in the vocabulary, or if the prompt leaves no position
+        of the model for a new token.
         """
         lines = text.split("\n") if self.first_token == EOS else [text]
         tokens = [token for line in lines for token in (EOS, *self.tokenizer.encode(line))][1:]
@@ -104,7 +104,8 @@ class TextGenerator:
         """Continue each prompt. When options.stopping() returns True, the remaining prompts are left out.
 
         texts: the prompts.
-        first: the index of texts[0] among all prompts. The random numbers of Sample(...) depend on it.
+        first: the index of texts[0] among all prompts. The random numbers of Sample(...) depend on this
+            index.
         options: how to generate.
         """
         prompts, results = dict[int, list[int]](), dict[int, GeneratedText]()
@@ -210,7 +211,7 @@ class TextGenerator:
             reason = "positions" if full else "interrupted"
         notes = []
         if reason == "positions":
-            notes.append(f"ended after {count} new tokens: the model has {longest} positions")
+            notes.append(f"ended after {count} new tokens, because the model has {longest} positions")
         row = [self.first_token, *prompt_tokens, *hypothesis.tokens]
         described = self.described(row, observed, prompt, len(prompt_tokens))
         return GeneratedText(
@@ -229,11 +230,11 @@ class TextGenerator:
     def described(
         self, row: Sequence[int], observed: ObservedText | None, text: str, prompt: int = 0
     ) -> dict[str, Any]:
-        """Return a dict with those fields of a TextResult that follow from its tokens and its attention.
+        """Return the fields of a TextResult that are computed from its tokens and its attention, as a dict.
 
         row: the first token (BOS or EOS), the tokens of the prompt, and the tokens of the result.
         observed: the recorded attention; None if no attention was recorded.
-        text: what the user has passed: the prompt, or the line to score. Its unknown words become the field
+        text: the input of the user: the prompt, or the line to score. Its unknown words become the field
             `unknown`.
         prompt: number of tokens of the prompt.
         """
@@ -258,7 +259,7 @@ def checked_texts(call: str, name: str, texts: str | Iterable[str]) -> list[str]
     """Return the texts as a list; raise ArgumentError if one of them is not a str.
 
     call: the public function that was called, for the error message.
-    name: what a text is called in the error message, "line" or "prompt".
+    name: the word for a text in the error message: "line" or "prompt".
 
     >>> checked_texts("score()", "line", "a rose")
     ['a rose']

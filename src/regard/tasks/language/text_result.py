@@ -26,9 +26,10 @@ from regard.viewing.html_document import check_ending, document, safe, static
 __all__ = ["TextResult", "save_texts", "unknown_note"]
 
 MATRIX = 48
-"""Maximum number of words of a text whose attention is drawn as a matrix with a row for each word.
+"""Maximum number of words for a picture of the attention as a matrix, with a row for each word.
 
-Longer texts are drawn as a map: each cell is the largest weight in a block of tokens."""
+A longer text is drawn as a map, in which each cell is the largest weight in a block of tokens.
+"""
 
 LAYERS = 24
 """Maximum number of attention layers that are drawn on a page."""
@@ -42,7 +43,7 @@ _shortened.maxstring = 80
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TextResult:
-    """A text with the log-probability of each of its tokens; base class of ScoredText and GeneratedText.
+    """Base class of ScoredText and GeneratedText: a text with the log-probability of each of its tokens.
 
     text: the text that was scored or generated.
     token_ids: the id of each token.
@@ -51,12 +52,12 @@ class TextResult:
     attention: for each attention layer (site), the weights (H, T, T). Row t has the weights with which token
         t is predicted. Columns are the input tokens: column 0 is the token before the text, column 1 is the
         first token of the text, and so on.
-    long: the attention for a text with more than 512 tokens, instead of `attention`: the 32 largest weights
-        of each row, and a map in which each cell is the largest weight in a block of tokens.
-    unknown: the words that the vocabulary does not cover.
+    long: the attention of a text with more than 512 tokens. Then `attention` is empty. It has the 32 largest
+        weights of each row, and a map in which each cell is the largest weight in a block of tokens.
+    unknown: the words that are not in the vocabulary.
     notes: messages for the user, for example that all positions of the model are used.
-    word_numbers: for each row of the attention, the index of its word; -1 for EOS.
-    first_piece: the token before the text, "<s>", or "</s>" in continuous text.
+    word_numbers: the index of the word of each row of the attention. -1 for EOS.
+    first_piece: the token before the text: "<s>", or "</s>" in continuous text.
     """
 
     text: str
@@ -77,7 +78,7 @@ class TextResult:
 
     @property
     def perplexity(self) -> float:
-        """Perplexity per token: exp of minus the mean of the token scores; inf if it overflows."""
+        """Perplexity per token: exp(-mean of the token scores). Infinity if exp() overflows."""
         return exp_or_inf(-self.log_probability / max(len(self.token_scores), 1))
 
     @property
@@ -87,15 +88,15 @@ class TextResult:
 
     @property
     def whole_text(self) -> str:
-        """The field `text`; in GeneratedText, the prompt followed by `text`."""
+        """The whole text: the field `text`. In GeneratedText, the prompt followed by `text`."""
         return self.text
 
     def seen(self, title: str = "") -> Seen:
         """Return the recorded attention as arrays with their tokens, to draw, explore or save.
 
-        Columns are the input tokens: the token before the text, followed by all tokens but the last. Rows are
-        usually the predicted tokens. In the model "lstmn", whose queries are input tokens, rows are the input
-        tokens too.
+        Columns are the input tokens: the token before the text, then all tokens of the text except the last.
+        Rows are the predicted tokens. Only in the model "lstmn", rows are the input tokens, because its
+        queries belong to input tokens.
 
         title: the title of the pictures. Default: the text.
 
@@ -121,8 +122,9 @@ class TextResult:
     def pictures(self) -> Iterator[Picture]:
         """Yield one picture of the attention for each layer (site).
 
-        A text of at most 48 words is drawn as a matrix, the mean over heads. A longer text is drawn as a map,
-        in which each cell is the largest weight in a block of tokens, which limits the size of the picture.
+        A text of at most 48 words is drawn as a matrix, with the mean over all heads. A longer text is drawn
+        as a map, so that the picture does not become too large. Each cell of the map is the largest weight in
+        a block of tokens.
         """
         seen = self.seen()
         words = seen.words()
@@ -159,7 +161,7 @@ class TextResult:
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        """The field `notes`, and one more note if the vocabulary does not cover some words of the text."""
+        """The field `notes`, and a note that lists the words of the text that are not in the vocabulary."""
         return (*self.notes, unknown_note(self.unknown)) if self.unknown else self.notes
 
     def __str__(self) -> str:
@@ -181,7 +183,7 @@ class TextResult:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """What to print below the text, one str per line: its log-probability and its perplexity."""
+        """The lines to print below the text: its log-probability and its perplexity."""
         return (f"log-probability {self.log_probability:.2f}, perplexity per token {self.perplexity:.2f}",)
 
     def html_text(self) -> str:
@@ -189,7 +191,7 @@ class TextResult:
         return safe(self.whole_text)
 
     def html(self) -> Iterator[str]:
-        """Yield text, scores, attention and notes as escaped HTML; the attention is drawn as SVG."""
+        """Yield the text, scores, attention (as SVG) and notes as escaped HTML."""
         yield "<dl>"
         yield f'<dt>text</dt><dd class="target" dir="auto" lang="">{self.html_text()}</dd>'
         for fact in self.facts:
@@ -231,5 +233,5 @@ def unknown_note(unknown: tuple[str, ...]) -> str:
 
 
 def exp_or_inf(number: float) -> float:
-    """Return exp(number), or inf if it overflows."""
+    """Return exp(number), or infinity if exp() overflows."""
     return math.exp(number) if number < 700 else math.inf

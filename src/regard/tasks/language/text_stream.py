@@ -15,8 +15,8 @@ from regard.errors import ArgumentError, message
 __all__ = ["StopCheck", "TextStream", "before_stop", "check_stop", "continuation"]
 
 CONTEXT = 8
-"""New tokens are decoded together with this many earlier tokens. Otherwise a space before the first new token
-would be lost."""
+"""Number of earlier tokens that are decoded together with new tokens. Without earlier tokens, a space before
+the first new token would be lost."""
 
 CHARACTER = 4
 """Maximum number of bytes of a character in UTF-8."""
@@ -31,7 +31,7 @@ MOST_STOPS, LONGEST_STOP = 100, 1000
 def check_stop(stop: Sequence[str], call: str) -> tuple[str, ...]:
     """Return the stop strings as a tuple.
 
-    Raise ArgumentError if there are too many, or if one of them is empty or too long.
+    Raise ArgumentError if there are too many stop strings, or if a stop string is empty or too long.
 
     call: the public function that was called, for the error message.
     """
@@ -39,16 +39,16 @@ def check_stop(stop: Sequence[str], call: str) -> tuple[str, ...]:
     for text in stops:
         if not isinstance(text, str) or not 0 < len(text) <= LONGEST_STOP:
             expected = f"a text of 1 to {LONGEST_STOP} characters"
-            raise ArgumentError(message(call, f"a stop string is {text!r:.60}", expected=expected))
+            raise ArgumentError(message(call, f"a stop string is not valid: {text!r:.60}", expected=expected))
     if len(stops) > MOST_STOPS:
         raise ArgumentError(message(call, f"{len(stops)} stop strings", expected=f"at most {MOST_STOPS}"))
     return stops
 
 
 def continuation(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:
-    """Return the text of `tokens` that follow the tokens `before`.
+    """Return the text of `tokens`, which follow the tokens `before`.
 
-    If a space separates the two texts, the result begins with it.
+    If there is a space between the two texts, the result begins with this space.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("word", ["I learned CS"])
@@ -61,7 +61,7 @@ def continuation(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[i
 
 
 def before_stop(text: str, stop: Sequence[str]) -> str:
-    """Return the text before the first stop string; the whole text if it contains none.
+    """Return the text before the first stop string, or the whole text if it has no stop string.
 
     >>> before_stop("one. two; three", [";", "."])
     'one'
@@ -70,7 +70,7 @@ def before_stop(text: str, stop: Sequence[str]) -> str:
 
 
 class StopCheck:
-    """Decides after each decoding step which hypotheses of a search end: those that contain a stop string.
+    """Ends hypotheses of a search that contain a stop string. It is called after each decoding step.
 
     When requested() returns True, all hypotheses end.
 
@@ -91,7 +91,7 @@ class StopCheck:
     ):
         self.tokenizer, self.prompts, self.stop = tokenizer, prompts, stop
         self.requested, self.observer = requested, observer
-        # Only the last tokens are searched: a stop string that ended earlier was detected at that step. Each
+        # Search only the last tokens: a stop string that ended earlier was found at an earlier step. Each
         # token has at least one byte, so a stop string has at most as many tokens as bytes.
         self.window = max((len(each.encode()) for each in stop), default=0) + CONTEXT
 
@@ -119,12 +119,12 @@ class StopCheck:
 class TextStream:
     """Converts generated tokens to text piece by piece, for output while a text is generated.
 
-    Bytes of an incomplete character are not returned until the character is complete. Text that may be the
-    beginning of a stop string is not returned until the next tokens show that it is none. If a token adds a
-    combining accent to a character that was returned already, only the accent is returned. So all pieces
-    together are canonically equivalent (Unicode) to the text.
+    Two kinds of text are returned later. Bytes of an incomplete character are returned when the character is
+    complete. Text that may be the beginning of a stop string is returned when the next tokens show that it is
+    not a stop string. If a token adds a combining accent to a character that was returned already, only the
+    accent is returned. So all pieces together are canonically equivalent (Unicode) to the text.
 
-    In the example, the last three tokens are the three bytes of 낮; push() returns 낮 after the third byte.
+    In this example, the last three tokens are the three bytes of 낮. push() returns 낮 after the third byte:
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("bpe", ["low lower lowest"] * 9, size=280)
@@ -143,7 +143,7 @@ class TextStream:
         """Return the text that is new since the last call of push().
 
         tokens: all tokens generated so far.
-        last: whether generation has ended, so that text that was held back is returned too.
+        last: whether generation has ended. Then the rest of the text is returned, even if it is incomplete.
         """
         whole = [*self.context, *tokens]
         old = self.tokenizer.decode(whole[self.first : self.read])
@@ -169,9 +169,9 @@ class TextStream:
 
 
 def _added(old: str, new: str) -> str:
-    """Return the end of the text `new` that is not in the text `old`.
+    """Return the part of `new` that follows its common prefix with `old`.
 
-    This is the part after `old`; if `new` does not begin with `old`, the part after their common prefix.
+    Usually, `new` begins with `old`, and the result is the text after `old`.
     """
     if new.startswith(old):
         return new[len(old) :]

@@ -16,13 +16,14 @@ from regard.viewing import Picture, Seen, pooled
 __all__ = ["VIEW_OPTIONS", "LanguageView", "view_language"]
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = ("text",)
-"""The options of `regard view` for language models, besides the drawing options, which all tasks have; a str
-names an option that several commands share."""
+"""The options of `regard view` for language models. All tasks also have the drawing options. A str is the
+name of an option that several commands share."""
 
 MATRIX = 256
-"""Maximum number of tokens of a text that is drawn as a matrix with a row for each token.
+"""Maximum number of tokens for a picture of the attention as a matrix, with a row for each token.
 
-Longer texts are drawn as a map: each cell is the largest weight in a block of tokens."""
+A longer text is drawn as a map, in which each cell is the largest weight in a block of tokens.
+"""
 
 LONGEST = 2048
 """Maximum number of tokens of a text to view."""
@@ -33,10 +34,10 @@ class LanguageView(RunView):
     """What `regard view` draws for a language model: the self-attention over one text."""
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw the view that options.view names.
+        """Draw the view options.view.
 
-        A text of more than MATRIX tokens can only be drawn with the view "long", in which each cell is the
-        largest weight in a block of tokens.
+        A text of more than MATRIX tokens can only be drawn with the view "long". Each cell of this view is
+        the largest weight in a block of tokens.
         """
         if self.seen.long:
             options = replace(options, view=options.view or "long")

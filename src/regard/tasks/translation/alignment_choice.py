@@ -1,7 +1,8 @@
 """Choose which attention weights word alignments are computed from, and save the choice in the run folder.
 
-A Choice has three parts: the attention layer (site), the head, and whether a token is aligned by the weights
-of the next decoding step instead of its own. join_directions() combines alignments of two directions.
+A Choice has three parts: the attention layer (site), the head, and the decoding step. The step is the step
+that generates a token, or the next step, which reads the token. join_directions() combines the alignments of
+two translation directions.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ __all__ = [
 ]
 
 CHOSEN = "alignment.json"
-"""The file in a run folder that says which attention weights word alignments are computed from: the fields of
-a Choice."""
+"""The file in a run folder with the fields of a Choice: the attention weights from which word alignments are
+computed."""
 
 AT_ONCE = 128
-"""Number of pairs scored at once. It is small because the attention of all layers and heads is in memory."""
+"""Number of pairs that are scored at once. It is small because the attention of all layers and heads is in
+memory."""
 
 FoundLinks = list[tuple[tuple[int, int], ...]]
 
@@ -50,8 +52,8 @@ def choose_by_links(
 ) -> list[tuple[Choice, AlignmentScore]]:
     """Rank all choices of attention weights by the alignment error rate of their alignments, lowest first.
 
-    A choice is an attention layer (site), a head, and whether a token is aligned with the weights of the next
-    decoding step instead of its own; see Choice.
+    A choice is an attention layer (site), a head, and a decoding step: the step that generates a token, or
+    the next step. See Choice.
 
     translator: the model whose attention layers are ranked.
     sources: the source sentences of the pairs. 100 pairs are enough. Do not evaluate the best choice on the
@@ -69,8 +71,8 @@ def choose_by_agreement(
 ) -> list[tuple[Choice, Choice, float]]:
     """Rank pairs of choices (one for each model) by the agreement of their alignments, highest F1 first.
 
-    A choice is an attention layer (site), a head, and whether a token is aligned with the weights of the next
-    decoding step instead of its own; see Choice. No gold alignments are needed.
+    A choice is an attention layer (site), a head, and a decoding step: the step that generates a token, or
+    the next step. See Choice. No gold alignments are needed.
 
     forward: translates sources to targets.
     backward: translates targets to sources.
@@ -112,13 +114,13 @@ def _all_alignments(
 def aligned_at(
     pair: Scored, site: str | None = None, head: int | None = None, shifted: bool | None = None
 ) -> Scored:
-    """Return a copy of a scored pair whose alignment is computed from other attention weights.
+    """Compute the alignment of a scored pair from other attention weights; return a copy of the pair.
 
-    site: a role, or the name of an attention layer (site) with * as wildcard. None keeps the present site.
-    head: the index of a head. If it is None, the present head is kept; but with a new `site`, all heads are
-        used.
-    shifted: whether a token is aligned with the weights of the next decoding step instead of its own (see
-        Choice). If it is None, the present value is kept; but with a new `site`, it is False.
+    site: a role, or the name of an attention layer (site) with * as wildcard. None: the site does not change.
+    head: the index of a head. None: the head does not change. But if `site` is set, None means the mean of
+        all heads.
+    shifted: whether to use the weights of the next decoding step, see Choice. None: the value does not
+        change. But if `site` is set, None means False.
 
     Raises ArgumentError if the model has no attention to its source.
     """
@@ -161,8 +163,8 @@ def join_directions(
 def _at(matrix: Tensor, row: int, column: int) -> float:
     """Return an entry of an attention matrix, or 0 if it is out of range.
 
-    The models of the two directions can truncate a pair at different lengths. So a word of a link may be
-    missing in one of the two matrices.
+    The models of the two directions can truncate a pair at different lengths. So one of the two matrices may
+    have no entry for a link.
     """
     inside = row < matrix.shape[0] and column < matrix.shape[1]
     return float(matrix[row, column]) if inside else 0.0
@@ -204,7 +206,7 @@ def read_choice(folder: str | Path) -> Choice | None:
         if not (isinstance(choice.site, str) and valid_head and isinstance(choice.shifted, bool)):
             raise TypeError
         if content.get("checksum", _checksum(choice)) != _checksum(choice):
-            raise ValueError("its checksum does not match; if you have edited the file, delete the checksum")
+            raise ValueError("the checksum does not match; if you have edited the file, delete the checksum")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"the file is damaged ({str(error) or type(error).__name__})"
         hint = "delete the file to align by all layers and heads, or run regard align --choose again"

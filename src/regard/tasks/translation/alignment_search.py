@@ -18,7 +18,8 @@ from regard.tasks.translation.alignment_choice import choose_by_agreement, choos
 __all__ = ["search_alignments"]
 
 PRINTED = 8
-"""Number of choices of site, head and step that are reported, best first."""
+"""Number of choices that are printed, best first. A choice is an attention layer (site), a head and a
+decoding step."""
 
 
 def search_alignments(
@@ -26,14 +27,14 @@ def search_alignments(
 ) -> Iterator[str]:
     """Find out which attention weights give the best word alignments, and save this choice in the run folder.
 
-    A choice is an attention layer (site), a head, and a decoding step: the step that predicts a token, or the
-    next step. Yields lines of text to print: the best choices, best first.
+    A choice is an attention layer (site), a head, and a decoding step: the step that generates a token, or
+    the next step. Yields lines of text to print: the best choices, best first.
 
     translator: the run whose attention is ranked.
     other: the run of the opposite translation direction; only used with gold=None.
     gold: gold alignments. The choice with the lowest alignment error rate is best. With gold=None, each
-        choice of one run is compared with each choice of the other run; the two choices whose alignments
-        agree most are best, and each is saved in its run.
+        choice of one run is compared with each choice of the other run. The best choices are the two whose
+        alignments agree most. Each of the two is saved in its run folder.
     path: the file that `gold` was read from, for error messages.
     pairs: the sentence pairs to align.
     """

@@ -109,7 +109,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     FAITHFULNESS,
     CommandOption(
         "--other",
-        "With --faithfulness: also compare the attention weights with those of this other run.",
+        "With --faithfulness: also compare the attention weights with the weights of this other run.",
         "RUN",
         Path,
     ),
@@ -122,7 +122,8 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 """The options of `regard evaluate` for translation."""
 
 REFERENCES = ("source", "target", "tsv", "jsonl", "split", "sentences", "gold_alignments", "base")
-"""Names of the options that become fields of ReferenceOptions; --columns and --fields are set separately."""
+"""The options that become fields of ReferenceOptions. The options --columns and --fields are set
+separately."""
 
 
 @dataclass(frozen=True)
@@ -150,10 +151,10 @@ class TranslationEvaluation:
 def evaluate_translation(
     task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
 ) -> TranslationEvaluation:
-    """Evaluate the translations of a run, or those in a file, against references.
+    """Evaluate the translations of a run, or the translations in a file, against references.
 
     task: the task class.
-    run: the run folder and the checkpoint to load, or None if --translations names a file.
+    run: the run folder and the checkpoint to load. None if the translations are in a file (--translations).
     options: the values of EVALUATE_OPTIONS.
     """
     if options["other"] is not None and not options["faithfulness"]:
@@ -175,13 +176,13 @@ def evaluate_translation(
         scores = EvaluationOptions(options["tokenize"] or "13a", bool(options["lowercase"]), options["moses"])
         return TranslationEvaluation(evaluate_file(translations, references, scores))
     if translations is not None:
-        expected = "either a run folder or --translations"
-        raise ArgumentError(message("--translations", "cannot be combined with a run", expected=expected))
+        problem, expected = "it cannot be combined with a run", "either a run folder or --translations"
+        raise ArgumentError(message("--translations", problem, expected=expected))
     limits = {"tokens_per_batch": options["batch_tokens"], "longest": options["max_source_length"]}
     translator = run.load(task, search=search, **limits)
     partner = None
     if options["other"] is not None:
-        task_of(options["other"], "translation")  # raises for a run of another task
+        task_of(options["other"], "translation")  # raises an error if the other run has another task
         partner = ChosenRun(options["other"], device=run.device).load(task)
     given.check_split(translator.settings)
     settings = translator.settings.evaluation
@@ -197,8 +198,8 @@ class ReferenceOptions:
     """The options of `regard evaluate` that say where the reference translations are.
 
     The references are in parallel files (source, target), in files of sentence pairs (tsv or jsonl), or in a
-    split of the built-in corpus. The fields are the values of the options with the same names; None if an
-    option is not used.
+    split of the built-in corpus. Each field is the value of the option with the same name. None: the option
+    is not used.
     """
 
     source: str | None
@@ -218,11 +219,11 @@ class ReferenceOptions:
         return [*(self.tsv or ()), *(self.jsonl or ())]
 
     def check(self, translations: str | None) -> None:
-        """Raise ArgumentError unless the options name the references in exactly one way, and completely.
+        """Raise ArgumentError if the options for the references are incomplete or contradict each other.
 
-        For example, --source requires --target, and --tsv excludes both.
+        For example, --source requires --target, and --tsv cannot be combined with --source or --target.
 
-        translations: the value of --translations, the file to evaluate; None if a run is evaluated.
+        translations: the value of --translations, the file to evaluate. None if a run is evaluated.
         """
         files = self.source is not None or bool(self.target)
         if self.split is not None and (files or self.rows or self.gold_alignments is not None):
@@ -234,7 +235,7 @@ class ReferenceOptions:
             raise ArgumentError(message("regard evaluate", problem, expected=expected))
         complete = self.target and (self.source is not None or translations is not None)
         if self.split is None and not complete and not self.rows:
-            raise ArgumentError(message("regard evaluate", "no references are named", expected=expected))
+            raise ArgumentError(message("regard evaluate", "no references are set", expected=expected))
         if (
             self.gold_alignments is not None
             and self.source is None
@@ -252,10 +253,10 @@ class ReferenceOptions:
             raise ArgumentError(message(f"--split {self.split}", problem, hint=hint))
 
     def read(self, run: Path | None) -> References:
-        """Read the references from files, or generate those of the built-in corpus.
+        """Read the references from files, or generate references of the built-in corpus.
 
-        run: the run folder, or None. If the run was trained on the built-in corpus, its version of the
-            grammar is used, otherwise the latest version.
+        run: the run folder, or None. If the run was trained on the built-in corpus, the references are
+            generated with its version of the grammar. Otherwise, the latest version is used.
         """
         if self.split is not None:
             return built_in_references(self.split, self.sentences, _grammar(run))

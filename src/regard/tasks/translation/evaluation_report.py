@@ -42,8 +42,8 @@ __all__ = [
 ]
 
 AT_ONCE = 1024
-"""Number of sentence pairs that are scored in one call. It is limited because their attention is in
-memory."""
+"""Number of sentence pairs that are scored in one call. It is limited because the attention of all pairs is
+in memory."""
 
 SPLITS = ("test", "long", "valid")
 
@@ -72,7 +72,7 @@ class EvaluationOptions:
 
     tokenize: the name of the tokenizer that sacreBLEU uses for BLEU, for example "13a".
     lowercase: whether to lowercase the text first.
-    moses: the language whose Moses tokenizer is used for a second BLEU score; None for no second score.
+    moses: the language of the Moses tokenizer for a second BLEU score. None: no second score.
     """
 
     tokenize: str = "13a"
@@ -112,13 +112,13 @@ class Signature:
 class EvaluationReport:
     """The scores of the translations of a run, or of the translations in a file.
 
-    data: where the references come from, and the file of translations if one was scored.
+    data: where the references come from. If a file of translations was scored, also the name of this file.
     sentences: number of translations.
     scores: BLEU, chrF, TER, exact match and, if requested, Moses BLEU.
-    perplexity: the perplexity of the references, per token; None without a run.
-    alignment: the alignment error rate; None without gold alignments.
-    run: "folder", "step" and "search" of the run that translated, and the "seconds" that it took; None if the
-        translations were read from a file.
+    perplexity: the perplexity of the references, per token. None without a run.
+    alignment: the alignment error rate. None without gold alignments.
+    run: a dict with the run folder ("folder"), the training step of the checkpoint ("step"), the search
+        ("search") and the translation time ("seconds"). None if the translations were read from a file.
     """
 
     data: str
@@ -129,7 +129,7 @@ class EvaluationReport:
     alignment: AlignmentScore | None = None
 
     def written(self) -> dict[str, Any]:
-        """Return all fields of the report as a dict for JSON; fields that are None are left out."""
+        """Return the fields of the report as a dict for JSON, without the fields that are None."""
         report: dict[str, Any] = {"data": self.data, "sentences": self.sentences}
         report |= {"run": self.run} if self.run else {}
         report["scores"] = [asdict(each) for each in self.scores]
@@ -201,7 +201,7 @@ def read_references(source: str | None, target: list[str], alignment: Path | Non
 
 
 def paired_references(pairs: PairStream, alignment: Path | None, base: int) -> References:
-    """Divide sentence pairs into source sentences and references, and read their gold alignments from a file.
+    """Convert sentence pairs to source sentences and references, and read gold alignments from a file.
 
     pairs: the sentence pairs.
     alignment: the file of gold alignments, or None.
@@ -261,7 +261,7 @@ def evaluate_run(
     references: the source sentences and reference translations.
     options: how the scores are computed.
     out: file to write the translations to, or None.
-    page: the HTML page that the translations are added to; it is saved at the end.
+    page: the HTML page to which the translations are added. The page is saved at the end.
     """
     if sys.stderr.isatty():  # the first batch may take seconds
         say(f"translating {len(references.sources):,} sentences")

@@ -35,7 +35,8 @@ class FaithfulnessReport:
 
     results: the first result is for all cross-attention layers (sites) together. If there are several sites,
         one result for each site follows.
-    agreement: how similar the cross-attention of another run is; None if no other run was compared.
+    agreement: how similar the cross-attention of this run and of another run are. None: no other run was
+        compared.
     """
 
     results: list[Faithfulness]
@@ -53,9 +54,9 @@ class FaithfulnessReport:
         lines: list[RenderableType] = [Text(""), self.table()]
         lines.append(Text(LEGEND, style="dim"))
         lines.append(Text(f"{first.summary()}."))
-        lines.append(Text(f"With uniform attention, the loss is {first.uniform:.2f} nats per word higher."))
+        lines.append(Text(f"Uniform attention increases the loss by {first.uniform:.2f} nats per word."))
         if self.agreement is not None:
-            lines.append(Text(f"Comparison with the other run: {self.agreement}."))
+            lines.append(Text(f"Comparison of the attention with the other run: {self.agreement}."))
         return Group(*lines)
 
     def table(self) -> Table:
@@ -83,12 +84,12 @@ def measure_faithfulness(
 ) -> FaithfulnessReport | None:
     """Measure how much the probability of the references depends on the attended source words.
 
-    Only the first MAX_SENTENCES pairs are measured; progress is shown on standard error. If the model has no
-    attention to its source, print a message and return None.
+    Only the first MAX_SENTENCES pairs are measured. Progress is shown on standard error. If the model has no
+    attention to the source, print a message and return None.
 
     translator: the translator of the run.
     references: the source sentences and reference translations.
-    other: the translator of another run, whose attention is compared; None for no comparison.
+    other: the translator of another run. Its attention is compared with this run. None: no comparison.
     """
     sources, targets = references.sources[:MAX_SENTENCES], references.references[0][:MAX_SENTENCES]
     (sample,) = translator.score(sources[:1], targets[:1])

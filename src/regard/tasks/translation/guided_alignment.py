@@ -20,8 +20,8 @@ __all__ = ["Guide", "guided_site"]
 def guided_site(model: Model) -> str:
     """Return the name of the cross-attention layer (site) that the guided-alignment loss supervises.
 
-    It is in the penultimate decoder layer, as in Garg et al. (2019), or in the only decoder layer. After
-    training, word alignments are computed from this site.
+    This site is in the penultimate decoder layer, as in Garg et al. (2019), or in the only decoder layer.
+    After training, word alignments are computed from this site.
 
     >>> from regard.models import build_model
     >>> guided_site(build_model("transformer", 9, 9, size="tiny"))
@@ -39,15 +39,16 @@ def guided_site(model: Model) -> str:
 
 
 class Guide:
-    """Computes which attention weights the guided-alignment loss trains a model towards, for a batch.
+    """Computes the desired attention weights of a batch, for the guided-alignment loss.
 
     links: the alignment of each training pair. A target word is supervised with its sure links, or with its
         possible links if it has no sure links. A target word without links is not supervised.
     source: the tokenizer of the source.
     target: the tokenizer of the target.
 
-    In the example, rows are the target tokens (c, b, EOS), and columns are the source tokens (a, b, c, EOS).
-    A link is (source word, target word): the sure link is from a to b, the possible link is from c to c.
+    In this example, the source is "a b c", and the target is "c b". The rows of the result are the target
+    tokens (c, b, EOS), and the columns are the source tokens (a, b, c, EOS). A link is (source word, target
+    word). The sure link is from a to b, and the possible link is from c to c:
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> words = train_tokenizer("word", ["a b c"])

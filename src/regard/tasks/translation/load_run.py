@@ -31,10 +31,10 @@ class TranslationRun(LoadedRun, Translator):
     settings: TranslationSettings
 
     def prepare(self, line: str) -> str:
-        """Return a source sentence as the model was trained on it.
+        """Return a source sentence in the form in which the model was trained on sentences.
 
-        If the run was trained on the built-in corpus, spaces are put around punctuation. Otherwise the line
-        is returned unchanged.
+        If the run was trained on the built-in corpus, spaces are inserted around punctuation. Otherwise, the
+        line is returned unchanged.
         """
         return line if self.settings.data.built_in is None else separate_marks(line)
 
@@ -58,9 +58,9 @@ def translator_of(
 ) -> TranslationRun:
     """Load the translator of a run.
 
-    Word alignments are computed from the attention weights that alignment.json in the run folder names.
-    Without this file, they are computed from the attention layer (site) that was trained with guided
-    alignment. If there is no such site, they are computed from all cross-attention.
+    The file alignment.json in the run folder says from which attention weights word alignments are computed.
+    Without this file, the attention layer (site) that was trained with guided alignment is used. If there is
+    no such site, all cross-attention layers are used.
 
     run: the run folder with its settings and a checkpoint.
     device: the device of the model, for example "cpu".

@@ -2,8 +2,8 @@
 
 The choices depend on the amount of data, the length of the run and the training speed.
 
-The rules were fitted to short trainings on English-German sentence pairs; benchmarks/first_hour.py compares
-their choices with settings tried by hand.
+The rules come from short trainings on English-German sentence pairs. benchmarks/first_hour.py compares the
+chosen settings with settings that were found by hand.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ options: the options of the model, for example {"width": 128}.
 tokens: the batch size in tokens with padding; None if the settings have a batch size in sentences."""
 
 FILLED = 0.9
-"""Estimated fraction of the tokens of a batch that are not padding. The tokens are those of the source or of
-the target, whichever has more."""
+"""Estimated fraction of the tokens of a batch that are not padding. Only one side is counted: the source or
+the target, whichever has more tokens."""
 
 STEPS = 800
-"""Smallest number of steps of a planned run. The largest batch size with which the run has at least STEPS
-steps is chosen; runs with fewer steps do not converge."""
+"""Minimum number of steps of a planned run. Runs with fewer steps do not converge. The plan chooses the
+largest batch size that leaves at least STEPS steps."""
 
 BATCHES = {"cpu": (512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 8192)}
-"""Kind of device -> the batch sizes to choose from, in tokens."""
+"""The batch sizes to choose from, in tokens, for each kind of device."""
 
 USUAL_BATCH = {"cpu": 2048, "cuda": 4096}
-"""Kind of device -> the batch size, in tokens, of a run whose length is set in steps."""
+"""The batch size in tokens of a run whose length is set in steps, for each kind of device."""
 
 REPEATS = 8
-"""A model needs no more than this many epochs: in longer runs, a larger model is better than more epochs."""
+"""Maximum useful number of epochs of a model. In a longer run, a larger model is better than more epochs."""
 
 MEASUREMENTS = 3
 """Maximum number of model sizes whose speed is measured."""
@@ -58,11 +58,11 @@ TUNING_RATE = 3e-4
 """The learning rate of a run that starts from the weights of another run."""
 
 SEEN_PAIRS, BLEU_WORDS = 1000, 4
-"""The best checkpoint is selected by exact match, not by BLEU, if the targets look like labels.
+"""If the targets look like labels, the best checkpoint is selected by exact match instead of BLEU.
 
-Only the first SEEN_PAIRS pairs are examined: their targets look like labels if many targets are equal and if
-a target has fewer than BLEU_WORDS words on average.
-Exact match is also used if the tokenizer is "character"."""
+Targets look like labels if many of them are equal, and if their average length is less than BLEU_WORDS words.
+Only the first SEEN_PAIRS pairs are examined. Exact match is also used if the tokenizer is "character".
+"""
 
 SHORT_MINUTES, SHORT_SENTENCES = 5, 200
 """Runs of at most SHORT_MINUTES minutes translate only SHORT_SENTENCES sentences at each evaluation,
@@ -75,9 +75,9 @@ class Family:
 
     rate: the learning rate for width 128 and batches of 1,024 tokens.
     power: the learning rate is multiplied by (128 / width) ** power.
-    tokens_needed: a model should train on tokens_needed * width * layers tokens; with fewer tokens, a smaller
+    tokens_needed: a model should train on tokens_needed * width * layers tokens. With fewer tokens, a smaller
         model is better.
-    widths: the sizes (width, layers), ascending; layers is 0 if the model has no such option.
+    widths: the sizes (width, layers), from small to large. `layers` is 0 if the model has no option `layers`.
     """
 
     rate: float
@@ -91,7 +91,7 @@ TRANSFORMER = Family(
     3.5e-3, 1.0, 5_000, ((64, 2), (128, 2), (128, 3), (192, 3), (256, 3), (256, 4), (384, 4), (512, 6))
 )
 FAMILIES = {"transformer": TRANSFORMER}
-"""Name of a model -> its family. All other models are of the family RECURRENT."""
+"""The family of each model, by the name of the model. All other models are of the family RECURRENT."""
 
 SIZE_OPTIONS = ("width", "size", "layers", "embedding", "inner")
 """Options that determine the size of a model. If the user sets one of them, the plan chooses no size."""
@@ -102,10 +102,10 @@ class Workload:
     """The amount of training data of a run, and the device that it trains on.
 
     pairs: number of training pairs.
-    tokens: number of source or target tokens of one epoch, whichever is larger.
+    tokens: number of source tokens or of target tokens of one epoch, whichever is larger.
     device: cpu, cuda or mps.
-    processes: number of processes, each with batches of its own.
-    target_tokens: number of target tokens of one epoch, for the text of the plan; None if equal to `tokens`.
+    processes: number of training processes. Each process has different batches.
+    target_tokens: number of target tokens of one epoch, for the text of the plan. None: equal to `tokens`.
     """
 
     pairs: int
@@ -117,7 +117,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings of a run, including those that make_plan() chose because the user has not set them.
+    """All settings of a run: the settings of the user, and the settings that make_plan() has chosen.
 
     settings: all settings, by section: {"model": {"width": 192, ...}, "training": {...}, ...}.
     text: a sentence that says what was chosen.
@@ -132,18 +132,18 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """How many seconds the run will take, with its evaluations; None if the speed was not measured."""
+        """The estimated duration of the run in seconds, or None if the speed was not measured."""
         if self.tokens_per_second is None:
             return None
         return self.tokens / self.tokens_per_second / (1 - EVALUATION_PART - RESERVED)
 
 
 def with_grammar(given: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the settings of a new run. If it uses the built-in corpus, set the version of its grammar.
+    """Set the grammar version of a new run that uses the built-in corpus; return its settings.
 
     given: the settings of the new run so far.
-    other: the settings of the run whose weights the new run starts from, if any. The new run has the grammar
-        version of `other`, because it has the vocabulary of `other`.
+    other: the settings of another run, if the new run starts from the weights of this run. The new run uses
+        the grammar version of `other`, because it uses the vocabulary of `other`.
 
     >>> with_grammar({"data": {"built_in": "korean"}})["data"]
     {'grammar': 2, 'built_in': 'korean'}
@@ -158,7 +158,7 @@ def with_grammar(given: Mapping[str, Any], other: Mapping[str, Any] | None = Non
 def fill_data(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with the defaults for the built-in corpus and for evaluations filled in.
 
-    It is called before the data are read. Settings that are given keep their values.
+    This function is called before the data are read. Settings of the user are not changed.
 
     >>> fill_data({"data": {"built_in": "korean"}})["data"]
     {'tokenizer': 'word', 'pairs': 20000, 'built_in': 'korean'}
@@ -175,11 +175,11 @@ def fill_data(given: Mapping[str, Any]) -> dict[str, Any]:
 def fit_to_text(given: Mapping[str, Any], pairs: Iterable[Any]) -> tuple[dict[str, Any], str]:
     """Choose the tokenizer and the metric that suit the text.
 
-    Return the settings, and the reason for the tokenizer ("" if the user has set it). BLEU counts sequences
-    of up to four words, so it is 0 for targets of one word, even if all targets are right. If the targets are
-    that short, the best checkpoint is selected by exact match.
+    Return the settings, and the reason for the tokenizer ("" if the user has set the tokenizer). BLEU counts
+    sequences of up to four words. So BLEU is 0 for targets of one word, even if all of them are right. For
+    very short targets, the best checkpoint is therefore selected by exact match.
 
-    pairs: the training pairs; they are iterated over twice.
+    pairs: the training pairs. The function iterates over them twice.
 
     >>> settings, why = fit_to_text({}, [(f"{n} apples", str(n * n)) for n in range(100, 400)])
     >>> settings["data"]["tokenizer"], settings["training"]["best"]
@@ -247,7 +247,7 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
 
 
 class _Timing:
-    """Measures the training speed of models at one batch size; each model is measured only once.
+    """Measures the training speed of models with one batch size. Each model is measured only once.
 
     speed: the function that measures the training speed of a model.
     tokens: the batch size in tokens; None if the settings have a batch size in sentences.
@@ -266,10 +266,12 @@ class _Timing:
 def _timed_size(family: Family, work: Workload, seconds: float, timing: _Timing) -> Options:
     """Return the options of the largest model that can train on enough tokens in `seconds` seconds.
 
-    The speed of one size is measured, and the speed of the others is estimated from it. The size that seems
-    best is measured too, and the estimates are corrected, until the choice does not change.
+    First, the speed of one size is measured, and the speed of the other sizes is estimated from it. Then the
+    size that seems best is measured too, and the estimates are corrected. This is repeated until the choice
+    does not change.
     """
-    # On a GPU, kernels are compiled for each size that is measured: begin with the most probable size there.
+    # On a GPU, measuring a size is slow, because kernels are compiled for it. So begin with the most probable
+    # size there.
     start = _largest(family, work, lambda size: math.inf) if work.device == "cuda" else family.widths[2]
     measured = {start: timing(_options(start))}
     best = start
@@ -350,7 +352,7 @@ def _tokens_of(training: Mapping[str, Any], work: Workload, batches: tuple[int, 
 
 
 def _batch(batches: tuple[int, ...], total: float, steps: int = STEPS) -> int:
-    """Return the largest batch size with which a run on `total` tokens has at least `steps` training steps.
+    """Return the largest batch size that leaves at least `steps` training steps in a run on `total` tokens.
 
     If there is no such batch size, return the first of `batches`.
 
@@ -360,7 +362,7 @@ def _batch(batches: tuple[int, ...], total: float, steps: int = STEPS) -> int:
 
 
 def _dropout(epochs: float) -> float:
-    """Return the dropout for a run: 0 up to about two epochs; then it grows with the epochs, up to 0.3.
+    """Return the dropout for a run: 0 for about two epochs or less, growing with the epochs up to 0.3.
 
     >>> [_dropout(epochs) for epochs in (0.5, 3.3, 6, 16, 100)]
     [0.0, 0.05, 0.1, 0.2, 0.3]

@@ -37,10 +37,10 @@ class Trial:
     def speed(self, options: Options, tokens: int | None) -> float:
         """Measure the training speed of a model in tokens per second.
 
-        Tokens are those of the source or of the target, whichever has more.
+        Only one side is counted: the source or the target, whichever has more tokens.
 
         options: the options of the model, for example {"width": 128}.
-        tokens: batch size in tokens; None for the batch size of the settings, in sentences.
+        tokens: batch size in tokens. None: the batch size in sentences from the settings is used.
         """
         training = {"batch_tokens": tokens, "guided_alignment": 0.0, "learning_rate": 1e-4}
         nested = merged(self._settings, {"model": options, "training": training})
@@ -64,7 +64,7 @@ def target_tokens(corpus: Corpus) -> int:
 
 
 def epoch_tokens(corpus: Corpus) -> int:
-    """Return the number of source or target tokens of an epoch, whichever is larger."""
+    """Return the number of source tokens or of target tokens of an epoch, whichever is larger."""
     return max(target_tokens(corpus), int(corpus.train.source_lengths.sum()) + len(corpus.train))
 
 
@@ -80,11 +80,11 @@ def plan_run(
     """Choose the settings of a run that the user has not set. All processes get the same plan.
 
     task: the task class.
-    given: the settings so far; those of the section [data] are complete.
+    given: the settings so far. The section [data] is complete.
     corpus: the training data.
     device: the device to train on, for example "cuda".
     processes: the processes of distributed training.
-    timed: measure the training speed even if the length of the run is set in steps or epochs.
+    timed: whether to measure the training speed if the length of the run is set in steps or epochs.
     """
     shared: dict[str, Any] = {}
     if processes.first:

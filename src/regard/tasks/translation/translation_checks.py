@@ -1,4 +1,4 @@
-"""Check translation settings before the data are read. FIXED: settings that a resumed run cannot change."""
+"""Check translation settings before the data are read. FIXED lists what cannot change in a resumed run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ PATHS = ("source", "target", "tsv", "jsonl", "valid_source", "valid_target", "va
 """The settings in [data] whose values are paths of data files."""
 
 TOKENS = ("lowercase", "tokenizer", "joint", "source_vocab_size", "target_vocab_size")
-"""The data settings that define the vocabularies of the tokenizers. They cannot change when a run is resumed
-or when a model starts from the weights of another run, because the weights fit one vocabulary only."""
+"""The data settings that define the vocabularies of the tokenizers. The weights of a model fit only one
+vocabulary. So these settings must stay the same when a run is resumed, or when a model starts from the
+weights of another run."""
 
 FIXED = ("task", "model", *(f"data.{name}" for name in TOKENS))
 """The settings that cannot change when a run is resumed."""
@@ -28,7 +29,7 @@ FIXED = ("task", "model", *(f"data.{name}" for name in TOKENS))
 def check_evaluation(how: Evaluating) -> None:
     """Raise an error if an evaluation setting is invalid.
 
-    Without this check, training would stop at the first evaluation.
+    Without this check, the error would occur only at the first evaluation during training.
 
     how: the settings [evaluation].
     """
@@ -39,9 +40,10 @@ def check_evaluation(how: Evaluating) -> None:
 
 
 def check_same_format(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise ArgumentError if a run is resumed with data options of another format than it was started with.
+    """Raise ArgumentError if a run is resumed with data in another format than at its start.
 
-    Otherwise the merged settings would name data in both formats, for example source, target and tsv.
+    Without this check, the merged settings would contain data in both formats, for example source, target and
+    tsv.
 
     folder: the run folder.
     before: the settings in the run folder.

@@ -43,7 +43,7 @@ VOCABULARY = "data.source_vocab_size and data.target_vocab_size (--vocab-size)"
 """The settings of the vocabulary size, for error messages."""
 
 HELD_OUT = 1000
-"""Default number of pairs that are held out for validation; at most a twentieth of all pairs is held out."""
+"""Default number of pairs that are held out for validation, but at most a twentieth of all pairs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +65,9 @@ class Split:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of the data, as {"train": hash, "valid": hash}, with "alignments" if there are any.
+        """Hashes of the data, as {"train": hash, "valid": hash}, with "alignments" if there are alignments.
 
-        They are saved with the run, to detect changed data when it is resumed.
+        They are saved in the run folder. When the run is resumed, they show whether the data has changed.
         """
         hashes = {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
         if self.links is not None:
@@ -113,9 +113,11 @@ class Corpus:
     def made(
         cls, split: Split, data: Data, folder: Path, cache: Path | None = None, lines: int | None = None
     ) -> Corpus:
-        """Encode the pairs with the tokenizers of the run folder; if it has none, train and save them first.
+        """Encode the pairs with the tokenizers of the run folder.
 
-        cache: the folder that the encoded pairs are saved in. Default: cache_folder().
+        If the run folder has no tokenizers, they are trained and saved first.
+
+        cache: the folder in which the encoded pairs are saved. Default: cache_folder().
         lines: maximum number of lines to train each tokenizer on; None for all.
         """
         if not (folder / TOKENIZERS[0]).exists():
@@ -150,7 +152,7 @@ def load_tokenizers(folder: Path, data: Data) -> tuple[Tokenizer, Tokenizer]:
 
 @dataclass(frozen=True)
 class _Lowered:
-    """Sentence pairs in lower case; unlike a generator, the object can be iterated several times."""
+    """Sentence pairs in lower case. Unlike a generator, this object can be iterated several times."""
 
     pairs: Iterable[Any]
 
@@ -179,9 +181,9 @@ def check_header_lines(data: Data) -> None:
 def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
     """Read and check the files of the settings; hold out training pairs if there are no validation files.
 
-    before: the fingerprints (hashes) of the data of the run to resume; None for a new run. Older versions of
-        Regard always dropped the training pairs whose target is also a validation target, even if there were
-        many. A run that was started with an older version keeps its split.
+    before: the fingerprints (hashes) of the data of the run to resume. None for a new run. Older versions of
+        Regard dropped every training pair whose target is also a validation target, even if there were many
+        such pairs. If the run was started with an older version, the old split is used again.
     """
     if data.built_in is not None:
         return _built_in(data)
@@ -207,8 +209,8 @@ def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
 def _accepted(pairs: Pairs) -> Report:
     """Check sentence pairs, and return a Report on them.
 
-    Raise DataError if pairs have problems, such as an empty side; the error names the options of
-    `regard train` that accept such pairs. Raise DataError also if no pair is left.
+    Raise DataError if pairs have problems, such as an empty side. The error lists the options of `regard
+    train` that accept such pairs. Also raise DataError if no pair is left.
     """
     try:
         report = pairs.inspect()

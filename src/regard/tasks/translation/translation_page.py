@@ -12,8 +12,8 @@ from regard.viewing import Entry, save_page
 __all__ = ["TranslationPage", "describe_search"]
 
 MAX_ENTRIES = 300
-"""Maximum number of translations on a page. Each has a table of its attention; many tables make browsers
-slow."""
+"""Maximum number of translations on a page. Each translation has a table of its attention, and many tables
+make browsers slow."""
 
 
 class TranslationPage:
@@ -34,7 +34,8 @@ class TranslationPage:
             problem = f"{shown(path.name)} does not end in .html"
             raise ArgumentError(message("--page", problem, hint=f"{shown(path.stem) or 'page'}.html"))
         if not path.resolve().parent.is_dir():
-            raise DataError(message(shown(path), "its folder does not exist", hint="create the folder first"))
+            problem = "the folder of this file does not exist"
+            raise DataError(message(shown(path), problem, hint="create the folder first"))
 
     @property
     def enabled(self) -> bool:
@@ -48,7 +49,7 @@ class TranslationPage:
             self._entries.append(line.entry(reference))
 
     def save(self, title: str, about: str = "") -> None:
-        """Write the page and print its path; if some translations were left out, print how many it shows."""
+        """Write the page and print its path. If translations were left out, also print how many."""
         if self.path is None:
             return
         cut = f"the first {len(self._entries)} of {self.lines:,} lines" if self.lines > MAX_ENTRIES else ""

@@ -28,7 +28,7 @@ def train_translation(settings: Mapping[str, Any], folder: str | Path, **options
 def load_translator(
     folder: str | Path, *, checkpoint: str = "best", device: str = "auto", **options: Any
 ) -> TranslationRun:
-    """Load the translator of a run; the arguments are those of regard.load()."""
+    """Load the translator of a run. For the arguments, see regard.load()."""
     check_options(options)
-    task_of(folder, "translation")  # raises for a run of another task
+    task_of(folder, "translation")  # raises an error if the run has another task
     return translator_of(open_stored(TranslationTask, Path(folder), checkpoint), device, **options)

@@ -18,13 +18,13 @@ WAYS = {
     "jsonl": ("jsonl",),
     "built_in": ("built_in",),
 }
-"""Data format -> the settings in [data] that name its files."""
+"""For each data format, the settings in [data] for its files."""
 
 Vocabulary = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 def ways_named(data: Mapping[str, Any]) -> list[str]:
-    """Return the formats of the data that the settings [data] name.
+    """Return the formats of the data files in the settings [data].
 
     >>> ways_named({"source": ["a.ko"], "tsv": ["b.tsv"]})
     ['source and target', 'tsv']
@@ -39,8 +39,8 @@ class Data(Section):
     fields), or in the built-in corpus (built_in = "korean").
 
     pairs: number of training pairs of the built-in corpus (default: 20,000).
-    grammar: version of the grammar of the built-in corpus; new runs save the latest version, and a run folder
-        without a version has version 1.
+    grammar: version of the grammar of the built-in corpus. In a new run, it is set to the latest version. A
+        run folder without this setting has version 1.
     valid_source, valid_target, valid_tsv, valid_jsonl: files of the validation set.
     held_out: number of training pairs that are held out for validation if there are no validation files.
     alignments: files with the alignments of the training pairs, in Pharaoh format.
@@ -50,7 +50,7 @@ class Data(Section):
     source_vocab_size, target_vocab_size: maximum number of tokens of the source and of the target tokenizer.
     joint: whether source and target share one vocabulary.
     subword_sampling: strength of subword regularization (0 disables it).
-    max_length: maximum number of tokens of each side; longer pairs are dropped.
+    max_length: maximum number of tokens of each side. Longer pairs are dropped.
     """
 
     source: list[str] | None = None
@@ -91,7 +91,7 @@ class Data(Section):
                 problem = f"{missing[0]} is missing (--{missing[0].replace('_', '-')} FILE)"
                 raise Clash(problem, " and ".join(sides))
         if self.joint and self.source_vocab_size != self.target_vocab_size:
-            raise ValueError("source_vocab_size and target_vocab_size equal, because joint is true")
+            raise ValueError("equal values of source_vocab_size and target_vocab_size, because joint is true")
         return self
 
     @property
@@ -107,7 +107,7 @@ class TranslationModel(ModelSettings):
 
 
 class TranslationTraining(Training):
-    """The settings [training] of a translation run: those of all tasks (see Training), and also:
+    """The settings [training] of a translation run. For the settings that all tasks have, see Training.
 
     best: the metric that selects the best checkpoint.
     label_smoothing: weight of the uniform distribution in the target distribution of the loss.
@@ -125,8 +125,8 @@ class Evaluating(Section):
     """The settings [evaluation] of a translation run: how the model is evaluated during training.
 
     sentences: maximum number of validation sentences to translate for BLEU, chrF and exact match.
-    samples: number of translations that are printed, from short to long.
-    beam_size: beam size of the search for these translations; 1 is greedy search.
+    samples: number of translations to print. Short translations come first.
+    beam_size: beam size of the search for the translations. 1 is greedy search.
     tokenize: the name of the tokenizer that sacreBLEU uses for BLEU.
     lowercase: whether to lowercase the text before it is scored.
     """
@@ -148,7 +148,7 @@ FOR_OUTPUTS = (
     "evaluation.tokenize",
     "evaluation.lowercase",
 )
-"""Names of the sections or settings that the outputs and scores of a trained run depend on."""
+"""The sections and settings that affect the outputs and scores of a trained run."""
 
 
 class TranslationSettings(RunSettings):

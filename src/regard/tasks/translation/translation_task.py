@@ -75,8 +75,7 @@ __all__ = ["TranslationTask"]
 
 AT_ONCE = {"cpu": 32}
 MANY_AT_ONCE = 256
-"""Number of sentences translated between two checks for Ctrl-C: AT_ONCE["cpu"] on a CPU, MANY_AT_ONCE on
-other devices, which take hardly longer for a large batch than for a small one."""
+"""Number of sentences translated between two checks for Ctrl-C (AT_ONCE["cpu"] on a CPU)."""
 
 
 class TranslationTask(RunTask):
@@ -148,7 +147,7 @@ class TranslationTask(RunTask):
 
     @classmethod
     def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
-        if fingerprints is None:  # a new run; a resumed run keeps the pairs that it began with
+        if fingerprints is None:  # only for a new run: a resumed run keeps its pairs
             check_header_lines(settings.data)
         return read_split(settings.data, fingerprints)
 
@@ -263,7 +262,7 @@ class TranslationTask(RunTask):
             yield self._sampled(batch, epoch) if self._lines is not None else batch
 
     def _sampled(self, batch: Batch, epoch: int) -> Batch:
-        """Split the texts of a batch into random subwords, which depend on seed, epoch and pair index."""
+        """Split the texts of a batch into random subwords. The result depends on seed, epoch and pair."""
         assert self._lines is not None
         numbers, longest = batch.index.tolist(), self.settings.data.max_length
         sources, targets = [], []
@@ -291,7 +290,8 @@ class TranslationTask(RunTask):
 
     def padded_sizes(self, ready: tuple[Batch, Tensor | None]) -> tuple[int, ...]:
         batch, wanted = ready
-        # No padding with guided alignment (`wanted` is not padded) or with REINFORCE (training.estimator).
+        # () means no padding: with guided alignment (`wanted` is not padded) or REINFORCE
+        # (training.estimator).
         fixed = wanted is not None or self._estimator is not None
         return () if fixed else (*batch.source.shape, batch.target.shape[1] - 1)
 
@@ -399,7 +399,7 @@ class TranslationTask(RunTask):
         return [by_place[place] for place in range(len(self._texts))]
 
     def _shown(self, translations: list[Translation]) -> list[RenderableType]:
-        """Return some translations to print with their references, the first of them with its attention."""
+        """Return some translations to print, with their references. The first one also has its attention."""
         return [
             _Sample(translations[place], *self._texts[place], drawn=number == 0)
             for number, place in enumerate(self._sample_places)
@@ -407,10 +407,10 @@ class TranslationTask(RunTask):
 
 
 def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
-    """Return the indices of `count` texts of different lengths, from short to long; nothing is random.
+    """Return the indices of `count` texts of different lengths, from short to long. The choice is not random.
 
-    The texts are sorted by length and divided into `count` equal parts; the middle of each part is chosen.
-    So unusually short and long texts are left out. In the example, texts of 2, 4 and 6 characters are chosen.
+    The texts are sorted by length and divided into `count` equal parts. The middle text of each part is
+    chosen. So unusually short and long texts are left out. Here, texts of 2, 4 and 6 characters are chosen:
 
     >>> spread_by_length(["aaa", "aaaaa", "a", "aaaaaa", "aa", "aaaa"], 3)
     [4, 5, 3]
@@ -422,9 +422,9 @@ def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Sample:
-    """A translation of a validation sentence, to print with its reference translation `wanted`.
+    """A translation of a validation sentence, to print with the reference translation `wanted`.
 
-    drawn: whether its attention is drawn if the output is a terminal.
+    drawn: whether to draw the attention of the translation, if the output is a terminal.
     """
 
     translation: Translation
@@ -444,7 +444,7 @@ class _Sample:
 def _joined(calls: list[Attended]) -> Tensor:
     """Concatenate the weights that all calls of one attention layer (site) recorded, with gradients.
 
-    The result has shape (B, T, S), with the target positions of all calls; it is the mean over heads.
+    The result is the mean over heads, (B, T, S). T is the number of target positions of all calls together.
     """
     weights = torch.cat([call.weights for call in calls if call.weights is not None], -2)
     return weights.mean(1) if weights.dim() == 4 else weights

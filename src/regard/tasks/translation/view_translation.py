@@ -21,16 +21,17 @@ __all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "TranslationView", "view_translation"]
 
 STEPS = "steps"
 OWN_VIEWS = MappingProxyType({STEPS: "how the weights are computed from the scores"})
-"""Name of a view that only translation has -> its help text.
+"""The help text of the view that exists only for translation, by the name of the view.
 
-It is not in VIEWS, because it requires the model: it draws attention scores, which .seen files do not
-have."""
+This view is not in VIEWS, because it requires the model: it draws attention scores, which are not in .seen
+files.
+"""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     "text",
     CommandOption(
         "--target",
-        "Show the attention for this translation, instead of for the translation that the model generates.",
+        "Show the attention for this translation. By default, the model generates the translation.",
         "TEXT",
     ),
     "beam_size",
@@ -38,11 +39,11 @@ VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     "greedy",
     "max_length",
 )
-"""The options of `regard view` for translation, besides the drawing options, which all tasks have; a str
-names an option that several commands share."""
+"""The options of `regard view` for translation. All tasks also have the drawing options. A str is the name of
+an option that several commands share."""
 
 UNKNOWN = "<unk>"
-"""The text of the token that stands for words outside the vocabulary."""
+"""The text of the token for words that are not in the vocabulary."""
 
 SELF_VIEWS = ("self", "rollout")
 """The views that draw self-attention."""
@@ -62,7 +63,7 @@ class TranslationView(RunView):
     sentence: str
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw the view that options.view names; unknown words are shown as in the text, not as <unk>."""
+        """Draw the view options.view. Unknown words are shown as in the text, not as <unk>."""
         view, site, head, word = options.view or self.default_view, options.site, options.head, options.word
         if view == STEPS:
             words, text = _with_unknown_words(self.seen.words(), self.translation), self.translation.text
@@ -76,7 +77,7 @@ class TranslationView(RunView):
 def view_translation(
     task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
 ) -> TranslationView:
-    """Translate one sentence, or score a translation of it, and record its attention.
+    """Translate one sentence, or score a given translation of the sentence, and record the attention.
 
     task: the task class.
     run: the run folder and the checkpoint to load.
@@ -100,9 +101,9 @@ def view_translation(
 def _measured(translator: Any, translation: Any, drawing: ViewOptions) -> Seen:
     """Return the attention of a translation, with a note on its faithfulness for the captions of pictures.
 
-    Faithfulness (does the output depend on the attended source words?) is measured for the cross-attention
-    that is drawn: the attention layer drawing.site and the head drawing.head. If the picture shows no
-    cross-attention, all cross-attention is measured, and the note says so.
+    Faithfulness says whether the output depends on the attended source words. It is measured for the
+    cross-attention in the picture: the attention layer drawing.site and the head drawing.head. If the picture
+    shows no cross-attention, all cross-attention layers are measured, and the note says so.
     """
     seen, site, head = translation.seen(), drawing.site, drawing.head
     empty = not translation.text.strip() or len(translation.source_units) < 2

@@ -1,4 +1,4 @@
-"""Checkpoint averaging: the mean of the weights of several checkpoints often scores better than each."""
+"""Checkpoint averaging: the mean of several checkpoints often scores better than each single checkpoint."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Averaged", "averaged_from", "mean_weights"]
 
 @dataclass(frozen=True)
 class Averaged:
-    """Which checkpoints were averaged.
+    """The checkpoints from which an averaged checkpoint was computed.
 
-    run: the name of the run that they are from.
-    steps: the training steps at which they were saved.
+    run: the name of their run.
+    steps: their training steps.
 
     >>> print(Averaged("korean", [100, 2000]))
     the mean of steps 100, 2,000 of korean
@@ -34,7 +34,7 @@ class Averaged:
 
 
 def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
-    """Return which checkpoints were averaged to create this checkpoint; None if it is not an average.
+    """Return which checkpoints were averaged to create this checkpoint, or None if it is not an average.
 
     state: the content of state.json of the checkpoint.
     place: the path of state.json, for error messages.
@@ -50,11 +50,11 @@ def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
 
 
 def mean_weights(checkpoints: Sequence[Checkpoint], name: str = "weights") -> dict[str, Tensor]:
-    """Return the mean of each tensor over several checkpoints: tensor name -> mean.
+    """Return the mean of each tensor over several checkpoints, as a dict by tensor name.
 
-    name: the tensor file of each checkpoint whose tensors are averaged, such as "weights".
+    name: the tensor file to average, such as "weights".
 
-    Sums are computed in float64; the result has the dtypes of the checkpoints. Tensors that are not floating
+    Sums are computed in float64. The result has the dtypes of the checkpoints. Tensors that are not floating
     point, such as counters, are copied from the last checkpoint. Only one checkpoint is in memory at a time.
 
     >>> import tempfile

@@ -25,8 +25,8 @@ VERSION = 1
 """The version of the manifest format."""
 
 ESTIMATOR = "estimator"
-"""The attribute of a model that holds the estimator for hard attention. In the state dict, the names of the
-weights of the estimator begin with "estimator."."""
+"""The attribute of a model for the estimator of hard attention. In the state dict, the names of the weights
+of the estimator begin with "estimator."."""
 
 NAME = re.compile(rf"[a-z0-9_]+{re.escape(TENSORS)}|{re.escape(STATE)}")
 WRONG = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
@@ -36,7 +36,7 @@ WRONG = (ValueError, TypeError, KeyError, AttributeError, OverflowError, Recursi
 class Checkpoint:
     """A checkpoint in a run folder, with its tensor files and its state.json.
 
-    step: the training step at which it was saved.
+    step: the training step at which the checkpoint was saved.
     path: the folder of the checkpoint.
 
     >>> Checkpoint(100, Path("runs/x/step-000100"))
@@ -68,10 +68,10 @@ class Checkpoint:
                 raise self._damaged(f"{name} is damaged: its SHA-256 is {found}, expected {expected}")
 
     def verify_sizes(self, tensors: Sequence[str] | None = None) -> dict[str, Written]:
-        """Compare the sizes of the files with those in the manifest; the contents are not read.
+        """Compare the sizes of the files with the sizes in the manifest. The contents are not read.
 
-        Return a dict: file name -> size and hash in the manifest. Raise DataError if a file is missing or has
-        another size.
+        Return the size and hash of each file in the manifest, by file name. Raise DataError if a file is
+        missing or has another size.
 
         tensors: names of the tensor files to compare, such as "weights". Default: all. state.json is always
             compared.
@@ -93,7 +93,7 @@ class Checkpoint:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The content of state.json: the `state` that was saved, but tuples have become lists."""
+        """The content of state.json: the state that was saved, with lists instead of tuples."""
         return self._json(STATE)
 
     def has(self, name: str) -> bool:
@@ -101,7 +101,7 @@ class Checkpoint:
         return name in self._named()
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """Read a tensor file of the checkpoint into CPU memory: tensor name -> tensor.
+        """Read a tensor file of the checkpoint into CPU memory; return a dict by tensor name.
 
         name: the name of the file, such as "weights".
         """
@@ -110,7 +110,7 @@ class Checkpoint:
         return read_tensors(self.path / f"{name}{TENSORS}")
 
     def model_weights(self) -> dict[str, Tensor]:
-        """Read the weights of the model, without the weights of an estimator, which only training uses."""
+        """Read the weights of the model, but not of an estimator, because it is used only in training."""
         weights = self.tensors("weights")
         return {name: tensor for name, tensor in weights.items() if not name.startswith(f"{ESTIMATOR}.")}
 
@@ -165,7 +165,7 @@ def folder_name(step: int) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """Return the step in the name of a checkpoint folder: 100 for "step-000100". None for other names."""
+    """Return the step in the name of a checkpoint folder: 100 for "step-000100", and None for other names."""
     match = re.fullmatch("step-([0-9]{6,18})", name)
     return int(match[1]) if match and name == folder_name(int(match[1])) else None
 

@@ -26,10 +26,10 @@ class CheckpointSaver:
     """Writes and loads checkpoints: weights, optimizer state, moving average, progress and log state.
 
     checkpoints: the folder of checkpoints.
-    optimizer: the optimizer, whose state is saved.
-    log: the log, whose position in log.jsonl is saved.
-    task: the task whose model is saved. The result of its state_tensors(), if it is not empty, is saved in
-        the tensor file "task".
+    optimizer: the optimizer. Its state is saved.
+    log: the log. Its position in log.jsonl is saved.
+    task: the task. The weights of its model are saved. The result of task.state_tensors() is saved in the
+        tensor file "task", if it is not empty.
     average: the moving average of the weights, or None. With a moving average, the tensor file "weights" of a
         checkpoint contains the averages, and the tensor file "raw" contains the weights themselves.
     """
@@ -74,7 +74,7 @@ class CheckpointSaver:
 
         checkpoint: the checkpoint from which the run is resumed.
         state: the content of its state.json.
-        best_step: the step of the best checkpoint, which is marked as the best if it exists.
+        best_step: the step of the best checkpoint. If this checkpoint exists, it is marked as the best.
         """
         self.log.restore(state["log"].get("state"), str(checkpoint.path / STATE))
         self.log.rewind(state["log"]["position"])
@@ -112,7 +112,7 @@ class CheckpointSaver:
         self._saved, self._tensors_step = progress.state(), progress.step
 
     def is_saved(self, progress: Progress) -> bool:
-        """Return whether the last checkpoint has this progress, so that it need not be saved again."""
+        """Return whether the last checkpoint has this progress. Then it is not necessary to save it again."""
         return self._saved == progress.state()
 
     def has_tensors(self, step: int) -> bool:
@@ -120,12 +120,12 @@ class CheckpointSaver:
         return self._tensors_step == step
 
     def last(self) -> str:
-        """Say which checkpoint is the last, for error messages: "the last checkpoint is step 100"."""
+        """Return a text for error messages, such as "the last checkpoint is step 100"."""
         return (
             f"the last checkpoint is step {self._saved[0]}" if self._saved else "there is no checkpoint yet"
         )
 
     def nonfinite(self) -> str:
-        """Return the name of a parameter, or of its moving average, that is NaN or infinite; "" for none."""
+        """Return the name of a parameter that is NaN or infinite, or of such a moving average; else ""."""
         averages = {} if self.average is None else self.average.tensors()
         return first_nonfinite(dict(self.model.named_parameters())) or first_nonfinite(averages)

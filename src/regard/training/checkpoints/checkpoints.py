@@ -4,9 +4,9 @@
                   manifest.json        the size and the SHA-256 of each of these files
     latest, best                       pointer files: the name of a checkpoint folder
 
-A checkpoint is written in this order: write it to a temporary folder, flush it to the disk, rename the
+A checkpoint is saved in five steps: write the files to a temporary folder, flush them to the disk, rename the
 folder, replace `latest`, delete old checkpoints. Only one process at a time may write to a run folder.
-Reading changes nothing in it.
+Reading a checkpoint changes nothing in the run folder.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ POINTERS = ("latest", "best")
 class Checkpoints:
     """The checkpoints of a run folder. They are written atomically. The newest and the best are kept.
 
-    folder: the run folder, created when needed. Its other files are never changed.
-    keep: number of undamaged checkpoints to keep, 2 or more, besides the best one.
-    notes: messages about damaged checkpoints that were skipped, and old ones that could not be deleted.
+    folder: the run folder. It is created when needed. Other files in the folder are never changed.
+    keep: number of undamaged checkpoints to keep, 2 or more. The best checkpoint is kept too.
+    notes: messages about damaged checkpoints that were skipped, and about old checkpoints that could not be
+        deleted.
 
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -120,9 +121,9 @@ class Checkpoints:
     def latest(self, tensors: Sequence[str] | None = None) -> Checkpoint | None:
         """Return the checkpoint to resume from, or None if the run has no checkpoint yet.
 
-        It is the checkpoint whose name is in the file `latest`. If that one is damaged, it is skipped with a
-        note, and another one is returned. If all are damaged, DataError is raised, because the run would
-        otherwise start again from the beginning.
+        The file `latest` contains the name of this checkpoint. If the checkpoint is damaged, a note is added,
+        and another checkpoint is returned. If all checkpoints are damaged, DataError is raised. Otherwise,
+        the run would start again from the beginning.
 
         tensors: names of the tensor files that are needed, such as "weights". Default: all. Damage to other
             tensor files is ignored.
@@ -150,14 +151,14 @@ class Checkpoints:
             return None
         if pointed is not None and pointed not in [each.step for each in checkpoints]:
             problems.append(f"{self.folder / 'latest'} names {folder_name(pointed)}, which does not exist")
-        # Checkpoints of steps after `latest` come last: saving them was interrupted, or an earlier run wrote
-        # them.
+        # Checkpoints of later steps than `latest` come last: their save was interrupted, or an earlier run
+        # wrote them.
         newer = [each for each in checkpoints if pointed is not None and each.step > pointed]
         older = [each for each in checkpoints if each not in newer]
         return self._first_undamaged([*reversed(older), *reversed(newer)], problems, tensors)
 
     def latest_step(self) -> int | None:
-        """Return the step of the latest checkpoint, from the file `latest`; None if it is missing or damaged.
+        """Return the step of the latest checkpoint, or None if the file `latest` is missing or damaged.
 
         The checkpoint itself is not read.
         """
@@ -166,7 +167,7 @@ class Checkpoints:
         return None
 
     def best(self, tensors: Sequence[str] | None = None) -> Checkpoint | None:
-        """Return the checkpoint that is marked as the best; None if no checkpoint is marked.
+        """Return the checkpoint that is marked as the best, or None if no checkpoint is marked.
 
         If the best checkpoint is damaged, the latest checkpoint is returned instead, with a note.
 
@@ -207,14 +208,15 @@ class Checkpoints:
         for path, is_folder in self._entries().items():
             left = atomic_io.leftover(path.name)
             step = step_of(left.name if left and left.kind == "earlier" else path.name)
-            # To replace a checkpoint, save() first adds "earlier" to the name of the old folder. If it was
-            # killed before it renamed the new folder, the old one is the only checkpoint of this step.
+            # To replace a checkpoint, save() first adds "earlier" to the name of the old folder, then renames
+            # the new folder. If the process was killed in between, the old folder is the only checkpoint of
+            # this step.
             if step is not None and is_folder and (left is None or step not in checkpoints):
                 checkpoints[step] = Checkpoint(step, path)
         return [checkpoints[step] for step in sorted(checkpoints)]
 
     def _entries(self) -> dict[Path, bool]:
-        """Return the paths of the files and folders in the run folder, sorted: path -> is it a folder?"""
+        """Return the sorted paths of the files and folders in the run folder. Values: is it a folder?"""
         try:
             with os.scandir(self.folder) as entries:
                 paths = {Path(entry.path): entry.is_dir() for entry in entries}
@@ -228,9 +230,10 @@ class Checkpoints:
     def _first_undamaged(
         self, candidates: list[Checkpoint], problems: list[str], tensors: Sequence[str] | None
     ) -> Checkpoint:
-        """Return the first undamaged one of several checkpoints; raise DataError if all are damaged.
+        """Return the first undamaged checkpoint of a list. Raise DataError if all are damaged.
 
-        If checkpoints were skipped or there are other problems, add one message about all of them to `notes`.
+        If checkpoints were skipped, or if there are other problems, add one message with all problems to
+        `notes`.
 
         problems: problems that the caller has already detected.
         tensors: as for latest().
@@ -266,8 +269,8 @@ class Checkpoints:
     def _tidy(self) -> None:
         """Delete temporary files and folders of interrupted saves.
 
-        To replace a checkpoint, saving first renames the old one. If saving was interrupted at this point,
-        the old checkpoint gets its name back.
+        When save() replaces a checkpoint, it first renames the old checkpoint. If save() was interrupted
+        after this, the old checkpoint gets its name back.
         """
         for path in self._entries():
             left = atomic_io.leftover(path.name)
@@ -325,7 +328,7 @@ class Checkpoints:
         step = step_of(content.decode("utf-8", "replace").strip())
         if step is None:
             raise DataError(
-                message(str(path), f"holds {content[:30]!r}, which is not the name of a checkpoint")
+                message(str(path), f"contains {content[:30]!r}, which is not the name of a checkpoint")
             )
         return step
 

@@ -16,7 +16,8 @@ from regard.files.untrusted import open_regular
 __all__ = ["Journal", "strict"]
 
 HELD = 1000
-"""Maximum number of records kept in memory while the log file cannot be written. Older ones are dropped."""
+"""Maximum number of records that are kept in memory while the log file cannot be written. Older records are
+dropped."""
 
 BLOCK = 1 << 16
 
@@ -26,7 +27,7 @@ class Journal:
 
     When a run is resumed from a checkpoint, the records after this checkpoint are removed with rewind().
 
-    path: the file to append to; None writes nothing.
+    path: the file to which records are appended. None: nothing is written.
     complain: a function that is called with a message when writing fails for the first time. Records that
         were not written are written together with the next record.
 
@@ -63,7 +64,7 @@ class Journal:
             self._fail(error)
 
     def position(self) -> int:
-        """Flush the log file to the disk; return its size in bytes, the argument of a later rewind()."""
+        """Flush the log file to the disk, and return its size in bytes, for a later rewind()."""
         if self.path is None:
             return 0
         try:
@@ -78,7 +79,7 @@ class Journal:
     def rewind(self, position: int) -> None:
         """Truncate the log file to `position` bytes, and remove an incomplete last line.
 
-        If the file is shorter than `position`, records are missing: complain() is called with a message.
+        If the file is shorter than `position`, records are missing. Then complain() is called with a message.
         """
         self._held.clear()
         if self.path is None:
@@ -130,7 +131,7 @@ class Journal:
 
 
 def _cut_to_lines(file: BinaryIO) -> int:
-    """Remove the last line if it has no newline, as a killed process may leave it; return the file size."""
+    """Remove the last line if it has no newline, because a process was killed; return the file size."""
     size = end = file.seek(0, os.SEEK_END)
     while end:
         start = max(end - BLOCK, 0)

@@ -20,7 +20,7 @@ from rich.text import Text
 __all__ = ["Display", "Evaluated", "Shown", "Standing", "in_bytes", "metric_title", "perplexity"]
 
 ROWS = 5
-"""Number of recent evaluations in the table, besides the best one."""
+"""Number of recent evaluations in the table. The best evaluation is shown too."""
 
 TITLES = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match", "macro_f1": "macro F1", "ter": "TER"}
 TOKENS = "target tokens"
@@ -36,7 +36,7 @@ class Standing:
     """The state of a training run to print: means over recent steps, the speed, and the remaining time.
 
     step: number of steps so far.
-    total: number of steps of the run; None if it is not known yet.
+    total: number of steps of the run. None if it is not known yet.
     loss: mean loss.
     rate: learning rate.
     norm: mean gradient norm.
@@ -44,7 +44,7 @@ class Standing:
     counted: the unit over which the loss is averaged, e.g. "target tokens".
     has_perplexity: whether to show the perplexity, exp(loss).
     speed: in `counted` per second.
-    left: seconds until the run ends; None if unknown.
+    left: seconds until the run ends. None if unknown.
     memory: the memory use as text, e.g. "812 MiB".
 
     >>> standing = Standing(1200, 10_000, 2.314, 3e-4, speed=14_200.0, left=751.0, memory="812 MiB")
@@ -70,7 +70,7 @@ class Standing:
         return f"{self.step:,}/{self.total:,}" if self.total is not None else f"{self.step:,}"
 
     def cells(self) -> dict[str, str]:
-        """Return the cells of the live table: column name -> value as text, e.g. {"loss": "2.314"}."""
+        """Return the values of the live table as text, by column name, e.g. {"loss": "2.314"}."""
         cells = {"loss": in_words("loss", self.loss)}
         if self.has_perplexity:
             cells["perplexity"] = in_words("perplexity", perplexity(self.loss))
@@ -122,7 +122,7 @@ class Evaluated:
 
 
 class Shown:
-    """Text or a picture to print with rich. Markup in it is not interpreted.
+    """Text or a picture to print with rich. Rich markup in the text is not interpreted.
 
     Terminal control characters are replaced by U+FFFD, so that text from a file cannot change the terminal.
 
@@ -148,9 +148,9 @@ class Shown:
 
 
 class Display:
-    """The console output of a training run: a live table from start() to stop(), and lines above it.
+    """The console output of a training run: a live table from start() to stop(), and lines above the table.
 
-    If the console cannot be written (a closed terminal, a broken pipe, a full disk), output stops and
+    If writing to the console fails (a closed terminal, a broken pipe, a full disk), output stops, but
     training continues.
 
     >>> import io
@@ -179,7 +179,8 @@ class Display:
         """Show the live table, if the console is a terminal."""
         if self._live is not None or not _interactive(self.console):
             return
-        # No refresh thread: it could hold a lock while the process forks. refresh() updates the table.
+        # Do not use a refresh thread: it could hold a lock while the process forks. refresh() updates the
+        # table.
         self._live = Live(
             console=self.console,
             auto_refresh=False,
@@ -226,7 +227,7 @@ class Display:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """If the `with` block cannot write to the console, print nothing from now on, without an error."""
+        """If the `with` block cannot write to the console, stop all further output, without an error."""
         try:
             yield
         except OSError:
@@ -236,7 +237,7 @@ class Display:
                 raise
             self._gone = True
         except SystemExit as error:
-            if not isinstance(error.__context__, BrokenPipeError):  # the library rich raises it
+            if not isinstance(error.__context__, BrokenPipeError):  # rich raises SystemExit for a broken pipe
                 raise
             self._gone = True
 
@@ -284,7 +285,7 @@ class Display:
 def best_title(name: str) -> str:
     """Return the label of the best evaluation in the live table.
 
-    name: the score that selects the best checkpoint; "" if it is not known.
+    name: the score that selects the best checkpoint, or "" if it is not known.
 
     >>> best_title("exact"), best_title("loss"), best_title("")
     ('best exact match', 'lowest loss', 'best')

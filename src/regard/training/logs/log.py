@@ -29,11 +29,11 @@ NOTHING: Mapping[str, float] = {}
 class Log:
     """The log of a training run: a live table or plain lines, JSON lines in a file, and TensorBoard curves.
 
-    path: the file log.jsonl, to which records are appended; None writes no file.
-    total: number of steps of the run; None if it is not known yet. It can be set later.
-    console: where to print; default: standard output. If it is a terminal, it shows a live table inside the
-        `with` block of the log. If not, lines are printed.
-    board: folder for TensorBoard files; None writes none.
+    path: the file log.jsonl, to which records are appended. None: no file is written.
+    total: number of steps of the run. None if it is not known yet. It can be set later.
+    console: where to print. Default: standard output. On a terminal, a live table is shown inside the `with`
+        block of the log. Otherwise, lines are printed.
+    board: folder for TensorBoard files. None: no TensorBoard files are written.
     every: seconds between two printed lines.
     record: number of steps between two training records in log.jsonl. The losses of a record are means over
         the target tokens since the previous record.
@@ -153,7 +153,7 @@ class Log:
         )
         if self._board is not None:
             self._board.add(step, {f"evaluation/{name}": value for name, value in row.scores.items()})
-        self._mark = self.clock()  # the speed is that of training steps, without evaluations
+        self._mark = self.clock()  # the speed is measured without evaluations
 
     def event(self, kind: str, text: str, *, shown: RenderableType | None = None, **fields: object) -> None:
         """Log an event, such as the start of the run: print a text, and write a record to log.jsonl.
@@ -170,32 +170,36 @@ class Log:
     def scores_at(self, step: int) -> Mapping[str, float] | None:
         """Return the scores of the evaluation at a training step.
 
-        Returns None if there was no evaluation at this step, or if it is neither recent nor the best one.
+        Returns None if the log does not know the scores: only the recent evaluations and the best one are
+        kept.
         """
         return next((each.scores for each in self._display.evaluations if each.step == step), None)
 
     def position(self) -> int:
-        """Flush log.jsonl to the disk and return its size in bytes. Checkpoints save it for rewind()."""
+        """Flush log.jsonl to the disk, and return its size in bytes. Checkpoints save it for rewind()."""
         if self._board is not None:
             self._board.flush()
         return self._journal.position()
 
     def move(self, folder: Path) -> None:
-        """Append further records to log.jsonl in `folder`, because the run folder was moved there."""
+        """Write later records to log.jsonl in `folder`, because the run folder was moved to this place."""
         if self._journal.path is not None:
             self._journal.path = folder / self._journal.path.name
 
     def rewind(self, position: int) -> None:
-        """Truncate log.jsonl to `position`, its size in bytes at the checkpoint from which a run is resumed.
+        """Truncate log.jsonl to its size at the checkpoint from which a run is resumed.
 
-        The resumed run takes the later steps again, and logs them again.
+        The resumed run repeats the steps after the checkpoint, and logs them again.
+
+        position: the size in bytes.
         """
         self._journal.rewind(position)
 
     def state(self) -> dict[str, Any]:
         """Return the sums of losses since the last record, and recent evaluations, as values for JSON.
 
-        A resumed run loads it with restore(), and then writes the same records as without the interruption.
+        A resumed run loads this state with restore(). Then it writes the same records as a run without
+        interruption.
         """
         rows = [{"step": e.step, "scores": e.scores, "best": e.best} for e in self._display.evaluations]
         state = strict({"since_record": self._recorded.state(), "evaluations": rows})
@@ -203,10 +207,10 @@ class Log:
         return state
 
     def restore(self, state: Any, place: str = "state.json") -> None:
-        """Set the sums of losses and the evaluations of the log to those of a checkpoint.
+        """Set the sums of losses and the evaluations of the log to the values in a checkpoint.
 
         state: the result of state().
-        place: the path of the file that it was read from, for error messages.
+        place: for error messages: the path of the file with the state.
         """
         try:
             recorded = Means.restored(state["since_record"])
@@ -263,7 +267,7 @@ class Log:
 
     @property
     def best_by(self) -> str:
-        """The name of the score that selects the best checkpoint; "" if it is not known."""
+        """The name of the score that selects the best checkpoint, or "" if it is not known."""
         return self._display.best_by
 
     @best_by.setter
@@ -276,8 +280,8 @@ class Log:
         means: the means over the steps to print.
         now: the time of the clock.
 
-        The remaining time is time_left() for a run with a time budget. Otherwise it is estimated from the
-        time since the first step, including evaluations.
+        If the length of the run is set in minutes, the remaining time is time_left(). Otherwise, it is
+        estimated from the time since the first step, including evaluations.
         """
         own, left = means.own(), None
         if self.time_left is not None:
@@ -307,8 +311,8 @@ class Log:
 def memory() -> dict[str, int]:
     """Return the memory use of this process in bytes, e.g. {"memory": 851443712}.
 
-    "memory" is the resident memory; it is left out if unknown. "cuda_memory" is the peak of the memory that
-    torch allocated on the GPU; it is left out if CUDA is not used.
+    "memory" is the resident memory. It is missing if it is unknown. "cuda_memory" is the peak of the memory
+    that torch allocated on the GPU. It is missing if CUDA is not used.
     """
     sizes = {}
     if (held := resident()) is not None:
@@ -319,9 +323,9 @@ def memory() -> dict[str, int]:
 
 
 def resident() -> int | None:
-    """Return the resident memory of this process in bytes; None if unknown.
+    """Return the resident memory of this process in bytes, or None if it is unknown.
 
-    Systems without /proc, such as macOS, report only its peak.
+    On systems without /proc, such as macOS, the result is the peak of the resident memory.
     """
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])

@@ -1,4 +1,4 @@
-"""SeedLog: the log of a run with one model per random seed. It has the mean and deviation of each score."""
+"""SeedLog: the log of a run with one model per random seed, with the mean and deviation of each score."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ NEVER = 2**62
 
 
 class SeedLog(Log):
-    """The log of a run with one model per random seed: log.jsonl and the console have means over the seeds.
+    """The log of a run with one model per random seed: means over the seeds, in log.jsonl and on the console.
 
-    path: the file log.jsonl of the run; None writes no file.
+    path: the file log.jsonl of the run. None: no file is written.
     console: where lines are printed. Default: standard output.
 
-    Each seed also has a Log of its own, created by of_seed(), which writes to the folder of the seed and
-    prints nothing. The record of an evaluation contains the mean of each score, its sample standard deviation
+    Each seed also has its own Log, which of_seed() creates. It writes to the folder of the seed, and prints
+    nothing. The record of an evaluation contains the mean of each score, its sample standard deviation
     ("deviation") and the scores of each seed ("seeds").
     """
 
@@ -44,16 +44,16 @@ class SeedLog(Log):
         seed: the random seed.
         path: the file log.jsonl of this seed.
         record: number of steps between two training records in this file.
-        board: folder for TensorBoard files; None writes none.
+        board: folder for TensorBoard files. None: no TensorBoard files are written.
         """
         log = _OfSeed(self, seed, path, record, board)
         self._logs[seed] = log
         return log
 
     def end_step(self, step: int) -> None:
-        """Log means over the seeds: of the loss of this training step, and of the scores of new evaluations.
+        """Log the means over the seeds: of the loss of this step, and of the scores of new evaluations.
 
-        Call this after all seeds have taken the step. Seeds that did not take it do not count.
+        Call this after all seeds have done the step. Seeds that have not done the step do not count.
         """
         if self._steps:
             rows = list(self._steps.values())
@@ -88,15 +88,14 @@ class SeedLog(Log):
         )
 
     def failed(self, seed: int, step: int, error: Exception) -> None:
-        """Log that the training of the model with this seed failed at a step. It is not continued."""
+        """Log that the training with this seed has failed at a step. The training is not continued."""
         text = f"seed {seed} has failed, training of the other seeds continues: {str(error).splitlines()[0]}"
         self.event("failed", text, seed=seed, step=step)
 
     def rewind_to_step(self, step: int) -> None:
-        """Remove the records from log.jsonl that a run resumed at training step `step` will write again.
+        """Remove the records from log.jsonl that a run will write again after it is resumed at `step`.
 
-        The file is truncated before the first record of an evaluation, or of the failure of a seed, at a
-        later step.
+        The file is truncated before the first record of a later step: of an evaluation, or of a failed seed.
         """
         position = 0
         if self.path is not None and self.path.is_file():
@@ -167,8 +166,8 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
 def mean_text(name: str, both: tuple[float, float | None]) -> str:
     """Return the mean and the standard deviation of a score over seeds as text.
 
-    name: the name of the score, which decides the number of digits.
-    both: the mean, and the deviation, which is None for a single seed.
+    name: the name of the score. The number of digits depends on it.
+    both: the mean and the deviation. The deviation of a single seed is None.
 
     >>> mean_text("accuracy", (0.8, 0.012))
     '0.800 ± 0.012'
@@ -180,7 +179,7 @@ def mean_text(name: str, both: tuple[float, float | None]) -> str:
 def scores_table(
     scores: Mapping[int, Mapping[str, float]], others: Mapping[int, Mapping[str, str]] | None = None
 ) -> Table:
-    """Return a table of scores with a row for each seed. If there are several, a last row has the means.
+    """Return a table of scores with a row for each seed. If there are several seeds, the last row has means.
 
     A mean is shown with its deviation, e.g. "0.800 ± 0.012".
 

@@ -43,7 +43,7 @@ class Board:
         """Add a point to several curves.
 
         step: number of the training step.
-        points: name of each curve -> its value at this step, e.g. {"training/loss": 2.5}.
+        points: the value of each curve at this step, by the name of the curve, e.g. {"training/loss": 2.5}.
         """
         self._try(lambda: self._add(step, points))
 
@@ -58,7 +58,8 @@ class Board:
 
     def _add(self, step: int, points: Mapping[str, float]) -> None:
         if self._writer is None and self._open is not None:
-            # A resumed run takes steps again after its checkpoint. purge_step hides their earlier points.
+            # A resumed run repeats the steps after its checkpoint. purge_step hides the earlier points of
+            # these steps.
             make_folder(self.folder)
             self._writer = self._open(str(self.folder), purge_step=step)
         for name, value in points.items():
@@ -69,7 +70,7 @@ class Board:
             return
         try:
             do()
-        except Exception as error:  # errors of any type: TensorFlow writes the files if it is installed
+        except Exception as error:  # any type, because TensorFlow may write the files
             self._open = None
             self.complain(
                 f"TensorBoard files in {self.folder.name} cannot be written: {error}; training continues"

@@ -1,7 +1,7 @@
 """explore(): show the recorded attention of one sentence in an interactive HTML page with all views.
 
-The page contains the weights as base64 text and decodes them when it draws them. Tokens are inserted as text,
-never as markup. Without JavaScript, the page shows the sentence and its alignment as a table.
+The page contains the weights as base64 text, and decodes them for drawing. Tokens are inserted as text, never
+as markup. Without JavaScript, the page shows the sentence and its alignment as a table.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ SCRIPTS = (
 def explore(seen: Drawable, path: str | Path | None = None, title: str = "") -> Page:
     """Return an interactive HTML page with every view of recorded attention.
 
-    The page is one file and makes no network requests. It has the alignment matrix, two columns of words
-    joined by lines, a sentence with shaded words, the attention to one word over time, thumbnails of all
-    layers and heads, and attention rollout. The reader chooses subwords or words, with or without special
-    tokens, and weights or weights times value norms. The matrix of a long sequence is not stored in full:
-    the page has the maximum and the mean of each block of the matrix and the largest weights of each row,
-    and the reader can zoom in.
+    The page is one file and makes no network requests. It has these views: the alignment matrix, two columns
+    of words joined by lines, a sentence with shaded words, the attention to one word over time, thumbnails of
+    all layers and heads, and attention rollout. The reader can choose between subwords and words, and between
+    weights and weights times value norms. Special tokens can be hidden. The full matrix of a long sequence is
+    not stored. Then the page has the maximum and the mean of each block of the matrix, and the largest
+    weights of each row.
 
     seen: a Seen, a Translation, or the result of record() for one sequence.
     path: file to write, ending in .html. Default: no file is written.
     title: heading of the page. Default: the title of `seen`.
 
-    Returns the page, a str that a notebook displays. The matrices take less than 9 MB of it; if all weights
-    need more space, only the largest weights of each row are stored. Weights are rounded; the error is at
-    most 0.4 % of the largest weight (see `regard.viewing.explorer.packing`).
+    Returns the page, a str that a notebook displays. The matrices take less than 9 MB of the page. If all
+    weights need more space, only the largest weights of each row are stored. Weights are rounded. The error
+    is at most 0.4 % of the largest weight (see `regard.viewing.explorer.packing`).
 
     >>> from regard.viewing import Seen, Site, explore
     >>> site = Site("decoder.cross", [[0.9, 0.1]], ["<cat>"], ["고양이", "</s>"])
@@ -81,7 +81,7 @@ def _body(seen: Seen, heading: str) -> Iterator[str]:
         text = base64.b64encode(block).decode()
         yield f'<script type="text/plain" id="block-{number}">{text}</script>'
     data = json.dumps({"sides": packed.sides, "sites": packed.sites}, separators=(",", ":"))
-    # Without the character "<", no text in the data can close the script element or open another one.
+    # Without the character "<", no text in the data can close this script element or open a new element.
     for character in "<>&":
         data = data.replace(character, f"\\u{ord(character):04x}")
     yield f'<script type="application/json" id="data">{data}</script>'

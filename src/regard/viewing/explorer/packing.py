@@ -1,10 +1,10 @@
 """Quantise weights for the explorer page, on a square-root scale that keeps small weights accurate.
 
 A weight is stored as the integer q = round(L sqrt(weight / most)). `most` is the largest weight of the head.
-L is 65,534 (16 bits) for small pages and 254 (8 bits) for large pages; the integer L + 1 means NaN. The
-rounding error is at most sqrt(weight * most) / L + most / (4 L^2). With 8 bits, the error of the largest
-weight is 0.4 % of this weight, and the error of a weight that is a hundred times smaller is 4 % of that
-weight; weights below about most / 250,000 become 0. With 16 bits, the error is 258 times smaller.
+L is 65,534 (16 bits) for small pages and 254 (8 bits) for large pages. The integer L + 1 means NaN. The
+rounding error is at most sqrt(weight * most) / L + most / (4 L^2). With 8 bits, the relative error of the
+largest weight is 0.4 %. The relative error of a weight that is a hundred times smaller is 4 %. Weights below
+about most / 250,000 become 0. With 16 bits, the error is 258 times smaller.
 
 If a page has too many weights, only the largest weights of each row are stored, with their keys.
 
@@ -31,7 +31,8 @@ from regard.viewing.word_groups import grouped, spelled_or_space
 __all__ = ["BYTES", "FINE", "LONG", "Packed", "pack", "quantised"]
 
 FINE = 1_000_000
-"""If a page has at most this many weights, they are stored with 16 bits each, otherwise with 8 bits each."""
+"""If a page has at most this number of weights, each weight has 16 bits. Otherwise, each weight has 8
+bits."""
 
 BYTES = 6_500_000
 """Maximum size of all matrices of a page in bytes (8.7 MB as base64)."""
@@ -67,9 +68,9 @@ def quantised(weights: NDArray[Any], most: NDArray[Any], bits: int) -> NDArray[A
 class Packed:
     """The data of an explorer page. `sides` and `sites` are written as JSON, `blocks` as base64.
 
-    sides: the sequences of subwords that label rows or columns of matrices, each sequence once, with the
-        word that each subword belongs to.
-    sites: for each site (attention layer), its name, its kind, the index in `sides` of its rows and of its
+    sides: the sequences of subwords that label the rows or columns of matrices, without duplicates. Each
+        subword has the index of its word.
+    sites: for each site (attention layer), its name, its kind, the indices in `sides` of its rows and
         columns, and the number format of its weights.
     blocks: the weights of each site as bytes.
     """
@@ -148,8 +149,9 @@ def pack(seen: Seen) -> Packed:
 def _planes(site: Site) -> NDArray[numpy.float32]:
     """Return the matrices that the page stores for a site (an attention layer).
 
-    They are the weights of each head, the mean over heads and, if the value norms are known, the mean of
-    weight × value norm over heads. For a site with one head, only the weights of this head.
+    The matrices are the weights of each head and the mean over heads. If the value norms are known, the mean
+    over heads of weight × value norm is added. For a site with one head, the only matrix is the weights of
+    this head.
     """
     if site.heads == 1:
         return site.weights
@@ -165,8 +167,8 @@ def _short(planes: NDArray[Any], kept: int | None, bits: int) -> tuple[dict[str,
     Returns a pair: a dict that describes the number format, for JSON, and the numbers as bytes.
 
     planes: (P, T, S), the matrices: heads, or means over heads.
-    kept: how many of the largest weights of each row to store; None stores all weights.
-    bits: 8 or 16, the bits for each weight if all weights are stored.
+    kept: how many of the largest weights of each row to store. None: all weights are stored.
+    bits: the number of bits of each weight, 8 or 16, if all weights are stored.
     """
     most = _most(planes)
     about: dict[str, Any] = {"form": "whole", "bits": bits, "most": _rounded(most)}
@@ -211,7 +213,7 @@ def _long(site: Pooled) -> tuple[dict[str, Any], bytes]:
 def _wide(columns: int) -> bool:
     """Return whether the index of a key needs four bytes instead of two.
 
-    columns: the number of keys. The largest integer of the type is not available as an index: it means
+    columns: the number of keys. The largest integer of the type cannot be used as an index, because it means
         "no key".
     """
     return columns > 2**16 - 1
@@ -220,7 +222,7 @@ def _wide(columns: int) -> bool:
 def _pooled_site(site: Site) -> Pooled:
     """Return a summary (Pooled) of a site whose matrix is too large to be stored.
 
-    If the site has several heads, the first head of the Pooled is the mean over them.
+    If the site has several heads, the first head of the Pooled is the mean over all heads.
     """
     mean = site.weights.mean(0, keepdims=True)
     weights = site.weights if site.heads == 1 else numpy.concatenate([mean, site.weights])
@@ -261,8 +263,8 @@ def _most(planes: NDArray[Any]) -> NDArray[Any]:
     largest_weight = (
         numpy.where(numpy.isnan(planes), 0.0, planes).reshape(len(planes), -1).max(1, initial=0.0)
     )
-    # Round the maximum before the weights are divided by it: the page reads the rounded maximum, and
-    # multiplies the weights by it.
+    # Round the maximum first, then divide the weights by the rounded maximum, because the page multiplies
+    # them by it.
     return numpy.array(_rounded(numpy.where(largest_weight > 0, largest_weight, 1.0)))
 
 

@@ -18,7 +18,8 @@ from regard.viewing.pictures.picture_files import Picture
 __all__ = ["player"]
 
 HEIGHT, PAD, APART = 20.0, 6.0, 5.0
-"""HEIGHT, PAD: height and padding of the box around a word. APART: distance between boxes. All in points."""
+"""HEIGHT and PAD: height and padding of the box around a word. APART: distance between boxes. All are in
+points."""
 
 ARCS, BETWEEN = 46.0, 96.0
 """ARCS: height of the arcs for self-attention. BETWEEN: distance between source and target. In points."""
@@ -40,7 +41,7 @@ def player(
 ) -> Picture:
     """Draw an animation of a translation: a frame for each source word, one or two for each target word.
 
-    The last frame shows the cross-attention of all words, so the example has 2 + 2 + 1 frames.
+    The last frame shows the cross-attention of all words.
 
     cross: (T, S), cross-attention weights.
     source, target: S source words and T target words.
@@ -48,6 +49,8 @@ def player(
         another.
     past: (T, T), decoder self-attention to earlier target words. Without it, each target word has one frame
         instead of two.
+
+    This example has 2 frames for the source words, 2 for the target words, and the last frame:
 
     >>> import numpy
     >>> from regard.viewing import player
@@ -107,7 +110,8 @@ class _Stage:
 
         place: the index of the word.
         caption: the text above the words.
-        reading: (S,), its self-attention weights. If None, the frame shows the words up to this word instead.
+        reading: (S,), the self-attention weights of the word. If None, the frame shows the words up to this
+            word.
         """
         canvas = Canvas(self.title or "Animation of a translation", caption)
         for other, word in enumerate(self.source):
@@ -134,7 +138,8 @@ class _Stage:
         step: index of the target word that is being generated.
         past: (T,), the self-attention weights of this word, or None.
         cross: (S,), the cross-attention weights of this word, or None.
-        all_cross: (T, S), the cross-attention weights of all words, for the last frame; otherwise None.
+        all_cross: (T, S), the cross-attention weights of all words, for the last frame. None for other
+            frames.
         """
         canvas = Canvas(self.title or "Animation of a translation", caption)
         levels = numpy.zeros(len(self.source)) if cross is None else numpy.asarray(cross)
@@ -189,7 +194,7 @@ class _Stage:
 
         side: 0 draws arcs above the source sentence, 1 below the target sentence.
         row: the index of the word in its sentence.
-        weights: the weight of each word of the sentence; smaller weights than FAINTEST get no arc.
+        weights: the weight of each word of the sentence. Weights below FAINTEST have no arc.
         """
         edge, direction = (self.tops[0], -1.0) if side == 0 else (self.tops[1] + HEIGHT, 1.0)
         whole = abs(self.left[side][-1] - self.left[side][0]) or 1.0
@@ -207,9 +212,9 @@ class _Stage:
             )
 
     def _reserve(self, canvas: Canvas) -> None:
-        """Extend the bounds of a frame by the space that arcs need, so that all frames have the same size.
+        """Extend the bounds of a frame by the space for arcs, so that all frames have the same size.
 
-        To do so, it draws an invisible white line below the target words.
+        For this, an invisible white line is drawn below the target words.
         """
         left = min(self.left[0][0], self.left[1][0])
         bottom = self.tops[1] + HEIGHT + self.arcs

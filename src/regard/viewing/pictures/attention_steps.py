@@ -66,14 +66,14 @@ def steps(
     key: (S, D), the key vectors.
     value: (S, E), the value vectors.
     score: the score function: "dot", "scaled_dot" or "cosine".
-    scores: (T, S), the scores, if you computed them with another score function; -inf for masked keys. Then
-        `score` can be any text, such as a formula. It is written above the scores.
+    scores: (T, S), the scores, if you computed them with another score function. Use -inf for masked keys.
+        Then `score` can be any text, such as a formula. It is written above the scores.
     rows, columns: T words for the queries, S words for the keys.
     title: the title of the picture.
     about: a line below the title.
 
-    Only the first 12 queries, the first 12 keys and the first 8 components of each vector are drawn; the
-    computation uses all.
+    Only the first 12 queries, the first 12 keys and the first 8 components of each vector are drawn. The
+    computation uses all of them.
 
     >>> from regard.viewing import steps
     >>> print(steps([[1.0, 0.0]], [[2.0, 0.0], [0.0, 2.0]], [[5.0], [7.0]], "dot", rows=["it"], columns="ab"))
@@ -172,7 +172,7 @@ def _matrix(name: str, data: Any) -> NDArray[numpy.float64]:
 def _scores(
     query: NDArray[numpy.float64], key: NDArray[numpy.float64], score: str, scores: Any
 ) -> NDArray[numpy.float64]:
-    """Return `scores` if set; otherwise compute them with the score function named `score`."""
+    """Return `scores`. If it is None, compute the scores with the score function named `score`."""
     shape = (len(query), len(key))
     if scores is not None:
         array = _matrix("scores", scores)
@@ -214,7 +214,7 @@ def _names(
 
 
 def _grid(step: Step) -> Canvas:
-    """Return a canvas with the grid of one step: the first cell is at (0, 0), the name is above the grid."""
+    """Return a canvas with the grid of one step. The first cell is at (0, 0). The name is above the grid."""
     canvas, finite = Canvas(), numpy.where(numpy.isfinite(step.numbers), step.numbers, 0.0)
     most = float(numpy.abs(finite).max()) or 1.0
     width = max([WIDTH, *(width_of(each, SIZE) + 6 for each in step.columns)])

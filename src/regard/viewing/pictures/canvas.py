@@ -23,8 +23,8 @@ MIDDLE = 0.36
 """Distance from the baseline to the middle of lower-case letters, as a fraction of the font size."""
 
 NARROWEST = 300.0
-"""Titles and notes are wrapped at the width of the picture. If the picture is narrower than this number of
-points, they are wrapped at this width."""
+"""Minimum width at which titles and notes are wrapped, in points. They are wrapped at the width of the
+picture, if this is larger."""
 
 MANY = 4000
 """A grid of more cells than this is drawn as one image instead of boxes."""
@@ -36,7 +36,7 @@ class Box:
 
     x, y: the top left corner.
     fill: the colour.
-    edge: the colour of the border; "" for no border.
+    edge: the colour of the border. "": no border.
     round: the radius of the corners.
     crisp: whether to draw without antialiasing, so that there is no gap between adjacent boxes. It has an
         effect in SVG files only.
@@ -63,7 +63,7 @@ class Box:
 class Words:
     """A line of text in a picture.
 
-    x: the horizontal position of the start, the middle or the end of the text, as `anchor` says.
+    x: the horizontal position of the text: of its start, its middle or its end, according to `anchor`.
     y: the vertical position of the middle of the text.
     anchor: "start", "middle" or "end".
     angle: rotation in degrees, counter-clockwise.
@@ -151,9 +151,9 @@ class Paper:
     color: the background colour.
     round: the radius of the corners of the background.
     font: "sans" or "monospace" (the keys of svg_writer.FONTS).
-    font_size: the default font size of the file. Text of this size needs no font-size attribute of its own.
-    size: width and height of the picture. If it is None, the picture is the bounding box of the marks with a
-        margin, and the marks are moved so that this box starts at (0, 0).
+    font_size: the default font size of the file. Text of this size needs no attribute font-size.
+    size: width and height of the picture. None: the picture is the bounding box of the marks with a margin,
+        and the marks are moved so that this box starts at (0, 0).
     """
 
     color: str = WHITE
@@ -200,10 +200,10 @@ class Canvas:
     def cells(
         self, x: float, y: float, levels: NDArray[numpy.floating], width: float, height: float, gap: float = 1
     ) -> None:
-        """Add a grid of cells. The larger its level, the darker a cell.
+        """Add a grid of cells. Cells with a larger level are darker.
 
         x, y: the top left corner of the grid.
-        levels: (T, S), from 0 to 1; negative levels down to -1 have a second hue.
+        levels: (T, S), from 0 to 1. Negative levels, down to -1, have a second hue.
         width, height: the size of a cell, including the gap to the next cell.
         gap: the gap between cells.
 
@@ -232,7 +232,7 @@ class Canvas:
     def head(self, title: str, *lines: str) -> None:
         """Add a title, and grey texts below it, above the existing marks.
 
-        All texts are wrapped at the width of the existing marks, or at NARROWEST points if that is wider.
+        All texts are wrapped at the width of the existing marks, or at NARROWEST points if this is larger.
         """
         left, top, right, _ = self.bounds
         width = max(right - left, NARROWEST)
@@ -246,7 +246,7 @@ class Canvas:
     def foot(self, *lines: str) -> None:
         """Add grey texts below the existing marks.
 
-        They are wrapped at the width of the existing marks, or at NARROWEST points if that is wider.
+        The texts are wrapped at the width of the existing marks, or at NARROWEST points if this is larger.
         """
         left, _, right, bottom = self.bounds
         parts = [part for each in lines for part in wrapped(each, 8, max(right - left, NARROWEST))]
@@ -266,7 +266,7 @@ class Canvas:
         self.words(start + 76, y, f"{most:.3g}", 8, color=QUIET)
 
     def put(self, other: Canvas, x: float, y: float) -> None:
-        """Add copies of all marks of another canvas, moved so that its point (0, 0) is at (x, y)."""
+        """Add copies of all marks of another canvas, moved by (x, y)."""
         self.marks += [mark.moved(x, y) for mark in other.marks]
 
     @property

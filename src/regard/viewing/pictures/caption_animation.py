@@ -81,8 +81,8 @@ def _placed(words: list[str], width: float) -> list[tuple[float, int, str]]:
 
 
 def _reserve(canvas: Canvas, width: float, height: float) -> None:
-    """Extend the bounds of a frame to (width, height), so that all frames of the animation have one size.
+    """Extend the bounds of a frame to (width, height), so that all frames have the same size.
 
-    To do so, it draws an invisible white line at this point. Notes that are added later are below it.
+    For this, an invisible white line is drawn at this point. Notes that are added later are below the line.
     """
     canvas.line(width, height, width, height, color="#ffffff", width=0.1)

@@ -1,8 +1,8 @@
-"""caption_panels(): an image, and a copy of it for each word of a caption, bright where the word attends.
+"""caption_panels(): draw a copy of an image for each word of its caption, bright where the word attends.
 
-The layout is that of figures 2 and 5 of Xu et al. 2015: the attention map of a word is interpolated to the
-size of the image. Here the image is dimmed where the weight is 0, and the cell with the largest weight is
-outlined.
+The layout is the layout of figures 2 and 5 of Xu et al. (2015): the attention map of a word is interpolated
+to the size of the image. Here, the image is also dimmed where the weight is 0, and the cell with the largest
+weight is outlined.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ GAP: distance between panels.
 ACROSS: number of panels in a row."""
 
 LARGEST, SMALLEST, PIXELS = 256, 64, 1_000_000
-"""LARGEST: maximum width and height in pixels of a panel (the copy of the image for one word). If all panels
-together would have more than PIXELS pixels, they get fewer pixels, but the longer side has at least
-SMALLEST."""
+"""Sizes in pixels of a panel (the copy of the image for one word). LARGEST is the maximum width and height.
+If all panels together would have more than PIXELS pixels, they are made smaller. But the longer side of a
+panel has at least SMALLEST pixels."""
 
 DIM, BRIGHT, GLOW = 0.3, 0.85, 0.15
-"""A pixel of brightness p is drawn with brightness DIM * p where the weight is 0, and BRIGHT * p + GLOW where
-the weight is largest, so that the map is visible in black regions too."""
+"""How the attention changes the brightness p of a pixel. It becomes DIM * p where the weight is 0, and BRIGHT
+* p + GLOW where the weight is largest. Because of GLOW, the map is also visible in black regions."""
 
 MARK = "#f28e2b"
 """The colour of the outline of the cell with the largest weight."""
@@ -49,10 +49,10 @@ SCALE_NOTE = (
 
 
 def caption_panels(seen: ImageAttention, *, pixels: int = PIXELS) -> Picture:
-    """Draw an image, and a copy of it for each word of its caption, which is bright where the word attends.
+    """Draw an image, and a copy for each word of its caption that is bright where the word attends.
 
     seen: the image with its caption and the attention of each word.
-    pixels: maximum number of pixels of all copies together, which bounds the size of files.
+    pixels: maximum number of pixels of all copies together, to limit the size of files.
 
     >>> image = numpy.full((32, 48, 3), 128, numpy.uint8)
     >>> seen = ImageAttention(image, ["a", "cat"], numpy.eye(2).reshape(2, 1, 2))
@@ -86,7 +86,7 @@ def caption_panels(seen: ImageAttention, *, pixels: int = PIXELS) -> Picture:
 
 
 class CaptionPicture(Picture):
-    """A picture with a copy of the image for each word of a caption; as GIF, it is an animation instead.
+    """A picture with a copy of the image for each word of a caption. As GIF, it is an animation.
 
     canvas: the drawing of all copies of the image.
     terminal: what rich prints in a terminal.
@@ -122,7 +122,8 @@ def shaded_image(image: NDArray[numpy.uint8], levels: NDArray[numpy.float64]) ->
     """Return a copy of an image, bright where attention weights are large and dimmed where they are 0.
 
     image: uint8, (H, W, 3).
-    levels: (h, w), the attention weights divided by the largest of them; interpolated to H x W pixels.
+    levels: (h, w), the attention weights divided by the largest weight. They are interpolated to H x W
+        pixels.
 
     >>> white = numpy.full((1, 2, 3), 255, numpy.uint8)
     >>> shaded_image(white, numpy.array([[0.0, 1.0]]))[0, :, 0].tolist()
@@ -138,7 +139,7 @@ def outline(
 ) -> None:
     """Outline the cell with the largest attention weight of a word, over an image drawn on a canvas.
 
-    Nothing is drawn if the weights of the word are nearly uniform; see ImageAttention.is_uniform().
+    Nothing is drawn if the weights of the word are nearly uniform, see ImageAttention.is_uniform().
 
     seen: the image with its caption and the attention of each word.
     word: index of the word, from 0.
@@ -147,7 +148,7 @@ def outline(
     if seen.is_uniform(word):
         return
     rows, columns = seen.weights.shape[1:]
-    # In this grid, each cell is one pixel. So box() returns the position of the cell, measured in cells.
+    # In this grid, each cell is one pixel. So box() returns the position of the cell in cells, not in pixels.
     box = CellGrid(rows, columns, rows, columns).box(seen.strongest(word))
     left, right = (x + width * column / columns for column in (box.left, box.right))
     top, bottom = (y + height * row / rows for row in (box.top, box.bottom))

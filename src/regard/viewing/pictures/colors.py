@@ -34,16 +34,16 @@ _WIDTHS = {
 _NARROW, _WIDE = 0.63, 1.0
 """Widths of the characters that are not in _WIDTHS, as fractions of the font size.
 
-_NARROW is for most characters, _WIDE for full-width East Asian characters. The widths are those of DejaVu
-Sans, a wide font that comes with matplotlib."""
+_NARROW is for most characters, and _WIDE is for full-width East Asian characters. The widths come from DejaVu
+Sans, a wide font that is part of matplotlib."""
 
 _MARKS = ("Mn", "Me", "Cf")
 
 
 def shades(levels: NDArray[numpy.floating]) -> NDArray[numpy.uint8]:
-    """Return the colours of the cells of a matrix: the larger the absolute value of a level, the darker.
+    """Return the colours of the cells of a matrix. Levels with a larger absolute value are darker.
 
-    levels: any shape, from -1 to 1. Negative levels have a second hue; NaN is grey.
+    levels: any shape, from -1 to 1. Negative levels have a second hue. NaN is grey.
 
     Returns RGB values of shape (..., 3).
 
@@ -62,7 +62,7 @@ def shades(levels: NDArray[numpy.floating]) -> NDArray[numpy.uint8]:
 def shade(level: float) -> str:
     """Return the colour of a cell in hexadecimal, such as "#f5f6f8", for a level from -1 to 1.
 
-    The larger the absolute value of the level, the darker the colour.
+    Levels with a larger absolute value are darker.
     """
     red, green, blue = shades(numpy.array(level)).tolist()
     return f"#{red:02x}{green:02x}{blue:02x}"
@@ -87,7 +87,7 @@ def width_of(text: str, size: float) -> float:
 def label(word: object, longest: int = 28) -> str:
     """Return a word as the text of a label. Control characters are escaped, and long text is truncated.
 
-    longest: maximum width in terminal cells; a wide character takes two cells.
+    longest: maximum width in terminal cells. A wide character has the width of two cells.
 
     >>> label("a" * 40), label("line\\nbreak")
     ('aaaaaaaaaaaaaaaaaaaaaaaaaaa…', 'line\\\\nbreak')

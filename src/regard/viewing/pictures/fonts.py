@@ -1,7 +1,7 @@
 """Find an installed font for each text. Characters that no installed font has are replaced and reported.
 
-Matplotlib's cached list of fonts may be out of date, so this module searches the font files itself and reads
-which characters each one has.
+The cached list of fonts of matplotlib may be out of date. So this module searches the font files itself, and
+reads which characters each font has.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ __all__ = ["Run", "Written", "hint_for", "needs", "written"]
 REPLACED = "▯□?"
 """Replacements for a character that no installed font has.
 
-The first of them that is in the font of the neighbouring text is used."""
+The first replacement that exists in the font of the neighbouring text is used.
+"""
 
 FIRST = (
     "notosanscjk",
@@ -44,7 +45,7 @@ THEN = (
     "wqy",
     "ipa",
 )
-"""East Asian fonts of macOS, Windows and Linux that are tried after those in FIRST."""
+"""East Asian fonts of macOS, Windows and Linux that are tried after the fonts in FIRST."""
 
 LAST = ("bold", "italic", "oblique", "light", "thin", "black", "condensed", "mono", "coding", "serif")
 """Fonts whose file names contain one of these words (styles) are tried last."""
@@ -52,7 +53,7 @@ LAST = ("bold", "italic", "oblique", "light", "thin", "black", "condensed", "mon
 NEVER = ("emoji", "lastresort")
 """Fonts whose paths contain one of these words are never used.
 
-The characters of emoji fonts are coloured images, and those of Last Resort fonts are only boxes."""
+The characters of emoji fonts are coloured images. The characters of Last Resort fonts are only boxes."""
 
 MOST = 300
 """Maximum number of installed fonts in which a character is searched."""
@@ -65,7 +66,7 @@ PACKAGES = {
 }
 """For each writing system, its English name and the Debian or Ubuntu package of a font for it.
 
-The key is the first word of the Unicode names of its characters: HANGUL for "HANGUL SYLLABLE GA"."""
+The key is the first word of the Unicode names of the characters, such as HANGUL in "HANGUL SYLLABLE GA"."""
 
 _SILENT = "\u200c\u200d\ufe0e\ufe0f"
 """Joiners and variation selectors: invisible characters. A font without them can still draw a text."""
@@ -164,8 +165,8 @@ def hint_for(missing: Iterable[str]) -> str:
 def _named(character: str) -> str:
     """Return the name of a character for a hint.
 
-    For a letter this is its writing system, for example "Thai"; for any other character it is the code
-    point and the Unicode name, for example "U+2603 snowman".
+    For a letter, the result is its writing system, for example "Thai". For any other character, the result is
+    the code point and the Unicode name, for example "U+2603 snowman".
     """
     if unicodedata.category(character)[0] in "LM":
         return _script(character).capitalize()
@@ -190,7 +191,7 @@ def _without_silent(text: str, font: str) -> str:
 
 @lru_cache(maxsize=MOST)
 def _characters(font: str) -> frozenset[str]:
-    """Return the characters that a font has; an empty set if the file is not a scalable font."""
+    """Return the characters of a font. The result is empty if the file is not a scalable font."""
     from matplotlib.font_manager import get_font
 
     try:
@@ -201,7 +202,7 @@ def _characters(font: str) -> frozenset[str]:
 
 
 def _candidates() -> Iterator[str]:
-    """Yield the paths of fonts: first the font that comes with matplotlib, then the installed ones."""
+    """Yield the paths of fonts: first the font that is part of matplotlib, then the installed fonts."""
     yield _own()
     yield from installed()
 
@@ -217,7 +218,7 @@ def _own() -> str:
 
 @cache
 def installed() -> tuple[str, ...]:
-    """Return the paths of the installed fonts. The first of them that has a character is used to draw it."""
+    """Return the paths of the installed fonts. A character is drawn with the first font that has it."""
     from matplotlib.font_manager import findSystemFonts
 
     def rank(path: str) -> tuple[int, int, str]:

@@ -24,7 +24,7 @@ from regard.viewing.terminal_colors import Shades, ramp
 __all__ = ["heads", "pooled_down"]
 
 SIDE, GAP = 66.0, 8.0
-"""SIDE: length of the longer side of a thumbnail. GAP: distance between thumbnails. Both in points."""
+"""SIDE: length of the longer side of a thumbnail. GAP: distance between thumbnails. Both are in points."""
 
 FINE = 96
 """Maximum number of cells along a side of a thumbnail. Larger matrices are reduced by max-pooling."""
@@ -36,7 +36,7 @@ CELLS = 3000
 def heads(sites: Sequence[Site], title: str = "", about: str = "") -> Picture:
     """Draw every head of every site as a small matrix, all with the same colour scale.
 
-    sites: the attention layers; each is one row of the picture.
+    sites: the attention layers. Each layer is one row of the picture.
     title: a title.
     about: a line below the title.
 
@@ -57,7 +57,7 @@ def heads(sites: Sequence[Site], title: str = "", about: str = "") -> Picture:
     across = GAP + max(SIDE * site.weights.shape[2] / max(*site.weights.shape[1:], 1) for site in sites)
     top = 0.0
     for site, thumbnails in zip(sites, small, strict=True):
-        # The longer side of the matrix fills the thumbnail; the shorter side keeps the aspect ratio.
+        # The longer side of the matrix fills the thumbnail. The shorter side follows from the aspect ratio.
         rows, columns = site.weights.shape[1:]
         width, height = (SIDE * size / max(rows, columns, 1) for size in (columns, rows))
         canvas.words(-10, top + height / 2, label(site.name), 9, anchor="end")
@@ -152,7 +152,7 @@ class Scale(Drawing):
 
 
 def _across(columns: int) -> int:
-    """Return how many characters wide each weight is drawn: 2 for a matrix of at most 8 columns, else 1."""
+    """Return the width of each weight in characters: 2 for a matrix of at most 8 columns, otherwise 1."""
     return 2 if columns * 2 <= 16 else 1
 
 

@@ -19,7 +19,8 @@ from regard.viewing.terminal import beside
 __all__ = ["gaze"]
 
 SIDE, GAP, ACROSS = 118.0, 10.0, 5
-"""SIDE: size of an image. GAP: distance between images. Both in points. ACROSS: number of images per row."""
+"""SIDE: size of an image. GAP: distance between images. Both are in points. ACROSS: number of images per
+row."""
 
 LARGEST = 256
 """Maximum number of pixels along each side of an image."""

@@ -1,4 +1,4 @@
-"""lines(): draw two columns of words, joined by lines whose width shows the weight."""
+"""lines(): draw two columns of words, joined by lines. The width of a line shows the weight."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEYS_SHOWN = 4
 def lines(
     weights: Any, rows: Sequence[object], columns: Sequence[object], title: str = "", about: str = ""
 ) -> Picture:
-    """Draw keys on the left and queries on the right, joined by lines whose width shows the weight.
+    """Draw keys on the left and queries on the right, joined by lines. The width of a line shows the weight.
 
     weights: (T, S).
     rows, columns: T words for the queries, S words for the keys.

@@ -1,4 +1,4 @@
-"""long_map(): draw the attention of a long sequence as one cell per block of the weight matrix."""
+"""long_map(): draw the attention of a long sequence. Each cell is a block of the weight matrix."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TICKS = 8
 def long_map(seen: Pooled, title: str = "", about: str = "", *, head: int | None = None) -> Picture:
     """Draw the attention of a long sequence. The weight matrix is divided into rectangular blocks.
 
-    Each block is one cell, whose colour shows the largest weight of the block.
+    Each block is drawn as one cell. The colour of the cell shows the largest weight of the block.
 
     seen: a Pooled, the result of `pooled` or `pooled_from_top`.
     title: a title.
@@ -74,7 +74,7 @@ def _side(count: int, blocks: int) -> int:
 
 
 def _ticks(count: int) -> list[int]:
-    """Return the positions of the tokens that get a label: 0 and the multiples of a round number.
+    """Return the positions of the tokens with a label: 0 and the multiples of a round number.
 
     count: the number of tokens.
     """

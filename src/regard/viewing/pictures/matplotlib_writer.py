@@ -1,7 +1,8 @@
 """Write a canvas as PNG, PDF or GIF with matplotlib, without pyplot.
 
-No global state of matplotlib is read or changed, so that pictures can be drawn in several threads and beside
-other uses of matplotlib. Files contain no date and no version: the same picture gives the same bytes.
+No global state of matplotlib is read or changed. So pictures can be drawn in several threads, and other code
+can use matplotlib at the same time. Files contain no date and no version, so the same picture gives the same
+bytes.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ DPI = 216
 """Pixels per inch of a PNG file: three pixels per point, so that the edges of cells fall on whole pixels."""
 
 PIXELS, EDGE = 40_000_000, 60_000
-"""Maximum number of pixels of a whole picture (PIXELS) and along one side (EDGE). Larger pictures get a lower
-resolution."""
+"""Maximum number of pixels of a whole picture (PIXELS) and along one side (EDGE). The resolution of larger
+pictures is reduced."""
 
 MOVING, MOVING_PIXELS = 1600, 40_000_000
 """MOVING: maximum width of a GIF in pixels. MOVING_PIXELS: maximum number of pixels of all frames of a GIF
-that contains images. Larger pictures get a lower resolution."""
+that contains images. The resolution of larger pictures is reduced."""
 
 ALIGNED: dict[str, Any] = {"start": "left", "middle": "center", "end": "right"}
 
@@ -75,8 +76,8 @@ def gif_of(frames: Sequence[Canvas], seconds: float) -> bytes:
         _, agg = _drawn(canvas, dpi)
         agg.draw()
         images.append(Image.fromarray(numpy.asarray(agg.buffer_rgba())[..., :3]))
-    # All frames use one palette. With different palettes, the colours would flicker. Without images, it is
-    # the palette of the last frame, which has the most marks.
+    # All frames use one palette. With different palettes, the colours would flicker. If the frames contain no
+    # images, use the palette of the last frame, which has the most marks.
     if photos:
         palette = _sampled(images).quantize(256, dither=Image.Dither.NONE)
     else:
@@ -101,7 +102,7 @@ def _sampled(images: Sequence[Any]) -> Any:
 
 
 def hints(frames: Sequence[Canvas]) -> tuple[str, ...]:
-    """Return a tuple with a hint about the characters that no installed font has; () if fonts have all.
+    """Return a tuple with a hint about characters that no installed font has. Empty if there are none.
 
     frames: the canvases whose texts are checked.
     """
@@ -212,7 +213,7 @@ def _texts(mark: Words) -> Iterator[Any]:
 
 
 def _width(run: Run, size: float) -> float:
-    """Return the width in points of a text that is drawn with one font. size: the font size in points."""
+    """Return the width of a text that is drawn with one font, in points. size: the font size in points."""
     from matplotlib.font_manager import get_font
 
     font = get_font(run.font)

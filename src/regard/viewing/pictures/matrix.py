@@ -17,15 +17,17 @@ from regard.viewing.terminal import draw
 __all__ = ["grid", "matrix"]
 
 LONG = 48
-"""With more rows (or columns) than this, the cells are smaller, and labels that do not fit are left out."""
+"""If a matrix has more rows (or columns) than this, the cells are smaller, and labels that do not fit are
+left out."""
 
 EDGE = 720.0
-"""Height of a matrix with more than LONG rows, and width of one with more than LONG columns, in points."""
+"""Height of a matrix with more than LONG rows, and width of a matrix with more than LONG columns, in
+points."""
 
 LEVEL = 620.0
 """Maximum width in points of a matrix with horizontal column labels.
 
-Columns are widened, so that their labels fit. If the matrix would then be wider than LEVEL, the labels are
+Columns are made wider, so that their labels fit. If the matrix would become wider than LEVEL, the labels are
 slanted instead."""
 
 
@@ -127,5 +129,5 @@ def _cell(count: int) -> float:
 
 
 def _step(size: float) -> int:
-    """Return n such that there is room for the label of every n-th cell. size: size of a cell in points."""
+    """Return the number n for which the label of every n-th cell fits. size: size of a cell in points."""
     return 1 if size >= 9 else int(numpy.ceil(11 / size))

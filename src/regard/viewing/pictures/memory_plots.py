@@ -30,8 +30,8 @@ Longer sentences are truncated."""
 TERMINAL, HOP_CELLS, SHORTEST = 78, 7, 24
 """Sizes in character cells for hops() in the terminal.
 
-TERMINAL: width of the drawing. HOP_CELLS: width of the column of a hop. SHORTEST: width that the sentences
-have even if the drawing becomes wider."""
+TERMINAL: width of the drawing. HOP_CELLS: width of the column of a hop. SHORTEST: minimum width of the
+    sentences, even if the drawing becomes wider than TERMINAL."""
 
 BAND, FINEST, COARSEST = 330.0, 1.5, 12.0
 """Sizes in points for tape().

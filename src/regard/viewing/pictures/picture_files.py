@@ -26,8 +26,8 @@ class Picture(Shown):
     """A picture or an animation, to print in the terminal, display in a notebook, or save as a file.
 
     frames: the canvases that are written to files, one for each frame.
-    terminal: the same picture as an object that rich can print.
-    seconds: how long an animation shows each frame.
+    terminal: an object for the terminal that rich can print. It shows the same content.
+    seconds: how long each frame of an animation is shown.
 
     >>> from regard.viewing import matrix
     >>> picture = matrix([[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"])
@@ -54,8 +54,9 @@ class Picture(Shown):
 
         An animation is written as one .gif file, or as one file per frame: x-01.png, x-02.png, ...
 
-        Returns hints about characters that no installed font has. The file shows these hints too, below the
-        picture. For a .svg file there are none, because the program that displays it has its own fonts.
+        Returns hints about characters that no installed font has. The hints are also written below the
+        picture. For a .svg file, there are no hints, because the program that displays the file has its own
+        fonts.
         """
         path = Path(path)
         suffix = path.suffix.lower()
@@ -137,7 +138,7 @@ class Picture(Shown):
 def _or_none(make: Callable[[], bytes]) -> bytes | None:
     """Return the image that make() creates, or None if matplotlib or Pillow is not installed.
 
-    If it is None, a notebook shows the SVG picture instead.
+    If the result is None, a notebook shows the SVG picture instead.
     """
     try:
         return make()

@@ -1,4 +1,4 @@
-"""reading(): draw how each word of a text attends to earlier words: one line per word, with shaded words."""
+"""reading(): draw how each word of a text attends to earlier words. Each word has a line of shaded words."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ def reading(
 ) -> Picture:
     """Draw how each word of a text attends to the words before it, as in figure 1 of Cheng et al. (2016).
 
-    There is one line for each word. It shows the text up to this word, which is framed; earlier words are
-    shaded by the weights with which the framed word attends to them.
+    There is one line for each word. It shows the text up to this word. The word has a frame. The shade of an
+    earlier word shows the weight with which the framed word attends to the earlier word.
 
-    weights: (T, T). Row t has the weights with which word t attends to words 0 to t; later weights must be 0.
+    weights: (T, T). Row t has the weights with which word t attends to words 0 to t. The other weights must
+        be 0.
     words: the T words of the text.
     title: text above the picture.
     about: a line below the title.
@@ -65,11 +66,11 @@ def reading(
 
 
 def _line(canvas: Canvas, y: float, words: Sequence[str], levels: NDArray[numpy.floating]) -> float:
-    """Draw words beginning at (0, y), the last one with a frame; return the height of the drawing in points.
+    """Draw words, and a frame around the last word. Return the height of the drawing in points.
 
-    Words are wrapped at the width WIDE.
+    The first word is at (0, y). Words are wrapped at the width WIDE.
 
-    levels: the weight of each word divided by the largest weight; words are shaded by it.
+    levels: for the shade of each word: its weight divided by the largest weight.
     """
     left, top = 0.0, y
     for number, word in enumerate(words):
@@ -91,7 +92,7 @@ class Readings(Drawing):
 
     If the terminal has no colours, weights of 0.05 or more are printed as numbers.
 
-    weights: (T, T), row t has the weights of word t.
+    weights: (T, T). Row t has the weights of word t.
     words: the T words.
     title: text above the lines.
     most: the weight that is drawn darkest.

@@ -1,4 +1,4 @@
-"""shaded(): draw the sentence of the keys for one or all queries; darker words have larger weights."""
+"""shaded(): draw the sentence of the keys for one or all queries. Words with larger weights are darker."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def shaded_line(
 class Lines(Drawing):
     """The picture of shaded() in the terminal: the sentence of the keys, once for each query.
 
-    The background colour of a word shows its weight; without colours, a number after the word does.
+    The background colour of a word shows its weight. In a terminal without colours, a number after the word
+    shows the weight.
     """
 
     weights: NDArray[numpy.float64]

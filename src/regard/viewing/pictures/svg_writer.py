@@ -1,8 +1,8 @@
 """Write a canvas as an SVG file without JavaScript and without external resources.
 
 Text is stored as text, so that it can be searched and copied. The program that displays the file draws the
-text with its own fonts. So every writing system, emoji and writing direction works, and the same picture
-gives the same file on every machine.
+text with its own fonts. So all writing systems, emoji and writing directions work. The same picture gives the
+same file on every machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FONTS = {
     "'Noto Sans CJK KR', NanumGothicCoding, 'Apple SD Gothic Neo', 'Malgun Gothic', monospace",
 }
 SMALL = 1 << 14
-"""Images in an SVG file that have fewer bytes than this are not compressed.
+"""An image in an SVG file is compressed only if it has at least this number of bytes.
 
 The output of zlib differs between machines. Without compression, the file is the same on every machine."""
 

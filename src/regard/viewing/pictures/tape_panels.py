@@ -1,4 +1,4 @@
-"""Draw a neural Turing machine at work: inputs and answers above the heads moving over the tape."""
+"""Draw the steps of a neural Turing machine: inputs and answers, and below them the heads on the tape."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ SHOWN_ROWS, SHOWN_COLUMNS = 24, 76
 def tape_panels(run: TapeRun) -> Picture:
     """Draw all steps: inputs above write weights, answers above read weights (Graves et al. 2014, figure 6).
 
-    The horizontal axis is time. Answers are drawn only at the steps whose answers are scored. If there are
-    several heads, the largest of their weights is drawn for each slot.
+    The horizontal axis is time. Answers are drawn only at the steps that are scored. If there are several
+    heads, the largest weight of all heads is drawn for each slot.
     """
     return Picture([_canvas(run, run.steps)], _terminal(run))
 
 
 def tape_animation(run: TapeRun, seconds: float = 0.25) -> Picture:
-    """Draw an animation with a frame for each step, which shows the steps so far."""
+    """Draw an animation with a frame for each step. A frame shows all steps so far."""
     if run.steps > FRAMES:
         problem = f"the sequence has {run.steps:,} steps"
         raise ArgumentError(message("an animation of the tape", problem, expected=f"at most {FRAMES} steps"))
@@ -50,7 +50,7 @@ def tape_animation(run: TapeRun, seconds: float = 0.25) -> Picture:
 def _panels(run: TapeRun) -> dict[str, NDArray[numpy.float64]]:
     """Return the four matrices to draw, (rows, T), by name.
 
-    The first two, inputs and answers, are drawn above the last two, write weights and read weights.
+    The order is inputs, answers, write weights, read weights. The first two are drawn above the last two.
     """
     first, last = run.slots
     answers = numpy.where(run.scored[:, None], run.answers, 0.0)
@@ -101,7 +101,7 @@ def _canvas(run: TapeRun, until: int, animated: bool = False) -> Canvas:
 
 
 def _about(run: TapeRun, step: int) -> str:
-    """Return a line about one step: its input, where the heads point, and its answer."""
+    """Return a line of text about one step: its input, the slots of the heads, and its answer."""
     bits = "".join(f"{each:.0f}" if each in (0, 1) else f" {each:.2f} " for each in run.inputs[step])
     answer = "".join("1" if each > 0.5 else "0" for each in run.answers[step])
     text = f"step {step + 1} of {run.steps}: input {bits}, writes slot {run.strongest('write')[step]}"
@@ -129,7 +129,7 @@ def _terminal(run: TapeRun) -> RenderableType:
 def slot_history(run: TapeRun, slot: int) -> Picture:
     """Draw the contents of one slot after each step: what is written, erased and replaced.
 
-    Below the contents are the weight of the write heads and of the read heads at this slot.
+    The weights of the write heads and of the read heads on this slot are drawn below.
     """
     slots = run.read.shape[2]
     if run.memory is None:

@@ -20,7 +20,7 @@ __all__ = ["Chosen", "chosen", "matching", "mean_of", "place_of", "rows_of"]
 Word = int | str
 
 _COUNTED = re.compile(r"(.+):(\d+)", re.DOTALL)
-"""Matches a word with the number of its occurrence: "the:2" is the second "the"."""
+"""Pattern for a word with the number of its occurrence. For example, "the:2" is the second "the"."""
 
 _INTEGER = re.compile(r"-?\d+")
 
@@ -30,7 +30,7 @@ class Chosen(NamedTuple):
 
     weights: (T, S).
     rows, columns: the T queries and the S keys as text.
-    about: a text that names the sites and heads, for example "decoder.cross, mean of 8 heads".
+    about: the sites and heads as text, for example "decoder.cross, mean of 8 heads".
     kind: the kind of attention: "cross", "encoder", "decoder" or another name, as in Site.kind.
     """
 
@@ -44,8 +44,8 @@ class Chosen(NamedTuple):
 def matching(seen: Seen, site: str | None = None) -> list[Site]:
     """Return the sites (attention layers) of a Seen that match `site`.
 
-    site: a role such as "cross", or a name with * as wildcard. None: the cross-attention sites or, if there
-        are none, the last site and all sites of the same kind (see Site.kind).
+    site: a role such as "cross", or a name with * as wildcard. None: the cross-attention sites. If there are
+        none, the last site and all sites of the same kind (see Site.kind).
 
     >>> from regard.viewing import Seen, Site
     >>> seen = Seen([Site("decoder.cross", [[1.0]], ["a"], ["b"])], ["b"], ["a"], [0], [0])
@@ -97,12 +97,13 @@ def place_of(
 ) -> int:
     """Return the index of a word in `words`.
 
-    word: the text of the word, or its index; a negative index counts from the end. The text is compared
-        with and without the space mark ▁ and the punctuation around a word. "cat" is the first occurrence,
-        "cat:2" the second. If no word is equal to the text and the text is an integer, it is an index.
-    call: the name of the public function, for the error message.
-    side: "source" or "target": which sentence `words` is, for the error message.
-    others: the words of the other side, for a hint in the error message.
+    word: the text of the word, or its index. A negative index counts from the end. The text is compared with
+        and without the space mark ▁ and the punctuation around a word. "cat" is the first occurrence, and
+        "cat:2" is the second. If no word is equal to the text, and the text is an integer, it is used as an
+        index.
+    call: for the error message: the name of the public function.
+    side: for the error message: whether `words` is the "source" or the "target".
+    others: for a hint in the error message: the words of the other side.
 
     >>> words = ["▁a", "▁cat", "▁a"]
     >>> place_of("cat", words), place_of("a:2", words), place_of("▁a", words), place_of(-1, words)
@@ -127,8 +128,8 @@ def rows_of(word: Word, site: Site, words: Sequence[str], call: str) -> list[int
     """Return the indices of the rows of a site that belong to a word. A word has a row for each subword.
 
     word: the text of a word or subword, or the index of a row.
-    site: the attention layer; its rows are subwords.
-    words: the words that these subwords form, in order.
+    site: the attention layer. Its rows are subwords.
+    words: the words that consist of these subwords, in order.
     call: the name of the public function, for error messages.
     """
     if not isinstance(word, str):
@@ -181,7 +182,7 @@ def _bare(word: str) -> str:
 def _unknown(word: str, words: Sequence[str], side: str, others: Sequence[str]) -> UnknownName:
     """Return the error for a word that is not in `words`. If it is in `others`, a hint says so.
 
-    side: "source" or "target", the sentence that `words` is; `others` is the other one.
+    side: whether `words` is the "source" or the "target". `others` is the other sentence.
     """
     hint = ""
     if side and _index_of(word, list(map(_bare, map(_plain, others))), "") is not None:
@@ -201,7 +202,7 @@ def _of_head(site: Site, head: int | None) -> NDArray[numpy.float32]:
 
 
 def _about(sites: Sequence[Site], head: int | None) -> str:
-    """Return a text that names sites (attention layers) and heads: "decoder.cross, mean of 8 heads"."""
+    """Return sites (attention layers) and heads as text, for example "decoder.cross, mean of 8 heads"."""
     heads = sites[0].heads
     which = f"head {head}" if head is not None else f"mean of {heads} heads" if heads > 1 else ""
     name = (
