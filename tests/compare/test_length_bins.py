@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from regard.compare.comparison import make_options
 from regard.compare.comparison_options import COMPARED, Options, model_options
 from regard.compare.length_bins import SentenceSet, choose_bins
 from regard.compare.run_cache import key_of
@@ -65,3 +66,14 @@ def test_key_depends_on_settings_and_content_but_not_on_paths(tmp_path):
     assert key(0) == key(1) == key(0, device="cpu")
     assert len({key(0), key(2), key(0, seed=1), key(0, device="cuda")}) == 4
     assert key(0, device="cuda:1") == key(0, device="cuda")
+
+
+def test_settings_of_all_runs_reach_every_run():
+    options = make_options((), 1, True, {"model": {"dropout": 0.3}, "data": {"pairs": 9}}, (), 1, "cpu", 1, 1)
+    run = options.run("luong-dot", 0)
+    assert run.settings["model"] == {"width": 96, "dropout": 0.3, "name": "luong", "score": "dot"}
+    assert run.settings["data"] == {"pairs": 9, "built_in": "korean"}
+    timed = make_options((), 1, True, {"training": {"minutes": 1.0}}, (), 1, "cpu", 1, 1)
+    assert timed.training == {"batch_tokens": 1024, "minutes": 1.0}
+    with pytest.raises(UnknownName, match="trainin"):
+        make_options((), 1, True, {"trainin": {"steps": 2}}, (), 1, "cpu", 1, 1)

@@ -35,7 +35,7 @@ StudyNames = Annotated[
     _option(
         "--study",
         "NAME",
-        "Study to make. May be repeated.",
+        "Study to make: length, gradient, cost, scores, softmax, hard, positions or parts. May be repeated.",
         STUDIES,
         show_default="all studies; with --quick, length, gradient and cost",
     ),
@@ -109,6 +109,17 @@ Steps = Annotated[
         min=1,
     ),
 ]
+BatchTokens = Annotated[
+    int | None,
+    _option(
+        "--batch-tokens",
+        "INT",
+        "Batch size in tokens, including padding.",
+        MODELS,
+        show_default="2048; with --quick, 1024",
+        min=1,
+    ),
+]
 Assignments = Annotated[
     list[str] | None,
     _option("--set", "NAME=VALUE", "Change one setting of all trainings. May be repeated.", MODELS),
@@ -143,7 +154,7 @@ StopAfter = Annotated[
 
 def compare(
     runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Run folders to compare, already trained.")
+        list[Path] | None, typer.Argument(metavar="RUN", help="Run folders to compare, already trained.")
     ] = None,
     output: Output = Path("comparison"),
     study: StudyNames = None,
@@ -154,7 +165,7 @@ def compare(
     seeds: Seeds = None,
     width: Width = None,
     steps: Steps = None,
-    batch_tokens: options.BatchTokens = None,
+    batch_tokens: BatchTokens = None,
     assignments: Assignments = None,
     source: options.Source = None,
     target: options.Target = None,
@@ -262,6 +273,8 @@ def _printed(result: Any, say: Any) -> int:
         Console(highlight=False).print(table)
     for name, error in result.failed.items():
         say(f"failed: {name}: {error}")
+    if result.seconds:
+        say(f"summed training time: {result.seconds / 60:.1f} minutes")
     if result.pages:
         say(f"Wrote {result.pages[0]} and {len(result.pages) - 1} files beside it")
     if result.interrupted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from regard.compare.studies import QUICK_STUDIES, STUDIES
 from regard.compare.study import PlannedRun, Study, StudyResult, Table, Verdict
 from regard.compare.study_context import StudyContext
 from regard.errors import ArgumentError, RegardError, UnknownName, message
-from regard.tasks.translation.translation_settings import ways_named
-from regard.training.settings import merged
+from regard.tasks.translation.translation_settings import TranslationSettings, ways_named
+from regard.training.settings import check_names, merged, without_alternatives
 
 __all__ = ["Comparison", "compare"]
 
@@ -136,6 +136,7 @@ def make_options(
     for name in names:
         model_options(name)
     whole = merged({}, settings or {})
+    check_names(TranslationSettings, whole, "the settings")
     count = (1 if quick else 3) if seeds is None else seeds
     numbers = tuple(range(count)) if isinstance(count, int) else tuple(count)
     if not numbers:
@@ -145,10 +146,14 @@ def make_options(
     data = dict(whole.get("data") or {})
     if not ways_named(data):
         data["built_in"] = "korean"
-    training = merged(QUICK_TRAINING if quick else TRAINING, whole.get("training") or {})
+    default = {"training": QUICK_TRAINING if quick else TRAINING}
+    training = merged(without_alternatives(default, whole), whole).get("training", {})
     width = (whole.get("model") or {}).get("width", QUICK_WIDTH if quick else WIDTH)
     count = (40 if quick else 100) if sentences is None else sentences
-    return Options(names, numbers, data, training, width, quick, tuple(bins), count, device, threads, jobs)
+    others = {name: value for name, value in whole.items() if name not in ("data", "training", "seed")}
+    return Options(
+        names, numbers, data, training, width, quick, tuple(bins), count, device, threads, jobs, others
+    )
 
 
 def _chosen(studies: str | Iterable[str], quick: bool) -> list[Study]:
@@ -201,8 +206,7 @@ def _seconds(cache: RunCache, planned: Sequence[PlannedRun]) -> float:
 
 def write_comparison(comparison: Comparison, context: StudyContext, folder: Path) -> Comparison:
     """Write the page, the tables and the figures of a comparison, and return it with their paths."""
-    from dataclasses import replace
-
     from regard.compare.comparison_page import write_page
 
-    return replace(comparison, pages=tuple(write_page(comparison, context.options, folder)))
+    options = replace(context.options, device=context.cache.device)
+    return replace(comparison, pages=tuple(write_page(comparison, options, folder)))

@@ -47,6 +47,7 @@ class Options:
     device: cpu, cuda, mps or auto.
     threads: number of CPU threads; None to choose it.
     jobs: number of trainings at the same time.
+    settings: other settings of all training runs, such as {"model": {"dropout": 0.2}}.
     """
 
     models: tuple[str, ...] = ()
@@ -60,6 +61,7 @@ class Options:
     device: str = "auto"
     threads: int | None = None
     jobs: int = 1
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -83,11 +85,11 @@ class Options:
             "task": "translation",
             "seed": seed,
             "data": dict(self.data),
-            "model": {"width": self.width, **model},
+            "model": {"width": self.width},
             "training": dict(self.training),
             "evaluation": {"sentences": 100, "samples": 0},
         }
-        settings = merged(settings, *changes)
+        settings = merged(settings, self.settings, {"model": model}, *changes)
         steps = settings["training"].get("steps")
         if steps is not None:  # evaluate once, at the end
             settings["training"] = {"evaluate_every": steps, **settings["training"]}

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from regard.compare.comparison_options import Options
 from regard.compare.figures import can_draw, png_of_figure, svg_of_figure
 from regard.compare.study import Figure, StudyResult, Table
@@ -116,8 +118,9 @@ def _about(comparison: Comparison, options: Options) -> str:
     training = ", ".join(f"{name} = {value}" for name, value in options.training.items())
     seeds = ", ".join(map(str, options.seeds))
     return (
-        f"Trained on {data} with width {options.width}, {training}, seeds {seeds}, on {options.device}. "
-        f"Other settings are those that regard train chooses. Summed training time: "
+        f"Trained on {data} with width {options.width}, {training}, seeds {seeds}, on {options.device} "
+        f"with torch {torch.__version__}. "
+        "Other settings are those that regard train chooses. Summed training time: "
         f"{comparison.seconds / 60:.1f} minutes. Every number is in the CSV files beside this page."
     )
 
