@@ -13,8 +13,8 @@ from torch import Tensor
 
 __all__ = ["MaskTensors", "PlannedMask"]
 
-KEPT = 1 << 16
-"""Tensors of a mask are kept only if the mask has at most this many elements."""
+KEPT = 1 << 13
+"""Tensors of a mask are kept only if the mask has at most this many elements: 40 KiB in each plan."""
 
 
 class MaskTensors(NamedTuple):

@@ -37,7 +37,7 @@ from regard.select import Select, Soft
 
 __all__ = ["Plan", "Signature", "keep_plan", "planned"]
 
-PLANS = 1024
+PLANS = 512
 """Maximum number of plans. When it is reached, the oldest plan is removed."""
 
 Signature = tuple[Any, ...]
