@@ -292,11 +292,13 @@ def main() -> None:
     rows: list[Row] = []
     for gradients in (False, True):
         for pair in pairs(arguments.device, gradients):
-            rows += measured(pair, arguments.device, arguments.seconds)
-            print(table(rows[-1:]).splitlines()[-1], flush=True)
+            of_pair = measured(pair, arguments.device, arguments.seconds)
+            print("\n".join(table(of_pair).splitlines()[2:]), flush=True)
+            rows += of_pair
     machine = environment()
     if arguments.device == "cuda":
         machine["device"] = torch.cuda.get_device_name()
+    arguments.output.mkdir(parents=True, exist_ok=True)
     stem = arguments.output / f"{datetime.date.today()}-call-{arguments.device}"
     whole = {"date": str(datetime.date.today()), "environment": machine, "note": arguments.note}
     stem.with_suffix(".json").write_text(

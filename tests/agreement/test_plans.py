@@ -86,6 +86,9 @@ def test_a_planned_call_is_the_checked_call(name: str, size: str, fresh: dict[pl
             assert torch.equal(a, b) and torch.equal(a, c)
             torch.testing.assert_close(a, d)
         assert torch.equal(looked.output, planned[0]) and torch.equal(looked.lse, planned[1])
+        with torch.no_grad():
+            blind = [regard.attention(*inputs, **options) for _ in range(2)][1]
+        assert torch.equal(blind.output, planned[0]) and torch.equal(blind.lse, planned[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -172,6 +175,16 @@ def test_scopes_transforms_and_double_backward_after_a_plan():
     with torch.inference_mode():  # no tensor of these calls may reach the graph of the next one
         inside = [regard.attention(query, key, value, mask=mask).output for _ in range(2)][1]
     assert torch.equal(results(query, key, value, leaves=[query], mask=mask)[0], inside)
+
+
+def test_the_default_device_does_not_matter():
+    query, key, value = tensors(4, 6)
+    mask = regard.padding([6, 3])
+    plain = regard.attention(query, key, value, mask=mask, backend="reference").output
+    with torch.device("meta"):
+        found = [regard.attention(query, key, value, mask=mask).output for _ in range(2)]
+    for each in found:
+        torch.testing.assert_close(each, plain)
 
 
 def test_a_replaced_backend_is_run(monkeypatch: pytest.MonkeyPatch):

@@ -13,8 +13,8 @@ from torch import Tensor
 
 __all__ = ["MaskTensors", "PlannedMask"]
 
-KEPT = 1 << 16
-"""Tensors of a mask are kept only if the mask has at most this many elements."""
+KEPT = 1 << 13
+"""Tensors of a mask are kept only if the mask has at most this many elements: 40 KiB in each plan."""
 
 
 class MaskTensors(NamedTuple):
@@ -39,8 +39,9 @@ class PlannedMask:
     def __init__(self, keys: int, key_heads: int, dtype: torch.dtype):
         """Prepare for S = keys and K = key_heads; dtype: that of the bias."""
         with torch.inference_mode(False):
-            self.columns_S = torch.arange(keys)
-            self.visible, self.hidden = torch.zeros((), dtype=dtype), torch.full((), -torch.inf, dtype=dtype)
+            self.columns_S = torch.arange(keys, device="cpu")
+            self.visible = torch.zeros((), dtype=dtype, device="cpu")
+            self.hidden = torch.full((), -torch.inf, dtype=dtype, device="cpu")
         self.keys, self.key_heads = keys, key_heads
         self.last: MaskTensors | None = None
 
@@ -49,27 +50,30 @@ class PlannedMask:
         last = self.last
         if last is not None and last.values == values:
             return last
-        with torch.inference_mode(False):
-            visible_B11S = torch.lt(self.columns_S, lengths_B.view(-1, 1, 1, 1))
-            seeing_B11 = None if min(values) > 0 else (lengths_B > 0).view(-1, 1, 1)
-            kept = values if visible_B11S.numel() <= KEPT else None
-            return self._kept(
-                MaskTensors(kept, self._bias(visible_B11S, seeing_B11), seeing_B11, visible_B11S.mT)
-            )
+        if torch.is_inference_mode_enabled():  # such tensors could not be used again outside of it
+            with torch.inference_mode(False):
+                return self.of_lengths(lengths_B, values)
+        visible_B11S = torch.lt(self.columns_S, lengths_B.view(-1, 1, 1, 1))
+        seeing_B11 = None if min(values) > 0 else (lengths_B > 0).view(-1, 1, 1)
+        kept = values if visible_B11S.numel() <= KEPT else None
+        bias = self._bias(visible_B11S, seeing_B11)
+        return self._kept(MaskTensors(kept, bias, seeing_B11, visible_B11S.mT))
 
     def of_table(self, table_BHTS: Tensor) -> MaskTensors:
         """Return the tensors for a bool tensor that broadcasts to (B, H, T, S)."""
         last = self.last
         if last is not None and isinstance(last.values, Tensor) and torch.equal(last.values, table_BHTS):
             return last
-        with torch.inference_mode(False):
-            seeing, seen = table_BHTS.any(-1), _by_key_head(table_BHTS.any(-2), self.key_heads).unsqueeze(-1)
-            some_empty, some_hidden = not seeing.all(), not seen.all()
-            kept = table_BHTS.clone() if table_BHTS.numel() <= KEPT else None
-            bias = self._bias(table_BHTS, seeing if some_empty else None)
-            return self._kept(
-                MaskTensors(kept, bias, seeing if some_empty else None, seen if some_hidden else None)
-            )
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):
+                return self.of_table(table_BHTS)
+        seeing, seen = table_BHTS.any(-1), _by_key_head(table_BHTS.any(-2), self.key_heads).unsqueeze(-1)
+        some_empty, some_hidden = not seeing.all(), not seen.all()
+        kept = table_BHTS.clone() if table_BHTS.numel() <= KEPT else None
+        bias = self._bias(table_BHTS, seeing if some_empty else None)
+        return self._kept(
+            MaskTensors(kept, bias, seeing if some_empty else None, seen if some_hidden else None)
+        )
 
     def _bias(self, visible: Tensor, seeing: Tensor | None) -> Tensor:
         if seeing is not None:

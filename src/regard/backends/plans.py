@@ -12,6 +12,7 @@ above S, is checked in each call.
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ from regard.select import Select, Soft
 
 __all__ = ["Plan", "Signature", "keep_plan", "planned"]
 
-PLANS = 1024
+PLANS = 512
 """Maximum number of plans. When it is reached, the oldest plan is removed."""
 
 Signature = tuple[Any, ...]
@@ -59,6 +60,8 @@ class Plan(NamedTuple):
     dims: number of dimensions of the query.
     part: the part of the mask that the kernel gets as a bias: "lengths", "table" or None.
     cleaned: whether hidden keys and values are already 0, as prepare() sets them.
+    trains: whether an input requires a gradient. If not, hidden keys and values are set to 0 only if a key or
+        value is not finite; finite ones have a weight of exactly 0.
     mask: reads the values of lengths or table; None without them.
     zero: 0 in the dtype of key and value.
     """
@@ -73,6 +76,7 @@ class Plan(NamedTuple):
     dims: int
     part: str | None
     cleaned: bool
+    trains: bool
     mask: PlannedMask | None
     zero: Tensor
 
@@ -93,7 +97,7 @@ class Plan(NamedTuple):
         elif self.part == "table":
             assert self.mask is not None
             _, bias, seeing, seen = self.mask.of_table(_table(mask))
-        if seen is not None and not self.cleaned:
+        if seen is not None and not self.cleaned and (self.trains or not _finite(key, value)):
             same = value is key
             key = torch.where(seen, key, self.zero)
             value = key if same else torch.where(seen, value, self.zero)
@@ -109,6 +113,8 @@ class Plan(NamedTuple):
             output, lse = self.kernel.attend(query, key, value, bias, 0.0, self.is_causal, self.scale)
         if seeing is not None:
             output, lse = sdpa.empty_rows(output, lse, seeing)
+        if self.dims == 3:
+            return Attended(output.squeeze(1), lse.squeeze(1))
         attended = Attended(output, lse)
         return attended if self.dims == 4 else attended.map(lower(self.dims))
 
@@ -253,6 +259,7 @@ def _inner_plan(signature: Signature, call: Call, name: str, dims: int) -> Plan 
         dims=dims,
         part=part,
         cleaned=prepared and part == "lengths",
+        trains=call.trains,
         mask=None if part is None else PlannedMask(keys, call.key.shape[1], of_bias),
         zero=zero,
     )
@@ -301,6 +308,11 @@ def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signatu
     if not tensor.is_cpu or device.type != "cpu" or (lengths is None and tensor.dtype is not torch.bool):
         return None
     return ("table" if lengths is None else "lengths", tensor.shape, causal)
+
+
+def _finite(key: Tensor, value: Tensor) -> bool:
+    """Whether all keys and values are finite; False may also mean that their sum is too large."""
+    return math.isfinite(key.sum()) and math.isfinite(value.sum())
 
 
 def _table(mask: Mask | Tensor | None) -> Tensor:

@@ -91,7 +91,8 @@ def _forward(
     if temperature != 1:
         scores_BHTS = scores_BHTS / temperature
     if visible is not None:
-        scores_BHTS = torch.where(visible, scores_BHTS, -torch.inf)
+        hidden = _HIDDEN[scores_BHTS.dtype] if scores_BHTS.is_cpu else -torch.inf
+        scores_BHTS = torch.where(visible, scores_BHTS, hidden)
     weights_BHTS = torch.softmax(scores_BHTS, -1)
     if key.shape[-2]:
         # The largest weight is 1 / sum_s exp(score_s - best). This is faster than torch.logsumexp.
@@ -106,7 +107,12 @@ def _forward(
     return output if output.dtype == dtype else output.to(dtype), lse_BHT, hidden_BHTSA, weights_BHTS
 
 
-_WIDE = (torch.float32, torch.float64)
+_HIDDEN = {
+    dtype: torch.full((), -torch.inf, dtype=dtype, device="cpu") for dtype in (torch.float32, torch.float64)
+}
+"""-inf as a tensor: torch.where() converts a Python number in each call, which takes longer."""
+
+_WIDE = tuple(_HIDDEN)
 
 
 class _Small(torch.autograd.Function):
