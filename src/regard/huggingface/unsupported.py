@@ -15,8 +15,9 @@ from torch import nn
 
 __all__ = ["attention_layers", "unsupported_layers"]
 
-INTERFACE = "get_interface("
-"""What the source code of a layer contains if it gets its attention function from the AttentionInterface."""
+INTERFACE = re.compile(r"\.get_interface\(|ALL_ATTENTION_FUNCTIONS\[self")
+"""What the source code of a layer contains if it gets its attention function from the AttentionInterface; the
+second form is that of transformers 5.0."""
 
 OWN_ATTENTION = {
     r"scaled_dot_product_attention\(": "calls scaled_dot_product_attention of PyTorch itself, not by the "
@@ -61,14 +62,14 @@ def attention_layers(model: nn.Module) -> dict[str, str | None]:
         except (OSError, TypeError):  # there is no source code
             continue
         reason = _reason(source) if "Attention" in kind.__name__ else None
-        if reason is not None or INTERFACE in source:
+        if reason is not None or INTERFACE.search(source):
             layers[kind.__name__] = reason
     return dict(sorted(layers.items()))
 
 
 def _reason(source: str) -> str | None:
     """Return why a layer with this source code cannot be recorded; None if it can, or has no attention."""
-    if INTERFACE in source:
+    if INTERFACE.search(source):
         return None
     for pattern, reason in OWN_ATTENTION.items():
         if re.search(pattern, source):
