@@ -76,7 +76,7 @@ class Task(ABC):
     small_steps: bool = False
     """Whether kernel launches limit the speed of a step on a GPU.
 
-        If True, steps are captured in CUDA graphs by default.
+    If True, steps are captured in CUDA graphs by default.
     """
     metrics: Mapping[str, Direction] = MappingProxyType({"loss": "lower"})
     """The scores that evaluate() returns, and whether higher or lower is better."""
