@@ -172,8 +172,7 @@ class Captioner(Model):
 
         batch.image: images (B, 3, H, W), or feature vectors (B, L, F) that were computed before.
         batch.inputs: (B, T), the tokens of the captions, beginning with BOS. With K captions for each image,
-        inputs
-            and logits have B K rows, and row r is a caption of image r // K.
+            inputs and logits have B K rows, and row r is a caption of image r // K.
         """
         encoded = self.encode(batch.image)
         return self.step(self._first_state(encoded, batch.inputs), batch.inputs, encoded)[1]

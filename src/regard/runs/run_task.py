@@ -103,8 +103,7 @@ class RunTask(Task):
     """The hint in the error message if a new run has no training data."""
     evaluate_options: ClassVar[tuple[CommandOption | str, ...]] = ()
     """The options of `regard evaluate` for runs of this task. An option that other commands have too is given
-    as
-        a str: its name with _ instead of -, such as "beam_size".
+    as a str: its name with _ instead of -, such as "beam_size".
     """
     view_options: ClassVar[tuple[CommandOption | str, ...]] = ()
     """The options of `regard view` for runs of this task. All tasks also have the drawing options."""

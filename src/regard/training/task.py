@@ -71,13 +71,12 @@ class Task(ABC):
     model: nn.Module
     shapes: int = 8
     """Maximum number of CUDA graphs. With torch.compile, it is also the maximum number of different batch
-    shapes:
-        more shapes are an error.
+    shapes: more shapes are an error.
     """
     small_steps: bool = False
     """Whether kernel launches limit the speed of a step on a GPU.
 
-        If True, steps are captured in CUDA graphs by default.
+    If True, steps are captured in CUDA graphs by default.
     """
     metrics: Mapping[str, Direction] = MappingProxyType({"loss": "lower"})
     """The scores that evaluate() returns, and whether higher or lower is better."""
@@ -91,14 +90,12 @@ class Task(ABC):
     """A message that says why the loss cannot be captured in a CUDA graph. "" if it can be captured."""
     deterministic: bool = False
     """Whether the loss never uses random numbers. False if it may use random numbers, for example for
-    dropout.
-        If several seeds are trained as one stacked model, steps are captured in CUDA graphs only if this is
-    True.
+    dropout. If several seeds are trained as one stacked model, steps are captured in CUDA graphs only if this
+    is True.
     """
     capture: Capture | None = None
     """The decision whether steps are captured in CUDA graphs. A task that pads its batches for CUDA graphs
-    sets
-        this attribute. If it is None, the trainer decides.
+    sets this attribute. If it is None, the trainer decides.
     """
 
     @abstractmethod
