@@ -120,7 +120,7 @@ def test_simple_search_is_used_where_slots_do_not_apply() -> None:
 def test_nan_scores_are_an_error() -> None:
     model = transformer()
     with torch.no_grad():
-        model.output.bias[5] = torch.nan  # type: ignore[union-attr,index]
+        model.get_parameter("output.bias")[5] = torch.nan
     for how in (Beam(), Greedy()):
         with pytest.raises(RegardError, match="NaN"):
             search(model, Batch.collate([[4, 5]]), how, look=None)
