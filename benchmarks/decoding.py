@@ -12,6 +12,7 @@ import copy
 import datetime
 import functools
 import json
+import os
 import statistics
 import sys
 import time
@@ -240,7 +241,8 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=600.0, help="start no case after this many seconds")
     parser.add_argument("cases", nargs="*", help="names of cases; default: all")
     arguments = parser.parse_args()
-    where = environment()
+    load = f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    where = environment() | {"load average at the start": load}
     if arguments.device == "cuda":
         where["gpu"] = torch.cuda.get_device_name()
     found: dict[str, Any] = {"date": f"{datetime.date.today()}", "environment": where, "cases": {}}

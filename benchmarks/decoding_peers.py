@@ -45,7 +45,10 @@ def eager_beam_search(model: Bahdanau, batch: Batch, beams: int, length: int) ->
     The memory of a source is repeated for its beams, the log-softmax covers the whole vocabulary, and the
     state is reordered by index_select(): how such a search is usually written.
     """
-    gru, cell, score, width = model.encoder.layers.layers, model.cell, model.score, model.width
+    encoder: Any = model.encoder
+    gru, width = encoder.layers.layers, model.width
+    cell: Any = model.cell
+    score: Any = model.score
     sentences, device = len(batch), batch.source.device
 
     def run() -> Tensor:

@@ -151,12 +151,8 @@ def translate(
     """
     if draw and (n_best > 1 or scores):
         raise ArgumentError(message("--draw", "--draw cannot be combined with --n-best or --scores"))
-    sampling: dict[str, float | None] = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "seed": seed,
-    }
+    numbers: tuple[float | None, ...] = (temperature, top_k, top_p, seed)
+    sampling = dict(zip(("temperature", "top_k", "top_p", "seed"), numbers, strict=True))
     search = build_search(beam_size, length_penalty, n_best, greedy, max_length, sample, **sampling)
     html, lines, notes = TranslationPage(page), given_lines(files, text), Notes()
     with_attention = draw or html.enabled or alignments is not None

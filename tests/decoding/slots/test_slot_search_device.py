@@ -24,7 +24,12 @@ def test_same_hypotheses_as_the_simple_search(name: str) -> None:
     torch.manual_seed(len(name))
     model = prepared(MODELS[name]()).cuda()
     prefixes = [[5, 6], [], [1], [7, 8, 9, 4], []]
-    searches = (Beam(), Beam(size=3, best=5, length=Average(1.0)), Greedy(), Greedy(Rules(minimum=5)))
+    searches: tuple[Beam | Greedy, ...] = (
+        Beam(),
+        Beam(size=3, best=5, length=Average(1.0)),
+        Greedy(),
+        Greedy(Rules(minimum=5)),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error", RegardWarning)  # given if a step cannot be captured
         for lengths in ((3, 6, 1, 4, 5), (2, 2, 9, 12, 1)):  # the second time, graphs are used again

@@ -24,8 +24,10 @@ class GreedySlots(SearchSlots):
     def step(self, upto: int) -> None:
         value_B1C, token_B1C, _ = self.next_tokens(1, upto)
         value_BC, token_BC = value_B1C.flatten(1), token_B1C.flatten(1)
-        place_B1 = highest_in_order(value_BC, token_BC, 1)
-        token_B1, score_B1 = token_BC.gather(1, place_B1), value_BC.gather(1, place_B1)
+        token_B1, score_B1 = token_BC, value_BC
+        if token_BC.shape[1] > 1:  # the kernel returns one token for each block of the vocabulary
+            place_B1 = highest_in_order(value_BC, token_BC, 1)
+            token_B1, score_B1 = token_BC.gather(1, place_B1), value_BC.gather(1, place_B1)
         self.write_step(token_B1, self.parents, score_B1)
         self.count.add_(~self.done)
         self.done.logical_or_((token_B1[:, 0] == EOS) | (self.count >= self.limits))

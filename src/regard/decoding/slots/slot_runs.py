@@ -37,7 +37,7 @@ __all__ = ["SlotRun", "captured_search", "sentences_of", "slot_search", "support
 DECODERS: tuple[type[SlotDecoder], ...] = (TransformerDecoder, BahdanauDecoder, HiddenDecoder)
 """The decoders on preallocated tensors. The first one that supports a model is used."""
 
-FIRST_LENGTH = 32
+FIRST_LENGTH = 64
 """The number of positions of the first buffers on a CPU. When they are full, their length is doubled."""
 
 MOST_LENGTH = 1024
