@@ -49,7 +49,7 @@ _lock = threading.Lock()
 
 
 class Plan(NamedTuple):
-    """How to run the calls of one signature whose score is an inner product.
+    """How to run all calls that have the same signature, if their score is an inner product.
 
     name, backend: the key and the entry of BACKENDS that was chosen.
     kernel: the kernel to run.
@@ -59,9 +59,9 @@ class Plan(NamedTuple):
     few_keys: whether the kernel has so few keys that it may lose a NaN, see with_missing_nan().
     dims: number of dimensions of the query.
     part: the part of the mask that the kernel gets as a bias: "lengths", "table" or None.
-    cleaned: whether hidden keys and values are already 0, as prepare() sets them.
-    trains: whether an input requires a gradient. If not, hidden keys and values are set to 0 only if a key or
-        value is not finite; finite ones have a weight of exactly 0.
+    cleaned: whether the keys and values that the mask hides are already 0, because prepare() has set them.
+    trains: whether an input requires a gradient. Without gradients, a hidden key has a weight of exactly 0,
+        so hidden keys and values are set to 0 only if they contain NaN or inf.
     mask: reads the values of lengths or table; None without them.
     zero: 0 in the dtype of key and value.
     """

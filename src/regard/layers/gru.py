@@ -2,8 +2,9 @@
 
 The GRUs can be the two directions of a bidirectional layer, for example. Their equations are the equations of
 torch.nn.GRU. Each step computes one batched matrix product for all GRUs. The backward pass computes the
-gradients of the weights after its last step, with one matrix product. Under autocast, everything runs in the
-autocast dtype. cuDNN would use float16, in which small gradients underflow.
+gradients of the weights after its last step, with one matrix product. Under autocast, all of this runs in the
+autocast dtype. The GRU of cuDNN is not used, because under autocast it computes in float16, in which small
+gradients underflow.
 """
 
 from __future__ import annotations

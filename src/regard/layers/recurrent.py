@@ -208,8 +208,9 @@ class Recurrent(nn.Module):
     def _one_way(self, x: Tensor, inside_BS1: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Hidden]:
         """Run one layer in one direction, from a zero state.
 
-        Returns the outputs, and the state after the padding. In an LSTM, the cell state c does not change on
-        padding, so the returned c is the cell state of the last token.
+        Returns the outputs, and the state after the last step, which can be a padding step. The hidden state
+        h changes on padding. The cell state c of an LSTM does not, so the returned c is that of the last
+        token.
         """
         width = self.layers.hidden_size
         if isinstance(self.layers, nn.LSTM):

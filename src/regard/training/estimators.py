@@ -69,7 +69,11 @@ class _Drawn(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Log-probability of sampled keys and entropy of the weights, summed per decoder sequence, (rows,)."""
+    """Two sums over all hard attention steps of each decoder sequence (row), both (rows,).
+
+    log_probability: sum of the log-probabilities of the keys that were sampled.
+    entropy: sum of the entropies of the attention weights.
+    """
 
     log_probability: Tensor
     entropy: Tensor

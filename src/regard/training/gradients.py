@@ -122,8 +122,8 @@ class Gradients:
     def of_one(self, ready: Any, seed: int, tokens: int, last: bool = True) -> Loss:
         """Add the gradients of one batch to the parameters, and return its detached loss.
 
-        ready, seed: the result of prepared(), which has already set this random seed. If a CUDA graph is
-            used, the seed is set once more.
+        ready: the batch on the device, from prepared().
+        seed: the random seed of the batch, also from prepared(). It is set again before a CUDA graph runs.
         tokens: number of target tokens of the step in all processes. The gradients are divided by this
             number.
         last: whether this is the last batch of the step. After the last batch, processes exchange their

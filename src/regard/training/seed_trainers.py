@@ -154,8 +154,9 @@ class SeedTrainers:
     def _advance(self, seed: int, losses: Sent) -> None:
         """Let the trainer of a seed continue until it needs the gradients of its next step.
 
-        losses: the losses of the step whose gradients were just computed, or StepDone if the weights were
-            also updated. None starts a trainer that has not started, and stops a trainer that is running.
+        losses: the losses of the step whose gradients were just computed. It is a StepDone if the step has
+            also updated the weights. For the first call, it is None. In a later call, None means that
+            training must stop.
 
         A trainer that has ended or failed is not called again.
         """

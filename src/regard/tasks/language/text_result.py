@@ -52,8 +52,9 @@ class TextResult:
     attention: for each attention layer (site), the weights (H, T, T). Row t has the weights with which token
         t is predicted. Columns are the input tokens: column 0 is the token before the text, column 1 is the
         first token of the text, and so on.
-    long: the attention of a text with more than 512 tokens. Then `attention` is empty. It has the 32 largest
-        weights of each row, and a map in which each cell is the largest weight in a block of tokens.
+    long: the attention of a text with more than 512 tokens, for each layer: the 32 largest weights of each
+        row, and a map in which each cell is the largest weight in a block of tokens. For such a text,
+        `attention` is empty.
     unknown: the words that are not in the vocabulary.
     notes: messages for the user, for example that all positions of the model are used.
     word_numbers: the index of the word of each row of the attention. -1 for EOS.
