@@ -4,10 +4,10 @@ Checking the arguments of a call and choosing its backend take longer than a sma
 shapes, dtypes, devices and options, not on the values of tensors. So attention() keeps the result as a Plan,
 with all of these as the key (Signature). A later call with the same signature runs the kernel at once.
 
-Only frequent calls have a plan: softmax without bias, dropout and look, with no mask, causal(), padding() or
-a bool tensor. The score is an inner product without projection (ScaledDot, Dot), or the additive score of a
-small input from a Memory. All other calls are checked each time. What depends on values, such as lengths
-above S, is checked in each call.
+Only frequent calls have a plan: softmax without bias, dropout and look. They have no mask, or the mask is
+causal(), padding() or a bool tensor. The score is an inner product without projection (ScaledDot, Dot), or
+the additive score with a Memory, for small inputs. All other calls are checked each time. What depends on
+values, such as lengths above S, is checked in each call.
 """
 
 from __future__ import annotations

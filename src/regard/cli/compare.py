@@ -223,7 +223,7 @@ def compare(
 
 
 def _settings(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of the trainings that the options set."""
+    """Return the training settings that the command line sets."""
     from regard.cli.train_settings import settings_of
     from regard.tasks.task_table import find_task
     from regard.training.settings import merged, override

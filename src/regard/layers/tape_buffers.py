@@ -131,8 +131,9 @@ def activations(layout: HeadLayout, values_TZBP: Tensor) -> Activations:
 def sharpness_limits(layout: HeadLayout, like: Tensor) -> tuple[Tensor, Tensor]:
     """Return two tensors that limit beta and gamma to the ranges [0, MOST_BETA] and [1, MOST_GAMMA].
 
-    Both tensors have one element for each column of beta and gamma. The first tensor is added to softplus: it
-    is 0 for beta and 1 for gamma. The second tensor has the upper limits.
+    Both tensors have one element for each column of beta and gamma. The first tensor has the lower limits, 0
+    for beta and 1 for gamma; it is added to the softplus, which is positive. The second tensor has the upper
+    limits.
 
     like: a tensor with the dtype and the device of the result.
     """

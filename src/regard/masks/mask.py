@@ -149,7 +149,8 @@ class Mask:
 
         batch, head: index of the sequence, and index of the head.
         i, j: position of the query, and position of the key.
-        row: index of the query in the call, from 0; i = row + start.
+        row: index of the query in the call, from 0. The position i is row + start, with the argument `start`
+            of attention().
         """
         seen = torch.ones_like(i + j, dtype=torch.bool)
         if self.causal:

@@ -48,6 +48,8 @@ class Replayed:
         0.
     norm: the norm of the gradient of all batches, before clipping.
 
+    The property `value` is the sum of the losses, or the norm if the sum is finite:
+
     >>> Replayed(7, {"batch-0-0": 5.0, "batch-0-1": math.inf}, math.nan).value
     inf
     """
