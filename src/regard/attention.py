@@ -91,13 +91,9 @@ def attention(
             [1.9983]])
     """
     if isinstance(key, Memory) and (value is not None or score is not _SCORE):
-        raise ArgumentError(
-            message(
-                "attention()",
-                "a Memory already contains values and a score function",
-                hint="pass them to prepare(key, value, score=...) instead",
-            )
-        )
+        problem = "a Memory already contains values and a score function"
+        hint = "pass them to prepare(key, value, score=...) instead"
+        raise ArgumentError(message("attention()", problem, hint=hint))
     signature, plain = None, look is None and bias is None and softcap is None and dropout == 0.0
     if plain and (beams == 1 or _divides(beams, query)):
         signature, attended = planned(query, key, value, mask, score, select, start, backend)

@@ -86,10 +86,7 @@ def check(
     projected_query, projected_key = (
         each.to(raw_value.dtype) for each in score.narrowed(projected_query, projected_key)
     )
-    if isinstance(bias, Bias):
-        wrong = bias.mismatch(heads, projected_query.shape[-1], raw_value.shape[-1])
-        if wrong:
-            raise ArgumentError(message("attention()", wrong[0], shown, wrong[1]))
+    _check_bias(bias, heads, projected_query.shape[-1], raw_value.shape[-1], shown)
     vector = score.mixing_vector()
     return Call(
         query=lift(projected_query),
@@ -117,6 +114,15 @@ def cleaned_call(call: Call) -> Call:
     padding = Mask(lengths=call.mask.lengths)
     key, value = cleaned(call.key, call.value, padding, queries, call.start, heads)
     return replace(call, key=key, value=value, uncleaned=False)
+
+
+def _check_bias(
+    bias: Tensor | Bias | None, heads: int, width: int, values: int, shown: dict[str, tuple[Tensor, str]]
+) -> None:
+    """Raise ArgumentError if a position scheme does not match the heads, D = width, or E = values."""
+    wrong = bias.mismatch(heads, width, values) if isinstance(bias, Bias) else None
+    if wrong:
+        raise ArgumentError(message("attention()", wrong[0], shown, wrong[1]))
 
 
 def _check_softcap(softcap: float | None) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.cli import bounds
 from regard.cli import train_options as options
 from regard.cli.pair_file_options import Files, pair_option
 from regard.errors import ArgumentError, message, printable
@@ -67,6 +68,7 @@ Sentences = Annotated[
         STUDIES,
         show_default="100; with --quick, 40",
         min=1,
+        max=10_000,
     ),
 ]
 Models = Annotated[
@@ -96,7 +98,15 @@ Columns = Annotated[str | None, pair_option("--columns", options.DATA, show_defa
 Fields = Annotated[str | None, pair_option("--fields", options.DATA, show_default="source,target")]
 Width = Annotated[
     int | None,
-    _option("--width", "INT", "Width of all models.", MODELS, show_default="128; with --quick, 96", min=4),
+    _option(
+        "--width",
+        "INT",
+        "Width of all models.",
+        MODELS,
+        show_default="128; with --quick, 96",
+        min=4,
+        max=10_000,
+    ),
 ]
 Steps = Annotated[
     int | None,
@@ -107,6 +117,7 @@ Steps = Annotated[
         MODELS,
         show_default="2000; with --quick, 1000",
         min=1,
+        max=100_000_000,
     ),
 ]
 BatchTokens = Annotated[
@@ -118,6 +129,7 @@ BatchTokens = Annotated[
         MODELS,
         show_default="2048; with --quick, 1024",
         min=1,
+        max=bounds.TOKENS,
     ),
 ]
 Assignments = Annotated[
@@ -148,6 +160,8 @@ StopAfter = Annotated[
         "Stop training after this many minutes, and report what is finished. The same command continues.",
         OUTPUT,
         min=0.0,
+        max=bounds.MINUTES,
+        callback=bounds.finite,
     ),
 ]
 

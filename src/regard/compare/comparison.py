@@ -17,7 +17,7 @@ from regard.compare.study import PlannedRun, Study, StudyResult, Table, Verdict
 from regard.compare.study_context import StudyContext
 from regard.errors import ArgumentError, RegardError, UnknownName, message
 from regard.tasks.translation.translation_settings import TranslationSettings, ways_named
-from regard.training.settings import check_names, merged, without_alternatives
+from regard.training.settings import build, check_names, merged, without_alternatives
 
 __all__ = ["Comparison", "compare"]
 
@@ -104,6 +104,8 @@ def compare(
     runs_cache = RunCache(place, options, say)
     context = StudyContext(options, runs_cache, say)
     planned = [run for study in chosen for run in study.runs(options)]
+    for run in planned:  # raise an error before training if a setting is invalid
+        build(TranslationSettings, run.settings, f"the settings of {run.label}")
     if planned:
         _ = context.bins  # raise an error before training if the data are too short
     _say_cost(runs_cache, planned, say)

@@ -69,11 +69,7 @@ class _Drawn(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Two sums over all hard attention steps of each decoder sequence (row), both (rows,).
-
-    log_probability: sum of the log-probabilities of the keys that were sampled.
-    entropy: sum of the entropies of the attention weights.
-    """
+    """Sums over the attention steps of each decoder sequence: of log p(sampled key), and of the entropy."""
 
     log_probability: Tensor
     entropy: Tensor
