@@ -83,7 +83,7 @@ class Plan(NamedTuple):
     def run(
         self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
     ) -> Attended | None:
-        """Compute the call; None if a length of the mask is above S, which check() explains."""
+        """Compute the call. Return None if a length of the mask is above S; check() then raises the error."""
         if self.dims != 4:
             query, key, value = lift(query), lift(key), lift(value)
         bias = seeing = seen = None
@@ -137,7 +137,7 @@ class AdditivePlan(NamedTuple):
     def run(
         self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
     ) -> Attended | None:
-        """Compute the call; None if a length of the mask is above S, which check() explains."""
+        """Compute the call. Return None if a length of the mask is above S; check() then raises the error."""
         visible = seeing = None
         if self.mask is not None:
             assert isinstance(mask, Mask) and mask.lengths is not None

@@ -325,7 +325,7 @@ class Translator:
         )
 
     def _checked_look(self, call: str, look: str | Default | None) -> str | None:
-        """Return `look`, the argument of a method, or the value of the translator if it is DEFAULT.
+        """Return the argument `look` of a method. If it is DEFAULT, return the translator's own value instead.
 
         Raise ArgumentError if it matches no attention layer (site).
 

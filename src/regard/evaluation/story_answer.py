@@ -188,8 +188,9 @@ class StoryAnswer:
     def all_notes(self) -> tuple[str, ...]:
         """All messages for the user.
 
-        These are `notes` and a message that lists words not in the vocabulary. If it was measured, another
-        message names the sentence whose masking lowers the probability of the answer most.
+        These are `notes` and a message that lists words not in the vocabulary. If the effects of the sentences
+        were measured, another message names the sentence with the largest effect: without it, the probability
+        of the answer is lowest.
         """
         more = f" and {len(self.unknown) - 5} more" if len(self.unknown) > 5 else ""
         words = f"not in the vocabulary: {', '.join(map(repr, self.unknown[:5]))}{more}"

@@ -51,7 +51,7 @@ def tokens_of_text(tokenizer: Any, text: str) -> Tokens:
 
 
 def tokens_of_ids(tokenizer: Any, ids: Sequence[int]) -> Tokens:
-    """Return the tokens with these ids, for generated text and for tokenizers without offsets."""
+    """Return the tokens with these ids. It is used for generated text, and for tokenizers without offsets."""
     names, special = tokenizer.convert_ids_to_tokens(list(ids)), _special_ids(tokenizer)
     pieces = [str(name).replace("\u0120", SPACE) for name in names]  # byte-level BPE writes a space as Ġ
     marked = any(piece.startswith(SPACE) for piece in pieces)
