@@ -325,7 +325,7 @@ class Translator:
         )
 
     def _checked_look(self, call: str, look: str | Default | None) -> str | None:
-        """Return the argument `look` of a method. If it is DEFAULT, return the translator's own value instead.
+        """Return the argument `look` of a method; if it is DEFAULT, the value of the translator instead.
 
         Raise ArgumentError if it matches no attention layer (site).
 

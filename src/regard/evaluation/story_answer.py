@@ -188,9 +188,9 @@ class StoryAnswer:
     def all_notes(self) -> tuple[str, ...]:
         """All messages for the user.
 
-        These are `notes` and a message that lists words not in the vocabulary. If the effects of the sentences
-        were measured, another message names the sentence with the largest effect: without it, the probability
-        of the answer is lowest.
+        These are `notes` and a message that lists words not in the vocabulary. If `effects` were measured,
+        another message names the sentence with the largest effect: without this sentence, the probability of
+        the answer is lowest.
         """
         more = f" and {len(self.unknown) - 5} more" if len(self.unknown) > 5 else ""
         words = f"not in the vocabulary: {', '.join(map(repr, self.unknown[:5]))}{more}"
