@@ -204,6 +204,8 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 if not typing.TYPE_CHECKING:  # a type checker that sees __getattr__ would accept any name
 
     def __getattr__(name: str) -> typing.Any:
+        if name == "huggingface":
+            return importlib.import_module("regard.huggingface")
         if name not in _HOMES:
             raise AttributeError(f"module 'regard' has no attribute {name!r}")
         value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -259,3 +259,8 @@ def test_old_versions_of_transformers_are_refused(monkeypatch):
     with pytest.raises(regard.RegardError, match=r"4\.57\.1") as raised:
         registration.register()
     assert "5.0" in raised.value.message.expected
+
+
+def test_the_package_is_an_attribute_after_import_regard():
+    """As in the README: no import of regard.huggingface is needed."""
+    assert regard.__getattr__("huggingface") is huggingface

@@ -265,6 +265,8 @@ def _numbers(option: str, text: str | None) -> tuple[int, ...]:
         return tuple(int(part) for part in (text or "").split(",") if part.strip())
     except ValueError:
         expected = "integers, separated by commas: 5,10,20"
+        if option == "--seeds":
+            expected = "a number of seeds, such as 3, or a list of seeds, such as 1,2,3"
         raise ArgumentError(message(option, f"{text!r}", expected=expected)) from None
 
 

@@ -136,7 +136,7 @@ Subwords = Annotated[
     _option(
         "Show subword tokens, or whole words.",
         "--subwords/--words",
-        show_default="words; characters for a run with a character tokenizer",
+        show_default="words; characters or morphemes for a run with such a tokenizer",
     ),
 ]
 Specials = Annotated[

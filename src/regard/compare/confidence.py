@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR, Claim, Verdict
+from regard.compare.study import CONTRADICTED, NOT_MEASURED, SUPPORTED, UNCLEAR, Claim, Verdict
 
 __all__ = ["SEEDS_NEEDED", "Interval", "interval", "judge", "judge_near"]
 
@@ -94,7 +94,7 @@ def _judged(
     found = interval(kept)
     mean, low, high, count = found.mean, found.low, found.high, found.seeds
     if not kept:
-        return Verdict(claim, UNCLEAR, f"{what}: not measured", kept)
+        return Verdict(claim, NOT_MEASURED, f"{what}: no finished training", kept)
     if low is None or high is None:
         reason = f"{what}: {mean:.3g}; {UNCLEAR}: {NUMBERS[count]} {unit[: -1 if count == 1 else None]}"
         return Verdict(claim, UNCLEAR, reason, kept)

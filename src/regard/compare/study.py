@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONTRADICTED",
+    "NOT_MEASURED",
     "SUPPORTED",
     "UNCLEAR",
     "Claim",
@@ -25,6 +26,8 @@ __all__ = [
 ]
 
 SUPPORTED, CONTRADICTED, UNCLEAR = "supported", "contradicted", "not distinguishable"
+NOT_MEASURED = "not measured"
+"""The outcome of a claim whose runs are missing, because they failed or were stopped."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Verdict:
     """The result of a study for one of its claims.
 
     claim: the claim.
-    outcome: SUPPORTED, CONTRADICTED or UNCLEAR.
+    outcome: SUPPORTED, CONTRADICTED, UNCLEAR or NOT_MEASURED.
     reason: what was measured, with the mean over seeds and its confidence interval, as a sentence.
     values: the measured statistic, one value per seed (or per repetition of a measurement).
     low, high: the 95 % confidence interval of the mean; None with fewer than three values.
