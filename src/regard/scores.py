@@ -95,14 +95,6 @@ class Score:
             f"use General(query_size={query_size}, key_size={key_size}) for different widths",
         )
 
-    def plan_key(self) -> tuple[object, ...] | None:
-        """Return what the checks of this score function depend on, or None.
-
-        attention() checks calls with equal keys once, see backends/plans.py. None means that each call is
-        checked, which is right for any score function.
-        """
-        return None
-
     @classmethod
     def build(cls, query_size: int, key_size: int, heads: int | None = None) -> Score:
         """Create a score function of this class for these widths of query and key; used by build_score()."""
@@ -124,9 +116,6 @@ class Dot(Score):
 
     equation: ClassVar[str] = "q . k"
 
-    def plan_key(self) -> tuple[object, ...] | None:
-        return () if type(self) is Dot else None
-
 
 @dataclass(frozen=True)
 class ScaledDot(Score):
@@ -145,9 +134,6 @@ class ScaledDot(Score):
 
     def scale(self, query_size: int) -> float:
         return 1.0 / math.sqrt(max(query_size, 1))
-
-    def plan_key(self) -> tuple[object, ...] | None:
-        return () if type(self) is ScaledDot else None
 
 
 @dataclass(frozen=True)
@@ -260,11 +246,6 @@ class Additive(nn.Module, Score):
 
     def mixing_vector(self) -> Tensor:
         return self.vector if self.vector.dim() == 2 else self.vector[None]
-
-    def plan_key(self) -> tuple[object, ...] | None:
-        if type(self) is not Additive:
-            return None
-        return self.query_size, self.key_size, self.heads, *_placed(self.query_weight), *_placed(self.vector)
 
     def extra_repr(self) -> str:
         return f"query_size={self.query_size}, key_size={self.key_size}, heads={self.heads}"
@@ -410,11 +391,6 @@ def learned_in(score: Score) -> nn.Parameter | None:
     """Return the learned sharpness of Cosine, so that a layer can register it. None if it is not learned."""
     sharpness = getattr(score, "sharpness", None)
     return sharpness if isinstance(sharpness, nn.Parameter) else None
-
-
-def _placed(tensor: Tensor) -> tuple[object, ...]:
-    """Return shape, dtype and device of a parameter, and whether it requires a gradient."""
-    return tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
 
 
 def _unit(vectors: Tensor) -> Tensor:

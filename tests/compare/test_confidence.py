@@ -8,7 +8,7 @@ import pytest
 
 from regard.compare.confidence import interval, judge, judge_near
 from regard.compare.curve_fit import crossing, fitted_slope
-from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR, Claim
+from regard.compare.study import CONTRADICTED, NOT_MEASURED, SUPPORTED, UNCLEAR, Claim
 
 CLAIM = Claim("a.b", "A is larger than B.")
 
@@ -28,7 +28,7 @@ def test_interval_is_that_of_student_t():
         ([1.0, -1.2, 0.1], UNCLEAR),
         ([1.0, 1.1], UNCLEAR),
         ([5.0], UNCLEAR),
-        ([], UNCLEAR),
+        ([], NOT_MEASURED),
     ],
 )
 def test_a_verdict_needs_three_seeds_and_an_interval_on_one_side(values, outcome):

@@ -33,7 +33,7 @@ from regard.dimensions import autocast_on, lift, lower
 from regard.masks.mask import Mask
 from regard.masks.readable import PLAIN
 from regard.memory import Memory
-from regard.scores import Score
+from regard.scores import Additive, Dot, ScaledDot, Score
 from regard.select import Select, Soft
 
 __all__ = ["Plan", "Signature", "keep_plan", "planned"]
@@ -191,7 +191,7 @@ def planned(
         score, key, value, key_size = memory.score, memory.key, memory.value, memory.key_size
     elif value is None:
         value = key
-    of_score = score.plan_key() if isinstance(score, Score) else None
+    of_score = score_signature(score)
     if of_score is None or type(start) is not int or type(backend) is not str:
         return None, None
     if type(query) not in PLAIN or type(key) not in PLAIN or type(value) not in PLAIN:
@@ -283,6 +283,24 @@ def _additive_plan(signature: Signature, call: Call, name: str, dims: int) -> Ad
         mask=PlannedMask(call.key.shape[2], 1, torch.float32) if lengths else None,
         template=replace(call, query=none, key=none, value=none, vector=None, mask=Mask()),
     )
+
+
+def score_signature(score: Score) -> Signature | None:
+    """Return the part of a signature that describes the score; None if calls with it are always checked.
+
+    A score function of another class can declare it in a method plan_key().
+    """
+    if type(score) in (ScaledDot, Dot):
+        return ()
+    if type(score) is Additive:
+        sizes = score.query_size, score.key_size, score.heads
+        return *sizes, *_placed(score.query_weight), *_placed(score.vector)
+    return score.plan_key() if hasattr(score, "plan_key") else None
+
+
+def _placed(tensor: Tensor) -> Signature:
+    """Return shape, dtype and device of a parameter, and whether it requires a gradient."""
+    return tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
 
 
 def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signature | None:
