@@ -81,6 +81,7 @@ def test_trained_runs_are_compared(command, trained, unseeing, tmp_path):
         (("--length-bins", "5;9"), "--length-bins"),
         (("nowhere", "nowhere"), "nowhere"),
         (("--seeds", "0"), "seeds"),
+        (("--seeds", "1,1"), "seeds"),
     ],
 )
 def test_bad_input_is_a_message(command, arguments, part, tmp_path):

@@ -16,7 +16,7 @@ OPTIONS = Options(sentences=20)
 
 
 def sentences(*counts: tuple[int, int]) -> SentenceSet:
-    """Return test sentences: for each (words, number), so many sentences of so many words."""
+    """Return test sentences: for each pair (words, number), `number` sentences with `words` words."""
     return SentenceSet([("a " * words, "b") for words, number in counts for _ in range(number)], "test")
 
 

@@ -141,8 +141,8 @@ def make_options(
     check_names(TranslationSettings, whole, "the settings")
     count = (1 if quick else 3) if seeds is None else seeds
     numbers = tuple(range(count)) if isinstance(count, int) else tuple(count)
-    if not numbers:
-        raise ArgumentError(message("compare()", f"seeds is {seeds!r}", expected="1 or more"))
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ArgumentError(message("compare()", f"seeds is {seeds!r}", expected="1 or more different seeds"))
     if jobs < 1:
         raise ArgumentError(message("compare()", f"jobs is {jobs}", expected="1 or more"))
     data = dict(whole.get("data") or {})
