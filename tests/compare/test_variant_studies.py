@@ -12,9 +12,9 @@ import torch
 from regard.compare.comparison_options import Options
 from regard.compare.figures import svg_of_figure
 from regard.compare.length_bins import SentenceSet
-from regard.compare.model_part_studies import saturation
 from regard.compare.run_cache import RunCache, TrainedRun
-from regard.compare.selection_studies import score_gradient
+from regard.compare.score_study import saturation
+from regard.compare.softmax_study import score_gradient
 from regard.compare.studies import QUICK_STUDIES, STUDIES
 from regard.compare.study import SUPPORTED
 from regard.compare.study_context import StudyContext
@@ -43,13 +43,24 @@ class Measured(RunCache):
 
     def measured(self, run, name, parameters, measure):
         if name != "quality":
-            return {"entropy_bits": 1.0, "sum_of_weights": 1.0}
+            soft = run is not None and run.label == "soft"
+            return FAKES.get(name) or FAKES["all"] | {"alignment_error_rate": 0.1 + soft / 5}
         first = run.label in FIRST
         return [
             {"length": bin, "words": 5.0, "bleu": 20.0 + first + run.seed / 9, "exact": 1.0, "sentences": 9}
             for bin in ("2-5", "35-60")
         ]
 
+
+STATE = {"score_variance": 1.0, "largest_weight": 0.5, "saturated": 0.0, "score_gradient": 1.0}
+FAKES = {
+    "two-lookups": {"both_letters": 0.5, "single_letters": 0.7},
+    "step-cost": {"seconds": [1.0, 1.1, 1.2], "bytes": [9.0, 9.0, 9.0]},
+    "all": STATE
+    | {"entropy_bits": 1.0, "sum_of_weights": 1.0, "gradient_norm": 1.0, "gradient_noise": 0.9}
+    | {"gradient_variance": 2.0, "variance_without_baseline": 4.0},
+}
+"""Name of a measurement -> its fake result."""
 
 FIRST = ("dot", "softmax", "soft", "relative", "transformer")
 """Variants that the fake measurements prefer."""
@@ -68,6 +79,9 @@ def test_every_claim_is_judged_and_every_figure_is_drawn(name, tmp_path):
     expected |= {"positions": "positions.beyond", "parts": "parts.heads"}
     assert judged[expected[name]].outcome == SUPPORTED
     assert judged[expected[name]].values == pytest.approx((1.0, 1.0, 1.0))
+    if name == "hard":
+        noise = {each: judged[f"hard.{each}"].values[0] for each in ("noise", "variance", "alignment")}
+        assert noise == pytest.approx({"noise": 0.4, "variance": math.log(2), "alignment": 0.2})
     assert len(result.tables[0].rows) == 3 * len({row["model"] for row in result.tables[0].rows})
     for figure in result.figures:
         assert figure.alt and figure.caption.endswith(".")

@@ -11,6 +11,7 @@ from typing import Any
 
 from regard.compare.comparison_options import Options, model_options
 from regard.compare.cost_estimate import estimated_seconds
+from regard.compare.measurement_workers import measure_in_processes
 from regard.compare.run_cache import RunCache
 from regard.compare.studies import QUICK_STUDIES, STUDIES
 from regard.compare.study import PlannedRun, Study, StudyResult, Table, Verdict
@@ -69,6 +70,7 @@ def compare(
     threads: int | None = None,
     jobs: int = 1,
     minutes: float | None = None,
+    widths: Iterable[int] = (),
     say: Callable[[str], None] = print,
 ) -> Comparison:
     """Compare models with and without attention: train them alike, measure them, and judge claims.
@@ -85,8 +87,9 @@ def compare(
     bins: upper bounds of the classes of source length, in words.
     sentences: number of test sentences in each class.
     device, threads: where to train and to measure.
-    jobs: number of trainings at the same time.
+    jobs: number of trainings, and of processes that measure them, at the same time.
     minutes: stop training after this many minutes, and report what is finished. Call it again to continue.
+    widths: widths for the studies that compare widths. Default: half, one and two times the width.
     say: prints a line of progress.
 
     >>> try:
@@ -96,7 +99,7 @@ def compare(
     unknown study 'lenght'; did you mean 'length'? ...
     """
     chosen = _chosen(studies, quick)
-    options = make_options(models, seeds, quick, settings, bins, sentences, device, threads, jobs)
+    options = make_options(models, seeds, quick, settings, bins, sentences, device, threads, jobs, widths)
     if output is None and cache is None:
         raise ArgumentError(message("compare()", "neither output nor cache is set", hint="set output=FOLDER"))
     until = math.inf if minutes is None else time.monotonic() + 60 * minutes
@@ -113,6 +116,7 @@ def compare(
     stopped = runs_cache.interrupted or ("time limit" if time.monotonic() > until else "")
     results = []
     try:
+        measure_in_processes(chosen, context)
         for study in chosen:
             results.append(_measured(study, context))
     except KeyboardInterrupt:  # report the studies that are measured
@@ -132,6 +136,7 @@ def make_options(
     device: str,
     threads: int | None,
     jobs: int,
+    widths: Iterable[int] = (),
 ) -> Options:
     """Check the arguments of compare(), and return them as Options."""
     names = (models,) if isinstance(models, str) else tuple(models)
@@ -153,9 +158,16 @@ def make_options(
     width = (whole.get("model") or {}).get("width", QUICK_WIDTH if quick else WIDTH)
     count = (40 if quick else 100) if sentences is None else sentences
     others = {name: value for name, value in whole.items() if name not in ("data", "training", "seed")}
-    return Options(
-        names, numbers, data, training, width, quick, tuple(bins), count, device, threads, jobs, others
-    )
+    checked = (tuple(bins), count, device, threads, jobs, others, _checked_widths(widths))
+    return Options(names, numbers, data, training, width, quick, *checked)
+
+
+def _checked_widths(widths: Iterable[int]) -> tuple[int, ...]:
+    numbers = tuple(widths)
+    if any(width < 4 or width > 10_000 for width in numbers):
+        problem = f"got {', '.join(map(str, numbers))}"
+        raise ArgumentError(message("--widths", problem, expected="widths from 4 to 10,000"))
+    return numbers
 
 
 def _chosen(studies: str | Iterable[str], quick: bool) -> list[Study]:

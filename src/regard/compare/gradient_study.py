@@ -14,6 +14,7 @@ from regard.compare.comparison_options import Options, model_options
 from regard.compare.confidence import interval, judge
 from regard.compare.curve_fit import fitted_slope
 from regard.compare.gradient_flow import GradientFlow, encoder_jacobian, gradient_flow
+from regard.compare.random_sentences import LENGTH, ROWS, VOCABULARY, random_batch
 from regard.compare.run_cache import TrainedRun
 from regard.compare.study import Claim, Figure, PlannedRun, Series, Study, StudyResult, Table, Verdict
 from regard.compare.study_context import StudyContext
@@ -26,10 +27,6 @@ __all__ = ["GRADIENT"]
 
 MODELS = ("seq2seq", "bahdanau", "lstmn", "transformer")
 FIXED, ATTENTIVE, PARALLEL = "seq2seq", "bahdanau", "transformer"
-VOCABULARY, FIRST = 500, 4
-ROWS, LENGTH = 4, 24
-"""Number and length of the random sentences for models at initialisation."""
-
 STAGES = ("at initialisation", "after training")
 KINDS = {"states": "encoder state h_j", "inputs": "input x_j"}
 
@@ -123,8 +120,7 @@ def _initial(context: StudyContext, model: str, seed: int) -> dict[str, Any]:
         torch.manual_seed(seed)
         options = {name: value for name, value in settings.items() if name != "name"}
         built = build_model(settings["name"], VOCABULARY, VOCABULARY, **options)
-        ids = torch.randint(FIRST, VOCABULARY, (2, ROWS, LENGTH - 1)).tolist()
-        return measured_flow(built.double().eval(), Batch.collate(*ids))
+        return measured_flow(built.double().eval(), random_batch(seed))
 
     return context.cache.measured(None, f"gradient-{settings['name']}", about, measure)
 
@@ -266,4 +262,4 @@ def _slope_differences(
     return [slopes[first, seed] - slopes[second, seed] for seed in seeds]
 
 
-GRADIENT = Study("gradient", "Gradient flow", CLAIMS, _runs, _measure)
+GRADIENT = Study("gradient", "Gradient flow", CLAIMS, _runs, _measure, _trained)
