@@ -13,11 +13,13 @@ from regard.compare.comparison_options import Options, model_options
 from regard.compare.cost_estimate import estimated_seconds
 from regard.compare.measurement_workers import measure_in_processes
 from regard.compare.run_cache import RunCache
+from regard.compare.run_checks import check_runs, checked_width, checked_widths
 from regard.compare.studies import QUICK_STUDIES, STUDIES
 from regard.compare.study import PlannedRun, Study, StudyResult, Table, Verdict
 from regard.compare.study_context import StudyContext
+from regard.compare.training_progress import duration
 from regard.errors import ArgumentError, RegardError, UnknownName, message
-from regard.tasks.translation.translation_settings import TranslationSettings, ways_named
+from regard.tasks.translation.translation_settings import Data, TranslationSettings, ways_named
 from regard.training.settings import build, check_names, merged, without_alternatives
 
 __all__ = ["Comparison", "compare"]
@@ -107,8 +109,7 @@ def compare(
     runs_cache = RunCache(place, options, say)
     context = StudyContext(options, runs_cache, say)
     planned = [run for study in chosen for run in study.runs(options)]
-    for run in planned:  # raise an error before training if a setting is invalid
-        build(TranslationSettings, run.settings, f"the settings of {run.label}")
+    check_runs(planned)
     if planned:
         _ = context.bins  # raise an error before training if the data are too short
     _say_cost(runs_cache, planned, say)
@@ -153,21 +154,14 @@ def make_options(
     data = dict(whole.get("data") or {})
     if not ways_named(data):
         data["built_in"] = "korean"
+    build(Data, data, "regard compare")  # raise an error if they are not valid
     default = {"training": QUICK_TRAINING if quick else TRAINING}
     training = merged(without_alternatives(default, whole), whole).get("training", {})
-    width = (whole.get("model") or {}).get("width", QUICK_WIDTH if quick else WIDTH)
+    width = checked_width((whole.get("model") or {}).get("width", QUICK_WIDTH if quick else WIDTH))
     count = (40 if quick else 100) if sentences is None else sentences
     others = {name: value for name, value in whole.items() if name not in ("data", "training", "seed")}
-    checked = (tuple(bins), count, device, threads, jobs, others, _checked_widths(widths))
+    checked = (tuple(bins), count, device, threads, jobs, others, checked_widths(widths))
     return Options(names, numbers, data, training, width, quick, *checked)
-
-
-def _checked_widths(widths: Iterable[int]) -> tuple[int, ...]:
-    numbers = tuple(widths)
-    if any(width < 4 or width > 10_000 for width in numbers):
-        problem = f"got {', '.join(map(str, numbers))}"
-        raise ArgumentError(message("--widths", problem, expected="widths from 4 to 10,000"))
-    return numbers
 
 
 def _chosen(studies: str | Iterable[str], quick: bool) -> list[Study]:
@@ -187,14 +181,7 @@ def _say_cost(cache: RunCache, planned: Sequence[PlannedRun], say: Callable[[str
     if missing:
         say("estimating the time ...")
         seconds = estimated_seconds(missing, cache.options, cache.device)
-        say(f"estimated time: about {_duration(seconds)} of training, then the measurements")
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in seconds, minutes or hours: "5 minutes"."""
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+        say(f"estimated time: about {duration(seconds)} of training, then the measurements")
 
 
 def _measured(study: Study, context: StudyContext) -> StudyResult:
