@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import regard
 from regard.compare.comparison import Comparison
 from regard.compare.comparison_options import Options
 from regard.compare.comparison_page import write_page
+from regard.compare.run_cache import RunCache
 from regard.compare.training_progress import progress_line, step_of
 
 TINY = ("--quick", "--steps", "2", "--width", "4", "--sentences", "2", "--length-bins", "9,24")
@@ -99,6 +101,31 @@ def test_bad_input_is_a_message(command, arguments, part, tmp_path):
     assert result.status != 0 and part in result.err and "Traceback" not in result.err
     assert "[]" not in result.err and "Size()" not in result.err
     assert not (tmp_path / "out").exists()
+
+
+def test_longest_runs_are_trained_first_and_no_minutes_train_nothing(tmp_path, monkeypatch):
+    trained: list[str] = []
+    monkeypatch.setattr(RunCache, "train", lambda self, runs, until: trained.extend(r.label for r in runs))
+    monkeypatch.setattr(
+        sys.modules["regard.compare.comparison"],
+        "run_seconds",
+        lambda runs, options, device: [
+            {"seq2seq": 1.0, "luong": 2.0, "bahdanau": 9.0}[r.label] for r in runs
+        ],
+    )
+    options = {
+        "models": ["seq2seq", "luong", "bahdanau"],
+        "seeds": 1,
+        "quick": True,
+        "jobs": 2,
+        "device": "cpu",
+    }
+    options |= {"cache": tmp_path, "say": lambda text: None, "sentences": 2, "bins": (9, 24)}
+    regard.compare("length", **options)
+    assert trained == ["bahdanau", "luong", "seq2seq"]
+    trained.clear()
+    result = regard.compare("length", minutes=0, **options)
+    assert not trained and not result.interrupted and "Not trained yet" in result.results[0].notes[0]
 
 
 def test_files_of_an_earlier_comparison_are_removed(tmp_path):

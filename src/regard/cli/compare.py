@@ -175,7 +175,8 @@ StopAfter = Annotated[
     _option(
         "--stop-after",
         "MINUTES",
-        "Stop training after this many minutes, and report what is finished. The same command continues.",
+        "Stop training after this many minutes, and report what is finished. The same command continues. "
+        "0 trains nothing.",
         OUTPUT,
         min=0.0,
         max=bounds.MINUTES,
@@ -186,7 +187,8 @@ StopAfter = Annotated[
 
 def compare(
     runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="RUN", help="Run folders to compare, already trained.")
+        list[Path] | None,
+        typer.Argument(metavar="RUN", help="Run folders to compare, already trained, all of one task."),
     ] = None,
     output: Output = Path("comparison"),
     study: StudyNames = None,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from regard.compare.comparison_options import Options, model_options
-from regard.compare.cost_estimate import estimated_seconds
+from regard.compare.cost_estimate import estimated_seconds, run_seconds
 from regard.compare.measurement_workers import measure_in_processes
 from regard.compare.run_cache import RunCache
 from regard.compare.run_checks import check_runs, checked_width, checked_widths
@@ -91,6 +92,7 @@ def compare(
     device, threads: where to train and to measure.
     jobs: number of trainings, and of processes that measure them, at the same time.
     minutes: stop training after this many minutes, and report what is finished. Call it again to continue.
+        0 trains nothing.
     widths: widths for the studies that compare widths. Default: half, one and two times the width.
     say: prints a line of progress.
 
@@ -112,9 +114,10 @@ def compare(
     check_runs(planned)
     if planned:
         _ = context.bins  # raise an error before training if the data are too short
-    _say_cost(runs_cache, planned, say)
-    runs_cache.train(runs_cache.missing(planned), until)
-    stopped = runs_cache.interrupted or ("time limit" if time.monotonic() > until else "")
+    if minutes is None or minutes > 0:
+        runs_cache.train(_missing_runs(runs_cache, planned, say), until)
+    late = bool(minutes) and time.monotonic() > until and bool(runs_cache.missing(planned))
+    stopped = runs_cache.interrupted or ("time limit" if late else "")
     results = []
     try:
         measure_in_processes(chosen, context)
@@ -172,16 +175,30 @@ def _chosen(studies: str | Iterable[str], quick: bool) -> list[Study]:
     return [STUDIES[name] for name in dict.fromkeys(names or (QUICK_STUDIES if quick else STUDIES))]
 
 
-def _say_cost(cache: RunCache, planned: Sequence[PlannedRun], say: Callable[[str], None]) -> None:
-    """Print how many trainings are needed, and how long they will take."""
+def _missing_runs(
+    cache: RunCache, planned: Sequence[PlannedRun], say: Callable[[str], None]
+) -> list[PlannedRun]:
+    """Return the runs that are not trained yet, in the order of training, and print how long they will take.
+
+    With several trainings at a time, runs that several studies or labels use come first, and then the longest
+    ones, so that the last ones end at about the same time.
+    """
     missing = cache.missing(planned)
     total = len({cache.place(run) for run in planned})
     if total:
         say(f"trainings: {total} needed, {total - len(missing)} finished")
-    if missing:
-        say("estimating the time ...")
-        seconds = estimated_seconds(missing, cache.options, cache.device)
-        say(f"estimated time: about {duration(seconds)} of training, then the measurements")
+    if not missing:
+        return []
+    say("estimating the time ...")
+    seconds = run_seconds(missing, cache.options, cache.device)
+    whole = estimated_seconds(seconds, cache.options, cache.device)
+    say(f"estimated time: about {duration(whole)} of training, then the measurements")
+    if cache.options.jobs == 1:
+        return missing
+    uses = Counter(cache.place(run) for run in planned)
+    alone = [uses[cache.place(run)] == 1 for run in missing]
+    order = sorted(range(len(missing)), key=lambda at: (alone[at], -seconds[at]))
+    return [missing[at] for at in order]
 
 
 def _measured(study: Study, context: StudyContext) -> StudyResult:

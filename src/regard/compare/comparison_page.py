@@ -45,8 +45,10 @@ th, td { padding: .2rem .7rem .2rem 0; text-align: left; border-bottom: 1px soli
 """
 
 
-def write_page(comparison: Comparison, options: Options, folder: Path) -> Iterator[Path]:
+def write_page(comparison: Comparison, options: Options, folder: Path, about: str = "") -> Iterator[Path]:
     """Write all files of a comparison to a folder, and yield their paths; the page is the first.
+
+    about: a sentence about the data and the training. Default: one that describes the options.
 
     files.json lists the files. Those that an earlier comparison wrote there, and this one does not, are
     removed.
@@ -61,7 +63,7 @@ def write_page(comparison: Comparison, options: Options, folder: Path) -> Iterat
             files[f"{figure.name}.svg"] = svg_of_figure(figure)
         files |= {f"{table.name}.csv": csv_of(table.rows).encode() for table in result.tables}
     files["verdicts.csv"] = csv_of(_verdict_rows(comparison)).encode()
-    body = list(_body(comparison, options, images))
+    body = list(_body(comparison, about or _about(comparison, options), images))
     page = document("Regard: comparison of attention models", STYLE, "", body, images=True)
     files = {"index.html": page.encode(), **files}
     _remove_stale(folder, set(files))
@@ -113,9 +115,9 @@ def _verdict_rows(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
-def _body(comparison: Comparison, options: Options, images: dict[str, bytes]) -> Iterator[str]:
+def _body(comparison: Comparison, about: str, images: dict[str, bytes]) -> Iterator[str]:
     yield "<h1>Comparison of attention models</h1>"
-    yield f'<p class="quiet">{safe(_about(comparison, options))}</p>'
+    yield f'<p class="quiet">{safe(about)}</p>'
     if not images and any(result.figures for result in comparison.results):
         text = f"The figures were not drawn, because matplotlib is not installed: {install_command('view')}"
         yield f"<p><strong>{safe(text)}</strong></p>"
