@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from regard.compare.run_cache import RunCache, TrainedRun
 from regard.compare.score_study import saturation
 from regard.compare.softmax_study import score_gradient
 from regard.compare.studies import QUICK_STUDIES, STUDIES
-from regard.compare.study import SUPPORTED
+from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR
 from regard.compare.study_context import StudyContext
 from regard.models import build_model
 from regard.tasks.translation.translation_settings import TranslationSettings
@@ -42,6 +43,10 @@ class Measured(RunCache):
         return TrainedRun(run.label, run.seed, Path("nowhere"), 1.0)
 
     def measured(self, run, name, parameters, measure):
+        if name.startswith("cost"):
+            return fake_cost(name, parameters)
+        if name.startswith("gradient"):
+            return FLOW
         if name != "quality":
             soft = run is not None and run.label == "soft"
             return FAKES.get(name) or FAKES["all"] | {"alignment_error_rate": 0.1 + soft / 5}
@@ -51,6 +56,19 @@ class Measured(RunCache):
             for bin in ("2-5", "35-60")
         ]
 
+
+def fake_cost(name: str, parameters):
+    """Return times that grow as n^2 for attention and as n for other layers; U h once is twice as fast."""
+    if name in ("cost-peak", "cost-once"):
+        return 1e9 if name == "cost-peak" else {"once": [1.0, 1.1, 0.9], "every": [2.0, 2.1, 1.9]}
+    n, d = parameters["n"], parameters["d"]
+    base = n * n * d if "attention" in parameters["layer"] else 50 * n * d * d
+    return {"forward": [base * k for k in (1.0, 1.01, 0.99)], "both": [base * 2.0] * 3, "memory": n * d}
+
+
+CURVE = [[1, 1.0], [2, 0.5], [3, 0.2]]
+FLOW = {"states": CURVE, "inputs": CURVE, "jacobian": CURVE, "map": [[1.0, 2.0]], "weight": 0.8}
+FLOW["value"] = [[-4.0, 0.1, 0.2], [0.0, 1.0, 2.0]]
 
 STATE = {"score_variance": 1.0, "largest_weight": 0.5, "saturated": 0.0, "score_gradient": 1.0}
 FAKES = {
@@ -66,7 +84,7 @@ FIRST = ("dot", "softmax", "soft", "relative", "transformer")
 """Variants that the fake measurements prefer."""
 
 
-@pytest.mark.parametrize("name", ["scores", "softmax", "hard", "positions", "parts"])
+@pytest.mark.parametrize("name", STUDIES)
 def test_every_claim_is_judged_and_every_figure_is_drawn(name, tmp_path):
     options = Options(seeds=(0, 1, 2), width=8, training={"steps": 2}, sentences=1)
     cache = Measured(tmp_path, replace(options, device="cpu"), lambda text: None)
@@ -77,15 +95,24 @@ def test_every_claim_is_judged_and_every_figure_is_drawn(name, tmp_path):
     judged = {verdict.claim.name: verdict for verdict in result.verdicts}
     expected = {"scores": "scores.dot", "softmax": "softmax.gate", "hard": "hard.soft"}
     expected |= {"positions": "positions.beyond", "parts": "parts.heads"}
-    assert judged[expected[name]].outcome == SUPPORTED
-    assert judged[expected[name]].values == pytest.approx((1.0, 1.0, 1.0))
+    if name in expected:
+        assert judged[expected[name]].outcome == SUPPORTED
+        assert judged[expected[name]].values == pytest.approx((1.0, 1.0, 1.0))
+        assert len(result.tables[0].rows) == 3 * len({row["model"] for row in result.tables[0].rows})
+    if name == "cost":
+        assert all(verdict.outcome == SUPPORTED for verdict in result.verdicts)
     if name == "hard":
         noise = {each: judged[f"hard.{each}"].values[0] for each in ("noise", "variance", "alignment")}
         assert noise == pytest.approx({"noise": 0.4, "variance": math.log(2), "alignment": 0.2})
-    assert len(result.tables[0].rows) == 3 * len({row["model"] for row in result.tables[0].rows})
     for figure in result.figures:
-        assert figure.alt and figure.caption.endswith(".")
-    assert svg_of_figure(result.figures[0]).startswith(b"<?xml")
+        assert figure.alt and figure.caption.endswith(".") and re.search("seed|repetitions", figure.caption)
+    for table in result.tables:
+        assert table.rows and re.search("seed|repetitions", table.title)
+    for verdict in result.verdicts:
+        assert verdict.outcome in (SUPPORTED, CONTRADICTED, UNCLEAR)
+        assert len(verdict.values) >= 3 and verdict.low is not None
+    for figure in result.figures[:1] + result.figures[-1:]:
+        assert svg_of_figure(figure).startswith(b"<?xml")
 
 
 def test_scaling_keeps_the_variance_and_the_gradient():
