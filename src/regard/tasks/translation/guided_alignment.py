@@ -7,14 +7,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from regard.attended import Attended
 from regard.data import Tokenizer
 from regard.data.batch import Batch
 from regard.decoding.forced_decoding import sites_of
 from regard.errors import ArgumentError, message
 from regard.evaluation import Links
 from regard.models import Model
+from regard.tasks.translation.translation_data import Corpus
+from regard.tasks.translation.translation_settings import TranslationSettings
 
-__all__ = ["Guide", "guided_site"]
+__all__ = ["Guide", "build_guide", "guided_site", "joined_weights"]
 
 
 def guided_site(model: Model) -> str:
@@ -36,6 +39,37 @@ def guided_site(model: Model) -> str:
             message("training.guided_alignment", "the model has no attention to its source", hint=hint)
         )
     return sites[-2] if len(sites) > 1 else sites[0]
+
+
+def build_guide(corpus: Corpus, settings: TranslationSettings, sampled: bool) -> Guide | None:
+    """Return the Guide of a training run; None if the settings have no guided-alignment loss.
+
+    Raise ArgumentError if the data have no alignments, or if the attention weights have no gradient.
+
+    sampled: whether the run trains hard attention with an estimator.
+    """
+    if not settings.training.guided_alignment:
+        return None
+    if corpus.split.links is None:
+        hint = "set data.alignments to a file of alignments, or training.guided_alignment=0"
+        raise ArgumentError(message("training.guided_alignment", "the data have no alignments", hint=hint))
+    if sampled:
+        problem = "the weights of hard attention have no gradient"
+        hint = 'set training.guided_alignment=0, or model.select="straight-through"'
+        raise ArgumentError(message("training.guided_alignment", problem, hint=hint))
+    if settings.training.compile:
+        problem = "attention cannot be recorded in a compiled model"
+        raise ArgumentError(message("training.guided_alignment", problem, hint="set training.compile=false"))
+    return Guide(corpus.split.links, corpus.source, corpus.target)
+
+
+def joined_weights(calls: list[Attended]) -> Tensor:
+    """Concatenate the weights that all calls of one attention layer (site) recorded, with gradients.
+
+    The result is the mean over heads, (B, T, S). T is the number of target positions of all calls together.
+    """
+    weights = torch.cat([call.weights for call in calls if call.weights is not None], -2)
+    return weights.mean(1) if weights.dim() == 4 else weights
 
 
 class Guide:
