@@ -10,6 +10,7 @@ from torch import Tensor
 from regard.attended import Attended
 from regard.data import Tokenizer
 from regard.data.batch import Batch
+from regard.decoding.alignment_units import units_of
 from regard.decoding.forced_decoding import sites_of
 from regard.errors import ArgumentError, message
 from regard.evaluation import Links
@@ -60,7 +61,25 @@ def build_guide(corpus: Corpus, settings: TranslationSettings, sampled: bool) ->
     if settings.training.compile:
         problem = "attention cannot be recorded in a compiled model"
         raise ArgumentError(message("training.guided_alignment", problem, hint="set training.compile=false"))
-    return Guide(corpus.split.links, corpus.source, corpus.target)
+    unit = settings.data.alignment_unit
+    _check_unit(unit, (corpus.source.unit, corpus.target.unit))
+    return Guide(corpus.split.links, corpus.source, corpus.target, unit)
+
+
+def _check_unit(unit: str, of_tokenizers: tuple[str, str]) -> None:
+    """Raise ArgumentError if the tokenizers cannot count the units that the alignments link.
+
+    unit: the setting data.alignment_unit.
+    of_tokenizers: the attribute `unit` of the source tokenizer and of the target tokenizer.
+    """
+    one_side, both_sides = unit in of_tokenizers, set(of_tokenizers) == {unit}
+    if unit == "word" or both_sides or (unit == "morpheme" and one_side):
+        return
+    problem = (
+        f"it is {unit!r}, but the source tokenizer has {of_tokenizers[0]}s, the target {of_tokenizers[1]}s"
+    )
+    hint = f'set data.alignment_unit="word", or use --tokenizer {unit}'
+    raise ArgumentError(message("data.alignment_unit", problem, hint=hint))
 
 
 def joined_weights(calls: list[Attended]) -> Tensor:
@@ -79,6 +98,8 @@ class Guide:
         possible links if it has no sure links. A target word without links is not supervised.
     source: the tokenizer of the source.
     target: the tokenizer of the target.
+    unit: what the links count: "word", "morpheme" or "character". With "morpheme", a side whose tokenizer
+        has no morphemes counts words.
 
     In this example, the source is "a b c", and the target is "c b". The rows of the result are the target
     tokens (c, b, EOS), and the columns are the source tokens (a, b, c, EOS). A link is (source word, target
@@ -93,8 +114,9 @@ class Guide:
              [0., 0., 0., 0.]]])
     """
 
-    def __init__(self, links: Sequence[Links], source: Tokenizer, target: Tokenizer):
-        self.links, self.source, self.target = links, source, target
+    def __init__(self, links: Sequence[Links], source: Tokenizer, target: Tokenizer, unit: str = "word"):
+        self.links = links
+        self.source, self.target = units_of(source, unit), units_of(target, unit)
 
     def wanted(self, batch: Batch) -> Tensor:
         """Return the desired attention weights (B, T, S).
@@ -106,8 +128,8 @@ class Guide:
         lengths = zip(batch.source_lengths.tolist(), batch.target_lengths.tolist(), strict=True)
         for row, (number, (before, after)) in enumerate(zip(batch.index.tolist(), lengths, strict=True)):
             by_target = _by_target(self.links[number])
-            source_words = self.source.words(source[row][:before])
-            for place, word in enumerate(self.target.words(target[row][:after])):
+            source_words = self.source.numbers(source[row][:before])
+            for place, word in enumerate(self.target.numbers(target[row][:after])):
                 linked = by_target.get(word)
                 if linked:
                     wanted_BTS[row, place, [at for at, each in enumerate(source_words) if each in linked]] = 1
