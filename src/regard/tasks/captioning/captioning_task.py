@@ -25,7 +25,7 @@ from regard.models.captioner import NO_ATTENTION, Captioner, doubly_stochastic_p
 from regard.roles import CROSS
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun, check_memory
+from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.tasks.captioning.caption_result import Caption
 from regard.tasks.captioning.captioning_data import (
     TOKENIZER,
@@ -68,12 +68,10 @@ from regard.training.losses import cross_entropy, sequence_losses
 from regard.training.sampled_loss import (
     RowLosses,
     add_estimator,
-    check_estimator,
     embedding_features,
     features_size,
     sampled_loss,
 )
-from regard.training.setting_names import misplaced
 from regard.training.settings import build, merged
 from regard.training.task import Evaluation, Loss, Stopped, Task
 
@@ -255,12 +253,7 @@ class CaptioningTask(RunTask):
 
     @classmethod
     def check_model(cls, settings: CaptioningSettings) -> None:
-        if error := misplaced(CaptioningSettings, "model", settings.model.options):
-            raise error
-        with torch.device("meta"):
-            model = cls.build_model(settings.model, cls.smallest_sizes)
-        check_memory(model)
-        check_estimator(model, settings.training)
+        model = cls.outlined(settings)
         size = settings.data.size
         height, width = model.image_encoder.map_size(size, size)
         if height * width < (1 if model.select is None else 2):

@@ -26,6 +26,7 @@ from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.sites import record
+from regard.tasks.sample_texts import spread_by_length
 from regard.tasks.translation.evaluate_translation import (
     EVALUATE_OPTIONS,
     TranslationEvaluation,
@@ -46,7 +47,7 @@ from regard.tasks.translation.translation_data import (
     texts,
 )
 from regard.tasks.translation.translation_settings import FOR_OUTPUTS, TranslationSettings
-from regard.tasks.translation.validation_samples import Sample, spread_by_length
+from regard.tasks.translation.validation_samples import Sample
 from regard.tasks.translation.view_translation import (
     OWN_VIEWS,
     VIEW_OPTIONS,
@@ -66,7 +67,6 @@ from regard.training.sampled_loss import (
     features_size,
     sampled_loss,
 )
-from regard.training.setting_names import misplaced
 from regard.training.task import Evaluation, Loss, Stopped, Task
 
 __all__ = ["TranslationTask"]
@@ -199,12 +199,6 @@ class TranslationTask(RunTask):
     @classmethod
     def check_settings(cls, settings: TranslationSettings) -> None:
         check_evaluation(settings.evaluation)
-
-    @classmethod
-    def check_model(cls, settings: TranslationSettings) -> None:
-        if error := misplaced(TranslationSettings, "model", settings.model.options):
-            raise error
-        super().check_model(settings)
 
     @classmethod
     def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

@@ -1,8 +1,7 @@
-"""Samples of validation translations, to print after an evaluation: which to print, and how."""
+"""Sample: a validation translation that is printed after an evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -10,21 +9,7 @@ from rich.text import Text
 
 from regard.decoding import Translation
 
-__all__ = ["Sample", "spread_by_length"]
-
-
-def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
-    """Return the indices of `count` texts of different lengths, from short to long. The choice is not random.
-
-    The texts are sorted by length and divided into `count` equal parts. The middle text of each part is
-    chosen. So unusually short and long texts are left out. Here, texts of 2, 4 and 6 characters are chosen:
-
-    >>> spread_by_length(["aaa", "aaaaa", "a", "aaaaaa", "aa", "aaaa"], 3)
-    [4, 5, 3]
-    """
-    count = min(count, len(texts))
-    order = sorted(range(len(texts)), key=lambda place: (len(texts[place]), place))
-    return [order[(2 * part + 1) * len(texts) // (2 * count)] for part in range(count)]
+__all__ = ["Sample"]
 
 
 @dataclass(frozen=True)
