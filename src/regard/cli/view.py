@@ -30,11 +30,12 @@ from regard.cli.task_options import (
 )
 from regard.cli.view_huggingface import view_huggingface
 from regard.data.line_io import say
-from regard.errors import ArgumentError, DataError, UnknownName, message, shown
+from regard.errors import ArgumentError, UnknownName, message, shown
 from regard.roles import matches
 from regard.runs.command_options import option_parameters
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_task import RunTask
+from regard.tasks.picture_outputs import check_folder
 from regard.tasks.task_table import TASKS, find_task
 from regard.viewing import VIEWS, Picture, Seen
 
@@ -337,10 +338,7 @@ def _check(view: str | None, specials: str, out: Path | None) -> None:
     if out.suffix.lower() not in known:
         problem = f"{shown(out.name)} has an unknown file type"
         raise ArgumentError(message("--output", problem, expected=f"a name ending in {', '.join(known)}"))
-    if not out.resolve().parent.is_dir():
-        raise DataError(
-            message(shown(out), "the folder of this file does not exist", hint="create the folder first")
-        )
+    check_folder(out)
 
 
 def _check_without_model(context: typer.Context, path: Path, sentence: str | None, view: str | None) -> None:
