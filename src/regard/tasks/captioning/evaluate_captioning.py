@@ -46,6 +46,7 @@ from regard.tasks.file_options import (
     TSV,
     evaluated_files,
 )
+from regard.tasks.picture_outputs import check_page
 from regard.viewing.caption_page import save_caption_page
 
 __all__ = ["EVALUATE_OPTIONS", "CaptioningReport", "evaluate_captioning"]
@@ -174,8 +175,7 @@ def evaluate_captioning(
     """
     assert run is not None
     page: Path | None = options["page"]
-    if page is not None and page.suffix.lower() != ".html":
-        raise ArgumentError(message("--page", f"{shown(page.name)} does not end in .html"))
+    check_page(page)
     search = build_search(
         options["beam_size"],
         options["length_penalty"],
