@@ -216,24 +216,22 @@ def make(source: Path, check: bool, again: bool) -> Iterator[str]:
     """Update or check the notebooks of one source, and yield its problems."""
     notebooks = {language: build(source, language) for language in LANGUAGES}
     there = read_notebook(notebook_path(source, LANGUAGES[0]))
-    first, ran = notebooks[LANGUAGES[0]], check or again or not same_code(notebooks[LANGUAGES[0]], there)
-    if ran:
+    with_outputs = there
+    if check or again or not same_code(notebooks[LANGUAGES[0]], there):
         print(f"running {source.stem} ...", flush=True)
         begin, used = time.monotonic(), os.times()
-        run(first)
+        with_outputs = build(source, LANGUAGES[0])
+        run(with_outputs)
         spent = os.times()
         cpu = spent.children_user - used.children_user + spent.children_system - used.children_system
         print(f"ran {source.stem} in {time.monotonic() - begin:.0f} s ({cpu:.0f} s of CPU time)", flush=True)
-    else:
-        take_outputs(first, there)
     if check:
         yield from (f"{path.relative_to(ROOT)} is stale: run notebooks/make.py" for path in stale(source))
-        if there is not None and same_code(first, there):
-            yield from differences(source, first, there)
+        if same_code(with_outputs, there):
+            yield from differences(source, with_outputs, there)
         return
     for language, notebook in notebooks.items():
-        if notebook is not first:
-            take_outputs(notebook, first)
+        take_outputs(notebook, with_outputs)
         path = notebook_path(source, language)
         path.parent.mkdir(exist_ok=True)
         path.write_text(written(notebook), encoding="utf-8")
