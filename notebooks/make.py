@@ -17,6 +17,8 @@ at all: they contain words that a trained model chose, or names of this machine.
 from __future__ import annotations
 
 import argparse
+import base64
+import io
 import os
 import re
 import sys
@@ -37,6 +39,9 @@ TEXT = re.compile(r"\s*<!-- ko -->\n(?P<ko>.*?)<!-- en -->\n(?P<en>.*)", re.S)
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 SPACES = re.compile(r" +")
 VARIES = "varies"
+WIDEST = 900
+"""Pixels; wider PNG images are made smaller."""
+
 LONGEST_RUN = 1800
 """Seconds after which the run of one cell is stopped: something is wrong."""
 
@@ -51,7 +56,7 @@ class Cell:
 
 
 class SourceError(ValueError):
-    """A source that cannot be read, with its file and line."""
+    """A source that cannot be read, or whose code fails."""
 
 
 def sources() -> list[Path]:
@@ -86,9 +91,7 @@ def _text_cells(path: Path, source: str, start: int, end: int) -> Iterator[Cell]
     text = TEXT.fullmatch(source[start:end])
     if text is None or not (text["ko"].strip() and text["en"].strip()):
         line = source[:start].count("\n") + 1
-        raise SourceError(
-            f"{path.name}:{line}: the text after this line needs <!-- ko --> and then <!-- en -->"
-        )
+        raise SourceError(f"line {line}: the text after this line needs <!-- ko --> and then <!-- en -->")
     yield Cell({language: text[language].strip("\n") for language in LANGUAGES})
 
 
@@ -112,6 +115,7 @@ def build(source: Path, language: str) -> NotebookNode:
 def run(notebook: NotebookNode) -> None:
     """Run a notebook in a new kernel, in an empty folder; its code cells get their outputs."""
     from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
     from traitlets.config import Config
 
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
@@ -126,9 +130,10 @@ def run(notebook: NotebookNode) -> None:
             coalesce_streams=True,
             config=Config(KernelManager=_private_sockets(folder)),
         )
-        client.execute(env=environment)
-    for cell in code_cells(notebook):
-        cell.outputs = [_cleaned(output) for output in cell.outputs]
+        try:
+            client.execute(env=environment)
+        except CellExecutionError as error:
+            raise SourceError(f"a cell failed with {error.ename}: {error.evalue}") from None
 
 
 def _private_sockets(folder: str) -> dict[str, str]:
@@ -137,12 +142,31 @@ def _private_sockets(folder: str) -> dict[str, str]:
 
 
 def _cleaned(output: NotebookNode) -> NotebookNode:
-    """Return an output with one form of each picture: an <img> with alternative text, if there is one."""
+    """Return an output with one form of each picture, and with PNG images that are at most WIDEST wide.
+
+    An <img> with alternative text is preferred to other forms.
+    """
     data = output.get("data", {})
     if "<img" in data.get("text/html", ""):
         for kind in ("image/svg+xml", "image/png"):
             data.pop(kind, None)
+    if "image/png" in data:
+        data["image/png"] = _smaller(data["image/png"])
     return output
+
+
+def _smaller(png: str) -> str:
+    """Return a PNG image, in base64, at most WIDEST pixels wide."""
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(base64.b64decode(png)))
+    if image.width <= WIDEST:
+        return png
+    height = round(image.height * WIDEST / image.width)
+    file = io.BytesIO()
+    reduced = image.convert("RGB").resize((WIDEST, height), Image.Resampling.LANCZOS)
+    reduced.quantize(128, dither=Image.Dither.NONE).save(file, "png", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
@@ -153,7 +177,7 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 def take_outputs(notebook: NotebookNode, other: NotebookNode) -> None:
     """Copy the outputs of another notebook with the same code."""
     for cell, its in zip(code_cells(notebook), code_cells(other), strict=True):
-        cell.outputs, cell.execution_count = its.outputs, its.execution_count
+        cell.outputs, cell.execution_count = [_cleaned(each) for each in its.outputs], its.execution_count
 
 
 def read_notebook(path: Path) -> NotebookNode | None:
@@ -228,7 +252,8 @@ def make(source: Path, check: bool, again: bool) -> Iterator[str]:
     if check:
         yield from (f"{path.relative_to(ROOT)} is stale: run notebooks/make.py" for path in stale(source))
         if same_code(with_outputs, there):
-            yield from differences(source, with_outputs, there)
+            take_outputs(notebooks[LANGUAGES[0]], with_outputs)
+            yield from differences(source, notebooks[LANGUAGES[0]], there)
         return
     for language, notebook in notebooks.items():
         take_outputs(notebook, with_outputs)
@@ -248,8 +273,12 @@ def main() -> int:
     names = tuple(arguments.notebooks) or ("",)
     problems = []
     for source in sources():
-        if source.stem.startswith(names):
+        if not source.stem.startswith(names):
+            continue
+        try:
             problems += list(make(source, arguments.check, arguments.run))
+        except SourceError as error:
+            problems.append(f"{source.name}: {error}")
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0
