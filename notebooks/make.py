@@ -119,7 +119,8 @@ def run(notebook: NotebookNode) -> None:
     from traitlets.config import Config
 
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    # One thread: sums have the same order on every machine, and tests that run beside it do not compete.
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(
             notebook,
