@@ -32,7 +32,7 @@ from regard.decoding.rules import MOST_TOKENS
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import write_whole
 from regard.tasks.captioning.caption_pictures import CaptionPictures
-from regard.tasks.picture_outputs import is_picture
+from regard.tasks.picture_outputs import check_folder, is_picture
 
 __all__ = ["caption"]
 
@@ -149,10 +149,7 @@ def caption(
     """
     if draw and json:
         raise ArgumentError(message("--draw", "--draw cannot be combined with --json"))
-    if coco is not None and not coco.resolve().parent.is_dir():
-        raise DataError(
-            message(shown(coco), "the folder of this file does not exist", hint="create the folder first")
-        )
+    check_folder(coco)
     search = build_search(beam_size, length_penalty, n_best, greedy, max_length)
     missing = list[DataError]()
     paths = list_images(images, missing)

@@ -268,7 +268,8 @@ def _settings(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the training settings that the command line sets."""
     from regard.cli.train_settings import settings_of
     from regard.tasks.task_table import find_task
-    from regard.training.settings import merged, override
+    from regard.training.settings import merged
+    from regard.training.settings_toml import override
 
     settings = settings_of({name: arguments[name] for name in SETTINGS}, find_task("translation"))
     data = settings.get("data", {})

@@ -21,14 +21,21 @@ from regard.cli.run_options import (
     one_sentence,
 )
 from regard.cli.task_option import OwnTask, task_of_run
-from regard.cli.task_options import check_given, given_options, options_of, with_task_options
+from regard.cli.task_options import (
+    check_given,
+    given_options,
+    given_parameters,
+    options_of,
+    with_task_options,
+)
 from regard.cli.view_huggingface import view_huggingface
 from regard.data.line_io import say
-from regard.errors import ArgumentError, DataError, UnknownName, message, shown
+from regard.errors import ArgumentError, UnknownName, message, shown
 from regard.roles import matches
 from regard.runs.command_options import option_parameters
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_task import RunTask
+from regard.tasks.picture_outputs import check_folder
 from regard.tasks.task_table import TASKS, find_task
 from regard.viewing import VIEWS, Picture, Seen
 
@@ -41,6 +48,9 @@ OWN = ("self", "rollout", "reading")
 
 TASK_VIEWS = {name: about for task in TASKS for name, about in find_task(task).own_views.items()}
 """The views that only some tasks have. Name -> description."""
+
+OF_RUNS = ("checkpoint", "task")
+"""Parameters of the command that are for run folders only. The options of the tasks are too."""
 
 SPECIALS = ("show", "hide", "renormalise")
 
@@ -85,9 +95,11 @@ ABOUT = {
     "shaded": "the source words, shaded by their weights",
     "self": "self-attention",
     "rollout": "attention through all layers of the encoder",
-    "player": "an animation, word by word",
-    "long": "a map of a long text: each cell is the largest weight in a block of tokens",
-    "reading": "one line for each word of a text, with the earlier words shaded by their weights",
+    "player": "an animation of a translation, word by word; needs cross-attention",
+    "long": "a map of a long text, for language models and Hugging Face models: each cell is the largest "
+    "weight in a block of tokens",
+    "reading": "one line for each word of a text, with the earlier words shaded by their weights; needs a "
+    "decoder or an lstmn",
     **TASK_VIEWS,
 }
 """A description of each view, for the help."""
@@ -263,9 +275,11 @@ def _viewed_huggingface(
 
     texts: the two arguments of the command and the value of --text. One of them is the text.
     """
-    for name, option in given_options(context, "view_options").items():
+    given = given_options(context, "view_options") | given_parameters(context, OF_RUNS)
+    for name, option in given.items():
         if name not in ("text", "target"):
-            raise ArgumentError(message(option, "--huggingface has no such option", expected="--target"))
+            problem = "this option is for run folders, and cannot be used with --huggingface"
+            raise ArgumentError(message(option, problem, hint=f"leave {option} out"))
     if view in TASK_VIEWS:
         problem = "Hugging Face models have no such view"
         raise ArgumentError(message(f"--view {view}", problem, expected=", ".join(VIEWS)))
@@ -324,17 +338,14 @@ def _check(view: str | None, specials: str, out: Path | None) -> None:
     if out.suffix.lower() not in known:
         problem = f"{shown(out.name)} has an unknown file type"
         raise ArgumentError(message("--output", problem, expected=f"a name ending in {', '.join(known)}"))
-    if not out.resolve().parent.is_dir():
-        raise DataError(
-            message(shown(out), "the folder of this file does not exist", hint="create the folder first")
-        )
+    check_folder(out)
 
 
 def _check_without_model(context: typer.Context, path: Path, sentence: str | None, view: str | None) -> None:
     """Raise ArgumentError if an option needs a model, but `path` is a .seen file, which has no model."""
     needed = [f"--view {view}"] if view in TASK_VIEWS else []
     needed += ["a sentence"] if sentence else []
-    needed += [f"--{name.replace('_', '-')}" for name in given_options(context, "view_options")]
+    needed += (given_options(context, "view_options") | given_parameters(context, OF_RUNS)).values()
     if needed:
         problem = f"{needed[0]} needs a model, but this file has only attention weights"
         raise ArgumentError(message(shown(path), problem, hint="use a run folder instead of the file"))

@@ -13,7 +13,8 @@ from regard.compare.study import PlannedRun
 from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 from regard.models import MODELS, build_model
 from regard.tasks.translation.translation_checks import PATHS
-from regard.training.settings import merged, override
+from regard.training.settings import merged
+from regard.training.settings_toml import override
 
 __all__ = ["COMPARED", "DEFAULT_MODELS", "QUICK_MODELS", "Options", "fingerprints", "model_options"]
 

@@ -34,7 +34,7 @@ from regard.files.untrusted import parse_json, read_limited
 from regard.runs.devices import choose_device
 from regard.runs.run_folder import made_folder
 from regard.training.interrupts import Interruption, interruptible
-from regard.training.settings import to_toml
+from regard.training.settings_toml import to_toml
 
 __all__ = ["RunCache", "TrainedRun", "digest", "key_of"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from regard.errors import ArgumentError, DataError, message, shown
 from regard.viewing.pictures.picture_files import SUFFIXES
 
-__all__ = ["check_outputs", "is_picture"]
+__all__ = ["check_folder", "check_outputs", "check_page", "is_picture"]
 
 
 def is_picture(path: Path | None) -> bool:
@@ -31,10 +31,20 @@ def check_outputs(picture: Path | None, page: Path | None, count: int, noun: str
     if picture is not None and count != 1:
         problem = f"a picture shows one {noun}, but there are {count:,} {noun}s"
         raise ArgumentError(message("--output", problem, hint=f"write a page: --page {example}"))
+    check_page(page)
+    check_folder(picture)
+
+
+def check_page(page: Path | None) -> None:
+    """Raise an error if an HTML page cannot be written: the file name, or a folder that does not exist."""
     if page is not None and page.suffix.lower() != ".html":
         problem = f"{shown(page.name)} does not end in .html"
         raise ArgumentError(message("--page", problem, hint=f"{shown(page.stem) or 'page'}.html"))
-    for path in (picture, page):
-        if path is not None and not path.resolve().parent.is_dir():
-            problem = "the folder of this file does not exist"
-            raise DataError(message(shown(path), problem, hint="create the folder first"))
+    check_folder(page)
+
+
+def check_folder(path: Path | None) -> None:
+    """Raise DataError if the folder of a file to write does not exist."""
+    if path is not None and not path.resolve().parent.is_dir():
+        problem = "the folder of this file does not exist"
+        raise DataError(message(shown(path), problem, hint="create the folder first"))

@@ -46,7 +46,6 @@ from regard.tasks.algorithms.view_algorithms import (
 )
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
-from regard.training.setting_names import misplaced
 from regard.training.task import Evaluation, Loss, Stopped, Task
 
 __all__ = ["AlgorithmsTask"]
@@ -145,8 +144,6 @@ class AlgorithmsTask(RunTask):
 
     @classmethod
     def check_model(cls, settings: AlgorithmsSettings) -> None:
-        if error := misplaced(AlgorithmsSettings, "model", settings.model.options):
-            raise error
         model, task = cls.outlined(settings), settings.data.task()
         if isinstance(model, NeuralTuringMachine):
             sizes = task.longest

@@ -46,6 +46,7 @@ from regard.tasks.file_options import (
     TSV,
     evaluated_files,
 )
+from regard.tasks.picture_outputs import check_page
 from regard.viewing.caption_page import save_caption_page
 
 __all__ = ["EVALUATE_OPTIONS", "CaptioningReport", "evaluate_captioning"]
@@ -78,6 +79,13 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     ),
     PAGE,
     FAITHFULNESS,
+    CommandOption(
+        "--read",
+        "Captioning with hard attention: attend to the location with the highest score (argmax), to a random "
+        "location (sample), or to all locations, weighted (expectation).",
+        "NAME",
+        shown_default="argmax",
+    ),
     "beam_size",
     "length_penalty",
     "greedy",
@@ -167,15 +175,14 @@ def evaluate_captioning(
     """
     assert run is not None
     page: Path | None = options["page"]
-    if page is not None and page.suffix.lower() != ".html":
-        raise ArgumentError(message("--page", f"{shown(page.name)} does not end in .html"))
+    check_page(page)
     search = build_search(
         options["beam_size"],
         options["length_penalty"],
         greedy=options["greedy"],
         max_length=options["max_length"],
     )
-    captioner: CaptioningRun = run.load(task, search=search)
+    captioner: CaptioningRun = run.load(task, search=search, read=options["read"])
     attends = captioner.model.select is not None
     if not attends and (options["faithfulness"] or page is not None):
         option = "--faithfulness" if options["faithfulness"] else "--page"
