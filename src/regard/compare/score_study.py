@@ -249,12 +249,10 @@ def _line_figure(
 
 
 def _state_verdicts(rows: Sequence[dict[str, Any]]) -> list[Verdict]:
-    widest = max(row["width"] for row in rows)
-    kept = {
-        (row["score"], row["seed"]): row
-        for row in rows
-        if row["stage"] == STAGES[1] and row["width"] == widest
-    }
+    trained = [row for row in rows if row["stage"] == STAGES[1]]
+    of = {name: {row["width"] for row in trained if row["score"] == name} for name in (DOT, SCALED)}
+    widest = max(of[DOT] & of[SCALED], default=max(row["width"] for row in rows))
+    kept = {(row["score"], row["seed"]): row for row in trained if row["width"] == widest}
     seeds = [seed for name, seed in kept if name == DOT and (SCALED, seed) in kept]
     pairs = [(kept[DOT, seed], kept[SCALED, seed]) for seed in seeds]
     _, saturated, gradient, _, _ = CLAIMS
