@@ -49,6 +49,7 @@ class Options:
     threads: number of CPU threads; None to choose it.
     jobs: number of trainings at the same time.
     settings: other settings of all training runs, such as {"model": {"dropout": 0.2}}.
+    widths: widths of the studies that compare widths; empty for half, one and two times `width`.
     """
 
     models: tuple[str, ...] = ()
@@ -63,6 +64,14 @@ class Options:
     threads: int | None = None
     jobs: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
+    widths: tuple[int, ...] = ()
+
+    @property
+    def widths_compared(self) -> tuple[int, ...]:
+        """The widths of the studies that compare widths, in increasing order; `width` is one of them."""
+        if self.quick and not self.widths:
+            return (self.width,)
+        return tuple(sorted({*(self.widths or (max(self.width // 2, 4), 2 * self.width)), self.width}))
 
     @property
     def compared(self) -> tuple[str, ...]:

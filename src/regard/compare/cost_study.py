@@ -74,15 +74,25 @@ def _measure(context: StudyContext) -> StudyResult:
     exponents = _exponents(rows)
     tables = (
         Table(
-            "cost", f"Time in seconds, peak memory in bytes and operations of layers: {where}.", _plain(rows)
+            "cost",
+            f"Time in seconds, peak memory in bytes and operations of layers: {where}, 3 repetitions.",
+            _plain(rows),
         ),
-        Table("cost-exponents", f"Exponents fitted to the upper half of the sizes: {where}.", exponents),
+        Table(
+            "cost-exponents",
+            f"Exponents fitted to the upper half of the sizes: {where}, 3 repetitions.",
+            exponents,
+        ),
         Table(
             "cost-crossings",
-            f"Where self-attention becomes slower as n grows, d = {width}.",
+            f"Where self-attention becomes slower as n grows, d = {width}: {where}, mean of 3 repetitions.",
             _crossings(rows),
         ),
-        Table("cost-once", "Seconds for 64 decoder steps over 128 states, d = 256.", _once_rows(once)),
+        Table(
+            "cost-once",
+            f"Seconds for 64 decoder steps over 128 states, d = 256: {where}, 3 repetitions.",
+            _once_rows(once),
+        ),
     )
     figures = (*_figures(rows, where),)
     return StudyResult("cost", COST.title, tables, figures, _verdicts(rows, once))

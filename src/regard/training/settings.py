@@ -280,7 +280,8 @@ def build(kind: type[Model], content: Mapping[str, Any], place: str) -> Model:
             problem = f"the settings in [{'.'.join(keys)}] contradict each other"
         expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
         if isinstance(clash := first.get("ctx", {}).get("error"), Clash):
-            problem, expected = f"[{'.'.join(keys)}]: {clash}", clash.expected
+            section = f"[{'.'.join(keys)}]: " if keys else ""
+            problem, expected = f"{section}{clash}", clash.expected
         hint = ""
         if first["type"] == "list_type":
             expected, hint = "a list", f"{'.'.join(keys)}={_listed(first.get('input'))}"
