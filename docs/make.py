@@ -12,8 +12,8 @@ the pictures there are the plots of page_results.py. learned.py draws the pictur
 
 A page in ko/ is the Korean translation of the page of the same name (ko/index.md: of the README). It has the
 same blocks, generated tables and pictures in the same order. They are copied from the English page, so that
-its code runs once. The numbers of other tables and of the text must be equal in both languages
-(page_numbers.py). Every picture must have alternative text, on a Korean page in Korean.
+its code runs once. The numbers and the inline code of the rest must be equal in both languages
+(translation_check.py). Every picture must have alternative text, on a Korean page in Korean.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ sys.path[:0] = [str(DOCS), str(ROOT / "src"), str(ROOT)]
 
 import learned  # noqa: E402
 from page_models import MODEL_TABLES  # noqa: E402
-from page_numbers import differences  # noqa: E402
 from page_results import PARTS, plots  # noqa: E402
 from page_tables import TABLES  # noqa: E402
+from translation_check import differences  # noqa: E402
 
 from regard.viewing import to_svg  # noqa: E402
 

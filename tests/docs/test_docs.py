@@ -26,7 +26,7 @@ def load(name: str):
 
 
 load("learned")  # page_results imports it
-numbers = load("page_numbers")
+translations = load("translation_check")
 results, tables, models, make = map(load, ("page_results", "page_tables", "page_models", "make"))
 PAGES = make.pages()
 PICTURES = sorted(make.PICTURES.glob("*.svg"))
@@ -101,11 +101,13 @@ def test_every_figure_has_alternative_text(tmp_path, monkeypatch):
         ("| a | 7 of 10 |\n", "| 가 | 10개 중 8개 |\n", ["10개 중 8개"]),
         ("| a | a tenth |\n", "| 가 | 10분의 1 |\n", []),
         ("| a | 7 |\n| b | 8 |\n", "| 가 | 7 |\n", ["tables"]),
+        ("Use `--seeds`\n", "`--seeds`를 쓰세요, 또는 `--seed`\n", []),
+        ("Use `--seeds`\n", "`--seed`를 쓰세요\n", ["`--seeds`"]),
         ("```\n12\n```\n<!-- made: x -->\n13\n<!-- end -->\n[a](b14.md)\n", "가\n", []),
     ],
 )
-def test_numbers_of_a_translation_are_compared(english, korean, parts):
-    found = numbers.differences(english, korean)
+def test_numbers_and_names_of_a_translation_are_compared(english, korean, parts):
+    found = translations.differences(english, korean)
     assert bool(found) == bool(parts) and all(part in " ".join(found) for part in parts)
 
 

@@ -1,7 +1,8 @@
-"""Compare the numbers of a Korean page with those of the English page that it translates.
+"""Compare the numbers and names of a Korean page with those of the English page that it translates.
 
 make.py copies code, outputs and generated tables. This file compares the rest: headings, tables that are
-written by hand, and numbers in the text, so that a measured result cannot change in one language alone.
+written by hand, and numbers and inline code in the text. So a measured result or the name of an option cannot
+change in the English page alone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ SKIPPED = re.compile(r"^```.*?^```\n|<!-- made: \w+ -->.*?<!-- end -->|\]\([^)]*
 HEADING = re.compile(r"^(#+) .*\n?", re.M)
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 SCALED = re.compile(rf"({NUMBER.pattern})(?: (million)|(만))")
+CODE = re.compile(r"`[^`\n]+`")
 FACTORS = {"million": 1_000_000, "만": 10_000}
 
 Table = list[list[str]]
@@ -25,7 +27,8 @@ def differences(english: str, korean: str) -> list[str]:
 
     Tables must have the same rows and columns. A cell with numbers in English must have the same numbers in
     Korean. The text of a section must have the same numbers in both languages. Numbers of one digit are not
-    compared in text, because a translation often writes them as words.
+    compared in text, because a translation often writes them as words. The inline code of a section, such as
+    `--seeds`, must be in the Korean section too, which may have more.
     """
     english, korean = (SKIPPED.sub("", text) for text in (english, korean))
     wanted, present = ([len(found[1]) for found in HEADING.finditer(text)] for text in (english, korean))
@@ -63,6 +66,8 @@ def _text_differences(english: str, korean: str) -> Iterator[str]:
     for numbers, language in ((wanted - present, "English"), (present - wanted, "Korean")):
         if numbers:
             yield f"only the {language} page has {', '.join(f'{each:,}' for each in sorted(numbers))}"
+    if code := set(CODE.findall(english)) - set(CODE.findall(korean)):
+        yield f"only the English page has {', '.join(sorted(code))}"
 
 
 def _tables(text: str) -> list[Table]:
