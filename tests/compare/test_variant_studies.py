@@ -36,6 +36,17 @@ def test_every_study_has_claims_and_plans_valid_runs():
             build_model(settings.model.name, 9, 9, **settings.model.options)
 
 
+def test_gold_alignments_are_used_only_if_the_data_have_them():
+    def labels(**data) -> set[str]:
+        return {run.label for run in STUDIES["hard"].runs(Options(seeds=(0,), data=data))}
+
+    gold = {"soft, gold alignments", "hard, gold alignments"}
+    files = {"source": ["a"], "target": ["b"]}
+    assert gold <= labels(built_in="korean") and not gold & labels(**files)
+    assert gold <= labels(**files, alignments=["c"])
+    assert len(labels(**files)) == len(labels(built_in="korean")) - 2
+
+
 class Measured(RunCache):
     """A cache in which every run is trained, and a run with a higher seed has a higher BLEU."""
 

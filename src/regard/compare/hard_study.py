@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard.compare.attention_weights import GOLD_PAIRS, alignment_errors, gradient_noise, weight_entropy
+from regard.compare.comparison_options import Options
 from regard.compare.confidence import interval, judge
 from regard.compare.run_cache import TrainedRun
 from regard.compare.study import Claim, Figure, Series, StudyResult
@@ -106,39 +107,47 @@ def _bars(rows: Sequence[dict[str, Any]], of: str, text: str) -> Figure:
     return Figure(name, f"{text}: {where}.", f"Bars. {text}. {listed}.", series, "bars", y=text)
 
 
+BETTER = (
+    Better(Claim("hard.soft", "Soft attention beats hard attention."), "soft", SAMPLED),
+    Better(
+        Claim("hard.baseline", "A baseline helps hard attention."),
+        SAMPLED,
+        f"{SAMPLED} without baseline",
+    ),
+    Better(Claim("hard.gold", "Gold alignments help."), "soft, gold alignments", "soft"),
+    Better(
+        Claim(
+            "hard.supervised",
+            "Hard attention that is trained on gold alignments beats hard attention that is trained by "
+            "REINFORCE.",
+        ),
+        "hard, gold alignments",
+        SAMPLED,
+    ),
+    Better(
+        Claim("hard.argmax", "A model that was trained softly loses quality if it reads by argmax."),
+        "soft",
+        "soft, argmax",
+    ),
+    Better(
+        Claim("hard.latent", "A latent source word, summed exactly, beats soft attention."),
+        "luong, latent word",
+        "luong, soft",
+    ),
+)
+
+
+def _variants(options: Options) -> list[Variant]:
+    """Return the variants; those that are trained on gold alignments only if the data have them."""
+    aligned = options.built_in or bool(options.data.get("alignments"))
+    return [variant for variant in VARIANTS if aligned or variant.training != GUIDED]
+
+
+def _better(options: Options) -> list[Better]:
+    labels = {variant.label for variant in _variants(options)}
+    return [better for better in BETTER if {better.first, better.second} <= labels]
+
+
 HARD = variant_study(
-    "hard",
-    "Hard against soft attention",
-    VARIANTS,
-    [
-        Better(Claim("hard.soft", "Soft attention beats hard attention."), "soft", SAMPLED),
-        Better(
-            Claim("hard.baseline", "A baseline helps hard attention."),
-            SAMPLED,
-            f"{SAMPLED} without baseline",
-        ),
-        Better(Claim("hard.gold", "Gold alignments help."), "soft, gold alignments", "soft"),
-        Better(
-            Claim(
-                "hard.supervised",
-                "Hard attention that is trained on gold alignments beats hard attention that is trained by "
-                "REINFORCE.",
-            ),
-            "hard, gold alignments",
-            SAMPLED,
-        ),
-        Better(
-            Claim("hard.argmax", "A model that was trained softly loses quality if it reads by argmax."),
-            "soft",
-            "soft, argmax",
-        ),
-        Better(
-            Claim("hard.latent", "A latent source word, summed exactly, beats soft attention."),
-            "luong, latent word",
-            "luong, soft",
-        ),
-    ],
-    each=_each,
-    extra=_noise,
-    more_claims=NOISE,
+    "hard", "Hard against soft attention", _variants, _better, each=_each, extra=_noise, more_claims=NOISE
 )

@@ -37,7 +37,9 @@ def measure_in_processes(studies: Sequence[Study], context: StudyContext) -> Non
     if jobs < 2:
         return
     context.say(f"measuring {len(tasks)} trained runs in {jobs} processes ...")
-    workers = [_start(context, tasks[number::jobs]) for number in range(jobs)]
+    workers = [
+        _start(context, [task for run in tasks[number::jobs] for task in run]) for number in range(jobs)
+    ]
     began = time.monotonic()
     reported = began
     try:
@@ -54,16 +56,20 @@ def measure_in_processes(studies: Sequence[Study], context: StudyContext) -> Non
             worker.wait()
 
 
-def _tasks(studies: Sequence[Study], context: StudyContext) -> list[dict[str, Any]]:
-    """Return the study, label, seed, folder and seconds of each finished run, each measurement once."""
-    tasks = []
+def _tasks(studies: Sequence[Study], context: StudyContext) -> list[list[dict[str, Any]]]:
+    """Return, for each run folder, its tasks: the study, label, seed, folder and seconds of a finished run.
+
+    The tasks of a folder go to one process, which reads shared measurements from the cache. The folders with
+    the most tasks come first.
+    """
+    tasks: dict[str, list[dict[str, Any]]] = {}
     for study in studies:
         if study.measure_run is None:
             continue
         for run in context.finished(study.runs(context.options)):
-            tasks.append({"study": study.name, **dataclasses.asdict(run), "folder": str(run.folder)})
-    tasks.sort(key=lambda task: task["folder"])  # the runs of a folder go to different processes
-    return tasks
+            task = {"study": study.name, **dataclasses.asdict(run), "folder": str(run.folder)}
+            tasks.setdefault(task["folder"], []).append(task)
+    return sorted(tasks.values(), key=len, reverse=True)
 
 
 def _start(context: StudyContext, tasks: Sequence[dict[str, Any]]) -> subprocess.Popen[bytes]:

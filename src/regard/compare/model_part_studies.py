@@ -108,13 +108,12 @@ def _lookups(context: StudyContext, trained: Sequence[TrainedRun]) -> StudyResul
 
 def _accuracy(context: StudyContext, readout: str, heads: int, seed: int) -> dict[str, Any]:
     feedforward, device = READOUTS[readout], context.cache.device
-    steps = STEPS // 2 if context.options.quick else STEPS
 
     def measure() -> dict[str, float]:
         context.say(f"training {heads} head{'s' * (heads > 1)} on two look-ups, {readout}, seed {seed} ...")
-        return accuracy_with_heads(heads, seed, feedforward=feedforward, steps=steps, device=device)
+        return accuracy_with_heads(heads, seed, feedforward=feedforward, device=device)
 
-    about = {"readout": readout, "heads": heads, "seed": seed, "steps": steps}
+    about = {"readout": readout, "heads": heads, "seed": seed, "steps": STEPS}
     result: dict[str, Any] = context.cache.measured(None, "two-lookups", about, measure)
     return result
 

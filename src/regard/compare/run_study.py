@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from regard.compare.comparison import Comparison, make_options, write_comparison
+import torch
+
+from regard.compare.comparison import Comparison, make_options
 from regard.compare.comparison_options import Options
 from regard.compare.comparison_page import write_page
 from regard.compare.confidence import judge
@@ -58,9 +60,7 @@ def compare_runs(
     if task != "translation":
         _check_translation_only(task, settings, tuple(bins), sentences)
         result, about = compare_scores(groups, task, _changes(groups))
-        comparison = Comparison((result,), {})
-        pages = tuple(write_page(comparison, Options(), Path(output), about))
-        return replace(comparison, pages=pages)
+        return _written(result, Path(output), about)
     data = (settings or {}).get("data") or first["data"]
     plain = make_options((), 1, False, {"data": data}, bins, sentences, device, None, 1)
     cache = _MeasurementCache(Path(output) / "runs", plain, say)
@@ -81,7 +81,17 @@ def compare_runs(
     tables = (Table("runs", title, rows), Table("settings", "Settings that differ.", _changes(groups)))
     verdicts = tuple(_verdict(rows, groups[0][0], name) for name, _ in groups[1:])
     result = StudyResult("runs", "Comparison of trained runs", tables, (figure,), verdicts)
-    return write_comparison(Comparison((result,), {}), replace_options(context, first), Path(output))
+    about = (
+        f"Translation runs, compared on {context.sentences.name}, with greedy search and the last checkpoint "
+        f"of each run, on {cache.device} with torch {torch.__version__}. Every number is in the CSV files "
+        "beside this page."
+    )
+    return _written(result, Path(output), about)
+
+
+def _written(result: StudyResult, folder: Path, about: str) -> Comparison:
+    comparison = Comparison((result,), {})
+    return replace(comparison, pages=tuple(write_page(comparison, Options(), folder, about)))
 
 
 class _MeasurementCache(RunCache):
@@ -95,14 +105,6 @@ class _MeasurementCache(RunCache):
 def _state(folder: Path) -> list[str]:
     """Return the names of the checkpoints of a run, which change when its training goes on."""
     return sorted(path.name for path in folder.glob("step-*"))
-
-
-def replace_options(context: StudyContext, config: Mapping[str, Any]) -> StudyContext:
-    """Return the context with the training settings of the first run, which the page names."""
-    kept = {name: value for name, value in config.get("training", {}).items() if name in ("steps", "epochs")}
-    width = config.get("model", {}).get("width", context.options.width)
-    options = replace(context.options, training=kept, width=width)
-    return StudyContext(options, context.cache, context.say)
 
 
 def _task_of_all(places: Sequence[Path]) -> str:
