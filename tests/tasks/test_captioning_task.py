@@ -203,6 +203,21 @@ def test_evaluation_of_a_file_and_faithfulness(files: Path, tmp_path: Path):
     assert CaptioningTask.evaluate_run(ChosenRun(tmp_path / "run", device="cpu"), options).images == 3
 
 
+def test_evaluation_of_hard_attention_by_expectation_differs_from_argmax(tmp_path: Path):
+    train(small(model=HARD, training=REINFORCE), tmp_path / "run")
+    chosen = ChosenRun(tmp_path / "run", device="cpu")
+    found = [
+        CaptioningTask.evaluate_run(chosen, _options(pictures=20, read=read)).to_dict()
+        for read in (None, "argmax", "expectation")
+    ]
+    assert found[0] == found[1] and found[0] != found[2]
+
+
+def test_reading_is_only_chosen_for_hard_attention(trained: Path):
+    with pytest.raises(ArgumentError, match="hard attention"):
+        CaptioningTask.evaluate_run(ChosenRun(trained, device="cpu"), _options(read="sample"))
+
+
 def _options(**changes: Any) -> dict[str, Any]:
     usual = {
         "test_file": None,
@@ -212,6 +227,7 @@ def _options(**changes: Any) -> dict[str, Any]:
         "split": None,
         "pictures": 2,
         "page": None,
+        "read": None,
     }
     usual |= {"faithfulness": False, "beam_size": None, "length_penalty": None, "greedy": True}
     return {**usual, "max_length": 5, **changes}

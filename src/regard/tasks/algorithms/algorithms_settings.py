@@ -26,6 +26,8 @@ class AlgorithmsData(Section):
         of vectors. For some tasks, it is another number: items for associative-recall, bits for n-grams, keys
         for overwrite.
     repeats: smallest and largest number of repeats in training. Only for repeat-copy.
+    changes: smallest and largest number of new values that are written for random keys. The default is one
+        new value for half of the keys. Only for overwrite.
     width: number of bits of a vector.
     vectors: number of vectors of an item. Only for associative-recall.
     order: n of the n-grams: each bit depends on the n - 1 bits before it. Only for n-grams.
@@ -38,6 +40,7 @@ class AlgorithmsData(Section):
     ] = "copy"
     length: Range | None = None
     repeats: Range | None = None
+    changes: Range | None = None
     width: Bits | None = None
     vectors: Annotated[int, Field(ge=1, le=100)] | None = None
     order: Annotated[int, Field(ge=2, le=12)] | None = None
@@ -58,6 +61,7 @@ class AlgorithmsData(Section):
         options: dict[str, Any] = {
             "length": self.length,
             "repeats": self.repeats,
+            "changes": self.changes,
             "width": self.width,
             "vectors": self.vectors,
             "order": self.order,

@@ -79,6 +79,13 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     ),
     PAGE,
     FAITHFULNESS,
+    CommandOption(
+        "--read",
+        "Captioning with hard attention: attend to the location with the highest score (argmax), to a random "
+        "location (sample), or to all locations, weighted (expectation).",
+        "NAME",
+        shown_default="argmax",
+    ),
     "beam_size",
     "length_penalty",
     "greedy",
@@ -175,7 +182,7 @@ def evaluate_captioning(
         greedy=options["greedy"],
         max_length=options["max_length"],
     )
-    captioner: CaptioningRun = run.load(task, search=search)
+    captioner: CaptioningRun = run.load(task, search=search, read=options["read"])
     attends = captioner.model.select is not None
     if not attends and (options["faithfulness"] or page is not None):
         option = "--faithfulness" if options["faithfulness"] else "--page"

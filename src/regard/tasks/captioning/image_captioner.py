@@ -24,6 +24,7 @@ from regard.errors import ArgumentError, UnknownName, message, shown
 from regard.evaluation.region_erasure import RegionErasure, erase_regions
 from regard.models.captioner import READINGS, Captioner
 from regard.roles import CROSS
+from regard.select import Hard
 from regard.tasks.captioning.caption_result import Caption
 
 __all__ = ["ImageCaptioner"]
@@ -84,6 +85,9 @@ class ImageCaptioner:
         if read is not None:
             if read not in READINGS:
                 raise UnknownName("read", read, READINGS)
+            if not isinstance(model.select, Hard):
+                problem = f"read={read!r} is only possible for hard attention (model.select)"
+                raise ArgumentError(message("ImageCaptioner()", problem))
             model.read = read
         self.model, self.tokenizer, self.image_size, self.crop_margin = (
             model,
