@@ -16,7 +16,7 @@ COLORS = ("#0b6e99", "#c2410c", "#2f7d32", "#7b3fa0", "#b8860b", "#444444", "#d6
 STYLES = ("-", "--", "-.", ":")
 DPI = 110
 TICKS = 10
-"""Largest number of values on a logarithmic x axis that are all written at the axis."""
+"""Largest number of integers on a logarithmic x axis that are all written at the axis."""
 
 
 def can_draw() -> bool:
@@ -82,7 +82,7 @@ def _draw_lines(axes: Any, figure: Figure) -> None:
     if "x" in figure.log:
         values = sorted({x for series in figure.series for x in series.x})
         axes.set_xscale("log", base=2 if values[0] >= 1 else 10)
-        if len(values) <= TICKS:
+        if len(values) <= TICKS and all(value == int(value) for value in values):
             axes.set_xticks(values, [f"{value:g}" for value in values], minor=False)
     if "y" in figure.log:
         axes.set_yscale("log")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -229,14 +230,15 @@ def _figures(measured: Sequence[dict[str, Any]]) -> tuple[Figure, ...]:
             continue
         name = stage.split()[-1]
         seeds = len({row["seed"] for row in rows})
-        over = f"{WHERE[stage]}, mean over sentences and {seeds} seed{'s' * (seeds != 1)}"
+        count = f"{seeds} seed{'s' * (seeds != 1)}"
+        over = f"{WHERE[stage]}, mean over sentences, geometric mean over {count}"
         for of, text in KINDS.items():
             figures.append(
                 _curves(rows, of, f"gradient-{of}-{name}", f"Norm of d loss_t / d {text}, {over}.")
             )
         caption = f"Frobenius norm of d h_j / d x_i in the encoder by |i - j|, {over}."
         figures.append(_curves(rows, "jacobian", f"gradient-encoder-{name}", caption))
-        figures += _value_figure(rows, f"gradient-value-{name}", over)
+        figures += _value_figure(rows, f"gradient-value-{name}", f"{WHERE[stage]}, mean over {count}")
         firsts = list({row["model"]: row for row in reversed(rows)}.values())[::-1]
         maps = [
             Series(row["model"], (), cells=[[max(v, 1e-30) for v in line] for line in row["map"]])
@@ -280,8 +282,11 @@ def _curves(rows: Sequence[dict[str, Any]], of: str, name: str, caption: str) ->
     for model in dict.fromkeys(row["model"] for row in rows):
         own = [dict(row[of]) for row in rows if row["model"] == model]
         x = sorted(set.intersection(*(set(each) for each in own)))
-        stats = [interval([each[d] for each in own]) for d in x]
-        series.append(Series(model, x, [max(each.mean, 1e-30) for each in stats]))
+        stats = [interval([math.log(max(each[d], 1e-30)) for each in own]) for d in x]
+        bounds = [(each.low, each.high) for each in stats if each.low is not None and each.high is not None]
+        low, high = [math.exp(a) for a, _ in bounds], [math.exp(b) for _, b in bounds]
+        y = [math.exp(each.mean) for each in stats]
+        series.append(Series(model, x, y, low, high) if len(bounds) == len(x) else Series(model, x, y))
     ends = "; ".join(f"{line.label}: {line.y[0]:.2g} to {line.y[-1]:.2g}" for line in series)
     label = "|i - j|" if of == "jacobian" else "recurrent steps from j to t without attention: (S - j) + t"
     alt = f"Lines of the mean gradient norm by distance, on a logarithmic scale. {ends}."
