@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.compare.gradient_study import equal_lengths
+from regard.compare.length_bins import SentenceSet
 from regard.compare.run_cache import TrainedRun
-from regard.compare.score_gradients import gradient_statistics, sample_scores, score_statistics
+from regard.compare.score_gradients import ScoreSamples, gradient_statistics, sample_scores, score_statistics
 from regard.compare.study_context import StudyContext, set_selection
 from regard.data import korean_english
 from regard.data.batch import Batch
@@ -30,8 +33,8 @@ GOLD_PAIRS = 100
 ROWS = 8
 """Number of test sentences for which gradients are computed."""
 
-SAMPLES = 32
-"""Number of samples of the gradient of hard attention."""
+SAMPLES, CLASSES = 128, 4
+"""Number of samples of the gradient of hard attention, for sentences in each of some classes of length."""
 
 
 def _model_and_batch(context: StudyContext, run: TrainedRun, rows: int) -> tuple[Model, Batch]:
@@ -89,24 +92,46 @@ def alignment_errors(context: StudyContext, run: TrainedRun, select: Any = None)
 
 
 def gradient_noise(context: StudyContext, run: TrainedRun) -> dict[str, float]:
-    """Measure the gradient of the scores of a trained run over repeated samples of the same batch.
+    """Measure the gradient of the scores of a trained run over repeated samples of the same sentences.
 
-    See gradient_statistics(). For hard attention, the estimate uses the baseline of the training;
-    variance_without_baseline is the variance of the same samples with the baseline 0.
+    See gradient_statistics(). The values are means over batches of short to long sentences. For hard
+    attention, the estimate uses the baseline of the training; variance_without_baseline is the variance of
+    the same samples with the baseline 0.
     """
 
     def measure() -> dict[str, float]:
-        model, batch = _model_and_batch(context, run, ROWS)
-        if not isinstance(model.select, Hard):
-            return gradient_statistics(sample_scores(model, batch, 2).gradients)
-        average = stored_average(run)
-        own = gradient_statistics(sample_scores(model, batch, SAMPLES, baseline=average).gradients)
-        plain = gradient_statistics(sample_scores(model, batch, SAMPLES).gradients)
-        return {**own, "variance_without_baseline": plain["gradient_variance"]}
+        translator = load(run.folder, checkpoint="latest", device="cpu")
+        sides = (translator.source_tokenizer, translator.target_tokenizer)
+        sampled, average = isinstance(translator.model.select, Hard), stored_average(run)
+        found = []
+        for pairs in _length_classes(context.sentences):
+            batch = equal_lengths(pairs, *sides, rows=ROWS // 2)
+            samples = sample_scores(translator.model, batch, SAMPLES if sampled else 2)
+            found.append(_noise_statistics(samples, average, sampled))
+        return {name: statistics.fmean(each[name] for each in found) for name in found[0]}
 
-    about = {"data": context.sentences.name, "rows": ROWS, "samples": SAMPLES}
-    result: dict[str, float] = context.cache.measured(run, "score-noise", about, measure)
+    about = {"data": context.sentences.name, "rows": ROWS // 2, "samples": SAMPLES, "classes": CLASSES}
+    result: dict[str, float] = context.cache.measured(run, "score-noise-2", about, measure)
     return result
+
+
+def _noise_statistics(samples: ScoreSamples, average: float, sampled: bool) -> dict[str, float]:
+    if not sampled:
+        return gradient_statistics(samples.gradients)
+    # REINFORCE multiplies the gradient of log p(s) by r - b, so samples with b = 0 give those with any b.
+    factor_KB = (samples.rewards - average) / samples.rewards
+    own = gradient_statistics(samples.gradients * factor_KB[..., None, None])
+    plain = gradient_statistics(samples.gradients)
+    return {**own, "variance_without_baseline": plain["gradient_variance"]}
+
+
+def _length_classes(sentences: SentenceSet) -> list[list[tuple[str, str]]]:
+    """Return the test sentences within the training length in CLASSES classes, from short to long."""
+    longest = sentences.longest_trained or math.inf
+    kept = [pair for pair in sentences.pairs if len(pair[0].split()) <= longest] or list(sentences.pairs)
+    kept.sort(key=lambda pair: len(pair[0].split()))
+    size = max(len(kept) // CLASSES, 1)
+    return [kept[start : start + size] for start in range(0, size * min(CLASSES, len(kept)), size)]
 
 
 def stored_average(run: TrainedRun) -> float:
