@@ -40,7 +40,9 @@ LEARNERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
 
 QUICK = [("transformer, short", "copy")]
 EVERY = [(name, task) for name in ("seq2seq", "bahdanau", "transformer") for task in TASKS]
-EVERY += [(name, task) for name in LEARNERS if name.startswith(("luong", "lstmn")) for task in ("copy", "reverse")]
+EVERY += [
+    (name, task) for name in LEARNERS if name.startswith(("luong", "lstmn")) for task in ("copy", "reverse")
+]
 EVERY += [("luong both ways", "sort")]
 LONG = [each for each in EVERY if each != ("luong local-m", "reverse")]
 

@@ -1,4 +1,4 @@
-"""Recipes learn to the end, without data files: captions of the built-in pictures, answers about small stories."""
+"""Recipes learn to the end without data files: captions of built-in pictures, answers about stories."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.tasks.small_stories import written
 
 @pytest.mark.slow
 def test_captioner_describes_pictures_and_attends_to_their_objects(tmp_path: Path):
-    """The targets of docs/captioning.md. The test split has pairs of colour and shape that are not trained."""
+    """The targets of docs/captioning.md. The test split has pairs of colour and shape that training lacks."""
     result = measure(Job("shapes-soft", 1, tmp_path, tmp_path, device="cpu", threads=2))
     assert result["exact"] >= 0.98 and result["pointing"] >= 0.85 and result["pointing_chance"] < 0.15
 
