@@ -100,7 +100,7 @@ def measure(job: Job) -> dict[str, Any]:
     report = CaptioningTask.evaluate_run(chosen, {**options, **shared, "split": "test"}).to_dict()
     run = regard.load(job.folder, device="cpu")
     record = job_record(job, run.model, progress)
-    # The folder of the extracted images is no setting of the result.
+    # Leave out the folder of the extracted images: it does not affect the result.
     record["changes"] = {
         section: {name: value for name, value in values.items() if (section, name) != ("data", "images")}
         for section, values in record["changes"].items()

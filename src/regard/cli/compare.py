@@ -164,7 +164,7 @@ Jobs = Annotated[
     _option(
         "--jobs",
         "INT",
-        "Number of trainings, or of processes that measure them, at the same time.",
+        "Number of training runs, or of measurement processes, to run in parallel.",
         OUTPUT,
         min=1,
         max=256,
@@ -175,7 +175,7 @@ StopAfter = Annotated[
     _option(
         "--stop-after",
         "MINUTES",
-        "Stop training after this many minutes, and report what is finished. The same command continues. "
+        "Stop training after this many minutes, and report the finished runs. The same command resumes. "
         "0 trains nothing.",
         OUTPUT,
         min=0.0,

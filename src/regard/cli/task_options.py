@@ -140,7 +140,7 @@ def given_options(context: typer.Context, attribute: str) -> dict[str, str]:
 
 
 def given_parameters(context: typer.Context, names: Collection[str]) -> dict[str, str]:
-    """Return those of these parameters that the user gave on the command line: parameter name -> option."""
+    """Return the parameters in `names` that are set on the command line: parameter name -> option."""
     return {
         str(each.name): each.opts[0]
         for each in context.command.params

@@ -72,7 +72,7 @@ GoldAlignments = Annotated[
         "--gold-alignments",
         "FILE",
         "File with word alignments of the training pairs, for --guided. Line N has the links of pair N: 0-2 "
-        "links source word 0 to target word 2; with --set data.alignment_unit=morpheme, morphemes. May be "
+        "links source word 0 to target word 2 (morphemes with --set data.alignment_unit=morpheme). May be "
         "repeated.",
     ),
 ]

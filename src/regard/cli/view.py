@@ -50,7 +50,7 @@ TASK_VIEWS = {name: about for task in TASKS for name, about in find_task(task).o
 """The views that only some tasks have. Name -> description."""
 
 OF_RUNS = ("checkpoint", "task")
-"""Parameters of the command that are for run folders only. The options of the tasks are too."""
+"""Parameters that, like the options of the tasks, can only be used with run folders."""
 
 SPECIALS = ("show", "hide", "renormalise")
 

@@ -34,7 +34,7 @@ ROWS = 8
 """Number of test sentences for which gradients are computed."""
 
 SAMPLES, CLASSES = 128, 4
-"""Number of samples of the gradient of hard attention, for sentences in each of some classes of length."""
+"""Number of gradient samples of hard attention per length class, and number of length classes."""
 
 
 def _model_and_batch(context: StudyContext, run: TrainedRun, rows: int) -> tuple[Model, Batch]:

@@ -90,7 +90,7 @@ def compare(
     bins: upper bounds of the classes of source length, in words.
     sentences: number of test sentences in each class.
     device, threads: where to train and to measure.
-    jobs: number of trainings, and of processes that measure them, at the same time.
+    jobs: number of training runs, and of measurement processes, to run in parallel.
     minutes: stop training after this many minutes, and report what is finished. Call it again to continue.
         0 trains nothing.
     widths: widths for the studies that compare widths. Default: half, one and two times the width.

@@ -30,7 +30,7 @@ STARTING = {"cpu": 8.0}
 
 
 ENOUGH = 20.0
-"""Models are timed for about this many seconds. Other models get the mean of those with the same name."""
+"""Seconds for timing models. After that, a model gets the mean time of the timed models of the same name."""
 
 
 def run_seconds(runs: Sequence[PlannedRun], options: Options, device: str) -> list[float]:

@@ -89,7 +89,7 @@ def _measure(context: StudyContext) -> StudyResult:
         ),
         Table(
             "cost-crossings",
-            f"Where self-attention becomes slower as n grows, d = {width}: {where}, mean of 3 repetitions.",
+            f"n from which self-attention costs more, d = {width}: {where}, mean of 3 repetitions.",
             _crossings(rows),
         ),
         Table(
@@ -146,7 +146,7 @@ def _fits(rows: Sequence[dict[str, Any]], layer: str, varied: str, of: str) -> l
 def _large(rows: Sequence[dict[str, Any]], of: str) -> Sequence[dict[str, Any]]:
     """Return the rows of the large sizes: from the first that takes LARGE times as long as the shortest.
 
-    Smaller sizes mostly take the time of starting the operations, which does not depend on the size. At least
+    For smaller sizes, most of the time is launch overhead, which does not depend on the size. At least
     the two largest sizes are returned.
     """
     times = [statistics.median(row[of]) for row in rows]

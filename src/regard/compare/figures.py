@@ -16,7 +16,7 @@ COLORS = ("#0b6e99", "#c2410c", "#2f7d32", "#7b3fa0", "#b8860b", "#444444", "#d6
 STYLES = ("-", "--", "-.", ":")
 DPI = 110
 TICKS = 10
-"""Largest number of integers on a logarithmic x axis that are all written at the axis."""
+"""Maximum number of integer values on a logarithmic x axis that all get a tick label."""
 
 
 def can_draw() -> bool:

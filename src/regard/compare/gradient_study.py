@@ -29,7 +29,7 @@ __all__ = ["GRADIENT"]
 MODELS = ("seq2seq", "bahdanau", "lstmn", "transformer")
 FIXED, ATTENTIVE, PARALLEL = "seq2seq", "bahdanau", "transformer"
 SMALLEST_WEIGHT = 1e-6
-"""Smaller attention weights are in one class with this one."""
+"""Lower bound of the lowest class of attention weights; it also has all smaller weights."""
 
 STAGES = ("at initialisation", "after training")
 WHERE = {

@@ -44,7 +44,7 @@ NOISE = (
         "variance.",
     ),
     Claim("hard.variance", "A baseline lowers the variance of the gradient of REINFORCE."),
-    Claim("hard.alignment", "Gold alignments make the attention agree better with them."),
+    Claim("hard.alignment", "Training on gold alignments lowers the alignment error rate."),
 )
 
 
@@ -74,7 +74,7 @@ def _noise(context: StudyContext, trained: Sequence[TrainedRun]) -> StudyResult:
                 for row in sampled
                 if row["gradient_variance"] and row["variance_without_baseline"]
             ],
-            "log of the variance without the baseline over the variance with it, same models and batch",
+            "log of the variance without the baseline over the variance with it, same models and batches",
         ),
     ]
     notes: tuple[str, ...] = ("The data have no gold alignments, so none are compared.",)
@@ -110,11 +110,11 @@ def _bars(rows: Sequence[dict[str, Any]], of: str, text: str) -> Figure:
 BETTER = (
     Better(Claim("hard.soft", "Soft attention beats hard attention."), "soft", SAMPLED),
     Better(
-        Claim("hard.baseline", "A baseline helps hard attention."),
+        Claim("hard.baseline", "A baseline raises the BLEU of hard attention."),
         SAMPLED,
         f"{SAMPLED} without baseline",
     ),
-    Better(Claim("hard.gold", "Gold alignments help."), "soft, gold alignments", "soft"),
+    Better(Claim("hard.gold", "Training on gold alignments raises BLEU."), "soft, gold alignments", "soft"),
     Better(
         Claim(
             "hard.supervised",
@@ -125,12 +125,12 @@ BETTER = (
         SAMPLED,
     ),
     Better(
-        Claim("hard.argmax", "A model that was trained softly loses quality if it reads by argmax."),
+        Claim("hard.argmax", "A model trained with soft attention loses BLEU if it reads by argmax."),
         "soft",
         "soft, argmax",
     ),
     Better(
-        Claim("hard.latent", "A latent source word, summed exactly, beats soft attention."),
+        Claim("hard.latent", "A latent source word, marginalised exactly, beats soft attention."),
         "luong, latent word",
         "luong, soft",
     ),

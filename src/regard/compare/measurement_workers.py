@@ -28,7 +28,7 @@ EVERY = 15.0
 
 
 def measure_in_processes(studies: Sequence[Study], context: StudyContext) -> None:
-    """Make the measurements of the finished runs of some studies in options.jobs processes.
+    """Measure the finished runs of some studies in options.jobs processes.
 
     A measurement that fails here is made again by its study, which reports the error.
     """

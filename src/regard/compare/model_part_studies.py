@@ -67,7 +67,7 @@ LOOKUPS = (
 
 
 def _lookups(context: StudyContext, trained: Sequence[TrainedRun]) -> StudyResult:
-    """Train one attention layer with 1 to 8 heads on a task with two look-ups a word."""
+    """Train one attention layer with 1 to 8 heads on a task with two look-ups per word."""
     seeds = context.options.seeds if len(context.options.seeds) > 2 else (0, 1, 2)
     rows = [
         {"readout": readout, "heads": heads, "seed": seed, **_accuracy(context, readout, heads, seed)}
@@ -88,7 +88,7 @@ def _lookups(context: StudyContext, trained: Sequence[TrainedRun]) -> StudyResul
     ends = "; ".join(f"{line.label}: {line.y[0]:.2f} with 1 head, {line.y[1]:.2f} with 2" for line in lines)
     figure = Figure(
         "parts-lookups",
-        f"{text.capitalize()} by the number of heads, on a task with two look-ups a word: {about}.",
+        f"{text.capitalize()} by the number of heads, on a task with two look-ups per word: {about}.",
         f"Lines of the {text} by the number of heads. {ends}.",
         lines,
         x="heads",
@@ -102,7 +102,7 @@ def _lookups(context: StudyContext, trained: Sequence[TrainedRun]) -> StudyResul
         }
         values = [share[2, seed] - share[1, seed] for seed in seeds]
         verdicts.append(judge(claim, values, f"{text}, 2 heads minus 1 head, {readout}"))
-    table = Table("parts-lookups", f"Task with two look-ups a word: {about}.", rows)
+    table = Table("parts-lookups", f"Task with two look-ups per word: {about}.", rows)
     return StudyResult("parts", "", (table,), (figure,), tuple(verdicts))
 
 

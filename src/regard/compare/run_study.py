@@ -46,7 +46,7 @@ def compare_runs(
         settings differ only in the seed.
     settings: {"data": {...}} with the test pairs as validation files (valid_source and valid_target, or
         valid_tsv). Default: the data of the first run.
-    The other arguments are those of regard.compare(). All of them are for translation runs only.
+    The other arguments are those of regard.compare(). settings, bins and sentences: translation runs only.
 
     Each model is compared with the first one. The measurements are stored in the folder `runs` of output.
     """

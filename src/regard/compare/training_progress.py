@@ -12,7 +12,7 @@ STEP = re.compile(r"^step ([\d,]+)/([\d,]+) ", re.M)
 """The line that `regard train` prints: "step 365/1,000  loss ..."."""
 
 SHOWN = 3
-"""Number of trainings that a line names; the others are counted."""
+"""Maximum number of running training runs that are named; the others are only counted."""
 
 
 def step_of(log: Path) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""A task that needs two look-ups a word, and one attention layer that learns it with several heads.
+"""A task that needs two look-ups per word, and one attention layer that learns it with several heads.
 
 Each word of a sequence has a letter and names two positions. Its answer is the pair of the letters at these
 two positions, in this order. The model is one attention layer and a linear readout. A head reads one weighted
@@ -48,7 +48,7 @@ def two_lookups(count: int, seed: int, length: int = LENGTH) -> tuple[Tensor, Te
 class LookupModel(nn.Module):
     """One multi-head attention layer over the words of two_lookups(), and a linear readout.
 
-    heads: number of heads. All numbers of heads have the same number of parameters.
+    heads: number of heads. The number of parameters does not depend on it.
     feedforward: whether the layer is that of a Transformer, with layer normalisation, residual connections
         and a feed-forward layer. Otherwise, the readout follows the attention.
 

@@ -127,7 +127,7 @@ def _piece(name: str, byte_level: bool) -> str:
 def _bytes_by_character() -> dict[str, int]:
     """Return the byte of each character in the names of byte-level tokens, as GPT-2 defined them.
 
-    A printable byte is its own character. The other bytes are the characters from U+0100 on.
+    A printable byte is written as the character of the same code, the other bytes as U+0100, U+0101, ...
     """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]

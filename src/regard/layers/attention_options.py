@@ -175,7 +175,7 @@ def model_arguments(kind: type, sizes: int) -> dict[str, Any]:
     """Return a dict from the names of the arguments of a model's class to their default values.
 
     The value is None if the argument has no default. If the class has a parameter `**attention`, the dict has
-    the fields of AttentionOptions instead: score and select. An attribute `options_type` of the class is used
+    the fields of AttentionOptions instead: score and select. If the class has `options_type`, that is used
     instead of AttentionOptions.
 
     kind: the class of the model.

@@ -36,7 +36,7 @@ def check_outputs(picture: Path | None, page: Path | None, count: int, noun: str
 
 
 def check_page(page: Path | None) -> None:
-    """Raise an error if an HTML page cannot be written: the file name, or a folder that does not exist."""
+    """Raise an error if the file name does not end in .html, or if its folder does not exist."""
     if page is not None and page.suffix.lower() != ".html":
         problem = f"{shown(page.name)} does not end in .html"
         raise ArgumentError(message("--page", problem, hint=f"{shown(page.stem) or 'page'}.html"))

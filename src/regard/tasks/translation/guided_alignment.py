@@ -76,7 +76,7 @@ def _check_unit(unit: str, of_tokenizers: tuple[str, str]) -> None:
     if unit == "word" or both_sides or (unit == "morpheme" and one_side):
         return
     problem = (
-        f"it is {unit!r}, but the source tokenizer has {of_tokenizers[0]}s, the target {of_tokenizers[1]}s"
+        f"it is {unit!r}, but the tokenizers have {of_tokenizers[0]}s (source), {of_tokenizers[1]}s (target)"
     )
     hint = f'set data.alignment_unit="word", or use --tokenizer {unit}'
     raise ArgumentError(message("data.alignment_unit", problem, hint=hint))
