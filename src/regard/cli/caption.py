@@ -24,6 +24,7 @@ from regard.cli.run_options import (
     Threads,
     build_search,
     open_task,
+    output_option,
 )
 from regard.data.images.image_inputs import coco_image_id, list_images
 from regard.data.line_io import say, writing
@@ -33,6 +34,7 @@ from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import write_whole
 from regard.tasks.captioning.caption_pictures import CaptionPictures
 from regard.tasks.picture_outputs import check_folder, is_picture
+from regard.viewing.pictures.picture_files import SUFFIXES
 
 __all__ = ["caption"]
 
@@ -48,11 +50,10 @@ Images = Annotated[
 ]
 OutputFile = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        metavar="FILE",
-        help="Write the captions to this file instead of standard output. For one image, a name ending in "
+    output_option(
+        "Write the captions to this file instead of standard output. For one image, a name ending in "
         ".png, .svg, .pdf or .gif writes a picture (.gif: an animation) of the attention of each word.",
+        SUFFIXES,
     ),
 ]
 PageFile = Annotated[
