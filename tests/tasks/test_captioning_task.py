@@ -14,6 +14,7 @@ from rich.console import Console
 from torch.nn import functional
 
 import regard
+from regard.cli.setting_options import setting_option
 from regard.data.batch import EOS, PAD
 from regard.data.shapes import shapes
 from regard.errors import ArgumentError, DataError, RegardError
@@ -305,7 +306,7 @@ def test_fingerprint_depends_on_pixels(files: Path, tmp_path: Path):
     ("change", "facts"),
     [
         ("missing", ("3.png", "line 5")),
-        ("damaged", ("3.png",)),
+        ("damaged", ("3.png", "line 5")),
         ("empty", ("line 2",)),
         ("no words", ("captions.tsv",)),
     ],
@@ -326,6 +327,7 @@ def test_bad_data_names_the_file(files: Path, tmp_path: Path, change: str, facts
         read_caption_split(ImageData(train_file=[str(captions)], image_size=16))
     assert all(fact in str(caught.value) for fact in facts), caught.value
     if change in ("missing", "damaged", "empty"):
+        assert f"--set data.{change}=skip" in caught.value.message.spelled(setting_option)
         skipping = ImageData(train_file=[str(captions)], image_size=16, **{change: "skip"})
         left = read_caption_split(skipping)
         assert sum(map(len, left.train.captions)) < 12 and len(left.notes) == 2
@@ -350,6 +352,7 @@ def test_images_without_a_caption_are_counted(files: Path, tmp_path: Path):
         ({"model": HARD}, "estimator"),
         ({"training": {"word_noise": 1.0}}, "word_noise"),
         ({"model": {"name": "other"}}, "captioner"),
+        ({"model": {"widht": 3}}, "did you mean 'width'"),
         ({"data": {"images": ["nowhere"], "built_in": None, "train_file": ["a.tsv"]}}, "nowhere"),
     ],
 )
