@@ -92,6 +92,7 @@ def test_missing_images_are_reported_and_the_others_are_captioned(command, run: 
         (("*.none",), "*.none"),
         (("picture_000000.png", "--draw", "--json"), "--draw"),
         (("picture_000000.png", "--read", "often"), "often"),
+        (("picture_000000.png", "--read", "sample"), "--read"),
         (("picture_000000.png", "--coco", "no/folder/x.json"), "x.json"),
         (("picture_000000.png", "picture_000001.png", "--output", "x.png"), "--output"),
         (("picture_000000.png", "--page", "x.txt"), "--page"),

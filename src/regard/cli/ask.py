@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from regard.cli.run_options import CheckpointName, Device, RunFolder, Threads, open_task
+from regard.cli.run_options import CheckpointName, Device, RunFolder, Threads, open_task, output_option
 from regard.data.line_io import Lines, Notes, given_lines, say, tell, writing
 from regard.data.story_formats import StoryQuestion
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, printable, shown
-from regard.tasks.answering.answer_pictures import AnswerPictures, is_picture
+from regard.tasks.answering.answer_pictures import PICTURES, AnswerPictures, is_picture
 from regard.tasks.answering.story_files import questions_of_files, read_story
 
 __all__ = ["ask"]
@@ -46,11 +46,10 @@ Questions = Annotated[
 ]
 OutputFile = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        metavar="FILE",
-        help="Write to this file instead of standard output. For one question, it can be a picture of the "
+    output_option(
+        "Write to this file instead of standard output. For one question, it can be a picture of the "
         "attention of every hop: .png, .svg or .pdf.",
+        PICTURES,
     ),
 ]
 PageFile = Annotated[

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from regard.errors import ArgumentError, DataError, message, shown
 from regard.viewing.pictures.picture_files import SUFFIXES
 
-__all__ = ["check_folder", "check_outputs", "check_page", "is_picture"]
+__all__ = ["check_output_ending", "check_folder", "check_outputs", "check_page", "is_picture"]
+
+PAGES = (".html", ".htm")
+"""File name extensions of HTML pages."""
+
+IMAGES = frozenset((*SUFFIXES, ".bmp", ".eps", ".jpeg", ".jpg", ".ps", ".tif", ".tiff", ".webp"))
+"""File name extensions of pictures, also of those that Regard does not write."""
 
 
 def is_picture(path: Path | None) -> bool:
@@ -33,6 +40,33 @@ def check_outputs(picture: Path | None, page: Path | None, count: int, noun: str
         raise ArgumentError(message("--output", problem, hint=f"write a page: --page {example}"))
     check_page(page)
     check_folder(picture)
+
+
+def check_output_ending(output: Path | None, pictures: Sequence[str] = (), page: bool = False) -> None:
+    """Raise ArgumentError if --output names a picture or an HTML page that the command does not write there.
+
+    Without this check, the command would write plain text into a file named, for example, x.html.
+
+    output: the value of --output, or None.
+    pictures: the extensions of the pictures that the command writes, such as (".png", ".svg").
+    page: whether the command has the option --page.
+
+    >>> check_output_ending(Path("answers.txt")), check_output_ending(Path("x.png"), pictures=(".png",))
+    (None, None)
+    """
+    suffix = "" if output is None else output.suffix.lower()
+    if output is None or suffix in pictures or suffix not in (*PAGES, *IMAGES):
+        return
+    expected = f"a text file, such as {shown(output.stem) or 'output'}.txt"
+    if pictures:
+        expected += f", or a picture: {', '.join(pictures)}"
+    if suffix in PAGES:
+        problem = f"{shown(output.name)}: this option writes text, not an HTML page"
+        hint = f"use --page {shown(output.with_suffix('.html'))}" if page else ""
+    else:
+        problem = f"{shown(output.name)}: this command does not write pictures of the type {suffix}"
+        hint = "" if pictures else "regard view RUN draws the attention of one input: --output FILE.png"
+    raise ArgumentError(message("--output", problem, expected=expected, hint=hint))
 
 
 def check_page(page: Path | None) -> None:
