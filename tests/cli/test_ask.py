@@ -47,6 +47,28 @@ def test_questions_come_from_standard_input(command, run: Path, story: Path):
     assert "'zebra' (question 2)" in asked.err
 
 
+def test_bad_question_is_reported_and_the_others_answered(command, run: Path, story: Path, tmp_path: Path):
+    lines = b"Where is Mary?\nqwerty zxcv?\nWhere is the zebra?\n"
+    asked = command("ask", run, "--story", story, stdin=lines)
+    assert asked.status == 1 and len(asked.out.splitlines()) == 2
+    assert "standard input, line 2" in asked.err and "1 of 3 questions" in asked.err
+    assert "'zebra' (question 3)" in asked.err and "Traceback" not in asked.err
+    (tmp_path / "own.jsonl").write_text(f"{json_line(question='qwerty?', answer=None)}\n{json_line()}\n")
+    asked = command("ask", run, tmp_path / "own.jsonl")
+    assert asked.status == 1 and len(asked.out.splitlines()) == 1 and "own.jsonl, line 1" in asked.err
+
+
+def test_unknown_words_of_the_story_are_reported_with_their_sentence(command, run: Path, tmp_path: Path):
+    (tmp_path / "story.txt").write_text("Mary went to the hall.\nMary saw a zebra.\n")
+    (tmp_path / "foreign.txt").write_text("Qui es tu?\n")
+    asked = command("ask", run, "--story", tmp_path / "story.txt", "--question", "Where is Mary?")
+    assert asked.status == 0 and "'zebra' (sentence 2)" in asked.err and "(question" not in asked.err
+    options = ("--story", tmp_path / "foreign.txt", "--question", "Where is Mary?", "--json")
+    asked = command("ask", run, *options)
+    assert "no word of the story" in asked.err
+    assert any("no word of the story" in note for note in json.loads(asked.out)["notes"])
+
+
 def test_files_become_json_lines_with_probabilities(command, run: Path, tmp_path: Path):
     (tmp_path / "qa1_test.txt").write_text(babi_text(2, seed=5))
     (tmp_path / "own.jsonl").write_text(f"{json_line(answer=None)}\n{json_line()}\n")

@@ -54,6 +54,7 @@ class StoryAnswer:
     unknown: words of the story and the question that are not in the vocabulary.
     notes: messages for the user.
     place: file and line of the question; "" if it does not come from a file.
+    unknown_in_story: the words of `unknown` that occur in the story.
 
     >>> weights = BySite({"hop.1": numpy.array([[0.1, 0.9]])})
     >>> result = StoryAnswer("home", {"home": 0.75, "garden": 0.25}, ("Ann sat.", "Mary went home."),
@@ -73,6 +74,7 @@ class StoryAnswer:
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     place: str = ""
+    unknown_in_story: tuple[str, ...] = ()
 
     @property
     def probability(self) -> float:
