@@ -95,6 +95,19 @@ def test_hops_are_drawn_in_terminal_picture_and_page(command, run: Path, story: 
     assert viewed.status == 0 and "hop 1" in viewed.out and "if hidden" in viewed.out
 
 
+def test_seen_file_of_an_answer_draws_every_hop(command, run: Path, story: Path, tmp_path: Path):
+    kept = tmp_path / "hops.seen"
+    options = ("--story", story, "--question", "Where is Mary?")
+    drawn = [line for line in command("view", run, *options).out.splitlines() if "went to" in line][:3]
+    assert command("view", run, *options, "--output", kept).status == 0
+    for view in ((), ("--view", "hops")):
+        viewed = command("view", kept, *view)
+        assert viewed.status == 0 and "hop 2" in viewed.out and "Where is Mary?" in viewed.out
+        assert all(line in viewed.out for line in drawn) and len(drawn) == 3
+    assert "hop 2" not in command("view", kept, "--view", "matrix").out
+    assert command("view", kept, "--view", "image").status == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
