@@ -35,6 +35,7 @@ from regard.roles import matches
 from regard.runs.command_options import option_parameters
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_task import RunTask
+from regard.tasks.answering.view_answering import StoredAnswerView
 from regard.tasks.picture_outputs import check_folder
 from regard.tasks.task_table import TASKS, find_task
 from regard.viewing import VIEWS, Picture, Seen
@@ -231,8 +232,7 @@ def view(
     if huggingface is not None:
         viewed = _viewed_huggingface(context, huggingface, (run, sentence, text), view, device)
     elif run is not None and Path(run).is_file():
-        _check_without_model(context, Path(run), sentence or text, view)
-        viewed = RunView(Seen.load(run))
+        viewed = _viewed_file(context, Path(run), sentence or text, view)
     else:
         kind = _task_to_view(context, _run_folder(run), task, view)
         values = _view_values(kind, {**options, "text": text}, sentence)
@@ -341,14 +341,20 @@ def _check(view: str | None, specials: str, out: Path | None) -> None:
     check_folder(out)
 
 
-def _check_without_model(context: typer.Context, path: Path, sentence: str | None, view: str | None) -> None:
-    """Raise ArgumentError if an option needs a model, but `path` is a .seen file, which has no model."""
-    needed = [f"--view {view}"] if view in TASK_VIEWS else []
+def _viewed_file(context: typer.Context, path: Path, sentence: str | None, view: str | None) -> RunView:
+    """Return the attention of a .seen file; raise ArgumentError if an option needs the model.
+
+    A .seen file has attention weights, but no model.
+    """
+    seen = Seen.load(path)
+    viewed = StoredAnswerView(seen) if StoredAnswerView.fits(seen) else RunView(seen)
+    needed = [f"--view {view}"] if view in TASK_VIEWS and view != viewed.default_view else []
     needed += ["a sentence"] if sentence else []
     needed += (given_options(context, "view_options") | given_parameters(context, OF_RUNS)).values()
     if needed:
         problem = f"{needed[0]} needs a model, but this file has only attention weights"
         raise ArgumentError(message(shown(path), problem, hint="use a run folder instead of the file"))
+    return viewed
 
 
 def _write(viewed: RunView, path: Path) -> None:
