@@ -50,6 +50,13 @@ def test_pictures(command, run: Path, tmp_path: Path):
     assert result.status == 0 and picture.read_text().startswith("<svg") and "<img" in page.read_text()
 
 
+def test_view_writes_a_moving_gif(command, run: Path, tmp_path: Path):
+    pillow, written = pytest.importorskip("PIL.Image"), tmp_path / "heads.gif"
+    assert command("view", run, "--length", 1, "--output", written, "--device", "cpu").status == 0
+    with pillow.open(written) as image:
+        assert image.n_frames == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -57,7 +64,10 @@ def test_pictures(command, run: Path, tmp_path: Path):
         (("--repeats", 3), "--repeats"),
         (("--draw", "--json"), "--draw"),
         (("--sequence", '{"vectors": ["10"]}'), "3 bits"),
-        (("--sequence", "{"), "JSON"),
+        (("--sequence", "{"), "--sequence: this is not JSON"),
+        (("--sequence", '{"vectors": ["101"]}', "--sequence", "{"), "--sequence, value 2"),
+        (("--sequence", '{"vectors": 5}'), "a list of one or more vectors"),
+        (("a.jsonl", "--sequence", "{}"), "either --sequence or files"),
         (("--sequence", '{"vectors": ["101"]}', "--length", 3), "--length"),
         (("--output", "a.png", "--sequences", 2), "--output"),
         (("--page", "a.png"), "--page"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +38,7 @@ from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_task import RunTask
 from regard.tasks.picture_outputs import check_folder
 from regard.tasks.task_table import TASKS, find_task
-from regard.viewing import VIEWS, Picture, Seen
+from regard.viewing import VIEWS, Seen
 
 __all__ = ["view"]
 
@@ -242,7 +243,7 @@ def view(
     if output is not None and output.suffix.lower() in (KEPT, PAGE):
         _write(viewed, output)
     else:
-        _show(viewed.picture(drawing), output)
+        _show(viewed, drawing, output)
 
 
 def _task_to_view(context: typer.Context, run: Path, task: str | None, view: str | None) -> type[RunTask]:
@@ -361,7 +362,10 @@ def _write(viewed: RunView, path: Path) -> None:
     say(f"Wrote {shown(path)}")
 
 
-def _show(drawn: Picture, out: Path | None) -> None:
+def _show(viewed: RunView, drawing: ViewOptions, out: Path | None) -> None:
+    if drawing.view is None and out is not None and out.suffix.lower() == ".gif":
+        drawing = replace(drawing, view=viewed.default_animation)
+    drawn = viewed.picture(drawing)
     if out is None:
         Console(highlight=False).print(drawn)
         return
