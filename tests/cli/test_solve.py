@@ -84,3 +84,11 @@ def test_a_bad_line_names_file_and_line(command, run: Path, tmp_path: Path):
     file.write_text('{"vectors": ["101"]}\n{"vectors": ["121"]}\n')
     result = command("solve", run, file, "--device", "cpu")
     assert result.status and "a.jsonl, line 2" in result.err
+
+
+@pytest.mark.parametrize("view", ["long", "self", "image", "tapes"])
+def test_only_the_views_of_the_task_are_listed(command, run: Path, view: str):
+    result = command("view", run, "--view", view, "--device", "cpu")
+    listed = result.err.split("expected: " if view != "tapes" else "known: ")[-1].splitlines()[0].split(", ")
+    names = {"matrix", "lines", "heads", "word", "shaded", "player", "tape", "slot"}
+    assert result.status == 2 and set(listed) == names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +49,17 @@ OWN = ("self", "rollout", "reading")
 
 TASK_VIEWS = {name: about for task in TASKS for name, about in find_task(task).own_views.items()}
 """The views that only some tasks have. Name -> description."""
+
+NO_SELF_ATTENTION = (*OWN, "long")
+UNDRAWN = {
+    "translation": ("long",),
+    "language": ("player",),
+    "classification": ("player", "long"),
+    "captioning": NO_SELF_ATTENTION,
+    "answering": (*NO_SELF_ATTENTION, "player"),
+    "algorithms": NO_SELF_ATTENTION,
+}
+"""The views in VIEWS that no run of a task can draw, because its models do not have such attention."""
 
 OF_RUNS = ("checkpoint", "task")
 """Parameters that, like the options of the tasks, can only be used with run folders."""
@@ -225,7 +236,7 @@ def view(
 
     * `regard view --huggingface FOLDER "The cat sat on the mat." --specials renormalise --output cat.png`
     """
-    _check(view, specials, output)
+    _check(context, specials, output)
     drawing = ViewOptions(view, site, head, word, subwords, specials, by_values)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -233,7 +244,7 @@ def view(
         viewed = _viewed_huggingface(context, huggingface, (run, sentence, text), view, device)
     elif run is not None and Path(run).is_file():
         _check_without_model(context, Path(run), sentence or text, view)
-        viewed = RunView(Seen.load(run))
+        viewed = RunView(_load_seen(Path(run), view))
     else:
         kind = _task_to_view(context, _run_folder(run), task, view)
         values = _view_values(kind, {**options, "text": text}, sentence)
@@ -301,9 +312,48 @@ def _check_has_view(task: type[RunTask]) -> None:
 
 def _check_view(task: type[RunTask], view: str | None) -> None:
     """Raise ArgumentError if this view exists, but only for runs of other tasks."""
-    if view in TASK_VIEWS and view not in task.own_views:
+    known = _views_of_task(task)
+    if view is not None and view not in known:
         problem = f"runs of the task {task.task_name()} have no such view"
-        raise ArgumentError(message(f"--view {view}", problem, expected=", ".join((*VIEWS, *task.own_views))))
+        raise ArgumentError(message(f"--view {view}", problem, expected=", ".join(known)))
+
+
+def _views_of_task(task: type[RunTask]) -> tuple[str, ...]:
+    """Return the names of the views that runs of a task can draw."""
+    undrawn = UNDRAWN.get(task.task_name(), ())
+    return (*(name for name in VIEWS if name not in undrawn), *task.own_views)
+
+
+def _views_of_file(seen: Seen) -> tuple[str, ...]:
+    """Return the names of the views that the attention in a .seen file can be drawn with."""
+    if not seen.sites:
+        return ("long",) if seen.long else ()
+    undrawn: tuple[str, ...] = () if seen.long else ("long",)
+    undrawn += () if any(each.kind == "cross" for each in seen.sites) else ("player",)
+    undrawn += () if any(each.role.kind == "self" for each in seen.sites) else OWN
+    return tuple(name for name in VIEWS if name not in undrawn)
+
+
+def _known_views(context: typer.Context) -> Iterable[str]:
+    """Return the names of the views for the run, the file or the Hugging Face model of the command."""
+    run = context.params.get("run")
+    if context.params.get("huggingface") is not None:
+        return VIEWS
+    if run is None:
+        return ABOUT
+    if Path(run).is_file():
+        return _views_of_file(Seen.load(run))
+    return _views_of_task(task_of_run(Path(run), context.params.get("task")))
+
+
+def _load_seen(path: Path, view: str | None) -> Seen:
+    """Load a .seen file; raise ArgumentError if the attention in the file cannot be drawn with the view."""
+    seen = Seen.load(path)
+    known = _views_of_file(seen)
+    if view is not None and view not in (*known, *OWN):
+        problem = f"{shown(path)} has no attention for this view"
+        raise ArgumentError(message(f"--view {view}", problem, expected=", ".join(known)))
+    return seen
 
 
 def _check_self_attention(seen: Seen, view: str | None) -> None:
@@ -327,10 +377,11 @@ def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
         raise ArgumentError(message(f"--head {head}", f"{names} has {number}", expected=expected))
 
 
-def _check(view: str | None, specials: str, out: Path | None) -> None:
+def _check(context: typer.Context, specials: str, out: Path | None) -> None:
     """Check --view, --specials and --output before a model is loaded; raise an error if one is invalid."""
+    view = context.params.get("view")
     if view is not None and view not in ABOUT:
-        raise UnknownName("view", view, ABOUT)
+        raise UnknownName("view", view, _known_views(context))
     if specials not in SPECIALS:
         raise UnknownName("value of --specials:", specials, SPECIALS)
     if out is None:
