@@ -164,7 +164,7 @@ def solve(
         raise ArgumentError(message(option, "this model has no tape to draw"))
     look = solver.has_tape and (draw or json or pictures.enabled)
     if given:
-        results = solver.stream(sequences_in(given_lines(files, sequence)), look=look)
+        results = solver.stream(sequences_in(given_lines(files, sequence, "--sequence")), look=look)
     else:
         results = solver.generate(sequences, _sizes(solver, length, repeats), seed, look=look)
     _write(results, output, pictures, json, draw)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,7 +39,7 @@ from regard.runs.run_task import RunTask
 from regard.tasks.answering.view_answering import StoredAnswerView
 from regard.tasks.picture_outputs import check_folder
 from regard.tasks.task_table import TASKS, find_task
-from regard.viewing import VIEWS, Picture, Seen
+from regard.viewing import VIEWS, Seen
 
 __all__ = ["view"]
 
@@ -49,6 +50,17 @@ OWN = ("self", "rollout", "reading")
 
 TASK_VIEWS = {name: about for task in TASKS for name, about in find_task(task).own_views.items()}
 """The views that only some tasks have. Name -> description."""
+
+NO_SELF_ATTENTION = (*OWN, "long")
+UNDRAWN = {
+    "translation": ("long",),
+    "language": ("player",),
+    "classification": ("player", "long"),
+    "captioning": NO_SELF_ATTENTION,
+    "answering": (*NO_SELF_ATTENTION, "player"),
+    "algorithms": NO_SELF_ATTENTION,
+}
+"""The views in VIEWS that no run of a task can draw, because its models do not have such attention."""
 
 OF_RUNS = ("checkpoint", "task")
 """Parameters that, like the options of the tasks, can only be used with run folders."""
@@ -225,7 +237,7 @@ def view(
 
     * `regard view --huggingface FOLDER "The cat sat on the mat." --specials renormalise --output cat.png`
     """
-    _check(view, specials, output)
+    _check(context, specials, output)
     drawing = ViewOptions(view, site, head, word, subwords, specials, by_values)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -242,7 +254,7 @@ def view(
     if output is not None and output.suffix.lower() in (KEPT, PAGE):
         _write(viewed, output)
     else:
-        _show(viewed.picture(drawing), output)
+        _show(viewed, drawing, output)
 
 
 def _task_to_view(context: typer.Context, run: Path, task: str | None, view: str | None) -> type[RunTask]:
@@ -300,9 +312,46 @@ def _check_has_view(task: type[RunTask]) -> None:
 
 def _check_view(task: type[RunTask], view: str | None) -> None:
     """Raise ArgumentError if this view exists, but only for runs of other tasks."""
-    if view in TASK_VIEWS and view not in task.own_views:
+    known = _views_of_task(task)
+    if view is not None and view not in known:
         problem = f"runs of the task {task.task_name()} have no such view"
-        raise ArgumentError(message(f"--view {view}", problem, expected=", ".join((*VIEWS, *task.own_views))))
+        raise ArgumentError(message(f"--view {view}", problem, expected=", ".join(known)))
+
+
+def _views_of_task(task: type[RunTask]) -> tuple[str, ...]:
+    """Return the names of the views that runs of a task can draw."""
+    undrawn = UNDRAWN.get(task.task_name(), ())
+    return (*(name for name in VIEWS if name not in undrawn), *task.own_views)
+
+
+def _views_of_file(seen: Seen) -> tuple[str, ...]:
+    """Return the names of the views that the attention in a .seen file can be drawn with."""
+    if not seen.sites:
+        return ("long",) if seen.long else ()
+    undrawn: tuple[str, ...] = () if seen.long else ("long",)
+    undrawn += () if any(each.kind == "cross" for each in seen.sites) else ("player",)
+    undrawn += () if any(each.role.kind == "self" for each in seen.sites) else OWN
+    return tuple(name for name in VIEWS if name not in undrawn)
+
+
+def _known_views(context: typer.Context) -> Iterable[str]:
+    """Return the names of the views for the run, the file or the Hugging Face model of the command."""
+    run = context.params.get("run")
+    if context.params.get("huggingface") is not None:
+        return VIEWS
+    if run is None:
+        return ABOUT
+    if Path(run).is_file():
+        return _views_of_file(Seen.load(run))
+    return _views_of_task(task_of_run(Path(run), context.params.get("task")))
+
+
+def _check_view_of_file(seen: Seen, path: Path, view: str | None) -> None:
+    """Raise ArgumentError if the attention in a .seen file cannot be drawn with the view."""
+    known = _views_of_file(seen)
+    if view is not None and view not in (*known, *OWN):
+        problem = f"{shown(path)} has no attention for this view"
+        raise ArgumentError(message(f"--view {view}", problem, expected=", ".join(known)))
 
 
 def _check_self_attention(seen: Seen, view: str | None) -> None:
@@ -326,10 +375,11 @@ def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
         raise ArgumentError(message(f"--head {head}", f"{names} has {number}", expected=expected))
 
 
-def _check(view: str | None, specials: str, out: Path | None) -> None:
+def _check(context: typer.Context, specials: str, out: Path | None) -> None:
     """Check --view, --specials and --output before a model is loaded; raise an error if one is invalid."""
+    view = context.params.get("view")
     if view is not None and view not in ABOUT:
-        raise UnknownName("view", view, ABOUT)
+        raise UnknownName("view", view, _known_views(context))
     if specials not in SPECIALS:
         raise UnknownName("value of --specials:", specials, SPECIALS)
     if out is None:
@@ -354,6 +404,8 @@ def _viewed_file(context: typer.Context, path: Path, sentence: str | None, view:
     if needed:
         problem = f"{needed[0]} needs a model, but this file has only attention weights"
         raise ArgumentError(message(shown(path), problem, hint="use a run folder instead of the file"))
+    if view != viewed.default_view:
+        _check_view_of_file(seen, path, view)
     return viewed
 
 
@@ -367,7 +419,10 @@ def _write(viewed: RunView, path: Path) -> None:
     say(f"Wrote {shown(path)}")
 
 
-def _show(drawn: Picture, out: Path | None) -> None:
+def _show(viewed: RunView, drawing: ViewOptions, out: Path | None) -> None:
+    if drawing.view is None and out is not None and out.suffix.lower() == ".gif":
+        drawing = replace(drawing, view=viewed.default_animation)
+    drawn = viewed.picture(drawing)
     if out is None:
         Console(highlight=False).print(drawn)
         return

@@ -16,6 +16,7 @@ __all__ = ["AlgorithmsData", "AlgorithmsSettings", "AlgorithmsTraining"]
 Bits = Annotated[int, Field(ge=1, le=1000)]
 Size = Annotated[int, Field(ge=1, le=10_000)]
 Range = Annotated[list[Size], Field(min_length=2, max_length=2)]
+RangeFromZero = Annotated[list[Annotated[int, Field(ge=0, le=10_000)]], Field(min_length=2, max_length=2)]
 
 
 class AlgorithmsData(Section):
@@ -40,7 +41,7 @@ class AlgorithmsData(Section):
     ] = "copy"
     length: Range | None = None
     repeats: Range | None = None
-    changes: Range | None = None
+    changes: RangeFromZero | None = None
     width: Bits | None = None
     vectors: Annotated[int, Field(ge=1, le=100)] | None = None
     order: Annotated[int, Field(ge=2, le=12)] | None = None
