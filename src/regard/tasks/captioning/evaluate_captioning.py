@@ -255,9 +255,8 @@ def _endings_decide(files: Sequence[str], train_files: Sequence[str]) -> bool:
     (True, False)
     """
     endings = {detected_ending(Path(each)) for each in files}
-    return endings <= {*SUFFIXES, ".json"} and endings != {
-        detected_ending(Path(each)) for each in train_files
-    }
+    trained = {detected_ending(Path(each)) for each in train_files}
+    return endings <= {*SUFFIXES, ".json"} and endings != trained
 
 
 def _captions(captioner: CaptioningRun, data: CaptionData, look: str | None) -> list[Caption]:
