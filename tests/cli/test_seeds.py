@@ -69,11 +69,13 @@ def test_a_wide_table_keeps_every_number():
 
 
 def test_evaluate_every_length(command, tmp_path):
-    sizes = ("--set", "data.width=2", "--set", "data.length=[1,2]", "--set", "model.slots=8", "--width", 4)
+    sizes = ("--set", "data.width=2", "--set", "data.length=[1,2]", "--set", "model.slots=5", "--width", 4)
     machine = ("--device", "cpu", "--threads", 1)
     copy = ("train", "--task", "algorithms", "--built-in", "copy", "--steps", 1, *sizes, *machine)
     assert command(*copy, "--seeds", 2, "--output", tmp_path / "run").status == 0
     evaluate = ("evaluate", tmp_path / "run", "--lengths", "3,5", "--sequences", 4)
+    assert "length 6 is left out" in command("evaluate", tmp_path / "run", "--sequences", 4).out
+    assert "vocabulary" not in command("show", tmp_path / "run").out
     printed = command(*evaluate).out
     assert printed.index("length 3") < printed.index("length 5") and printed.count("±") == 1 + 2 * 3
     report = json.loads(command(*evaluate, "--json").out)

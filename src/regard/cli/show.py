@@ -146,7 +146,7 @@ def _about(facts: RunFacts) -> Iterator[tuple[str, str]]:
     if facts.parameters is not None:
         yield "parameters", f"{facts.parameters:,}"
     if facts.sizes:
-        yield "vocabulary", facts.sizes
+        yield "sizes" if facts.task == "algorithms" else "vocabulary", facts.sizes
     yield "data", ", ".join(f"{name} {_value(value)}" for name, value in facts.data.items())
     if facts.fingerprints:
         yield "fingerprints", ", ".join(f"{name} {mark[:12]}" for name, mark in facts.fingerprints.items())
