@@ -78,6 +78,9 @@ class SeedsReport:
         for name, scores in self.parts.items():
             yield Text(f"\n{printable(name)}", "cyan")
             yield scores_table(scores)
+        notes = [report.to_dict().get("notes") for report in self.reports.values()]
+        for note in dict.fromkeys(each for some in notes if isinstance(some, list) for each in some):
+            yield Text(printable(str(note)), "dim")
 
 
 def _floats(values: Mapping[str, Any]) -> dict[str, float]:
