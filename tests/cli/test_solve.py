@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from rich.console import Console
 
 from regard.runs.prepare_run import Machine
@@ -51,9 +52,9 @@ def test_pictures(command, run: Path, tmp_path: Path):
 
 
 def test_view_writes_a_moving_gif(command, run: Path, tmp_path: Path):
-    pillow, written = pytest.importorskip("PIL.Image"), tmp_path / "heads.gif"
+    written = tmp_path / "heads.gif"
     assert command("view", run, "--length", 1, "--output", written, "--device", "cpu").status == 0
-    with pillow.open(written) as image:
+    with Image.open(written) as image:
         assert image.n_frames == 3
 
 
