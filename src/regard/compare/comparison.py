@@ -18,8 +18,8 @@ from regard.compare.run_checks import check_runs, checked_width, checked_widths
 from regard.compare.studies import QUICK_STUDIES, STUDIES
 from regard.compare.study import PlannedRun, Study, StudyResult, Table, Verdict
 from regard.compare.study_context import StudyContext
-from regard.compare.training_progress import duration
 from regard.errors import ArgumentError, RegardError, UnknownName, message
+from regard.runs.estimate import duration_text
 from regard.tasks.translation.translation_settings import Data, TranslationSettings, ways_named
 from regard.training.settings import build, check_names, merged, without_alternatives
 
@@ -192,7 +192,7 @@ def _missing_runs(
     say("estimating the time ...")
     seconds = run_seconds(missing, cache.options, cache.device)
     whole = estimated_seconds(seconds, cache.options, cache.device)
-    say(f"estimated time: about {duration(whole)} of training, then the measurements")
+    say(f"estimated time: about {duration_text(whole)} of training, then the measurements")
     if cache.options.jobs == 1:
         return missing
     uses = Counter(cache.place(run) for run in planned)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from regard.compare.comparison_options import Options
-from regard.compare.confidence import interval, judge
+from regard.compare.confidence import interval, judge, series_of
 from regard.compare.run_cache import TrainedRun
 from regard.compare.study import Claim, Figure, PlannedRun, Series, Study, StudyResult, Table, Verdict
 from regard.compare.study_context import StudyContext
@@ -100,16 +100,7 @@ def quality_series(rows: Sequence[dict[str, Any]], metric: str = "bleu") -> list
         own = [row for row in rows if row["model"] == model]
         bins = list(dict.fromkeys(row["length"] for row in own))
         stats = [interval([row[metric] for row in own if row["length"] == name]) for name in bins]
-        band = all(each.low is not None for each in stats)
-        lines.append(
-            Series(
-                model,
-                bins,
-                [each.mean for each in stats],
-                [each.low or 0.0 for each in stats] if band else (),
-                [each.high or 0.0 for each in stats] if band else (),
-            )
-        )
+        lines.append(series_of(model, bins, stats))
     return lines
 
 
