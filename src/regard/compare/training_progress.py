@@ -16,6 +16,9 @@ STEP = re.compile(r"^step ([\d,]+)/([\d,]+) ", re.M)
 SHOWN = 3
 """Maximum number of running training runs that are named; the others are only counted."""
 
+ENOUGH = 0.1
+"""The time left is shown from this mean share of the running trainings on: the first steps take longer."""
+
 
 def step_of(log: Path) -> tuple[int, int] | None:
     """Return the last step that the log of a training names, and its number of steps; None before that."""
@@ -43,10 +46,14 @@ def progress_line(
 
     >>> progress_line(1, 4, [("luong, seed 0", (500, 1000))], 90)
     'trained 1 of 4, about 2 minutes left; running: luong, seed 0, step 500 of 1,000'
+    >>> progress_line(0, 4, [("luong, seed 0", (1, 1000))], 9)
+    'trained 0 of 4; running: luong, seed 0, step 1 of 1,000'
     """
     shares = [step / max(steps, 1) for _, place in running if place is not None for step, steps in [place]]
     finished = done + sum(shares)
-    left = f", about {duration_text(seconds * (total - finished) / finished)} left" if finished else ""
+    left = ""
+    if finished >= ENOUGH * max(len(running), 1):
+        left = f", about {duration_text(seconds * (total - finished) / finished)} left"
     names = [
         f"{name}, starting" if place is None else f"{name}, step {place[0]:,} of {place[1]:,}"
         for name, place in running[:SHOWN]
