@@ -15,9 +15,10 @@ from regard.compare.run_cache import TrainedRun
 from regard.compare.study import Claim, Figure, PlannedRun, Series, Study, StudyResult, Table, Verdict
 from regard.compare.study_context import StudyContext
 
-__all__ = ["LENGTH", "quality_series", "quality_table", "seeds_text"]
+__all__ = ["LENGTH", "SOURCE_LENGTH", "quality_series", "quality_table", "seeds_text", "training_mark"]
 
 FIXED, ATTENTIVE = "seq2seq", "bahdanau"
+SOURCE_LENGTH = "source length (words)"
 
 CLAIMS = (
     Claim("length.attention", "Attention gives better translations than a fixed vector."),
@@ -109,10 +110,14 @@ def _figure(context: StudyContext, name: str, rows: Sequence[dict[str, Any]], ca
     ends = "; ".join(f"{line.label}: {line.y[0]:.0f} to {line.y[-1]:.0f}" for line in series)
     bins = context.bins
     alt = f"Lines of BLEU from sources of {bins[0]} words to sources of {bins[-1]} words. {ends}."
+    return Figure(name, caption, alt, series, x=SOURCE_LENGTH, y="BLEU", marks=training_mark(context))
+
+
+def training_mark(context: StudyContext) -> dict[float, str]:
+    """Return the mark where the sources are longer than those of the training, for a figure by length."""
     longest = context.sentences.longest_trained
-    beyond = [at for at, bin in enumerate(bins) if longest and int(bin.split("-")[0]) > longest]
-    marks = {beyond[0] - 0.5: "longer than training"} if beyond else {}
-    return Figure(name, caption, alt, series, x="source length (words)", y="BLEU", marks=marks)
+    beyond = [at for at, bin in enumerate(context.bins) if longest and int(bin.split("-")[0]) > longest]
+    return {beyond[0] - 0.5: "longer than training"} if beyond else {}
 
 
 def _verdicts(

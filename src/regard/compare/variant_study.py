@@ -9,7 +9,13 @@ from typing import Any
 
 from regard.compare.comparison_options import Options
 from regard.compare.confidence import interval, judge, series_of
-from regard.compare.length_study import quality_series, quality_table, seeds_text
+from regard.compare.length_study import (
+    SOURCE_LENGTH,
+    quality_series,
+    quality_table,
+    seeds_text,
+    training_mark,
+)
 from regard.compare.run_cache import TrainedRun
 from regard.compare.study import Claim, Figure, PlannedRun, Study, StudyResult, Table, Verdict
 from regard.compare.study_context import StudyContext
@@ -171,8 +177,9 @@ def _figures(context: StudyContext, name: str, rows: list[dict[str, Any]]) -> tu
             f"BLEU by source length in words: {where}.",
             f"Lines of BLEU from short to long sources. Means: {listed}.",
             quality_series(rows),
-            x="source length (words)",
+            x=SOURCE_LENGTH,
             y="BLEU",
+            marks=training_mark(context),
         ),
     )
 
