@@ -33,7 +33,7 @@ LEARNERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "luong local-p": ("luong", {**GRU, "view": "local-p"}, 10, 900),
     "luong local-m": ("luong", {**GRU, "view": Monotonic(reach=2)}, 10, 900),
     "luong both ways": ("luong", {**GRU, "both_ways": True}, 10, 900),
-    "lstmn deep": ("lstmn", {"width": 64}, 10, 900),
+    "lstmn deep": ("lstmn", {"width": 64}, 10, 1500),
     "lstmn shallow": ("lstmn", {"width": 64, "fusion": "shallow"}, 10, 900),
 }
 """Name: (model, options, sequence length, training steps). Sorting gets twice as many steps."""
