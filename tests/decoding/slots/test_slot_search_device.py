@@ -55,10 +55,10 @@ def test_next_tokens_are_the_most_probable_ones(dtype: torch.dtype) -> None:
     for size in (13, 4096, 9001, 32000):
         logits = (3 * torch.randn(3, 2, size)).to(dtype)
         forbidden = Forbidden.tokens(torch.tensor([0, 1, 2]), size)
-        short = torch.tensor([[True], [False], [False]])
-        expected = next_tokens(logits, 8, forbidden, short, None)
+        generated = torch.tensor([1, 2, 5])
+        expected = next_tokens(logits, 8, forbidden, generated, 3, None)
         on_gpu = Forbidden(*(each.cuda() for each in forbidden))
-        scores, tokens, _ = next_tokens(logits.cuda(), 8, on_gpu, short.cuda(), None)
+        scores, tokens, _ = next_tokens(logits.cuda(), 8, on_gpu, generated.cuda(), 3, None)
         for ours, theirs in zip((scores, tokens), expected[:2], strict=True):
             order = highest_in_order(scores.flatten(0, 1), tokens.flatten(0, 1), 8)
             other = highest_in_order(expected[0].flatten(0, 1), expected[1].flatten(0, 1), 8)

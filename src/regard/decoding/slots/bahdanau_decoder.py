@@ -28,6 +28,8 @@ class BahdanauDecoder(SlotDecoder):
     states: (B, K, M), the decoder states s_{i-1}.
     """
 
+    stops_at_position = True  # a recurrent decoder has no cache of earlier positions
+
     def __init__(self, model: Bahdanau, slots: int, beams: int, length: int, source_length: int):
         self.slots, self.beams, self.length, self.source_length = slots, beams, length, source_length
         self.embedding, self.cell, self.readout = model.target, model.cell, model.readout

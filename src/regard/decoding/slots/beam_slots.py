@@ -49,9 +49,17 @@ class BeamSlots(SearchSlots):
         self.pool_ranking.index_fill_(0, slots, -torch.inf)
 
     def step(self, upto: int) -> None:
-        size = self.how.size
-        # No beam has more than 2K of the 2K best continuations.
-        value_BKC, token_BKC, vocabulary = self.next_tokens(2 * size, upto)
+        size, logits_BKV = self.how.size, self.logits(upto)
+        vocabulary = logits_BKV.shape[-1]
+        count = min(2 * size, vocabulary)  # no beam has more than 2K of the 2K best continuations
+        candidates = self.candidates(logits_BKV, count)
+        if candidates is not None:
+            # Imported here, because it imports Triton.
+            from regard.kernels.beam_step import beam_step
+
+            if beam_step(candidates, self, vocabulary, EOS):
+                return
+        value_BKC, token_BKC = self.next_tokens(logits_BKV, count)
         sums_BN = (self.sums[:, :, None] + value_BKC).flatten(1)
         order_BN = (token_BKC + vocabulary * self.beam_K[:, None]).flatten(1)
         place_BC = highest_in_order(sums_BN, order_BN, 2 * size)

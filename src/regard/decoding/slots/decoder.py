@@ -24,12 +24,14 @@ class SlotDecoder(ABC):
     beams: K.
     length: the number of positions that the buffers have room for.
     source_length: the number of source tokens that the buffers have room for.
+    stops_at_position: whether a step reads only positions up to that of each slot, whatever `upto` is.
     """
 
     slots: int
     beams: int
     length: int
     source_length: int
+    stops_at_position: bool = False
 
     @abstractmethod
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:

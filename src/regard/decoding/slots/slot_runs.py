@@ -24,6 +24,7 @@ from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.captured_slots import kept_slots, round_up
 from regard.decoding.slots.decoder import SlotDecoder
+from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.decoding.slots.hidden_decoder import HiddenDecoder
 from regard.decoding.slots.search_slots import SearchSlots
@@ -34,7 +35,12 @@ from regard.sites import open_scopes
 
 __all__ = ["SlotRun", "captured_search", "sentences_of", "slot_search", "supports_slots"]
 
-DECODERS: tuple[type[SlotDecoder], ...] = (TransformerDecoder, BahdanauDecoder, HiddenDecoder)
+DECODERS: tuple[type[SlotDecoder], ...] = (
+    FusedTransformerDecoder,
+    TransformerDecoder,
+    BahdanauDecoder,
+    HiddenDecoder,
+)
 """The decoders on preallocated tensors. The first one that supports a model is used."""
 
 FIRST_LENGTH = 64

@@ -1,0 +1,56 @@
+"""Search with the kernels of decoding under Triton's interpreter, run by test_interpreted.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.data.batch import Batch
+from regard.decoding import Average, Beam, Greedy, Rules
+from regard.decoding.beam import beam_search
+from regard.decoding.greedy import greedy_search
+from regard.decoding.slots import slot_search
+from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
+from regard.decoding.slots.slot_runs import decoder_for
+from regard.models import Model
+from regard.models.bahdanau import Bahdanau
+from regard.models.transformer import Size, Transformer
+from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
+
+WORDS, SIZE = 13, Size(width=12, heads=2, inner=16, layers=2)
+RULES = Rules(minimum=3, maximum=6)
+SEARCHES = (Beam(5, rules=RULES), Beam(2, best=3, length=Average(1.0), rules=RULES), Greedy(RULES))
+
+
+def assert_same_search(model: Model, lengths: tuple[int, ...], how: Beam | Greedy) -> None:
+    """Compare with the simple search in float64."""
+    torch.manual_seed(1)
+    batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in lengths])
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(2.0)
+        result = slot_search(model.eval(), batch, how)
+        run = beam_search if isinstance(how, Beam) else greedy_search
+        expected = run(model.double(), batch, how)  # type: ignore[operator]
+    assert torch.equal(result.tokens, expected.tokens)
+    torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-4)
+    torch.testing.assert_close(result.ranking, expected.ranking, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("how", SEARCHES, ids=("beam", "n-best", "greedy"))
+@pytest.mark.parametrize("options", [{}, {"position": "rotary", "norm": "post"}], ids=("pre", "post"))
+def test_transformer(options: dict[str, str], how: Beam | Greedy) -> None:
+    torch.manual_seed(0)
+    model = Transformer(WORDS, WORDS, SIZE, **options)  # type: ignore[arg-type]
+    assert decoder_for(model) is FusedTransformerDecoder
+    assert_same_search(model, (3, 1), how)
+
+
+def test_equal_scores() -> None:
+    """With only three different logits, most continuations have equal scores: the order decides."""
+    torch.manual_seed(2)
+    model = Bahdanau(WORDS, WORDS, 4)
+    with torch.no_grad():
+        model.readout.output.weight.zero_()
+        model.readout.output.bias.copy_(torch.arange(WORDS) % 3)
+    assert_same_search(model, (2, 3), Beam(4, best=2, rules=RULES))
