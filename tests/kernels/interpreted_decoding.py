@@ -8,8 +8,9 @@ import torch
 from regard.data.batch import Batch
 from regard.decoding import Average, Beam, Greedy, Rules
 from regard.decoding.beam import beam_search
+from regard.decoding.forced_decoding import observe
 from regard.decoding.greedy import greedy_search
-from regard.decoding.slots import slot_search
+from regard.decoding.slots import recorded_attention, slot_search
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.slot_runs import decoder_for
 from regard.models import Model
@@ -29,12 +30,21 @@ def assert_same_search(model: Model, lengths: tuple[int, ...], how: Beam | Greed
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(2.0)
-        result = slot_search(model.eval(), batch, how)
+        recorded = recorded_attention(model, batch, "cross")
+        result = slot_search(model.eval(), batch, how, recorded=recorded)
         run = beam_search if isinstance(how, Beam) else greedy_search
         expected = run(model.double(), batch, how)  # type: ignore[operator]
     assert torch.equal(result.tokens, expected.tokens)
     torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-4)
     torch.testing.assert_close(result.ranking, expected.ranking, rtol=0, atol=1e-4)
+    assert recorded is not None and recorded.complete
+    for row, source in enumerate(batch.source):
+        pair = Batch.collate([source[: lengths[row]].tolist()], [result.tokens[row, 0].tolist()])
+        length = int(result.lengths[row, 0])
+        attention, _ = recorded.of_hypothesis(row, 0, length)
+        for site, weights in observe(model, pair, "cross").attention.items():
+            mine = attention[site]
+            torch.testing.assert_close(mine, weights[0][..., :length, :], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("how", SEARCHES, ids=("beam", "n-best", "greedy"))

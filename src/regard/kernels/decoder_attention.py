@@ -93,7 +93,7 @@ def history_attention_kernel(
 
 @triton.jit
 def source_attention_kernel(
-    query, sources, lengths, output, position, scores, log_sums, heads, width, keys, length, scale,
+    query, sources, lengths, output, position, looks, site, sites, heads, width, keys, length, scale,
     BEAMS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, LOOK: tl.constexpr,
 ):  # fmt: skip
     """Compute the cross-attention of one beam and head.
@@ -101,8 +101,8 @@ def source_attention_kernel(
     query: reads (rows, heads, width).
     sources: reads (slots, keys, 2, heads, width). lengths: reads (slots,), the number of keys of each slot.
     output: writes (rows, heads, width).
-    scores, log_sums: write (slots, length, BEAMS, heads, keys) and (slots, length, BEAMS, heads) at the
-        position of the slot, if LOOK is true: the attention weights are exp(score - log_sum).
+    looks: writes (slots, length, BEAMS, sites, heads, keys) at the position of the slot and at `site`, if
+        LOOK is true: the attention weights.
     """
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     slot, beam = row // BEAMS, row % BEAMS
@@ -112,9 +112,9 @@ def source_attention_kernel(
     q = tl.load(query + row * model + head * width + channel, mask=there, other=0.0).to(tl.float32) * scale
     end = tl.load(lengths + slot)
     base = sources + slot * keys * 2 * model + head * width
-    look = 0
     if LOOK:
-        look = ((slot * length + tl.load(position + slot)) * BEAMS + beam) * heads + head
+        step = (slot * length + tl.load(position + slot)) * BEAMS + beam
+        looks += ((step * sites + site) * heads + head) * keys
     top, total, read = -float("inf"), 0.0, tl.zeros([WIDTH], tl.float32)
     for first in range(0, end, COLUMNS):
         place = (first + tl.arange(0, COLUMNS)).to(tl.int64)
@@ -125,14 +125,18 @@ def source_attention_kernel(
         value = tl.load(at + model, mask=known, other=0.0).to(tl.float32)
         score = tl.where(inside, tl.sum(q[None, :] * key, 1), -float("inf"))
         if LOOK:
-            tl.store(scores + look * keys + place, score, mask=inside)
+            tl.store(looks + place, score, mask=inside)
         higher = tl.maximum(top, tl.max(score, 0))
         weight, kept = tl.exp(score - higher), tl.exp(top - higher)
         total = total * kept + tl.sum(weight, 0)
         read = read * kept + tl.sum(weight[:, None] * value, 0)
         top = higher
     if LOOK:
-        tl.store(log_sums + look, top + tl.log(total))
+        tl.debug_barrier()  # all scores are stored
+        for first in range(0, end, COLUMNS):
+            place = first + tl.arange(0, COLUMNS)
+            score = tl.load(looks + place, mask=place < end, other=-float("inf"))
+            tl.store(looks + place, tl.exp(score - top) / total, mask=place < end)
     read = tl.where(end > 0, read / total, 0.0)
     tl.store(output + row * model + head * width + channel, read.to(output.dtype.element_ty), mask=there)
 
@@ -172,22 +176,23 @@ def attend_source(
     lengths: Tensor,
     beams: int,
     position: Tensor,
-    looks: tuple[Tensor, Tensor] | None = None,
+    looks: Tensor | None = None,
+    site: int = 0,
     warps: int = 2,
 ) -> Tensor:
     """Return the cross-attention of every beam, (rows, M).
 
     query: (rows, M). sources: (slots, S, 2, H, D). lengths: (slots,), the number of source tokens.
     position: (slots,), the position of each slot.
-    looks: scores (slots, L, beams, H, S) and log-sum-exp (slots, L, beams, H), which this call writes at the
-        position of each slot; float32. None records nothing.
+    looks: (slots, L, beams, X, H, S), float32. The attention weights are written to it, at the position of
+        each slot and at the index `site` of the X sites. None records nothing.
     """
     slots, keys, _, heads, width = sources.shape
     output = torch.empty_like(query)
-    scores, log_sums = (output, output) if looks is None else looks
+    length, sites = (0, 0) if looks is None else (looks.shape[1], looks.shape[3])
     source_attention_kernel[(slots * beams, heads)](
-        query, sources, lengths, output, position, scores, log_sums, heads, width, keys,
-        0 if looks is None else scores.shape[1], width**-0.5,
+        query, sources, lengths, output, position, output if looks is None else looks, site, sites,
+        heads, width, keys, length, width**-0.5,
         BEAMS=beams, WIDTH=triton.next_power_of_2(width), COLUMNS=COLUMNS, LOOK=looks is not None,
         num_warps=warps,
     )  # fmt: skip

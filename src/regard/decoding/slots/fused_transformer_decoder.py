@@ -96,7 +96,8 @@ class FusedTransformerDecoder(TransformerDecoder):
 
         attention = self.layers[number].cross
         assert attention is not None
-        read = attend_source(attention.query(y), self.sources[number], self.lengths, self.beams, position)
+        sources, lengths, query = self.sources[number], self.lengths, attention.query(y)
+        read = attend_source(query, sources, lengths, self.beams, position, self.looks, number)
         return attention.output(read)
 
 

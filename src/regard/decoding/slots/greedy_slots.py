@@ -40,7 +40,7 @@ class GreedySlots(SearchSlots):
         self.count.add_(~self.done)
         self.done.logical_or_((token_B1[:, 0] == EOS) | (self.count >= self.limits))
 
-    def results(self, slots: Tensor) -> SearchResult:
+    def results(self, slots: Tensor) -> tuple[SearchResult, Tensor]:
         steps_b1 = self.count.index_select(0, slots)[:, None]
-        tokens, scores = self.follow(slots, steps_b1, torch.zeros_like(steps_b1))
-        return SearchResult(tokens, scores, scores.sum(-1))
+        tokens, scores, readers = self.follow(slots, steps_b1, torch.zeros_like(steps_b1))
+        return SearchResult(tokens, scores, scores.sum(-1)), readers

@@ -63,8 +63,13 @@ class SearchSlots(ABC):
         """
 
     @abstractmethod
-    def results(self, slots: Tensor) -> SearchResult:
-        """Return the hypotheses of some slots that are done, as tensors on the CPU; slots: (b,)."""
+    def results(self, slots: Tensor) -> tuple[SearchResult, Tensor]:
+        """Return the N hypotheses of some slots that are done, and their readers, as tensors on the CPU.
+
+        slots: (b,), the slots.
+
+        The readers, (b, N, T), are the beams that generated each token; 0 for padding.
+        """
 
     def start(self, slots: Tensor, first: Tensor, limits: Tensor, prefix: Tensor, offset: int) -> None:
         """Start the search for new sentences, which the decoder has loaded.
@@ -162,8 +167,10 @@ class SearchSlots(ABC):
         self.last.copy_(tokens)
         self.parents.copy_(parents)
 
-    def follow(self, slots: Tensor, steps: Tensor, beams: Tensor) -> tuple[Tensor, Tensor]:
-        """Return tokens and log-probabilities of some outputs, (b, N, L), padded with PAD and 0, on the CPU.
+    def follow(self, slots: Tensor, steps: Tensor, beams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return tokens, log-probabilities and readers of some outputs, (b, N, L), on the CPU.
+
+        They are padded with PAD, 0 and 0. For readers, see results().
 
         slots: (b,), the slots.
         steps: (b, N), the number of tokens of each output.
@@ -175,10 +182,13 @@ class SearchSlots(ABC):
         row, beam, limit = torch.arange(len(slots))[:, None].numpy(), beams.cpu().numpy(), steps.cpu().numpy()
         out_tokens = torch.full((*steps.shape, length), PAD)
         out_scores = torch.zeros(*steps.shape, length)
-        all_tokens, all_scores = out_tokens.numpy(), out_scores.numpy()
+        out_readers = torch.zeros_like(out_tokens)
+        all_tokens, all_scores, readers = out_tokens.numpy(), out_scores.numpy(), out_readers.numpy()
         for at in range(length - 1, -1, -1):
             inside = at < limit
             all_tokens[..., at][inside] = tokens[row, at, beam][inside]
             all_scores[..., at][inside] = scores[row, at, beam][inside]
-            beam = (inside * links[row, at, beam]) + (~inside * beam)
-        return out_tokens, out_scores
+            parent = links[row, at, beam]
+            readers[..., at][inside] = parent[inside]
+            beam = (inside * parent) + (~inside * beam)
+        return out_tokens, out_scores, out_readers

@@ -19,6 +19,7 @@ from regard.models.transformer import Transformer, TransformerLayer
 from regard.models.transformer_language import TransformerLanguageModel
 from regard.positions import Rotary
 from regard.positions.embedded import Embedded, Table
+from regard.roles import Role
 from regard.scores import ScaledDot
 from regard.select import Soft
 
@@ -42,7 +43,8 @@ class TransformerDecoder(SlotDecoder):
         self.layers: list[TransformerLayer] = list(model.decoder)  # type: ignore[arg-type]
         self.decoded, self.output, self.scheme = model.decoded, model.output, model.position
         attention = self.layers[0].itself
-        self.heads, self.width = attention.heads, model.width
+        self.heads: int = attention.heads
+        self.width = model.width
         like = self.output.weight
         size = (self.heads, self.width // self.heads)
         self.caches = [like.new_zeros(slots, length, beams, 2, *size) for _ in self.layers]
@@ -75,6 +77,11 @@ class TransformerDecoder(SlotDecoder):
         plain = [each for each in layers if each.cross is None or _is_plain(each.cross)]
         scheme = chosen.position
         return len(plain) == len(chosen.decoder) and (scheme is None or isinstance(scheme, Embedded))
+
+    @classmethod
+    def recordable(cls, model: Model) -> dict[str, Role]:
+        layers: Any = model.decoder if isinstance(model, Transformer) else ()
+        return {layer.cross.site: layer.cross.role for layer in layers}
 
     def refresh(self) -> None:
         for layer, (weight, bias) in zip(self.layers, self.weights, strict=True):
@@ -129,6 +136,8 @@ class TransformerDecoder(SlotDecoder):
         other.rows = torch.arange(other.slots, device=self.rows.device)
         if length != self.length:
             other.tables = other._position_tables(self.output.weight)
+        if self.looks is not None:
+            other.looks = resized_rows(self.looks, slots, length, 1)
         other._resize_history(slots)
         return other
 
@@ -173,10 +182,20 @@ class TransformerDecoder(SlotDecoder):
         x = self._add(layer, x, self._read(new_BK3HD[:, :, 0], cache[:, :upto].flatten(1, 2), mask_B1KN), 0)
         if layer.cross is not None:
             query = layer.cross.query(layer.norms[1](x) if layer.pre else x).view(*beams, self.heads, -1)
-            x = self._add(layer, x, self._read(query, self.sources[number], self.source_mask), 1)
+            x = self._add(layer, x, self._read_source(number, query, position), 1)
         assert layer.feedforward is not None  # see supports()
         total = x + layer.feedforward(layer.norms[-1](x) if layer.pre else x)
         return total if layer.pre else layer.norms[-1](total)
+
+    def _read_source(self, number: int, query_BKHD: Tensor, position: Tensor) -> Tensor:
+        """Return the cross-attention of a layer, (B K, M), and record its weights if `looks` exists."""
+        if self.looks is None:
+            return self._read(query_BKHD, self.sources[number], self.source_mask)
+        key_BHSD, value_BHSD = self.sources[number].transpose(1, 3).unbind(2)
+        query_BHKD = query_BKHD.transpose(1, 2) * query_BKHD.shape[-1] ** -0.5
+        weights_BHKS = (query_BHKD @ key_BHSD.transpose(2, 3) + self.source_mask).softmax(-1)
+        self.looks[self.rows, position, :, number] = weights_BHKS.transpose(1, 2).float()
+        return (weights_BHKS @ value_BHSD).transpose(1, 2).reshape(self.slots * self.beams, -1)
 
     def _read(self, query_BKHD: Tensor, both_BN2HD: Tensor, mask: Tensor) -> Tensor:
         """Return the attention of K queries in each slot over N keys and values, (B K, M)."""
