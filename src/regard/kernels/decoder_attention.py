@@ -16,8 +16,8 @@ from torch import Tensor
 
 __all__ = ["attend_history", "attend_source", "reorder_history"]
 
-COLUMNS = 32
-"""Number of keys in a tile."""
+COLUMNS, WARPS = 32, 2
+"""Number of keys in a tile, and number of warps of a program."""
 
 
 @triton.jit
@@ -153,9 +153,7 @@ def reorder_history(history: Tensor, parents: Tensor, position: Tensor) -> None:
     )  # fmt: skip
 
 
-def attend_history(
-    joined: Tensor, cache: Tensor, history: Tensor, position: Tensor, warps: int = 2
-) -> Tensor:
+def attend_history(joined: Tensor, cache: Tensor, history: Tensor, position: Tensor) -> Tensor:
     """Return the self-attention of every beam, (rows, M), and store the new keys and values in the cache.
 
     joined: (rows, 3 M), query, key and value of the new token of each beam.
@@ -165,7 +163,7 @@ def attend_history(
     output = joined.new_empty(slots * beams, heads * width)
     history_attention_kernel[(slots * beams, heads)](
         joined, cache, history, position, output, heads, width, length, width**-0.5,
-        BEAMS=beams, WIDTH=triton.next_power_of_2(width), COLUMNS=COLUMNS, num_warps=warps,
+        BEAMS=beams, WIDTH=triton.next_power_of_2(width), COLUMNS=COLUMNS, num_warps=WARPS,
     )  # fmt: skip
     return output
 
@@ -178,7 +176,6 @@ def attend_source(
     position: Tensor,
     looks: Tensor | None = None,
     site: int = 0,
-    warps: int = 2,
 ) -> Tensor:
     """Return the cross-attention of every beam, (rows, M).
 
@@ -194,6 +191,6 @@ def attend_source(
         query, sources, lengths, output, position, output if looks is None else looks, site, sites,
         heads, width, keys, length, width**-0.5,
         BEAMS=beams, WIDTH=triton.next_power_of_2(width), COLUMNS=COLUMNS, LOOK=looks is not None,
-        num_warps=warps,
+        num_warps=WARPS,
     )  # fmt: skip
     return output

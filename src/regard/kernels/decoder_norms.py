@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 __all__ = ["add_and_normalize", "embed_and_normalize"]
 
+WARPS = 4
+"""Number of warps of a program."""
+
 
 @triton.jit
 def normalized(x, weight, bias, columns, width, epsilon):
@@ -97,7 +100,7 @@ def embed_and_normalize(
         tokens, table, table if places is None else places, position, x, normed,
         table if norm is None else norm.weight, table if norm is None else norm.bias,
         tokens.shape[1], width, factor, 0.0 if norm is None else norm.eps,
-        PLACES=places is not None, NORM=norm is not None, WIDTH=triton.next_power_of_2(width), num_warps=4,
+        PLACES=places is not None, NORM=norm is not None, WIDTH=triton.next_power_of_2(width), num_warps=WARPS,
     )  # fmt: skip
     return x, normed
 
@@ -112,6 +115,6 @@ def add_and_normalize(x: Tensor, change: Tensor, norm: nn.LayerNorm, keep: bool)
     total = torch.empty_like(x) if keep else normed
     add_norm_kernel[(rows,)](
         x, change, total, normed, norm.weight, norm.bias, width, norm.eps,
-        SUM=keep, WIDTH=triton.next_power_of_2(width), num_warps=4,
+        SUM=keep, WIDTH=triton.next_power_of_2(width), num_warps=WARPS,
     )  # fmt: skip
     return total, normed

@@ -90,7 +90,7 @@ def token_candidates_kernel(
 
 
 def find_candidates(
-    logits: Tensor, count: int, barred: Tensor, generated: Tensor, minimum: int, end: int, warps: int = WARPS
+    logits: Tensor, count: int, barred: Tensor, generated: Tensor, minimum: int, end: int
 ) -> Candidates:
     """Return the `count` highest logits of each block of the vocabulary, for each row; see Candidates.
 
@@ -111,7 +111,7 @@ def find_candidates(
         token_candidates_kernel[(rows, blocks)](
             logits, barred, generated, values, tokens, largest, total,
             size, rows // len(generated), minimum, end,
-            COUNT=count, BLOCK=BLOCK, BITS=BLOCK.bit_length() - 1, HALF=logits.itemsize == 2, num_warps=warps,
+            COUNT=count, BLOCK=BLOCK, BITS=BLOCK.bit_length() - 1, HALF=logits.itemsize == 2, num_warps=WARPS,
         )  # fmt: skip
     return Candidates(values, tokens, largest, total)
 
