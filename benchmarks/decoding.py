@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import copy
 import datetime
+import fnmatch
 import functools
 import json
 import os
@@ -187,7 +188,7 @@ def seconds_of(call: Callable[[], object], device: str, budget: float) -> tuple[
 def measure(name: str, case: Case, device: str, budget: float, only: list[str]) -> dict[str, Any]:
     """Return a record of one case: the check, and a row for each peer.
 
-    only: the beginnings of the names of the peers to measure; empty for all.
+    only: the names of the peers to measure, with * as wildcard; empty for all.
     """
     same = check(case, device)
     record: dict[str, Any] = {"case": asdict(case), "same hypotheses, float64": same, "rows": []}
@@ -198,7 +199,7 @@ def measure(name: str, case: Case, device: str, budget: float, only: list[str]) 
         share = agreement(case.build(dtype, device), case, case.sources(device))
         record[f"same tokens, {dtype}"] = share
     for peer, dtype, build in peers(case, device):
-        if only and not any(peer.startswith(each) for each in only):
+        if only and not any(fnmatch.fnmatch(peer, each) for each in only):
             continue
         call = build()
         if call is None:
@@ -244,7 +245,7 @@ def main() -> int:
     parser.add_argument("--into", type=Path, help="folder of the result files; default: only print")
     parser.add_argument("--seconds", type=float, default=4.0, help="measuring time per peer")
     parser.add_argument("--limit", type=float, default=600.0, help="start no case after this many seconds")
-    parser.add_argument("--only", action="append", default=[], help="measure peers whose name begins so")
+    parser.add_argument("--only", action="append", default=[], help="name of a peer to measure, with *")
     parser.add_argument("cases", nargs="*", help="names of cases; default: all")
     arguments = parser.parse_args()
     load = f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"

@@ -100,7 +100,8 @@ def embed_and_normalize(
         tokens, table, table if places is None else places, position, x, normed,
         table if norm is None else norm.weight, table if norm is None else norm.bias,
         tokens.shape[1], width, factor, 0.0 if norm is None else norm.eps,
-        PLACES=places is not None, NORM=norm is not None, WIDTH=triton.next_power_of_2(width), num_warps=WARPS,
+        PLACES=places is not None, NORM=norm is not None, WIDTH=triton.next_power_of_2(width),
+        num_warps=WARPS,
     )  # fmt: skip
     return x, normed
 
