@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import copy
 import datetime
+import fnmatch
 import functools
 import json
 import os
@@ -184,8 +185,11 @@ def seconds_of(call: Callable[[], object], device: str, budget: float) -> tuple[
     return taken, busy
 
 
-def measure(name: str, case: Case, device: str, budget: float) -> dict[str, Any]:
-    """Return a record of one case: the check, and a row for each peer."""
+def measure(name: str, case: Case, device: str, budget: float, only: list[str]) -> dict[str, Any]:
+    """Return a record of one case: the check, and a row for each peer.
+
+    only: the names of the peers to measure, with * as wildcard; empty for all.
+    """
     same = check(case, device)
     record: dict[str, Any] = {"case": asdict(case), "same hypotheses, float64": same, "rows": []}
     if same < 1:
@@ -195,6 +199,8 @@ def measure(name: str, case: Case, device: str, budget: float) -> dict[str, Any]
         share = agreement(case.build(dtype, device), case, case.sources(device))
         record[f"same tokens, {dtype}"] = share
     for peer, dtype, build in peers(case, device):
+        if only and not any(fnmatch.fnmatch(peer, each) for each in only):
+            continue
         call = build()
         if call is None:
             record["rows"].append({"peer": peer, "dtype": dtype, "missing": "transformers is not installed"})
@@ -239,6 +245,7 @@ def main() -> int:
     parser.add_argument("--into", type=Path, help="folder of the result files; default: only print")
     parser.add_argument("--seconds", type=float, default=4.0, help="measuring time per peer")
     parser.add_argument("--limit", type=float, default=600.0, help="start no case after this many seconds")
+    parser.add_argument("--only", action="append", default=[], help="name of a peer to measure, with *")
     parser.add_argument("cases", nargs="*", help="names of cases; default: all")
     arguments = parser.parse_args()
     load = f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
@@ -253,7 +260,7 @@ def main() -> int:
         if time.perf_counter() - begun > arguments.limit:
             print(f"{name}: not measured, the time limit is reached", file=sys.stderr)
             continue
-        found["cases"][name] = measure(name, case, arguments.device, arguments.seconds)
+        found["cases"][name] = measure(name, case, arguments.device, arguments.seconds, arguments.only)
         failed |= not found["cases"][name]["rows"]
         if arguments.into:
             stem = arguments.into / f"{found['date']}-decoding-{arguments.device}"

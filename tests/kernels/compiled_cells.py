@@ -9,7 +9,6 @@ from triton.runtime.jit import JITFunction
 
 from regard.kernels import lstmn_step, recurrent_cells
 from regard.kernels.cross_entropy import SmoothedCrossEntropy
-from regard.kernels.token_candidates import token_candidates
 from tests.kernels.compiled import Hopper, compiling
 
 ROWS, WIDTH = 4, 40
@@ -45,9 +44,6 @@ def main() -> None:
         logits = zeros(ROWS, 5000).requires_grad_()
         total, _ = SmoothedCrossEntropy.apply(logits, torch.ones(ROWS, dtype=torch.long), 0.1, 0)
         total.backward()
-        flags = torch.zeros(5000, dtype=torch.uint8)
-        for count in (1, 10, 32):
-            token_candidates(zeros(ROWS, 5000), count, flags, flags[:ROWS], 3)
 
 
 if __name__ == "__main__":

@@ -113,9 +113,9 @@ def test_next_tokens_of_a_search(dtype: torch.dtype):
     """The kernel gives the tokens of a stable sort: bfloat16 logits are often equal."""
     source = torch.Generator().manual_seed(2)
     logits = (3 * torch.randn(2, 3, 5000, generator=source)).to(dtype)
-    short, forced = torch.tensor([[True], [False]]), torch.tensor([[5, 6, 7], [8, 9, 1]])
+    generated, forced = torch.tensor([1, 2]), torch.tensor([[5, 6, 7], [8, 9, 1]])
     forbidden = Forbidden.tokens(torch.tensor([0, 1, 2]), 5000)
-    scores, tokens, of_prefix = next_tokens(logits, 8, forbidden, short, forced)
+    scores, tokens, of_prefix = next_tokens(logits, 8, forbidden, generated, 3, forced)
     expected = logits.double().log_softmax(-1)
     torch.testing.assert_close(of_prefix.double(), expected.gather(2, forced[..., None])[..., 0])
     expected[..., :3] = -torch.inf

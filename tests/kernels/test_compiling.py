@@ -20,7 +20,11 @@ KERNELS = {
         "gated_forward_kernel", "mixed_forward_kernel", "gated_backward_kernel", "mixed_backward_kernel",
         "gru_forward_kernel", "gru_backward_kernel", "cross_entropy_forward_kernel",
         "cross_entropy_backward_kernel", "read_forward_kernel", "read_backward_kernel",
-        "cell_forward_kernel", "cell_backward_kernel", "token_candidates_kernel",
+        "cell_forward_kernel", "cell_backward_kernel",
+    },
+    "compiled_decoding": {
+        "token_candidates_kernel", "beam_step_kernel", "greedy_step_kernel", "embed_norm_kernel",
+        "add_norm_kernel", "reorder_history_kernel", "history_attention_kernel", "source_attention_kernel",
     },
     "compiled_tape": {"tape_forward_kernel", "tape_backward_kernel"},
 }  # fmt: skip

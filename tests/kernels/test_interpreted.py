@@ -22,6 +22,6 @@ def test_looks_agree():
 
 
 @pytest.mark.parametrize("part", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
-def test_series_gradients_cells_and_losses_agree(part: str):
-    files = ("interpreted_series.py", "interpreted_cells.py", "interpreted_lstmn.py", "interpreted_tape.py")
-    assert_passes_interpreted(*files, "-m", part)
+def test_series_cells_losses_and_decoding_agree(part: str):
+    names = ("series", "cells", "lstmn", "tape", "decoding")
+    assert_passes_interpreted(*(f"interpreted_{name}.py" for name in names), "-m", part)

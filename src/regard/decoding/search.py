@@ -17,7 +17,7 @@ from regard.decoding.hypothesis import Hypothesis, SearchResult
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, sample_search
-from regard.decoding.slots import slot_search, supports_slots
+from regard.decoding.slots import recorded_attention, slot_search, supports_slots
 from regard.errors import ArgumentError, RegardError, message
 from regard.models.base import Model
 from regard.roles import CROSS, BySite
@@ -46,6 +46,8 @@ def search(
     how: the search method with its settings: Greedy(...), Beam(...) or Sample(...).
     prefixes: for each source, the tokens that its output must begin with; [] for a source without a prefix.
     look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
+        The steps of the search record cross-attention, if the model and the search support it. Other sites
+        are recorded by forced decoding after the search.
     limit: the maximum number of output tokens, used if how.rules.maximum is None.
     ends: a function that ends hypotheses before EOS, for example at a stop string (see active_rows.Ends).
 
@@ -77,9 +79,11 @@ def search(
     if not len(batch):
         return []
     batch = batch.to(device_of(model))
+    recorded = None
     with eval_without_grad(model):
         if isinstance(how, Beam | Greedy) and supports_slots(model, how, ends):
-            result = slot_search(model, batch, how, prefixes, limit=limit)
+            recorded = recorded_attention(model, batch, look)
+            result = slot_search(model, batch, how, prefixes, limit=limit, recorded=recorded)
         elif isinstance(how, Beam):
             result = beam_search(model, batch, how, prefixes, limit=limit, ends=ends)
         elif isinstance(how, Sample):
@@ -97,18 +101,23 @@ def search(
     # The first hypothesis of a source always exists, even if its log-probability is -inf by underflow.
     exists_BK = result.ranking > -torch.inf
     exists_BK[:, 0] = True
-    recorded = _recorded_attention(model, batch, result, exists_BK, look)
-    return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), recorded)
+    if recorded is None or not recorded.complete:
+        pairs = _forced_attention(model, batch, result, exists_BK, look)
+        return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), pairs)
+    places, result = exists_BK.nonzero().tolist(), result.to("cpu")
+    lengths = result.lengths.tolist()
+    pairs = [recorded.of_hypothesis(row, rank, lengths[row][rank]) for row, rank in places]
+    return _as_hypotheses(result, exists_BK.cpu(), pairs)
 
 
 Recorded = tuple[BySite[Tensor], dict[str, Tensor]]
 """Two dicts for one hypothesis: site -> attention weights, and site -> norms of the value vectors."""
 
 
-def _recorded_attention(
+def _forced_attention(
     model: Model, batch: Batch | Prompts, result: SearchResult, exists_BK: Tensor, look: str | None
 ) -> list[Recorded]:
-    """Return a pair for each hypothesis: the attention weights and the norms of the value vectors.
+    """Return a pair for each hypothesis, by forced decoding: attention weights and norms of value vectors.
 
     Both are dicts from attention layers (sites). If `look` is None, they are empty.
 

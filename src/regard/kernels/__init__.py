@@ -20,6 +20,10 @@ inner_look_pass    launches the kernel of inner_look, as a custom operator
 recurrent_cells    one step of a recurrent cell
 lstmn_step         one step of an LSTMN layer
 cross_entropy      cross-entropy over a large vocabulary
+token_candidates   the most probable tokens of a large vocabulary
+beam_step          one step of beam search or greedy search
+decoder_attention  self-attention and cross-attention of one decoding step
+decoder_norms      embedding, residual connection and layer normalisation of one decoding step
 kernel_choice      whether recurrent cells and the loss run as Triton kernels
 
 Letters in the formulas: q, k, v are elements of query, key and vector; r = 1 / (1 + e^2q e^2k), so that

@@ -8,73 +8,124 @@ Tested: under Triton's interpreter (triton 3.7).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["token_candidates"]
+__all__ = ["Candidates", "find_candidates", "token_candidates"]
 
 BLOCK = 4096
-"""Number of tokens of the vocabulary that a program loads."""
+"""Number of tokens of the vocabulary that a program loads, a power of two, at most 2 ** 16."""
+
+WARPS = 8
+"""Number of warps of a program."""
+
+
+class Candidates(NamedTuple):
+    """The COUNT highest logits of each block of the vocabulary, for each row.
+
+    values, tokens: (rows, blocks, COUNT), logits (float32) and token ids (int32). Forbidden tokens have -inf.
+    largest, total: (rows, blocks), the maximum m of all logits of the block, and the sum of exp(x - m).
+    """
+
+    values: Tensor
+    tokens: Tensor
+    largest: Tensor
+    total: Tensor
 
 
 @triton.jit
 def token_candidates_kernel(
-    logits, barred, short, values, tokens, largest, total, size, end, COUNT: tl.constexpr, BLOCK: tl.constexpr
-):
+    logits, barred, generated, values, tokens, largest, total, size, beams, minimum, end,
+    COUNT: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
     """Find the COUNT highest logits among BLOCK tokens of one row; equal ones in the order of their ids.
 
     logits: reads (rows, size).
     barred: reads (size,), 1 for tokens that are forbidden in every row.
-    short: reads (rows,), 1 for rows in which the token `end` is forbidden.
-    values, tokens: write (rows, blocks, COUNT), the logits and the ids. Unused values are -inf.
-    largest, total: write (rows, blocks), the maximum m of all logits of the block, and the sum of exp(x - m).
+    generated: reads (rows / beams,), the number of tokens of each output. The token `end` is forbidden if the
+        output would have fewer than `minimum` tokens.
+    values, tokens, largest, total: write the tensors of Candidates.
+    HALF: whether the logits have 16 bits. Then value and index are combined to one integer, whose maximum
+        is faster to find.
     """
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     place = tl.arange(0, BLOCK)
     column = block * BLOCK + place
     inside = column < size
-    x = tl.load(logits + row * size + column, mask=inside, other=-float("inf")).to(tl.float32)
+    raw = tl.load(logits + row * size + column, mask=inside, other=-float("inf"))
+    x = raw.to(tl.float32)
     best = tl.max(x, 0)
     at = row * tl.num_programs(1) + block
     tl.store(largest + at, best)
     tl.store(total + at, tl.sum(tl.where(inside, tl.exp(x - best), 0.0), 0))
     hidden = tl.load(barred + column, mask=inside, other=1) != 0
-    hidden = hidden | ((column == end) & (tl.load(short + row) != 0))
-    x = tl.where(hidden, -float("inf"), x)
-    for number in tl.static_range(COUNT):
-        value, index = tl.max(x, 0, return_indices=True, return_indices_tie_break_left=True)
-        tl.store(values + at * COUNT + number, value)
-        tl.store(tokens + at * COUNT + number, (block * BLOCK + index).to(tl.int64))
-        x = tl.where(place == index, -float("inf"), x)
+    hidden = hidden | ((column == end) & (tl.load(generated + row // beams) + 1 < minimum))
+    if HALF:
+        bits = tl.where(x == 0.0, 0, raw.to(tl.int16, bitcast=True).to(tl.int32))  # -0.0 is equal to 0.0
+        # The bits of a float sort as a signed integer if all but the sign of a negative number are inverted.
+        ascending = bits ^ ((bits >> 15) & 0x7FFF)
+        key = tl.where(hidden, -0x80000000, ascending * BLOCK + (BLOCK - 1 - place))
+        for number in tl.static_range(COUNT):
+            top = tl.max(key, 0)
+            missing = top == -0x80000000
+            ascending_top = top >> BITS
+            bits_top = ascending_top ^ ((ascending_top >> 15) & 0x7FFF)
+            value = bits_top.to(tl.int16).to(logits.dtype.element_ty, bitcast=True).to(tl.float32)
+            index = BLOCK - 1 - (top & (BLOCK - 1))
+            tl.store(values + at * COUNT + number, tl.where(missing, -float("inf"), value))
+            tl.store(tokens + at * COUNT + number, block * BLOCK + tl.where(missing, 0, index))
+            key = tl.where(key == top, -0x80000000, key)
+    else:
+        x = tl.where(hidden, -float("inf"), x)
+        for number in tl.static_range(COUNT):
+            value, index = tl.max(x, 0, return_indices=True, return_indices_tie_break_left=True)
+            tl.store(values + at * COUNT + number, value)
+            tl.store(tokens + at * COUNT + number, block * BLOCK + index)
+            x = tl.where(place == index, -float("inf"), x)
 
 
-def token_candidates(
-    logits: Tensor, count: int, barred: Tensor, short: Tensor, end: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log-probabilities and ids of tokens that include the `count` most probable ones of each row.
+def find_candidates(
+    logits: Tensor, count: int, barred: Tensor, generated: Tensor, minimum: int, end: int
+) -> Candidates:
+    """Return the `count` highest logits of each block of the vocabulary, for each row; see Candidates.
 
     logits: (rows, V).
     count: the time of the kernel is proportional to it.
     barred: (V,), uint8, 1 for tokens that are forbidden in every row.
-    short: (rows,), uint8, 1 for rows in which the token `end` is forbidden.
+    generated: (slots,), int64, the number of tokens of each output. A slot has rows / slots rows.
+    minimum: the token `end` is forbidden if an output would have fewer tokens than this.
 
-    Returns log-probabilities and ids, (rows, C), and the log-sum-exp of each row, (rows,). C is a multiple of
-    `count`. Forbidden tokens have -inf. If tokens have equal logits, those with the lowest ids are included.
+    If tokens have equal logits, those with the lowest ids are included.
     """
     rows, size = logits.shape
     logits, blocks = logits.contiguous(), triton.cdiv(size, BLOCK)
     values = logits.new_empty(rows, blocks, count, dtype=torch.float32)
-    tokens = logits.new_empty(rows, blocks, count, dtype=torch.long)
+    tokens = logits.new_empty(rows, blocks, count, dtype=torch.int32)
     largest, total = (logits.new_empty(rows, blocks, dtype=torch.float32) for _ in range(2))
     if rows:
         token_candidates_kernel[(rows, blocks)](
-            logits, barred, short, values, tokens, largest, total, size, end,
-            COUNT=count, BLOCK=BLOCK, num_warps=8,
+            logits, barred, generated, values, tokens, largest, total,
+            size, rows // len(generated), minimum, end,
+            COUNT=count, BLOCK=BLOCK, BITS=BLOCK.bit_length() - 1, HALF=logits.itemsize == 2, num_warps=WARPS,
         )  # fmt: skip
+    return Candidates(values, tokens, largest, total)
+
+
+def token_candidates(
+    logits: Tensor, count: int, barred: Tensor, generated: Tensor, minimum: int, end: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log-probabilities and ids of tokens that include the `count` most probable ones of each row.
+
+    The arguments are those of find_candidates(). The results are log-probabilities and ids, (rows, C), and
+    the log-sum-exp of each row, (rows,). C is a multiple of `count`. Forbidden tokens have -inf.
+    """
+    values, tokens, largest, total = find_candidates(logits, count, barred, generated, minimum, end)
     highest_R1 = largest.amax(1, keepdim=True)
     log_R1 = (total * (largest - highest_R1).exp()).sum(1, keepdim=True).log()
     scores = (values.flatten(1) - highest_R1) - log_R1
-    return scores, tokens.flatten(1), (highest_R1 + log_R1)[:, 0]
+    return scores, tokens.flatten(1).long(), (highest_R1 + log_R1)[:, 0]

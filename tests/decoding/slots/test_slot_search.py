@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from itertools import chain
+from unittest import mock
 
 import pytest
 import torch
 
 from regard.data.batch import Batch
-from regard.decoding import GNMT, Average, Beam, Greedy, Prompts, Rules, search
+from regard.decoding import GNMT, Average, Beam, Greedy, Prompts, Rules, forced_decoding, search
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_search
-from regard.decoding.hypothesis import SearchResult
+from regard.decoding.hypothesis import Hypothesis, SearchResult
 from regard.decoding.slots import captured_slots, slot_runs, slot_search, supports_slots
+from regard.decoding.slots import decoder as decoder_module
 from regard.errors import RegardError
 from regard.layers.recurrent import Recurrence
 from regard.models import Model, build_language_model
@@ -126,6 +130,38 @@ def test_nan_scores_are_an_error() -> None:
             search(model, Batch.collate([[4, 5]]), how, look=None)
 
 
+def assert_same_attention(hypotheses: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
+    for mine, theirs in zip(chain(*hypotheses), chain(*expected), strict=True):
+        assert mine.tokens == theirs.tokens
+        assert all(mine.attention.role(site) == theirs.attention.role(site) for site in theirs.attention)
+        for own, other in ((mine.attention, theirs.attention), (mine.values, theirs.values)):
+            assert list(own) == list(other)
+            for site in own:
+                torch.testing.assert_close(own[site], other[site], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "look"), [("learned", "cross"), ("learned", "*1.cross"), ("bahdanau", "*")])
+def test_steps_record_the_attention_of_forced_decoding(
+    name: str, look: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(slot_runs.MOST_SLOTS, "cpu", 2)
+    torch.manual_seed(4)
+    model = prepared(MODELS[name]())
+    batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in (3, 6, 1, 4)])
+    observe = mock.Mock(wraps=forced_decoding.observe)
+    monkeypatch.setattr(sys.modules["regard.decoding.search"], "observe", observe)
+    for how in (Beam(3, best=5), Beam(2, rules=Rules(maximum=3)), Greedy()):
+        prefixes = PREFIXES if isinstance(how, Greedy) or how.best > 1 else None
+        observe.reset_mock()
+        recorded = search(model, batch, how, prefixes=prefixes, look=look)
+        observe.assert_not_called()
+        with monkeypatch.context() as patch:
+            patch.setitem(decoder_module.MOST_LOOK_BYTES, "cpu", 0)  # too large: forced decoding
+            forced = search(model, batch, how, prefixes=prefixes, look=look)
+        observe.assert_called()
+        assert_same_attention(recorded, forced)
+
+
 @pytest.mark.parametrize("name", ["rotary, post", "bahdanau"])
 @torch.no_grad()
 def test_waiting_sentences_and_captured_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,4 +184,6 @@ def test_waiting_sentences_and_captured_steps(name: str, monkeypatch: pytest.Mon
             assert_same(slot_search(model, batch, how), expected)
             sentences = slot_runs.sentences_of(model, batch, how)
             assert_same(slot_runs.captured_search(model, how, sentences), expected)
-    assert len(captured) == 2 * captured_slots.PARTS  # once for each search method: sizes are rounded up
+    # Once for each search method: sizes are rounded up. A recurrent decoder has no cache of which only a part
+    # is read.
+    assert len(captured) == 2 * (1 if name == "bahdanau" else captured_slots.PARTS)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import pytest
 import torch
+from torch import Tensor
 
 from regard.data.batch import Batch
-from regard.decoding import Average, Beam, Greedy, Prompts, Rules
-from regard.decoding.slots import slot_search
+from regard.decoding import Average, Beam, Greedy, Prompts, Rules, search
+from regard.decoding.slots import recorded_attention, slot_search
 from regard.decoding.slots.candidates import Forbidden, highest_in_order, next_tokens
+from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
+from regard.decoding.slots.transformer_decoder import TransformerDecoder
 from regard.errors import RegardWarning
 from regard.models import build_language_model
+from regard.models.transformer import Size, Transformer
 from tests.decoding.slots.test_slot_search import MODELS, SIZE, WORDS, assert_same, prepared, simple
 
 pytestmark = pytest.mark.gpu
@@ -49,16 +54,72 @@ def test_prompts_of_a_language_model() -> None:
         assert_same(slot_search(model, prompts, how), simple(model, prompts, how))
 
 
+@pytest.mark.parametrize("name", ["sinusoidal", "rotary, post", "learned", "bahdanau"])
+@torch.no_grad()
+def test_kernels_in_float32(name: str) -> None:
+    """The Triton kernels, which float64 models do not use, give the hypotheses and the attention."""
+    torch.manual_seed(7)
+    model = prepared(MODELS[name]()).cuda()
+    exact, model = model, copy.deepcopy(model).float()
+    batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in (3, 6, 1, 40)]).to(
+        "cuda"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RegardWarning)  # given if a step cannot be captured
+        for how in (Beam(), Beam(3, best=2, rules=Rules(minimum=6)), Greedy()):
+            for _ in range(2):  # the second time, graphs are used again
+                recorded = recorded_attention(model, batch, "cross")
+                result = slot_search(model, batch, how, recorded=recorded)
+            expected = simple(exact, batch, how)
+            assert torch.equal(result.tokens, expected.tokens)
+            torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-3)
+            assert recorded is not None and recorded.complete
+            attention = [recorded.of_hypothesis(row, 0, int(result.lengths[row, 0]))[0] for row in range(4)]
+            for mine, (best, *_) in zip(attention, search(exact, batch, how), strict=True):
+                for site, weights in best.attention.items():
+                    torch.testing.assert_close(mine[site], weights, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("options", [{}, {"position": "rotary", "norm": "post"}], ids=("pre", "post"))
+@torch.no_grad()
+def test_steps_in_half_precision(options: dict[str, str]) -> None:
+    """The error of the kernels is at most twice that of PyTorch in bfloat16, against float64."""
+    torch.manual_seed(3)
+    size, slots, beams = Size(width=192, heads=3, inner=300, layers=3), 5, 4
+    model = Transformer(500, 500, size, **options).eval().cuda()  # type: ignore[arg-type]
+    batch = Batch.collate([torch.randint(4, 500, (each,)).tolist() for each in (3, 6, 1, 40, 17)]).to("cuda")
+    logits = dict[str, Tensor]()
+    for kind, dtype, name in (
+        (TransformerDecoder, torch.float64, "exact"),
+        (TransformerDecoder, torch.bfloat16, "plain"),
+        (FusedTransformerDecoder, torch.bfloat16, "kernels"),
+    ):
+        own = copy.deepcopy(model).to(dtype)
+        encoded, random = (
+            own.encode(batch.source, batch.source_lengths),
+            torch.Generator("cuda").manual_seed(1),
+        )
+        decoder = kind.build(own, slots, beams, 64, 48)
+        decoder.load(torch.arange(slots, device="cuda"), encoded, own.start(encoded))
+        for position in range(40):
+            tokens = torch.randint(4, 500, (slots, beams), generator=random, device="cuda")
+            parents = torch.randint(0, beams, (slots, beams), generator=random, device="cuda")
+            last = decoder.step(tokens, parents, torch.full((slots,), position, device="cuda"), position + 1)
+        logits[name] = last.double()
+    error, allowed = ((logits[name] - logits["exact"]).norm() for name in ("kernels", "plain"))
+    assert error <= 2 * allowed
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_next_tokens_are_the_most_probable_ones(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     for size in (13, 4096, 9001, 32000):
         logits = (3 * torch.randn(3, 2, size)).to(dtype)
         forbidden = Forbidden.tokens(torch.tensor([0, 1, 2]), size)
-        short = torch.tensor([[True], [False], [False]])
-        expected = next_tokens(logits, 8, forbidden, short, None)
+        generated = torch.tensor([1, 2, 5])
+        expected = next_tokens(logits, 8, forbidden, generated, 3, None)
         on_gpu = Forbidden(*(each.cuda() for each in forbidden))
-        scores, tokens, _ = next_tokens(logits.cuda(), 8, on_gpu, short.cuda(), None)
+        scores, tokens, _ = next_tokens(logits.cuda(), 8, on_gpu, generated.cuda(), 3, None)
         for ours, theirs in zip((scores, tokens), expected[:2], strict=True):
             order = highest_in_order(scores.flatten(0, 1), tokens.flatten(0, 1), 8)
             other = highest_in_order(expected[0].flatten(0, 1), expected[1].flatten(0, 1), 8)

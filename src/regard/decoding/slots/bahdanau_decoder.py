@@ -13,6 +13,7 @@ from torch.nn import functional
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows, write_rows
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
+from regard.roles import Role
 from regard.scores import Additive
 from regard.select import Soft
 
@@ -27,6 +28,8 @@ class BahdanauDecoder(SlotDecoder):
     mask: (B, 1, S), added to the scores: 0, or -inf for padding.
     states: (B, K, M), the decoder states s_{i-1}.
     """
+
+    stops_at_position = True  # a recurrent decoder has no cache of earlier positions
 
     def __init__(self, model: Bahdanau, slots: int, beams: int, length: int, source_length: int):
         self.slots, self.beams, self.length, self.source_length = slots, beams, length, source_length
@@ -56,6 +59,11 @@ class BahdanauDecoder(SlotDecoder):
         assert isinstance(model, Bahdanau)
         return cls(model, slots, beams, length, source_length)
 
+    @classmethod
+    def recordable(cls, model: Model) -> dict[str, Role]:
+        assert isinstance(model, Bahdanau)
+        return {model.site: model.role}
+
     def refresh(self) -> None:
         for own, new in zip(self.weights, self._joined(), strict=True):
             own.copy_(new)
@@ -76,6 +84,8 @@ class BahdanauDecoder(SlotDecoder):
         own_BKN = functional.linear(state, from_state)
         added_BKSA = (own_BKN[:, :, None, :hidden] + self.keys).tanh_()
         weights_BKS = (torch.matmul(added_BKSA, self.score.vector) + self.mask).softmax(-1)
+        if self.looks is not None:
+            self.looks[self.rows[:, 0], position] = weights_BKS[:, :, None, None].float()
         both_BKG = torch.baddbmm(word_BKG, weights_BKS, self.values)
         gates = (both_BKG[..., : 2 * size] + own_BKN[..., hidden:]).sigmoid_()
         take, reset = gates[..., :size], gates[..., size:]
@@ -96,6 +106,8 @@ class BahdanauDecoder(SlotDecoder):
                 buffer = getattr(self, name)
                 setattr(other, name, resized_rows(buffer, slots, buffer.shape[1], 1))
             other.rows = self.rows[: len(slots)]
+        if self.looks is not None:
+            other.looks = resized_rows(self.looks, slots, length, 1)
         return other
 
     def _joined(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -49,9 +49,17 @@ class BeamSlots(SearchSlots):
         self.pool_ranking.index_fill_(0, slots, -torch.inf)
 
     def step(self, upto: int) -> None:
-        size = self.how.size
-        # No beam has more than 2K of the 2K best continuations.
-        value_BKC, token_BKC, vocabulary = self.next_tokens(2 * size, upto)
+        size, logits_BKV = self.how.size, self.logits(upto)
+        vocabulary = logits_BKV.shape[-1]
+        count = min(2 * size, vocabulary)  # no beam has more than 2K of the 2K best continuations
+        candidates = self.candidates(logits_BKV, count)
+        if candidates is not None:
+            # Imported here, because it imports Triton.
+            from regard.kernels.beam_step import beam_step
+
+            if beam_step(candidates, self, vocabulary, EOS):
+                return
+        value_BKC, token_BKC = self.next_tokens(logits_BKV, count)
         sums_BN = (self.sums[:, :, None] + value_BKC).flatten(1)
         order_BN = (token_BKC + vocabulary * self.beam_K[:, None]).flatten(1)
         place_BC = highest_in_order(sums_BN, order_BN, 2 * size)
@@ -71,7 +79,7 @@ class BeamSlots(SearchSlots):
         final_B = self.pool_ranking[:, -1] >= self.sums.amax(-1) / largest_B
         self.done.logical_or_(final_B | (self.count >= self.limits))
 
-    def results(self, slots: Tensor) -> SearchResult:
+    def results(self, slots: Tensor) -> tuple[SearchResult, Tensor]:
         best, size = self.how.best, self.how.size
         ranking_bN = self.pool_ranking.index_select(0, slots)
         counts_b1 = self.count.index_select(0, slots)[:, None]
@@ -88,15 +96,17 @@ class BeamSlots(SearchSlots):
         exists_bN = ranking_bN != -torch.inf
         exists_bN[:, 0] = True  # even if its log-probability is -inf
         steps_bN = torch.where(exists_bN, steps_bN, 0)
-        tokens, scores = self.follow(slots, steps_bN, beams_bN)
-        tokens, scores = pad(tokens, (0, 1), value=PAD), pad(scores, (0, 1))
+        tokens, scores, readers = self.follow(slots, steps_bN, beams_bN)
+        tokens, scores, readers = pad(tokens, (0, 1), value=PAD), pad(scores, (0, 1)), pad(readers, (0, 1))
         ended = (exists_bN & ~none_b1).cpu()[..., None]
         at = steps_bN.cpu()[..., None]
         ends = self.pool_scores.index_select(0, slots).cpu()[..., None]
         tokens.scatter_(2, at, torch.where(ended, EOS, tokens.gather(2, at)))
         scores.scatter_(2, at, torch.where(ended, ends, scores.gather(2, at)))
+        readers.scatter_(2, at, torch.where(ended, beams_bN.cpu()[..., None], readers.gather(2, at)))
         length = int((at + ended).max())
-        return SearchResult(tokens[..., :length], scores[..., :length], ranking_bN.cpu())
+        result = SearchResult(tokens[..., :length], scores[..., :length], ranking_bN.cpu())
+        return result, readers[..., :length]
 
     def _add_finished(self, ends: Tensor, sums: Tensor, beams: Tensor, scores: Tensor) -> None:
         """Add the continuations that end with EOS to the pool, if their ranking is high enough.

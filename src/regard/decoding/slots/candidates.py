@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.data.batch import EOS
 from regard.kernels.kernel_choice import by_kernel
 
-__all__ = ["Forbidden", "highest_in_order", "next_tokens"]
+__all__ = ["Forbidden", "highest_in_order", "next_tokens", "uses_kernel"]
 
 ALL_ONES = 2**31 - 1
 
@@ -42,42 +42,45 @@ def highest_in_order(values: Tensor, order: Tensor, count: int) -> Tensor:
     return _sortable(values, order).topk(count).indices
 
 
+def uses_kernel(logits: Tensor, count: int) -> bool:
+    """Return whether a Triton kernel selects the `count` most probable tokens."""
+    return by_kernel(logits) and count <= MOST_CANDIDATES
+
+
 def next_tokens(
-    logits: Tensor, count: int, forbidden: Forbidden, short: Tensor | None, forced: Tensor | None
+    logits: Tensor, count: int, forbidden: Forbidden, generated: Tensor, minimum: int, forced: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return log-probabilities and ids of tokens that include the `count` most probable ones of each beam.
 
     logits: (B, K, V).
     forbidden: the tokens that no output may have.
-    short: (B, 1), whether EOS is forbidden, because an output is too short; None if it never is.
+    generated: (B,), the number of tokens of each output.
+    minimum: EOS is forbidden if an output would have fewer tokens than this.
     forced: (B, K), the token of a prefix. Its log-probability is the third result, (B, K).
 
     The results have shape (B, K, C), with C = `count` or a multiple of it, in any order. Forbidden tokens
     have -inf. If tokens have equal log-probabilities, those with the lowest ids are included.
     """
-    if by_kernel(logits) and count <= MOST_CANDIDATES:
-        return _by_kernel(logits, count, forbidden, short, forced)
+    if uses_kernel(logits, count):
+        return _by_kernel(logits, count, forbidden, generated, minimum, forced)
     scores = logits.float().log_softmax(-1)
     forced_scores = None if forced is None else scores.gather(2, forced[..., None])[..., 0]
     scores.index_fill_(-1, forbidden.ids, -torch.inf)
-    if short is not None:
+    if minimum > 1:
         end_BK = scores[:, :, EOS]
-        end_BK.copy_(torch.where(short, -torch.inf, end_BK))
+        end_BK.copy_(torch.where((generated + 1 < minimum)[:, None], -torch.inf, end_BK))
     return *_highest(scores, count), forced_scores
 
 
 def _by_kernel(
-    logits: Tensor, count: int, forbidden: Forbidden, short: Tensor | None, forced: Tensor | None
+    logits: Tensor, count: int, forbidden: Forbidden, generated: Tensor, minimum: int, forced: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     # Imported here, because it imports Triton.
     from regard.kernels.token_candidates import token_candidates
 
     slots, beams, _ = logits.shape
-    too_short = forbidden.flags.new_zeros(slots, beams)
-    if short is not None:
-        too_short += short
     scores, tokens, lse = token_candidates(
-        logits.flatten(0, 1), count, forbidden.flags, too_short.flatten(), EOS
+        logits.flatten(0, 1), count, forbidden.flags, generated, minimum, EOS
     )
     forced_scores = None
     if forced is not None:

@@ -26,7 +26,9 @@ from regard.errors import RegardWarning
 __all__ = ["CapturedSlots", "kept_slots", "round_up"]
 
 PARTS = 4
-"""Number of graphs for one set of slots. Each reads another part of the positions: 1/4, 2/4, 3/4 or all."""
+"""Number of graphs for one set of slots. Each reads another part of the positions: 1/4, 2/4, 3/4 or all.
+
+If the kernels of the decoder stop at the position of each slot, there is only one graph."""
 
 MOST_KEPT = 4
 """Maximum number of sets of slots that are kept for one model; the least recently used one is deleted."""
@@ -61,8 +63,9 @@ class CapturedSlots:
             return
         length = self.slots.decoder.length
         try:
-            for part in range(1, PARTS + 1):
-                upto = length * part // PARTS
+            parts = 1 if self.slots.decoder.stops_at_position else PARTS
+            for part in range(1, parts + 1):
+                upto = length * part // parts
                 self.replays[upto] = self.capture(lambda upto=upto: self.slots.step(upto))  # type: ignore[misc]
         except Exception as error:  # the search continues without graphs
             self.replays, self.failed = {}, True

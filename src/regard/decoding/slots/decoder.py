@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
 
 from regard.models.base import Encoded, Model, State
+from regard.roles import Role
 
 __all__ = ["SlotDecoder", "resized_rows", "write_rows"]
+
+MOST_LOOK_BYTES = {"cpu": 2**28, "cuda": 2**29}
+"""The largest size in bytes of SlotDecoder.looks. If it would be larger, a search does not record."""
 
 
 class SlotDecoder(ABC):
@@ -24,12 +29,18 @@ class SlotDecoder(ABC):
     beams: K.
     length: the number of positions that the buffers have room for.
     source_length: the number of source tokens that the buffers have room for.
+    stops_at_position: whether a step reads only positions up to that of each slot, whatever `upto` is.
+    looks: (B, L, K, X, H, S), float32: the attention weights of all steps at X sites, if record() was called.
+    heads: H, the number of heads of the attention; None if it has no heads.
     """
 
     slots: int
     beams: int
     length: int
     source_length: int
+    stops_at_position: bool = False
+    looks: Tensor | None = None
+    heads: int | None = None
 
     @abstractmethod
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
@@ -66,6 +77,33 @@ class SlotDecoder(ABC):
     @abstractmethod
     def build(cls, model: Model, slots: int, beams: int, length: int, source_length: int) -> SlotDecoder:
         """Allocate the buffers for a model; for the arguments, see the attributes of this class."""
+
+    @classmethod
+    def recordable(cls, model: Model) -> dict[str, Role]:
+        """Return the attention layers (sites) whose weights record() stores, and their roles."""
+        return {}
+
+    def record(self, sites: int, device: torch.device) -> None:
+        """Let every step store its attention weights in `looks`, unless they need too much memory.
+
+        sites: X, the number of sites.
+        """
+        shape = (self.slots, self.length, self.beams, sites, self.heads or 1, self.source_length)
+        if 4 * math.prod(shape) <= MOST_LOOK_BYTES["cuda" if device.type == "cuda" else "cpu"]:
+            self.looks = torch.zeros(shape, device=device)
+
+    def attention(self, slots: Tensor, readers: Tensor, source_length: int) -> Tensor:
+        """Return the attention weights of some outputs, (b, N, X, H, T, S), on the CPU.
+
+        slots: (b,), the slots.
+        readers: (b, N, T), the beam that generated each token of the outputs.
+        source_length: the number of source tokens, S.
+        """
+        assert self.looks is not None
+        steps = torch.arange(readers.shape[2], device=slots.device)
+        looks = self.looks[..., :source_length]
+        weights_bNTXHS = looks[slots[:, None, None], steps, readers.to(slots.device)]
+        return weights_bNTXHS.permute(0, 1, 3, 4, 2, 5).contiguous().cpu()
 
     @abstractmethod
     def refresh(self) -> None:

@@ -22,7 +22,15 @@ class GreedySlots(SearchSlots):
         super().__init__(decoder, how.rules, prefix, device)
 
     def step(self, upto: int) -> None:
-        value_B1C, token_B1C, _ = self.next_tokens(1, upto)
+        logits_B1V = self.logits(upto)
+        candidates = self.candidates(logits_B1V, 1)
+        if candidates is not None:
+            # Imported here, because it imports Triton.
+            from regard.kernels.beam_step import greedy_step
+
+            greedy_step(candidates, self, EOS)
+            return
+        value_B1C, token_B1C = self.next_tokens(logits_B1V, 1)
         value_BC, token_BC = value_B1C.flatten(1), token_B1C.flatten(1)
         token_B1, score_B1 = token_BC, value_BC
         if token_BC.shape[1] > 1:  # the kernel returns one token for each block of the vocabulary
@@ -32,7 +40,7 @@ class GreedySlots(SearchSlots):
         self.count.add_(~self.done)
         self.done.logical_or_((token_B1[:, 0] == EOS) | (self.count >= self.limits))
 
-    def results(self, slots: Tensor) -> SearchResult:
+    def results(self, slots: Tensor) -> tuple[SearchResult, Tensor]:
         steps_b1 = self.count.index_select(0, slots)[:, None]
-        tokens, scores = self.follow(slots, steps_b1, torch.zeros_like(steps_b1))
-        return SearchResult(tokens, scores, scores.sum(-1))
+        tokens, scores, readers = self.follow(slots, steps_b1, torch.zeros_like(steps_b1))
+        return SearchResult(tokens, scores, scores.sum(-1)), readers

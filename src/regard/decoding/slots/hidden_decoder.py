@@ -27,6 +27,8 @@ class HiddenDecoder(SlotDecoder):
     encoded: the encoder output of the B slots.
     """
 
+    stops_at_position = True  # a recurrent decoder has no cache of earlier positions
+
     def __init__(self, model: Model, slots: int, beams: int, length: int, source_length: int):
         self.model = weakref.ref(model)
         self.slots, self.beams, self.length, self.source_length = slots, beams, length, source_length

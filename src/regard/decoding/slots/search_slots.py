@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
 
-from regard.data.batch import BOS, PAD
+from regard.data.batch import BOS, EOS, PAD
 from regard.decoding.hypothesis import SearchResult
 from regard.decoding.rules import Rules, forbidden_ids
-from regard.decoding.slots.candidates import Forbidden, next_tokens
+from regard.decoding.slots.candidates import Forbidden, next_tokens, uses_kernel
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows
+
+if TYPE_CHECKING:
+    from regard.kernels.token_candidates import Candidates
 
 __all__ = ["SearchSlots"]
 
@@ -60,8 +63,13 @@ class SearchSlots(ABC):
         """
 
     @abstractmethod
-    def results(self, slots: Tensor) -> SearchResult:
-        """Return the hypotheses of some slots that are done, as tensors on the CPU; slots: (b,)."""
+    def results(self, slots: Tensor) -> tuple[SearchResult, Tensor]:
+        """Return the N hypotheses of some slots that are done, and their readers, as tensors on the CPU.
+
+        slots: (b,), the slots.
+
+        The readers, (b, N, T), are the beams that generated each token; 0 for padding.
+        """
 
     def start(self, slots: Tensor, first: Tensor, limits: Tensor, prefix: Tensor, offset: int) -> None:
         """Start the search for new sentences, which the decoder has loaded.
@@ -99,29 +107,51 @@ class SearchSlots(ABC):
         """Return the names of the tensors (B, ...) whose size does not depend on the number of positions."""
         return ("last", "parents", "count", "offset", "limits", "done", "prefix")
 
-    def next_tokens(self, count: int, upto: int) -> tuple[Tensor, Tensor, int]:
-        """Run a step of the decoder. Return log-probabilities and ids of the next tokens, (B, K, C).
-
-        They include the `count` most probable tokens that the rules permit. For a slot whose prefix has not
-        ended, only the token of the prefix has a log-probability above -inf. The third result is the
-        vocabulary size.
-        """
+    def logits(self, upto: int) -> Tensor:
+        """Run a step of the decoder; return the logits of the next tokens, (B, K, V)."""
         logits_BKV = self.decoder.step(self.last, self.parents, self.count + self.offset, upto)
-        vocabulary = logits_BKV.shape[-1]
         if self.forbidden is None:  # captured steps read these tensors, so that they must be kept
+            vocabulary = logits_BKV.shape[-1]
             ids = forbidden_ids(self.rules.forbidden, vocabulary, logits_BKV.device)
             self.forbidden = Forbidden.tokens(ids, vocabulary)
-        short_B1 = (self.count + 1 < self.rules.minimum)[:, None] if self.rules.minimum > 1 else None
+        return logits_BKV
+
+    def candidates(self, logits: Tensor, count: int) -> Candidates | None:
+        """Return the highest logits of each block of the vocabulary, for the kernels of beam_step.
+
+        logits: (B, K, V).
+        count: the number of tokens for each beam and block.
+
+        Return None if the step runs without these kernels: on a CPU, with many beams, or with prefixes.
+        """
+        if self.prefix.shape[1] or not uses_kernel(logits, count):
+            return None
+        # Imported here, because it imports Triton.
+        from regard.kernels.token_candidates import find_candidates
+
+        assert self.forbidden is not None
+        options = self.forbidden.flags, self.count, self.rules.minimum, EOS
+        return find_candidates(logits.flatten(0, 1), count, *options)
+
+    def next_tokens(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and ids of the next tokens, (B, K, C).
+
+        logits: (B, K, V).
+
+        The results include the `count` most probable tokens that the rules permit. For a slot whose prefix
+        has not ended, only the token of the prefix has a log-probability above -inf.
+        """
+        assert self.forbidden is not None
         forced_BK = self._forced() if self.prefix.shape[1] else None
         value_BKC, token_BKC, score_BK = next_tokens(
-            logits_BKV, min(count, vocabulary), self.forbidden, short_B1, forced_BK
+            logits, count, self.forbidden, self.count, self.rules.minimum, forced_BK
         )
         if forced_BK is not None and score_BK is not None:
             free = forced_BK[..., None] == PAD
             others = torch.full_like(value_BKC[..., 1:], -torch.inf)
             value_BKC = torch.where(free, value_BKC, torch.cat((score_BK[..., None], others), -1))
             token_BKC = torch.where(free, token_BKC, forced_BK[..., None])
-        return value_BKC, token_BKC, vocabulary
+        return value_BKC, token_BKC
 
     def _forced(self) -> Tensor:
         """Return the next token of the prefix for each beam, (B, K); PAD if the prefix has ended."""
@@ -137,8 +167,10 @@ class SearchSlots(ABC):
         self.last.copy_(tokens)
         self.parents.copy_(parents)
 
-    def follow(self, slots: Tensor, steps: Tensor, beams: Tensor) -> tuple[Tensor, Tensor]:
-        """Return tokens and log-probabilities of some outputs, (b, N, L), padded with PAD and 0, on the CPU.
+    def follow(self, slots: Tensor, steps: Tensor, beams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return tokens, log-probabilities and readers of some outputs, (b, N, L), on the CPU.
+
+        They are padded with PAD, 0 and 0. For readers, see results().
 
         slots: (b,), the slots.
         steps: (b, N), the number of tokens of each output.
@@ -150,10 +182,13 @@ class SearchSlots(ABC):
         row, beam, limit = torch.arange(len(slots))[:, None].numpy(), beams.cpu().numpy(), steps.cpu().numpy()
         out_tokens = torch.full((*steps.shape, length), PAD)
         out_scores = torch.zeros(*steps.shape, length)
-        all_tokens, all_scores = out_tokens.numpy(), out_scores.numpy()
+        out_readers = torch.zeros_like(out_tokens)
+        all_tokens, all_scores, readers = out_tokens.numpy(), out_scores.numpy(), out_readers.numpy()
         for at in range(length - 1, -1, -1):
             inside = at < limit
             all_tokens[..., at][inside] = tokens[row, at, beam][inside]
             all_scores[..., at][inside] = scores[row, at, beam][inside]
-            beam = (inside * links[row, at, beam]) + (~inside * beam)
-        return out_tokens, out_scores
+            parent = links[row, at, beam]
+            readers[..., at][inside] = parent[inside]
+            beam = (inside * parent) + (~inside * beam)
+        return out_tokens, out_scores, out_readers

@@ -24,17 +24,31 @@ from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.captured_slots import kept_slots, round_up
 from regard.decoding.slots.decoder import SlotDecoder
+from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.decoding.slots.hidden_decoder import HiddenDecoder
+from regard.decoding.slots.recorded_attention import RecordedAttention
 from regard.decoding.slots.search_slots import SearchSlots
 from regard.decoding.slots.transformer_decoder import TransformerDecoder
 from regard.kernels.kernel_choice import is_current
 from regard.models.base import Model, State
 from regard.sites import open_scopes
 
-__all__ = ["SlotRun", "captured_search", "sentences_of", "slot_search", "supports_slots"]
+__all__ = [
+    "SlotRun",
+    "captured_search",
+    "recorded_attention",
+    "sentences_of",
+    "slot_search",
+    "supports_slots",
+]
 
-DECODERS: tuple[type[SlotDecoder], ...] = (TransformerDecoder, BahdanauDecoder, HiddenDecoder)
+DECODERS: tuple[type[SlotDecoder], ...] = (
+    FusedTransformerDecoder,
+    TransformerDecoder,
+    BahdanauDecoder,
+    HiddenDecoder,
+)
 """The decoders on preallocated tensors. The first one that supports a model is used."""
 
 FIRST_LENGTH = 64
@@ -82,17 +96,31 @@ def slot_search(
     prefixes: Sequence[Sequence[int]] | None = None,
     *,
     limit: LengthLimit = TRANSLATION_LIMIT,
+    recorded: RecordedAttention | None = None,
 ) -> SearchResult:
     """Run beam search or greedy search on a batch, on preallocated tensors. supports_slots() must be true.
 
-    The arguments are those of search().
+    The other arguments are those of search().
+
+    recorded: the attention weights of the hypotheses are stored in it. None records nothing.
     """
     sentences = sentences_of(model, batch, how, prefixes, limit)
     device, length = sentences.first.device, sentences.state.position + sentences.longest
     if device.type == "cuda" and length < MOST_LENGTH and is_current(device):
-        return captured_search(model, how, sentences).to(device)
-    slots = _allocated(model, how, sentences, *_sizes(sentences))
-    return SlotRun(slots, sentences, how).result().to(device)
+        return captured_search(model, how, sentences, recorded).to(device)
+    slots = _allocated(model, how, sentences, *_sizes(sentences), recorded is not None)
+    return SlotRun(slots, sentences, how, recorded=recorded).result().to(device)
+
+
+def recorded_attention(model: Model, batch: Batch | Prompts, look: str | None) -> RecordedAttention | None:
+    """Return an object in which slot_search() stores attention weights; None if it cannot record them.
+
+    look: the attention layers (sites), as in search().
+    """
+    kind = decoder_for(model)
+    if look is None or kind is None or isinstance(batch, Prompts):
+        return None
+    return RecordedAttention.of(model, kind, look)
 
 
 def sentences_of(
@@ -107,21 +135,23 @@ def sentences_of(
     return Sentences(active, state, last_B1[:, 0], int(active.limits.max()))
 
 
-def captured_search(model: Model, how: Beam | Greedy, sentences: Sentences) -> SearchResult:
+def captured_search(
+    model: Model, how: Beam | Greedy, sentences: Sentences, recorded: RecordedAttention | None = None
+) -> SearchResult:
     """Run the search with steps captured in CUDA graphs. Sizes are rounded up, to use the graphs again."""
     count, source, _ = _sizes(sentences)
     count, source = round_up(count), round_up(source, SOURCE_SIZES)
     length = round_up(sentences.state.position + sentences.longest + 1, LENGTHS)
 
     def allocate() -> SearchSlots:
-        return _allocated(model, how, sentences, count, source, length)
+        return _allocated(model, how, sentences, count, source, length, recorded is not None)
 
-    settings = (how, count, source, length, sentences.active.prefix.shape[1])
+    settings = (how, count, source, length, sentences.active.prefix.shape[1], recorded is not None)
     with kept_slots(model, settings, allocate) as kept:
         if not kept.replays:
             SlotRun(kept.slots, sentences, how).fill()
             kept.prepare()
-        return SlotRun(kept.slots, sentences, how, fixed=True).result(kept.step)
+        return SlotRun(kept.slots, sentences, how, True, recorded).result(kept.step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,10 +176,21 @@ class SlotRun:
     A slot that is done gets the next waiting sentence. If no sentence waits, slots that are done are removed.
 
     fixed: whether the slots keep their buffers, which captured steps need. Then no slots are removed.
+    recorded: see slot_search().
     """
 
-    def __init__(self, slots: SearchSlots, sentences: Sentences, how: Beam | Greedy, fixed: bool = False):
+    def __init__(
+        self,
+        slots: SearchSlots,
+        sentences: Sentences,
+        how: Beam | Greedy,
+        fixed: bool = False,
+        recorded: RecordedAttention | None = None,
+    ):
         self.fixed = fixed
+        self.recorded = recorded if slots.decoder.looks is not None else None
+        if self.recorded is not None:
+            self.recorded.begin(sentences.active.encoded)
         self.slots, self.sentences, self.device = slots, sentences, sentences.first.device
         self.step_number, self.next_row = 0, 0
         self.rows: list[int | None] = [None] * slots.slots
@@ -157,6 +198,7 @@ class SlotRun:
         best = how.best if isinstance(how, Beam) else 1
         longest = min(sentences.longest, ROOM)
         self.collected = SearchResult.empty(len(sentences.first), best, longest, torch.device("cpu"))
+        self.source_length = _source_length(sentences)
         slots.done.fill_(True)
 
     def fill(self) -> None:
@@ -201,9 +243,13 @@ class SlotRun:
         active = sum(row is not None for row in self.rows)
         if not finished or (len(finished) < active and len(finished) * DROP < active):
             return
-        outputs = self.slots.results(torch.tensor(finished, device=self.device))
+        slots = torch.tensor(finished, device=self.device)
+        rows = [row for slot in finished if (row := self.rows[slot]) is not None]
+        outputs, readers = self.slots.results(slots)
         self.collected = self.collected.with_room_for(outputs.tokens.shape[-1], self.sentences.longest)
-        self.collected.write(torch.tensor([self.rows[slot] for slot in finished]), outputs)
+        self.collected.write(torch.tensor(rows), outputs)
+        if self.recorded is not None:
+            self.recorded.write(rows, self.slots.decoder.attention(slots, readers, self.source_length))
         for slot in finished:
             self.rows[slot] = None
         self.fill()
@@ -223,24 +269,37 @@ class SlotRun:
 def _sizes(sentences: Sentences) -> tuple[int, int, int]:
     """Return the number of slots, of source tokens and of positions that a search needs first."""
     most = MOST_SLOTS["cuda" if sentences.first.is_cuda else "cpu"]
-    source = max((memory.length for memory in sentences.active.encoded.memories), default=0)
     length = sentences.state.position + min(FIRST_LENGTH, sentences.longest + 1)
-    return min(len(sentences.first), most), source, length
+    return min(len(sentences.first), most), _source_length(sentences), length
+
+
+def _source_length(sentences: Sentences) -> int:
+    """Return the number of source tokens, padding included; 0 if the model has no source."""
+    return max((memory.length for memory in sentences.active.encoded.memories), default=0)
 
 
 def _allocated(
-    model: Model, how: Beam | Greedy, sentences: Sentences, count: int, source: int, length: int
+    model: Model,
+    how: Beam | Greedy,
+    sentences: Sentences,
+    count: int,
+    source: int,
+    length: int,
+    records: bool = False,
 ) -> SearchSlots:
     """Return new slots for a search.
 
     count: the number of slots.
     source: the number of source tokens.
     length: the number of positions.
+    records: whether the decoder stores attention weights, if there is memory for them.
     """
     kind, active = decoder_for(model), sentences.active
     assert kind is not None
     device, beams = active.index.device, how.size if isinstance(how, Beam) else 1
     decoder = kind.build(model, count, beams, length, source)
+    if records:
+        decoder.record(len(kind.recordable(model)), device)
     if isinstance(how, Beam):
         longest = max(sentences.longest, length)
         return BeamSlots(decoder, how, active.prefix.shape[1], longest, device)

@@ -7,7 +7,7 @@ reorders beams, only this mask changes. The keys and values of the source are st
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from regard.models.transformer import Transformer, TransformerLayer
 from regard.models.transformer_language import TransformerLanguageModel
 from regard.positions import Rotary
 from regard.positions.embedded import Embedded, Table
+from regard.roles import Role
 from regard.scores import ScaledDot
 from regard.select import Soft
 
@@ -42,18 +43,24 @@ class TransformerDecoder(SlotDecoder):
         self.layers: list[TransformerLayer] = list(model.decoder)  # type: ignore[arg-type]
         self.decoded, self.output, self.scheme = model.decoded, model.output, model.position
         attention = self.layers[0].itself
-        self.heads, self.width = attention.heads, model.width
+        self.heads: int = attention.heads
+        self.width = model.width
         like = self.output.weight
         size = (self.heads, self.width // self.heads)
         self.caches = [like.new_zeros(slots, length, beams, 2, *size) for _ in self.layers]
         crossed = self.layers if translates else []
         self.sources = [like.new_zeros(slots, source_length, 2, *size) for _ in crossed]
-        self.mask = like.new_full((slots, beams, length, beams), -torch.inf)
-        self.source_mask = like.new_zeros(slots, 1, 1, source_length)
-        self.own = torch.where(torch.eye(beams, device=like.device) > 0, 0.0, -torch.inf).to(like.dtype)
         self.rows = torch.arange(slots, device=like.device)
         self.weights = [_joined(layer.itself) for layer in self.layers]
         self.tables = self._position_tables(like)
+        self._allocate_history()
+
+    def _allocate_history(self) -> None:
+        """Allocate the tensors that say which keys and values belong to each beam."""
+        like, slots, beams = self.output.weight, self.slots, self.beams
+        self.mask = like.new_full((slots, beams, self.length, beams), -torch.inf)
+        self.source_mask = like.new_zeros(slots, 1, 1, self.source_length)
+        self.own = torch.where(torch.eye(beams, device=like.device) > 0, 0.0, -torch.inf).to(like.dtype)
 
     @classmethod
     def supports(cls, model: Model) -> bool:
@@ -71,6 +78,11 @@ class TransformerDecoder(SlotDecoder):
         scheme = chosen.position
         return len(plain) == len(chosen.decoder) and (scheme is None or isinstance(scheme, Embedded))
 
+    @classmethod
+    def recordable(cls, model: Model) -> dict[str, Role]:
+        layers: Any = model.decoder if isinstance(model, Transformer) else ()
+        return {layer.cross.site: layer.cross.role for layer in layers}
+
     def refresh(self) -> None:
         for layer, (weight, bias) in zip(self.layers, self.weights, strict=True):
             new_weight, new_bias = _joined(layer.itself)
@@ -79,24 +91,26 @@ class TransformerDecoder(SlotDecoder):
                 bias.copy_(new_bias)
 
     @classmethod
-    def build(
-        cls, model: Model, slots: int, beams: int, length: int, source_length: int
-    ) -> TransformerDecoder:
+    def build(cls, model: Model, slots: int, beams: int, length: int, source_length: int) -> Self:
         return cls(model, slots, beams, length, source_length)
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         for buffer, memory in zip(self.sources, encoded.memories, strict=True):
             write_rows(buffer, slots, torch.stack((memory.key, memory.value), 2).transpose(1, 3))
+        for buffer, memory in zip(self.caches, state.past, strict=False):  # a prompt, which all beams share
+            both = torch.stack((memory.key, memory.value), 2).transpose(1, 3)
+            buffer[slots, : state.position, 0] = both.to(buffer.dtype)
+        self._load_history(slots, encoded, state)
+
+    def _load_history(self, slots: Tensor, encoded: Encoded, state: State) -> None:
+        """Start new sentences: only the keys and values of a prompt belong to the beams."""
         if self.sources:
             inside = torch.arange(self.source_length, device=slots.device) < encoded.lengths[:, None]
             hidden_bS = torch.where(inside, 0.0, -torch.inf).to(self.source_mask.dtype)
             self.source_mask.index_copy_(0, slots, hidden_bS[:, None, None])
         self.mask.index_fill_(0, slots, -torch.inf)
-        if state.past:  # the keys and values of a prompt, which all beams share
+        if state.past:
             self.mask[slots, :, : state.position, 0] = 0.0
-            for buffer, memory in zip(self.caches, state.past, strict=True):
-                both = torch.stack((memory.key, memory.value), 2).transpose(1, 3)
-                buffer[slots, : state.position, 0] = both.to(buffer.dtype)
 
     def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
         rows_BK = tokens.shape
@@ -106,30 +120,51 @@ class TransformerDecoder(SlotDecoder):
         self.mask[self.rows, :, position] = self.own
         mask_B1KN = self.mask[:, None, :, :upto].flatten(3)
         x = self.embedding(tokens.flatten()) * self.width**0.5
-        turns = None
+        turns = self._turns(position)
         if isinstance(self.scheme, Embedded):
             x = (x.view(*rows_BK, -1) + self.tables[0][position][:, None]).flatten(0, 1)
-        elif self.tables:
-            turns = (
-                self.tables[0][position][:, None, None, None],
-                self.tables[1][position][:, None, None, None],
-            )
         for number in range(len(self.layers)):
             x = self._layer(number, x, mask_B1KN, position, upto, turns)
         return self.output(self.decoded(x)).view(*rows_BK, -1)
 
-    def resized(self, slots: Tensor | None, length: int) -> TransformerDecoder:
-        other = object.__new__(TransformerDecoder)
+    def resized(self, slots: Tensor | None, length: int) -> Self:
+        other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.slots, other.length = self.slots if slots is None else len(slots), length
         other.caches = [resized_rows(each, slots, length, 1) for each in self.caches]
         other.sources = [resized_rows(each, slots, self.source_length, 1) for each in self.sources]
-        other.mask = resized_rows(self.mask, slots, length, 2, -torch.inf)
-        other.source_mask = resized_rows(self.source_mask, slots, self.source_length, 3)
         other.rows = torch.arange(other.slots, device=self.rows.device)
         if length != self.length:
             other.tables = other._position_tables(self.output.weight)
+        if self.looks is not None:
+            other.looks = resized_rows(self.looks, slots, length, 1)
+        other._resize_history(slots)
         return other
+
+    def _resize_history(self, slots: Tensor | None) -> None:
+        """Resize the tensors of _allocate_history() to the length of this decoder; see resized()."""
+        self.mask = resized_rows(self.mask, slots, self.length, 2, -torch.inf)
+        self.source_mask = resized_rows(self.source_mask, slots, self.source_length, 3)
+
+    def _turns(self, position: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return cosines and sines of a Rotary scheme at the position of each slot; None without one."""
+        if self.scheme is not None or not self.tables:
+            return None
+        cosines, sines = (table[position][:, None, None, None] for table in self.tables)
+        return cosines, sines
+
+    def _projected(self, number: int, y: Tensor, turns: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Return query, key and value of one token of each beam, (B, K, 3, H, D).
+
+        turns: see _turns().
+        """
+        joined = functional.linear(y, *self.weights[number])
+        new_BK3HD = joined.view(self.slots, self.beams, 3, self.heads, -1)
+        if turns is None:
+            return new_BK3HD
+        scheme = self.layers[number].itself.position
+        assert isinstance(scheme, Rotary)
+        return torch.cat((scheme.rotate(new_BK3HD[:, :, :2], *turns), new_BK3HD[:, :, 2:]), 2)
 
     def _layer(
         self,
@@ -140,26 +175,27 @@ class TransformerDecoder(SlotDecoder):
         upto: int,
         turns: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
-        """Compute one layer for the embeddings x, (B K, M), of one token of each beam.
-
-        turns: the cosines and sines of the angles of a Rotary position scheme.
-        """
+        """Compute one layer for the embeddings x, (B K, M), of one token of each beam."""
         layer, cache, beams = self.layers[number], self.caches[number], (self.slots, self.beams)
-        norm, itself = layer.norms[0], layer.itself
-        new = functional.linear(norm(x) if layer.pre else x, *self.weights[number])
-        new_BK3HD = new.view(*beams, 3, self.heads, -1)
-        if turns is not None:
-            assert isinstance(itself.position, Rotary)
-            rotated = itself.position.rotate(new_BK3HD[:, :, :2], *turns)
-            new_BK3HD = torch.cat((rotated, new_BK3HD[:, :, 2:]), 2)
+        new_BK3HD = self._projected(number, layer.norms[0](x) if layer.pre else x, turns)
         cache[self.rows, position] = new_BK3HD[:, :, 1:]
         x = self._add(layer, x, self._read(new_BK3HD[:, :, 0], cache[:, :upto].flatten(1, 2), mask_B1KN), 0)
         if layer.cross is not None:
             query = layer.cross.query(layer.norms[1](x) if layer.pre else x).view(*beams, self.heads, -1)
-            x = self._add(layer, x, self._read(query, self.sources[number], self.source_mask), 1)
+            x = self._add(layer, x, self._read_source(number, query, position), 1)
         assert layer.feedforward is not None  # see supports()
         total = x + layer.feedforward(layer.norms[-1](x) if layer.pre else x)
         return total if layer.pre else layer.norms[-1](total)
+
+    def _read_source(self, number: int, query_BKHD: Tensor, position: Tensor) -> Tensor:
+        """Return the cross-attention of a layer, (B K, M), and record its weights if `looks` exists."""
+        if self.looks is None:
+            return self._read(query_BKHD, self.sources[number], self.source_mask)
+        key_BHSD, value_BHSD = self.sources[number].transpose(1, 3).unbind(2)
+        query_BHKD = query_BKHD.transpose(1, 2) * query_BKHD.shape[-1] ** -0.5
+        weights_BHKS = (query_BHKD @ key_BHSD.transpose(2, 3) + self.source_mask).softmax(-1)
+        self.looks[self.rows, position, :, number] = weights_BHKS.transpose(1, 2).float()
+        return (weights_BHKS @ value_BHSD).transpose(1, 2).reshape(self.slots * self.beams, -1)
 
     def _read(self, query_BKHD: Tensor, both_BN2HD: Tensor, mask: Tensor) -> Tensor:
         """Return the attention of K queries in each slot over N keys and values, (B K, M)."""

@@ -1,0 +1,43 @@
+"""Compile the kernels of decoding for Hopper, without a GPU; test_compiling.py runs this file in a
+subprocess."""
+
+from __future__ import annotations
+
+import torch
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from regard.decoding import Beam, Greedy
+from regard.decoding.slots.beam_slots import BeamSlots
+from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
+from regard.decoding.slots.greedy_slots import GreedySlots
+from regard.kernels.beam_step import beam_step, greedy_step
+from regard.kernels.token_candidates import find_candidates
+from regard.models.transformer import Size, Transformer
+from tests.kernels.compiled import Hopper, compiling
+
+SLOTS, WORDS, LENGTH = 3, 5000, 9
+
+
+def main() -> None:
+    """Compile each kernel in each dtype used in decoding."""
+    driver.set_active(Hopper())
+    JITFunction.__getitem__ = compiling
+    generated, barred = torch.zeros(SLOTS, dtype=torch.long), torch.zeros(WORDS, dtype=torch.uint8)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        model = Transformer(40, 40, Size(width=40, heads=4, inner=60, layers=1)).to(dtype).eval()
+        for how, beams in ((Greedy(), 1), (Beam(3, best=2), 3)):
+            decoder = FusedTransformerDecoder.build(model, SLOTS, beams, LENGTH, 7)
+            tokens = torch.zeros(SLOTS, beams, dtype=torch.long)
+            decoder.step(tokens, tokens, generated, LENGTH)
+            count = 2 * beams if beams > 1 else 1
+            logits = torch.zeros(SLOTS * beams, WORDS, dtype=dtype)
+            found = find_candidates(logits, count, barred, generated, 3, 3)
+            if isinstance(how, Beam):
+                assert beam_step(found, BeamSlots(decoder, how, 0, LENGTH, generated.device), WORDS, 3)
+            else:
+                greedy_step(found, GreedySlots(decoder, how, 0, generated.device), 3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Search with the kernels of decoding under Triton's interpreter, run by test_interpreted.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.data.batch import Batch
+from regard.decoding import Average, Beam, Greedy, Rules
+from regard.decoding.beam import beam_search
+from regard.decoding.forced_decoding import observe
+from regard.decoding.greedy import greedy_search
+from regard.decoding.slots import recorded_attention, slot_search
+from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
+from regard.decoding.slots.slot_runs import decoder_for
+from regard.models import Model
+from regard.models.bahdanau import Bahdanau
+from regard.models.transformer import Size, Transformer
+from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
+
+WORDS, SIZE = 13, Size(width=12, heads=2, inner=16, layers=2)
+RULES = Rules(minimum=3, maximum=6)
+SEARCHES = (Beam(5, rules=RULES), Beam(2, best=3, length=Average(1.0), rules=RULES), Greedy(RULES))
+
+
+def assert_same_search(model: Model, lengths: tuple[int, ...], how: Beam | Greedy) -> None:
+    """Compare with the simple search in float64."""
+    torch.manual_seed(1)
+    batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in lengths])
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(2.0)
+        recorded = recorded_attention(model, batch, "cross")
+        result = slot_search(model.eval(), batch, how, recorded=recorded)
+        run = beam_search if isinstance(how, Beam) else greedy_search
+        expected = run(model.double(), batch, how)  # type: ignore[operator]
+    assert torch.equal(result.tokens, expected.tokens)
+    torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-4)
+    torch.testing.assert_close(result.ranking, expected.ranking, rtol=0, atol=1e-4)
+    assert recorded is not None and recorded.complete
+    for row, source in enumerate(batch.source):
+        pair = Batch.collate([source[: lengths[row]].tolist()], [result.tokens[row, 0].tolist()])
+        length = int(result.lengths[row, 0])
+        attention, _ = recorded.of_hypothesis(row, 0, length)
+        for site, weights in observe(model, pair, "cross").attention.items():
+            mine = attention[site]
+            torch.testing.assert_close(mine, weights[0][..., :length, :], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("how", SEARCHES, ids=("beam", "n-best", "greedy"))
+@pytest.mark.parametrize("options", [{}, {"position": "rotary", "norm": "post"}], ids=("pre", "post"))
+def test_transformer(options: dict[str, str], how: Beam | Greedy) -> None:
+    torch.manual_seed(0)
+    model = Transformer(WORDS, WORDS, SIZE, **options)  # type: ignore[arg-type]
+    assert decoder_for(model) is FusedTransformerDecoder
+    assert_same_search(model, (3, 1), how)
+
+
+def test_equal_scores() -> None:
+    """With only three different logits, most continuations have equal scores: the order decides."""
+    torch.manual_seed(2)
+    model = Bahdanau(WORDS, WORDS, 4)
+    with torch.no_grad():
+        model.readout.output.weight.zero_()
+        model.readout.output.bias.copy_(torch.arange(WORDS) % 3)
+    assert_same_search(model, (2, 3), Beam(4, best=2, rules=RULES))
