@@ -35,8 +35,6 @@ def reasons(call: Call, look: Look) -> list[str]:
         reasons.append("computes inner products, but this score is additive")
     if not isinstance(call.select, Soft):
         reasons.append(f"supports only select=Soft(), not {type(call.select).__name__}")
-    if call.softcap is not None:
-        reasons.append("has no soft cap of the scores")
     if not TRITON:
         reasons.append(f"needs triton ({install_command('kernels')})")
     if device != "cuda" and not (device == "cpu" and interpreting()):
@@ -74,11 +72,12 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
     wanted = look.entropy, look.alignment, look.mass, look.pooled
     entropy = alignment = mass = pooled = None
     if any(wanted):
-        mask, scale = call.mask, call.scale / call.temperature
+        mask = call.mask
         documents = (None if ids is None else ids.contiguous() for ids in mask.documents or (None, None))
         bias = call.bias if isinstance(call.bias, Tensor) else None
         tensors = call.query, call.key, forward.lse, bias, mask.table, mask.lengths, *documents
-        numbers = call.start, *mask.sides, scale, 1 / call.temperature, *wanted
+        cap = 0.0 if call.softcap is None else call.softcap
+        numbers = call.start, *mask.sides, call.scale, cap, 1 / call.temperature, *wanted
         entropy, alignment, mass, pooled = inner_look(*tensors, *numbers)
     return Seen(
         rows=weights_of_rows(call, forward.lse, look.rows) if look.rows is not None else None,
