@@ -41,7 +41,7 @@ class Pass:
 
 PASSES: dict[str, Pass] = {
     "fused": Pass(
-        fused_look.reasons, fused_look.run, "one Triton kernel for inner products, from lse; any length"
+        fused_look.reasons, fused_look.run, "Triton kernels for inner products, from lse; any length"
     ),
     "blocked": Pass(blockwise.reasons, blockwise.run, "block by block from lse; for any length"),
     "materialised": Pass(

@@ -1,8 +1,9 @@
-"""fused: a Triton kernel computes entropy, alignment, mass and pooled weights from query, key and lse.
+"""fused: Triton kernels compute all looks except the whole matrix of weights, from query, key and lse.
 
-The score must be an inner product of query and key. Memory is linear in T + S. The kernel can run after the
-forward pass of any backend that returns an lse. It runs on CUDA; with TRITON_INTERPRET=1 in the environment,
-it runs in Triton's interpreter on the CPU, which is meant for tests.
+One kernel computes entropy, alignment, mass and pooled weights, another one the largest weights (top). The
+score must be an inner product of query and key. Memory is linear in T + S. The kernels can run after the
+forward pass of any backend that returns an lse. They run on CUDA; with TRITON_INTERPRET=1 in the environment,
+they run in Triton's interpreter on the CPU, which is meant for tests.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.attended import Top
 from regard.call import Call, Forward
 from regard.errors import install_command
 from regard.kernels import TRITON, interpreting
@@ -24,6 +26,9 @@ __all__ = ["reasons", "run"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_WIDTH = 256
+MAX_TOP = 16
+"""Maximum k of Look(top=k). The kernel finds the largest scores of a tile one by one."""
+
 POOLED_STEP = 64
 """The block size of Look(pooled=...) must be a multiple of the size of all tiles of the kernel."""
 
@@ -41,8 +46,8 @@ def reasons(call: Call, look: Look) -> list[str]:
         reasons.append(f"runs on cuda, but the call is on {device}")
     if look.weights:
         reasons.append("does not compute the whole matrix of weights")
-    if look.top:
-        reasons.append("does not compute the largest weights (top)")
+    if look.top > MAX_TOP:
+        reasons.append(f"computes at most {MAX_TOP} of the largest weights, not top={look.top}")
     if look.pooled % POOLED_STEP:
         reasons.append(f"needs a block size that is a multiple of {POOLED_STEP}, not pooled={look.pooled}")
     if look.gradient:
@@ -62,25 +67,30 @@ def reasons(call: Call, look: Look) -> list[str]:
 
 @torch.no_grad()
 def run(call: Call, forward: Forward, look: Look) -> Seen:
-    """Compute entropy, alignment, mass and pooled weights with one kernel.
+    """Compute entropy, alignment, mass and pooled weights with one kernel, the largest weights with another.
 
-    The weights of look.rows are computed without this kernel, by weights_of_rows().
+    The weights of look.rows are computed without these kernels, by weights_of_rows().
     """
     assert forward.lse is not None
     from regard.kernels.inner_look_pass import inner_look
+    from regard.kernels.inner_top_pass import inner_top
 
-    wanted = look.entropy, look.alignment, look.mass, look.pooled
-    entropy = alignment = mass = pooled = None
+    mask = call.mask
+    documents = (None if ids is None else ids.contiguous() for ids in mask.documents or (None, None))
+    bias = call.bias if isinstance(call.bias, Tensor) else None
+    tensors = call.query, call.key, forward.lse, bias, mask.table, mask.lengths, *documents
+    cap = 0.0 if call.softcap is None else call.softcap
+    numbers = call.start, *mask.sides, call.scale, cap, 1 / call.temperature
+    wanted = look.entropy, look.alignment and not look.top, look.mass, look.pooled
+    entropy = alignment = mass = pooled = top = None
     if any(wanted):
-        mask = call.mask
-        documents = (None if ids is None else ids.contiguous() for ids in mask.documents or (None, None))
-        bias = call.bias if isinstance(call.bias, Tensor) else None
-        tensors = call.query, call.key, forward.lse, bias, mask.table, mask.lengths, *documents
-        cap = 0.0 if call.softcap is None else call.softcap
-        numbers = call.start, *mask.sides, call.scale, cap, 1 / call.temperature, *wanted
-        entropy, alignment, mass, pooled = inner_look(*tensors, *numbers)
+        entropy, alignment, mass, pooled = inner_look(*tensors, *numbers, *wanted)
+    if look.top:
+        top = Top(*inner_top(*tensors, *numbers, look.top))
+        alignment = top.keys[..., 0].clone()  # a view would keep all of top.keys in memory
     return Seen(
         rows=weights_of_rows(call, forward.lse, look.rows) if look.rows is not None else None,
+        top=top,
         alignment=alignment if look.alignment else None,
         entropy=entropy if look.entropy else None,
         mass=mass if look.mass else None,
