@@ -150,8 +150,8 @@ def test_pages_and_pictures_escape_the_text(command, folders, tmp_path):
 
 def test_the_map_of_a_long_text_has_exact_means(command, folders, tmp_path):
     path, long = tmp_path / "x.seen", " ".join(["the cat sat on the mat"] * 50)
-    options = ("--huggingface", folders["llama"], long, "--device", "cpu")
-    assert command("view", *options, "--output", path).status == 0
+    options = ("--huggingface", folders["llama"], "-", "--device", "cpu")
+    assert command("view", *options, "--output", path, stdin=long.encode()).status == 0
     seen = Seen.load(path)
     model = regard.huggingface.load_model(folders["llama"])
     inputs = model.tokenizer(long, return_tensors="pt")

@@ -30,7 +30,7 @@ from regard.cli.task_options import (
     with_task_options,
 )
 from regard.cli.view_huggingface import view_huggingface
-from regard.data.line_io import say
+from regard.data.line_io import STANDARD, Lines, say
 from regard.errors import ArgumentError, UnknownName, message, shown
 from regard.roles import matches
 from regard.runs.command_options import option_parameters
@@ -78,7 +78,8 @@ Run = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN",
-        help="Run folder, or a .seen file, written by regard view --output. With --huggingface, the text.",
+        help="Run folder, or a .seen file, written by regard view --output. With --huggingface, the text, or "
+        "- to read it from standard input.",
         show_default=False,
     ),
 ]
@@ -236,6 +237,8 @@ def view(
     * `regard view runs/babi --story story.txt --question "Where is the milk?" --output hops.png`
 
     * `regard view --huggingface FOLDER "The cat sat on the mat." --specials renormalise --output cat.png`
+
+    * `regard view --huggingface FOLDER - --output map.png < document.txt`
     """
     _check(context, specials, output)
     drawing = ViewOptions(view, site, head, word, subwords, specials, by_values)
@@ -300,6 +303,8 @@ def _viewed_huggingface(
         hint = 'regard view --huggingface FOLDER "..."'
         raise ArgumentError(message("regard view --huggingface", problem, hint=hint))
     text = one_sentence("regard view", None, next((each for each in texts if each is not None), None))
+    if text == STANDARD:
+        text = "\n".join(Lines([STANDARD]))
     return view_huggingface(folder, text, context.params.get("target"), device)
 
 

@@ -19,6 +19,8 @@ __all__ = ["long_map"]
 SIDE = 512.0
 """Width and height of the picture without its labels, in points."""
 
+SHARE = "share of attention"
+
 TICKS = 8
 """Approximate number of position labels along each side."""
 
@@ -48,7 +50,8 @@ def long_map(seen: Pooled, title: str = "", about: str = "", *, head: int | None
         raise ArgumentError(message("long_map()", problem, expected=f"0 to {seen.heads - 1}"))
     rows, columns = len(seen.rows), len(seen.columns)
     cells, cell_name = _cells(seen, head)
-    most = float(cells.max(initial=0.0)) or 1.0
+    largest = float(cells.max(initial=0.0)) or 1.0
+    most = _darkest(cells) if cell_name == SHARE else largest
     longest = max(rows, columns)
     width, height = SIDE * columns / longest, SIDE * rows / longest
     canvas = Canvas(label(title or seen.name, 90))
@@ -61,7 +64,7 @@ def long_map(seen: Pooled, title: str = "", about: str = "", *, head: int | None
                 canvas.words(at, -9, f"{place:,}", 8, anchor="middle", color=QUIET)
             else:
                 canvas.words(-7, at, f"{place:,}", 8, anchor="end", color=QUIET)
-    canvas.scale(0, height + 14, most)
+    canvas.scale(0, height + 14, most, more=most < largest)
     block = f"{block_side(rows)} by {block_side(columns)}"
     description = f"{rows:,} by {columns:,} tokens; each cell shows the {cell_name} of {block} tokens"
     description += "" if seen.whole or seen.exact_means else ", from the largest weights of each row"
@@ -83,8 +86,18 @@ def _cells(seen: Pooled, head: int | None) -> tuple[NDArray[numpy.floating[Any]]
         means = seen.means.mean(0) if head is None else seen.means[head]
         columns = len(seen.columns)
         ends = numpy.minimum(numpy.arange(1, means.shape[1] + 1) * block_side(columns), columns)
-        return means * numpy.diff(ends, prepend=0), "share of attention"
+        return means * numpy.diff(ends, prepend=0), SHARE
     return seen.maxima.max(0) if head is None else seen.maxima[head], "largest weight"
+
+
+def _darkest(shares: NDArray[numpy.floating[Any]]) -> float:
+    """Return the share that gets the darkest colour: larger than 99 % of the shares that are not 0.
+
+    With a causal mask, the first block has the share 1, because its queries see no other block. Compared with
+    it, all other blocks would be pale.
+    """
+    positive = shares[shares > 0]
+    return float(numpy.quantile(positive, 0.99)) if positive.size else 1.0
 
 
 def _ticks(count: int) -> list[int]:
