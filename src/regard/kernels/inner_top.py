@@ -35,7 +35,7 @@ def _merged(scores, columns, largest, largest_keys, KEPT: tl.constexpr):
         kept, because keys are visited in order.
     """
     places = tl.arange(0, KEPT)[None, :]
-    smallest = tl.min(largest, 1)
+    smallest = -tl.max(-largest, 1)
     best = tl.max(scores, 1)
     changes = tl.max((best > smallest).to(tl.int32), 0)
     while changes > 0:
@@ -46,7 +46,7 @@ def _merged(scores, columns, largest, largest_keys, KEPT: tl.constexpr):
         largest = tl.where(replaced, best[:, None], largest)
         largest_keys = tl.where(replaced, chosen[:, None], largest_keys)
         scores = tl.where(columns[None, :] == chosen[:, None], HIDDEN, scores)
-        smallest = tl.min(largest, 1)
+        smallest = -tl.max(-largest, 1)
         best = tl.max(scores, 1)
         changes = tl.max((best > smallest).to(tl.int32), 0)
     return largest, largest_keys
