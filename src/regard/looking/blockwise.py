@@ -22,6 +22,9 @@ from regard.select import Soft
 
 __all__ = ["reasons", "run", "weights_of_rows"]
 
+HIDDEN = -1e30
+"""Logarithm of the weight of a hidden key, so that weight * logarithm is 0; 0 * -inf would be NaN."""
+
 
 def reasons(call: Call, look: Look) -> list[str]:
     """Return why this pass cannot compute what `look` requests; empty if it can."""
@@ -70,14 +73,18 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
                     top_scores[place], top_keys[place], scores, columns.start
                 )
             if by_weight:
-                logs = scores - level
+                logs = scores.sub_(level)  # in place: on a CPU, memory bandwidth limits this loop
+                if call.mask.parts or call.bias is not None:
+                    logs.clamp_(min=HIDDEN)
                 weights = logs.exp()
-                mass[:, :, columns] += weights.sum(-2)
-                entropy[:, :, rows] -= torch.where(weights > 0, weights * logs, 0.0).sum(-1)
+                if look.mass:
+                    mass[:, :, columns] += weights.sum(-2)
                 if pooled is not None:
                     sums = block_sums(weights, size, rows.start, columns.start)
                     down, across = rows.start // size, columns.start // size
                     pooled[:, :, down : down + sums.shape[2], across : across + sums.shape[3]] += sums
+                if look.entropy:
+                    entropy[:, :, rows] -= weights.mul_(logs).sum(-1)
     level = torch.where(forward.lse == -torch.inf, 0.0, forward.lse)
     return Seen(
         rows=weights_of_rows(call, forward.lse, look.rows) if look.rows is not None else None,
@@ -97,9 +104,12 @@ def _merged(largest: Tensor, largest_keys: Tensor, scores: Tensor, first: int) -
     first: index of the first key of the new block.
     """
     count = largest.shape[-1]
-    new = scores.topk(min(count, scores.shape[-1]), -1)
-    both = torch.cat((largest, new.values), -1)
-    keys = torch.cat((largest_keys, torch.where(new.values == -torch.inf, -1, new.indices + first)), -1)
+    if count == 1:  # faster than topk
+        values, indices = scores.max(-1, keepdim=True)
+    else:
+        values, indices = scores.topk(min(count, scores.shape[-1]), -1)
+    both = torch.cat((largest, values), -1)
+    keys = torch.cat((largest_keys, torch.where(values == -torch.inf, -1, indices + first)), -1)
     best = both.topk(count, -1)
     return best.values, keys.gather(-1, best.indices)
 
