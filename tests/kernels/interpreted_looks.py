@@ -8,13 +8,18 @@ import torch
 import regard
 from regard import looking
 from regard.checking import check
-from regard.kernels import inner_look_pass
+from regard.kernels import inner_look_pass, launch
 from regard.looking.block_pooling import block_means, block_sums
 from tests.agreement.cases import CASES, Case
 from tests.agreement.test_looking import assert_looks_agree, fused_supports
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
-SUPPORTED = [case for case in CASES if max(case.size) < 1000 and fused_supports(case)]
+ADDITIVE = ("additive", "concat")
+SUPPORTED = [
+    case
+    for case in CASES
+    if max(case.size) < (100 if case.score in ADDITIVE else 1000) and fused_supports(case)
+]
 """The largest cases run on a GPU only: the interpreter is slow."""
 
 
@@ -22,6 +27,7 @@ def test_the_cases_cover_masks_and_biases():
     assert len(SUPPORTED) >= 10
     assert {case.mask for case in SUPPORTED} >= {"causal", "padding", "window", "documents", "table"}
     assert {case.bias for case in SUPPORTED} >= {"none", "tensor", "-inf"}
+    assert {case.score for case in SUPPORTED} >= {*ADDITIVE, "dot", "scaled_dot", "cosine"}
 
 
 @pytest.mark.parametrize("case", SUPPORTED, ids=str)
@@ -150,3 +156,24 @@ def test_more_largest_weights_are_left_to_the_next_pass():
     call = check(x, x, score=regard.ScaledDot(), select=regard.Soft(), look=look)
     (reason,) = looking.PASSES["fused"].reasons(call, look)
     assert "top=17" in reason
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_looks_of_additive_scores_are_joined_from_chunks_of_queries(
+    masked: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(looking, "SMALL", 0)
+    monkeypatch.setattr(launch, "TIMES", 0)
+    monkeypatch.setattr(launch, "LINEAR", 64 * 60)  # 64 queries at a time
+    query, key, score = torch.randn(150, 8), torch.randn(60, 8), regard.Additive(8, 8, 8)
+    options: dict = {"score": score, "bias": torch.randn(150, 60), "start": 5}
+    options["mask"] = regard.causal() & regard.dense(torch.rand(150, 60) > 0.2) if masked else None
+    look = regard.Look(mass=True, entropy=True, alignment=True, pooled=64, top=2)
+    with torch.no_grad():
+        assert regard.explain(query, key, look=look, **options).looking == "fused"
+        seen = regard.attention(query, key, look=look, **options)
+        monkeypatch.setattr(looking, "choose_pass", lambda call, look: "materialised")
+        expected = regard.attention(query, key, look=look, **options)
+    assert torch.equal(seen.alignment, expected.alignment) and torch.equal(seen.top.keys, expected.top.keys)
+    for name in ("mass", "entropy", "pooled"):
+        torch.testing.assert_close(getattr(seen, name), getattr(expected, name), atol=2e-5, rtol=2e-5)
