@@ -208,9 +208,8 @@ def view(
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.
 
     The line under a picture of a translation has two numbers: by how many nats the log-probability decreases
-    if the most attended source word is masked, and if a random source word is masked. With --site or --head,
-    the most attended word is the one with the largest weight in this site or head. Words are always masked in
-    all cross-attention layers. See docs/faithfulness.md.
+    if the most attended source word (in the site or head, with --site or --head) is masked, and if a random
+    source word is masked. Words are masked in all cross-attention layers. See docs/faithfulness.md.
 
     Examples:
 
