@@ -111,7 +111,7 @@ ABOUT = {
     "rollout": "attention through all layers of the encoder",
     "player": "an animation of a translation, word by word; needs cross-attention",
     "long": "a map of a long text, for language models and Hugging Face models: each cell is the largest "
-    "weight in a block of tokens",
+    "weight in a block of tokens, or, for a long text of a Hugging Face model, its share of attention",
     "reading": "one line for each word of a text, with the earlier words shaded by their weights; needs a "
     "decoder or an lstmn",
     **TASK_VIEWS,
