@@ -15,7 +15,7 @@ launch             tile sizes, and the choice of kernels by shape
 forward_pass       launches the kernels of the forward pass
 backward_pass      launches the kernels of the backward pass
 additive           forward and backward pass as custom operators for torch.compile
-inner_look         looking pass: entropy, alignment, column mass and pooled weights of inner products
+inner_look         looking pass: entropy, alignment and column mass of inner products
 inner_look_pass    launches the kernel of inner_look, as a custom operator
 recurrent_cells    one step of a recurrent cell
 lstmn_step         one step of an LSTMN layer
