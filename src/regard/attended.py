@@ -35,7 +35,8 @@ class Attended(NamedTuple):
 
     The field `output` is the input of the next layer. The others describe the attention.
 
-    output: (B, H, T, E), the weighted sum of the values.
+    output: (B, H, T, E), the weighted sum of the values. In a Record, it is None unless record(output=True)
+        requests it.
     lse: (B, H, T), the log-sum-exp of each query's scores; -inf if the query sees no key. None for a
         selection that does not compute the log-sum-exp, such as Sparse.
     chosen: (B, H, T), the index of the key that Hard, Best or StraightThrough selected; None for other

@@ -98,6 +98,7 @@ class Scope:
         function.
     seen: the recorded results.
     all_threads: whether the scope applies to every thread, not only to the thread that opened it.
+    output: whether to record the output of each call too. It can be much larger than the other fields.
     """
 
     look: Look | None = None
@@ -106,6 +107,7 @@ class Scope:
     watch: Watch | None = None
     seen: Record = field(default_factory=Record)
     all_threads: bool = False
+    output: bool = False
 
     def applied(self, call: Call) -> Call:
         """Apply this scope to a Call, and return the changed Call, which attention() then runs.
@@ -123,7 +125,7 @@ class Scope:
         """Record the result of one attention() call in `seen`, and call the `watch` function of this scope.
 
         Only the fields that this scope requests are recorded. They are detached, unless look.gradient is
-        True.
+        True. `output` is recorded as None if the scope does not request it, so that its memory can be freed.
 
         to_user: a function that removes the head and batch dimensions that the query of the user did not
             have.
@@ -132,7 +134,8 @@ class Scope:
             self.watch(site, call)
         if self.look is None:
             return
-        recorded = attended.only(self._look_at(call), call.look).map(to_user)
+        recorded = attended if self.output else attended.but(output=None)
+        recorded = recorded.only(self._look_at(call), call.look).map(to_user)
         recorded = recorded if self.look.gradient else recorded.map(Tensor.detach)
         with _lock:
             self.seen.setdefault(site, []).append(recorded)
@@ -288,7 +291,7 @@ def open_scope(opened: S) -> Iterator[S]:
 
 
 def record(
-    look: Look | None = None, at: str = "*", *, all_threads: bool = False
+    look: Look | None = None, at: str = "*", *, all_threads: bool = False, output: bool = False
 ) -> AbstractContextManager[Record]:
     """Record the attention() calls of any model inside a `with` statement, without changing the outputs.
 
@@ -298,6 +301,8 @@ def record(
     all_threads: whether to record the calls of every thread of the process. By default, only the calls of
         this thread are recorded, and the calls of functions that it passes to other threads with
         regard.sites.inherit_scopes().
+    output: whether to record the output of each call too. By default, the field `output` is None in the
+        Record: the outputs of all layers can need more memory than everything else that is recorded.
 
     Yields a Record, a dict with a list of Attended for each site name, one per call. If nothing was recorded
     at the end of the `with` statement, a RegardWarning lists the sites that were called. There is no warning
@@ -312,7 +317,7 @@ def record(
     """
     if look is not None and not isinstance(look, Look):
         raise _not_a_look(look)
-    return _recording(Look(weights=True) if look is None else look, at, all_threads)
+    return _recording(Look(weights=True) if look is None else look, at, all_threads, output)
 
 
 def _not_a_look(look: object) -> ArgumentError:
@@ -326,9 +331,10 @@ def _not_a_look(look: object) -> ArgumentError:
 
 
 @contextmanager
-def _recording(look: Look, at: str, all_threads: bool) -> Iterator[Record]:
-    with scope(look, at=at, all_threads=all_threads) as seen:
-        yield seen
+def _recording(look: Look, at: str, all_threads: bool, output: bool) -> Iterator[Record]:
+    with open_scope(Scope(look, at=at, all_threads=all_threads, output=output)) as opened:
+        yield opened.seen
+    seen = opened.seen
     if not seen:
         # stacklevel 3: skip this frame and the frame of contextlib, to point at the user's `with` statement.
         warnings.warn(nothing_matched("record()", "recorded", [at], seen.called), RegardWarning, stacklevel=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 import regard
 from regard.backends import BACKENDS, reference
 from regard.blocks import tiling
-from regard.looking import PASSES
+from regard.checking import check
+from regard.looking import PASSES, blockwise
 from tests.agreement.cases import CASES, DTYPES, Case, Inputs, checked
 from tests.agreement.exact import in_float64
 
@@ -79,6 +81,22 @@ def test_blocked_looks_agree(case: Case, device: str, monkeypatch: pytest.Monkey
     assert_looks_agree(case, device)
 
 
+@pytest.mark.parametrize("start", [0, 4])
+@pytest.mark.parametrize(
+    "mask", [None, regard.causal(), regard.window(3, 2), regard.causal() & regard.window(4, 9)]
+)
+def test_blocks_without_a_mask_are_those_in_which_all_keys_are_visible(mask: regard.Mask | None, start: int):
+    x = torch.randn(1, 1, 8, 4), torch.randn(1, 1, 12, 4)
+    call = check(*x, x[1], score=regard.Dot(), select=regard.Soft(), mask=mask, start=start)
+    visible = call.mask.tile(call.whole).expand(1, 1, 8, 12)[0, 0]
+    for top, left in itertools.product(range(8), range(12)):
+        for bottom, right in itertools.product(range(top + 1, 9), range(left + 1, 13)):
+            rows, columns = slice(top, bottom), slice(left, right)
+            assert blockwise._sees_all(call, rows, columns) == bool(visible[rows, columns].all())
+    padded = replace(call, mask=call.mask & regard.padding(torch.tensor([12])))
+    assert not blockwise._sees_all(padded, slice(0, 1), slice(0, 1))
+
+
 def fused_supports(case: Case) -> bool:
     """Whether the pass `fused` supports a case, apart from its device."""
     call = checked(Inputs(case, "cpu", gradients=False).call(DTYPES[case.dtype])[0], LOOKS["fused"])
@@ -138,6 +156,4 @@ def test_other_selections_keep_their_weights(select: regard.Select):
 
 
 def checked_call(x: torch.Tensor, select: regard.Select):
-    from regard.checking import check
-
     return check(x, x, x, score=regard.ScaledDot(), select=select)

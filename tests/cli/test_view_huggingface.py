@@ -148,6 +148,25 @@ def test_pages_and_pictures_escape_the_text(command, folders, tmp_path):
     assert b"<script>cat" not in path.read_bytes()  # the page
 
 
+def test_the_map_of_a_long_text_has_exact_means(command, folders, tmp_path):
+    path, long = tmp_path / "x.seen", " ".join(["the cat sat on the mat"] * 50)
+    options = ("--huggingface", folders["llama"], "-", "--device", "cpu")
+    assert command("view", *options, "--output", path, stdin=long.encode()).status == 0
+    seen = Seen.load(path)
+    model = regard.huggingface.load_model(folders["llama"])
+    inputs = model.tokenizer(long, return_tensors="pt")
+    with torch.no_grad():
+        layers = model.model(input_ids=inputs["input_ids"], output_attentions=True).attentions
+    assert len(seen.long) == len(layers) == 2 and not seen.sites
+    for site, weights in zip(seen.long, layers, strict=True):
+        assert weights.shape[-2:] == (302, 302) and site.exact_means and not site.whole
+        means = weights[0].unflatten(-1, (151, 2)).mean(-1).unflatten(-2, (151, 2)).mean(-2)
+        torch.testing.assert_close(torch.tensor(site.means), means, atol=1e-6, rtol=1e-4)
+        top = weights[0].topk(16).values
+        torch.testing.assert_close(torch.tensor(site.weights), top, atol=1e-6, rtol=1e-4)
+    assert "share of attention of 2 by 2 tokens" in seen.picture("long").svg()
+
+
 def test_a_long_text_is_drawn_as_a_map(command, folders, tmp_path):
     path, long = tmp_path / "x.svg", " ".join(["the cat sat on the mat"] * 60)
     options = ("--huggingface", folders["llama"], long, "--device", "cpu")

@@ -140,7 +140,7 @@ def test_value_norms_equal_the_norms_of_the_attended_values(name: str):
             for key in {0, len(source)}:
                 with (
                     regard.intervene(force=(0, key), at=site),
-                    regard.record(at=site) as seen,
+                    regard.record(at=site, output=True) as seen,
                     torch.no_grad(),
                 ):
                     model.eval().forward(Batch.collate([source], [target]))

@@ -47,3 +47,38 @@ def test_only_what_is_requested_is_computed():
     )
     assert (entropy.numel(), alignment.shape, mass.numel(), pooled.numel()) == (0, (1, 1, 70), 0, 0)
     assert torch.equal(alignment, (x @ x.mT).argmax(-1))
+
+
+@pytest.mark.parametrize("heads_first", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_keys_can_be_loaded_by_a_tensor_descriptor(
+    dtype: torch.dtype, heads_first: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(inner_look_pass, "has_tma", lambda device: True)
+    monkeypatch.setattr(looking, "SMALL", 0)
+    sizes = [(2, 4, 150, 32), (2, 2, 90, 32)]
+    if heads_first:
+        query, key = (torch.randn(*size).to(dtype) for size in sizes)
+    else:
+        query, key = (torch.randn(b, n, h, d).to(dtype).transpose(1, 2) for b, h, n, d in sizes)
+    assert inner_look_pass.key_block(key, inner_look_pass.tiles_of(32, dtype)) is not None
+    look = regard.Look(mass=True, entropy=True, alignment=True)
+    mask = regard.padding(torch.tensor([90, 7])) & regard.window(30, 20)
+    seen = regard.attention(query, key, look=look, mask=mask, start=3)
+    whole = regard.attention(query, key, look=regard.Look(weights=True), mask=mask, start=3).weights
+    torch.testing.assert_close(seen.mass, whole.sum(-2), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(seen.entropy, torch.special.entr(whole).sum(-1), atol=1e-3, rtol=1e-3)
+    seen_any = whole.any(-1)
+    chosen = whole.gather(-1, seen.alignment.clamp_min(0)[..., None])[..., 0]
+    assert torch.equal(seen.alignment >= 0, seen_any) and not seen_any.all()
+    torch.testing.assert_close(chosen, whole.amax(-1), atol=1e-3, rtol=1e-3)
+
+
+def test_keys_that_are_no_blocks_of_a_matrix_are_loaded_by_pointers():
+    key = torch.zeros(2, 2, 64, 32, dtype=torch.bfloat16)
+    tiles = inner_look_pass.tiles_of(32, key.dtype)
+    assert inner_look_pass.key_block(key, tiles) is not None
+    assert inner_look_pass.key_block(key[:, :1, :5], tiles) is not None
+    assert inner_look_pass.key_block(key.float(), tiles) is None
+    assert inner_look_pass.key_block(key[..., 4:20], tiles) is None
+    assert inner_look_pass.key_block(key[:, :, :1].expand(-1, -1, 64, -1), tiles) is None

@@ -28,18 +28,20 @@ def row_blocks(call: Call) -> Iterator[slice]:
         yield slice(first, min(first + rows, queries))
 
 
-def column_blocks(call: Call, rows: slice) -> Iterator[tuple[slice, Tile]]:
+def column_blocks(call: Call, rows: slice, parts: int = 1) -> Iterator[tuple[slice, Tile]]:
     """Divide the keys into blocks; yield each block as a slice of key indices, with its Tile.
 
     rows: the queries of the tiles, as a slice.
+    parts: a divisor of the maximum number of scores in a block.
 
     Keys at the beginning and at the end are skipped if no query in `rows` can see them. Only the causal part
     and the window of the mask are used for this.
     """
     batch, heads, _, keys = call.sizes
     low, high = call.mask.span(rows.start + call.start, rows.stop - 1 + call.start, keys)
-    width = max(16, at_once(AT_ONCE, call.query.device) // max(batch * heads * (rows.stop - rows.start), 1))
     device = call.query.device
+    most = at_once(AT_ONCE, device) // parts
+    width = max(16, most // max(batch * heads * (rows.stop - rows.start), 1))
     rows_T = torch.arange(rows.start, rows.stop, device=device)
     for first in range(low, high, width):
         columns = slice(first, min(first + width, high))

@@ -30,7 +30,7 @@ from regard.cli.task_options import (
     with_task_options,
 )
 from regard.cli.view_huggingface import view_huggingface
-from regard.data.line_io import say
+from regard.data.line_io import STANDARD, Lines, say
 from regard.errors import ArgumentError, UnknownName, message, shown
 from regard.roles import matches
 from regard.runs.command_options import option_parameters
@@ -78,7 +78,8 @@ Run = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN",
-        help="Run folder, or a .seen file, written by regard view --output. With --huggingface, the text.",
+        help="Run folder, or a .seen file, written by regard view --output. With --huggingface, the text, or "
+        "- to read it from standard input.",
         show_default=False,
     ),
 ]
@@ -110,7 +111,7 @@ ABOUT = {
     "rollout": "attention through all layers of the encoder",
     "player": "an animation of a translation, word by word; needs cross-attention",
     "long": "a map of a long text, for language models and Hugging Face models: each cell is the largest "
-    "weight in a block of tokens",
+    "weight in a block of tokens, or, for a long text of a Hugging Face model, its share of attention",
     "reading": "one line for each word of a text, with the earlier words shaded by their weights; needs a "
     "decoder or an lstmn",
     **TASK_VIEWS,
@@ -207,9 +208,8 @@ def view(
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.
 
     The line under a picture of a translation has two numbers: by how many nats the log-probability decreases
-    if the most attended source word is masked, and if a random source word is masked. With --site or --head,
-    the most attended word is the one with the largest weight in this site or head. Words are always masked in
-    all cross-attention layers. See docs/faithfulness.md.
+    if the most attended source word (in the site or head, with --site or --head) is masked, and if a random
+    source word is masked. Words are masked in all cross-attention layers. See docs/faithfulness.md.
 
     Examples:
 
@@ -236,6 +236,8 @@ def view(
     * `regard view runs/babi --story story.txt --question "Where is the milk?" --output hops.png`
 
     * `regard view --huggingface FOLDER "The cat sat on the mat." --specials renormalise --output cat.png`
+
+    * `regard view --huggingface FOLDER - --output map.png < document.txt`
     """
     _check(context, specials, output)
     drawing = ViewOptions(view, site, head, word, subwords, specials, by_values)
@@ -300,6 +302,8 @@ def _viewed_huggingface(
         hint = 'regard view --huggingface FOLDER "..."'
         raise ArgumentError(message("regard view --huggingface", problem, hint=hint))
     text = one_sentence("regard view", None, next((each for each in texts if each is not None), None))
+    if text == STANDARD:
+        text = "\n".join(Lines([STANDARD]))
     return view_huggingface(folder, text, context.params.get("target"), device)
 
 

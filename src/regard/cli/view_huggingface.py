@@ -18,6 +18,9 @@ from regard.viewing.word_groups import spelled
 
 __all__ = ["HuggingFaceView", "view_huggingface"]
 
+TITLE = 400
+"""Maximum length of a title, which is the text, in characters."""
+
 NAMED = 5
 """Maximum number of unknown words that a note lists."""
 
@@ -61,7 +64,7 @@ def view_huggingface(folder: Path, text: str, target: str | None, device: str) -
     source = observed.source
     notes = [f"{model.name}, {type(model.model).__name__}", *_unknown_notes(source)]
     notes += [] if erased is None else [str(erased)]
-    title = observed.seen.title or text
+    title = (observed.seen.title or text)[:TITLE]
     return HuggingFaceView(replace(observed.seen, title=title).noted(*notes), source)
 
 

@@ -18,7 +18,17 @@ from regard.data.read_text import FOREIGN, LONGEST_LINE, checked_path
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import naming_file, write_all
 
-__all__ = ["Lines", "Notes", "check_standard_input", "given_lines", "place_name", "say", "tell", "writing"]
+__all__ = [
+    "STANDARD",
+    "Lines",
+    "Notes",
+    "check_standard_input",
+    "given_lines",
+    "place_name",
+    "say",
+    "tell",
+    "writing",
+]
 
 Place = str | bytes
 """Where lines are read from: a file name, "-" for standard input, or the text itself as bytes."""

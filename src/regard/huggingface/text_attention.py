@@ -14,14 +14,17 @@ from regard.huggingface.token_words import Tokens, tokens_of_ids, tokens_of_text
 from regard.look import Look
 from regard.sites import Record, record
 from regard.viewing import Seen, Site, pooled_from_top
+from regard.viewing.pooled_attention import block_side
 
 __all__ = ["LONG", "ObservedText", "inputs_of", "observe_text"]
 
 LONG = 256
-"""Maximum number of tokens for which all weights are recorded. Of longer texts, the TOP largest weights of
-each token are recorded, and drawn as a map of blocks."""
+"""Maximum number of tokens for which all weights are recorded. Of longer texts, the mean weight of each block
+of tokens and the largest weights of each token are recorded, and drawn as a map of blocks."""
 
-TOP = 32
+TOP, TOP_OF_LONGER, LONGER = 16, 4, 8192
+"""Number of largest weights of each token that are recorded: TOP, and TOP_OF_LONGER for texts of more than
+LONGER tokens, to save memory."""
 
 NEW_TOKENS = 256
 """Maximum number of tokens that an encoder-decoder model generates."""
@@ -50,15 +53,25 @@ def observe_text(model: TextModel, text: str, target: str | None = None) -> Obse
     text: the text; for an encoder-decoder model the source text.
     target: the target text of an encoder-decoder model. Default: the text that the model generates.
 
-    If the text has more than LONG tokens, the largest weights of each token are recorded instead of all.
+    If the text has more than LONG tokens, the largest weights of each token and the mean weight of each block
+    of tokens are recorded, instead of all weights. This works for any length: no T x S matrix is stored.
     """
     source, target_tokens, inputs = inputs_of(model, text, target)
     lengths = [len(each.pieces) for each in (source, target_tokens) if each is not None]
-    look = Look(weights=True) if max(lengths) <= LONG else Look(top=TOP)
+    look = Look(weights=True) if max(lengths) <= LONG else look_of_long_text(max(lengths))
     with torch.no_grad(), record(look) as recorded:
         model.model(**inputs, use_cache=False)
-    seen = _seen(recorded, source, target_tokens, title=text if target_tokens is None else "")
+    seen = _seen(recorded, look, source, target_tokens, title=text if target_tokens is None else "")
     return ObservedText(seen, source, target_tokens, inputs)
+
+
+def look_of_long_text(length: int) -> Look:
+    """Return what is recorded of a text of more than LONG tokens.
+
+    >>> look_of_long_text(32_768).pooled
+    128
+    """
+    return Look(top=TOP if length <= LONGER else TOP_OF_LONGER, pooled=block_side(length))
 
 
 def inputs_of(
@@ -104,8 +117,12 @@ def _check_length(model: TextModel, tokens: Tokens, which: str) -> None:
         raise ArgumentError(message("--text", problem, hint="use a shorter text"))
 
 
-def _seen(recorded: Record, source: Tokens, target: Tokens | None, title: str) -> Seen:
-    """Return the recorded attention as a Seen, with the tokens of the rows and columns of each layer."""
+def _seen(recorded: Record, look: Look, source: Tokens, target: Tokens | None, title: str) -> Seen:
+    """Return the recorded attention as a Seen, with the tokens of the rows and columns of each layer.
+
+    Of a long text, the means of blocks are used where the side of the recorded blocks, look.pooled, fits both
+    rows and columns: in an encoder-decoder model, not where source and target differ much in length.
+    """
     sites: list[Site] = []
     long = []
     for name, calls in recorded.items():
@@ -119,8 +136,11 @@ def _seen(recorded: Record, source: Tokens, target: Tokens | None, title: str) -
             pieces, words = (rows.pieces, columns.pieces), (rows.words, columns.words)
             sites.append(Site(name, arrays, *pieces, None, *words, role=role))
         elif top is not None:
-            first = type(top)(*(each[0].float().cpu() for each in top))
-            long.append(pooled_from_top(name, first, rows.pieces, columns.pieces))
+            first = type(top)(*(each[0].cpu() for each in top))
+            sides = {block_side(len(each.pieces)) for each in (rows, columns)}
+            pooled = calls[0].pooled
+            means = pooled[0].cpu() if pooled is not None and sides == {look.pooled} else None
+            long.append(pooled_from_top(name, first, rows.pieces, columns.pieces, means))
     last = source if target is None else target
     texts = source.pieces, last.pieces
     return Seen(tuple(sites), *texts, source.words, last.words, title=title, long=tuple(long))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.kernels import interpreting
 from regard.kernels.forward_pass import Sight, in_eights, in_rows, precision_of, steps
 from regard.kernels.inner_look import inner_look_kernel
 from regard.kernels.launch import processors
@@ -17,16 +19,27 @@ __all__ = ["inner_look"]
 
 
 class Tiles(NamedTuple):
-    """Launch parameters: queries and keys of a tile, warps and pipeline stages."""
+    """Launch parameters of inner_look_kernel.
+
+    rows, columns: number of queries and of keys in a tile.
+    warps, stages: number of warps and of pipeline stages.
+    groups: number of groups of queries in a tile; a group is computed by its own warps.
+    registers: maximum number of registers per thread; None for no limit.
+    """
 
     rows: int
     columns: int
     warps: int
     stages: int
+    groups: int = 1
+    registers: int | None = None
 
 
 FILL = 8
 """The queries are divided between this many programs per multiprocessor, if there are enough tiles."""
+
+MOST_HEADS = 1 << 14
+"""Maximum number B K of key heads for which a tensor descriptor is used."""
 
 MOST_PROGRAMS = 32
 """Maximum number of programs per sequence and head. Each needs memory for the column mass, (S,)."""
@@ -36,7 +49,9 @@ def tiles_of(width: int, dtype: torch.dtype) -> Tiles:
     """Return the launch parameters for a head size and a dtype."""
     if dtype == torch.float32:
         return Tiles(32, 32, 4, 2) if width > 64 else Tiles(64, 64, 4, 2)
-    return Tiles(64, 64, 4, 3 if width <= 128 else 2)
+    if width > 128:
+        return Tiles(64, 64, 4, 2)
+    return Tiles(128, 64, 8, 3, groups=2, registers=128)
 
 
 @torch.library.custom_op(
@@ -74,7 +89,8 @@ def inner_look(
     bias: added to the scores, broadcastable to (B, H, T, S).
     table: a bool mask, broadcastable to (B, H, T, S).
     lengths, document_of_query, document_of_key, start, left, right: the mask, as in forward_pass.Sight.
-    scale, bias_scale: factors of the inner product and of the bias.
+    scale: factor of the inner product.
+    bias_scale: factor of the score with its bias: 1 / temperature.
     pooled: the block size of the pooled weights, a multiple of the tile size; 0 if they are not requested.
 
     Returns entropy (B, H, T), alignment (B, H, T), column mass (B, H, S), and the sums of the weights in
@@ -83,50 +99,30 @@ def inner_look(
     batch, heads, queries, width = query.shape
     _, key_heads, keys, _ = key.shape
     query, key, lse = in_rows(query), in_rows(key), lse.float().contiguous()
-    tiles = tiles_of(width, query.dtype)
+    padded, tiles = max(16, 1 << (width - 1).bit_length()), tiles_of(width, query.dtype)
     query_tiles = -(-queries // tiles.rows)
     programs = _programs(query_tiles, -(-FILL * processors(query.device) // (batch * heads)))
     results = _buffers(query, keys, programs, tiles, (entropy, alignment, mass, pooled > 0))
+    block = key_block(key, tiles) if width == padded and has_tma(query.device) else None
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with torch.cuda.device(query.device) if query.is_cuda else nullcontext():
         inner_look_kernel[(programs, batch * heads)](
-            query,
-            key,
-            lse,
-            query if bias is None else bias,
-            query if table is None else table.view(torch.uint8),
-            *results,
-            **sight.whole(query),
-            **steps("query", query),
-            **steps("key", key),
-            **_broadcast_steps("bias", bias, query, keys),
-            **_broadcast_steps("table", table, query, keys),
-            scale=scale,
-            bias_scale=bias_scale,
-            heads=heads,
-            groups=heads // key_heads,
-            queries=queries,
-            keys=keys,
-            width=width,
-            query_tiles=query_tiles,
-            programs=programs,
-            BIAS=bias is not None,
-            TABLE=table is not None,
-            ENTROPY=entropy,
-            ALIGNMENT=alignment,
-            MASS=mass,
-            POOLED=pooled > 0,
-            ROWS=tiles.rows,
-            COLUMNS=tiles.columns,
-            WIDTH=max(16, 1 << (width - 1).bit_length()),
-            EIGHTS=in_eights(query, key),
-            PRECISION=precision_of(query),
-            num_warps=tiles.warps,
-            num_stages=tiles.stages,
-        )
-    entropy_BHT, alignment_BHT, mass_PBHS, tiles_BHNM = results
-    mass_BHS = mass_PBHS.sum(0) if mass else mass_PBHS
-    return entropy_BHT, alignment_BHT, mass_BHS, _pooled_tiles(tiles_BHNM, pooled, tiles)
+            query, key, key if block is None else block, lse, query if bias is None else bias,
+            query if table is None else table.view(torch.uint8), *results,
+            **sight.whole(query), **steps("query", query), **steps("key", key),
+            **_broadcast_steps("bias", bias, query, keys), **_broadcast_steps("table", table, query, keys),
+            scale=scale, bias_scale=bias_scale, heads=heads, groups=heads // key_heads,
+            queries=queries, keys=keys, width=width, query_tiles=query_tiles, programs=programs,
+            BIAS=bias is not None, TABLE=table is not None,
+            ENTROPY=entropy, ALIGNMENT=alignment, MASS=mass, POOLED=pooled > 0,
+            ROWS=tiles.rows, COLUMNS=tiles.columns, WIDTH=padded, GROUPS=tiles.groups,
+            WHOLE=width == padded, EIGHTS=in_eights(query, key), TMA=block is not None,
+            PRECISION=precision_of(query), ASSEMBLY=not interpreting(),
+            num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
+        )  # fmt: skip
+    entropy_BHT, alignment_BHT, mass_PGBHS, tiles_BHNM = results
+    mass_BHS = mass_PGBHS.sum((0, 1)) if mass else mass_PGBHS
+    return entropy_BHT, alignment_BHT, mass_BHS, _pooled_tiles(tiles_BHNM, queries, pooled, tiles)
 
 
 @inner_look.register_fake
@@ -146,6 +142,46 @@ def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, T
     )
 
 
+def has_tma(device: torch.device) -> bool:
+    """Whether the device has a tensor memory accelerator, which copies tiles to shared memory."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def key_block(key: Tensor, tiles: Tiles) -> Any:
+    """Return a tensor descriptor of the keys, (B, K, S, D), with which a kernel loads tiles of keys.
+
+    Returns None if it is not possible: see _matrix_size(); and each row must be aligned to 16 bytes.
+    """
+    size = _matrix_size(tuple(key.shape), tuple(key.stride()))
+    if size is None or not in_eights(key) or key.element_size() != 2:
+        return None
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor(key, list(size), [key.stride(2), 1], [tiles.columns, key.shape[3]])
+
+
+@functools.cache
+def _matrix_size(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return the size of a matrix that contains the keys of every head as a block of S rows and D columns.
+
+    A row of the matrix has the stride of a key. The element at the offset i has the row i // stride and the
+    column i % stride. Returns None if the keys of a head are not such a block.
+
+    >>> _matrix_size((2, 4, 10, 64), (2560, 640, 64, 1))  # all keys of a head, then the next head
+    (80, 64)
+    >>> _matrix_size((2, 4, 10, 64), (2560, 64, 256, 1))  # all heads of a key, then the next key
+    (20, 256)
+    """
+    batch, heads, keys, width = shape
+    stride = strides[2]
+    if stride < width or batch * heads > MOST_HEADS:
+        return None
+    firsts = [each * strides[0] + head * strides[1] for each in range(batch) for head in range(heads)]
+    columns = max(first % stride for first in firsts) + width
+    rows = max(first // stride for first in firsts) + keys
+    return (rows, columns) if columns <= stride and rows < 1 << 31 else None
+
+
 def _programs(query_tiles: int, needed: int) -> int:
     """Return the number of programs per sequence and head; `needed` fill the device."""
     return max(1, min(query_tiles, needed, MOST_PROGRAMS))
@@ -159,24 +195,25 @@ def _buffers(
     wanted: for each of the four, whether it is requested. The others are empty.
     """
     batch, heads, queries, _ = query.shape
-    grid = (batch, heads, -(-queries // tiles.rows), -(-keys // tiles.columns))
+    grid = (batch, heads, -(-queries // tiles.rows) * tiles.groups, -(-keys // tiles.columns))
     entropy, alignment, mass, pooled = wanted
     return (
         query.new_empty((*grid[:2], queries) if entropy else 0, dtype=torch.float32),
         query.new_empty((*grid[:2], queries) if alignment else 0, dtype=torch.int64),
-        query.new_zeros((programs, *grid[:2], keys) if mass else 0, dtype=torch.float32),
+        query.new_zeros((programs, tiles.groups, *grid[:2], keys) if mass else 0, dtype=torch.float32),
         query.new_zeros(grid if pooled else 0, dtype=torch.float32),
     )
 
 
-def _pooled_tiles(tiles_BHNM: Tensor, size: int, tiles: Tiles) -> Tensor:
+def _pooled_tiles(tiles_BHNM: Tensor, queries: int, size: int, tiles: Tiles) -> Tensor:
     """Add the sums of neighbouring tiles that form one block of size x size. If size is 0, change nothing."""
     if not size:
         return tiles_BHNM
-    down, across = size // tiles.rows, size // tiles.columns
+    down, across = size * tiles.groups // tiles.rows, size // tiles.columns
     rows, columns = tiles_BHNM.shape[-2:]
     padded = functional.pad(tiles_BHNM, (0, -columns % across, 0, -rows % down))
-    return padded.unflatten(-1, (-1, across)).sum(-1).unflatten(-2, (-1, down)).sum(-2)
+    pooled = padded.unflatten(-1, (-1, across)).sum(-1).unflatten(-2, (-1, down)).sum(-2)
+    return pooled[:, :, : -(-queries // size)]  # the last tile can have groups without queries
 
 
 def _broadcast_steps(name: str, tensor: Tensor | None, query: Tensor, keys: int) -> dict[str, int]:

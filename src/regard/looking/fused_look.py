@@ -74,11 +74,11 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
     wanted = look.entropy, look.alignment, look.mass, look.pooled
     entropy = alignment = mass = pooled = None
     if any(wanted):
-        mask, scale = call.mask, call.scale / call.temperature
+        mask = call.mask
         documents = (None if ids is None else ids.contiguous() for ids in mask.documents or (None, None))
         bias = call.bias if isinstance(call.bias, Tensor) else None
         tensors = call.query, call.key, forward.lse, bias, mask.table, mask.lengths, *documents
-        numbers = call.start, *mask.sides, scale, 1 / call.temperature, *wanted
+        numbers = call.start, *mask.sides, call.scale, 1 / call.temperature, *wanted
         entropy, alignment, mass, pooled = inner_look(*tensors, *numbers)
     return Seen(
         rows=weights_of_rows(call, forward.lse, look.rows) if look.rows is not None else None,

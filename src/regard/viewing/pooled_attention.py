@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from regard.errors import ArgumentError, message
 from regard.viewing.as_arrays import checked_weights
 
-__all__ = ["MAP", "Pooled", "largest", "pooled", "pooled_from_top"]
+__all__ = ["MAP", "Pooled", "block_side", "largest", "pooled", "pooled_from_top"]
 
 MAP = 256
 """Maximum number of blocks into which the rows, and the columns, of a matrix are divided."""
@@ -40,8 +40,10 @@ class Pooled:
     maxima, means: (H, t, s), the maximum and the mean of each block. Each matrix (T, S) is divided into t x s
         blocks. t and s are at most 256.
     rows, columns: the T queries and S keys as text.
-    whole: True if maxima and means were computed from all weights. False if they were computed only from the
-        k largest weights of each row. Then the means are too small.
+    whole: True if maxima and means were computed from all weights. False if the maxima were computed only
+        from the k largest weights of each row.
+    exact_means: if `whole` is False, whether the means were computed from all weights nevertheless. If not,
+        they are too small.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Pooled:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     whole: bool = True
+    exact_means: bool = False
 
     def __post_init__(self) -> None:
         for name in ("rows", "columns"):
@@ -139,16 +142,20 @@ def pooled(name: str, weights: Any, rows: Sequence[str], columns: Sequence[str],
     )
 
 
-def pooled_from_top(name: str, top: Any, rows: Sequence[str], columns: Sequence[str]) -> Pooled:
+def pooled_from_top(
+    name: str, top: Any, rows: Sequence[str], columns: Sequence[str], means: Any = None
+) -> Pooled:
     """Return a Pooled from the k largest weights of each row, as recorded by Look(top=k).
 
     name: the name of the site.
     top: attended.top, with weights and keys of shape ([H,] T, k).
     rows, columns: the T queries and S keys as text.
+    means: attended.pooled, the mean of each block, of shape ([H,] t, s), as recorded by Look(pooled=n) with
+        n = block_side(T) = block_side(S).
 
-    A block is a rectangle of neighbouring queries and keys. The maximum and the mean of each block are
-    computed only from the recorded weights. The maximum is exact if it is among the k largest weights of its
-    row. The means are too small.
+    A block is a rectangle of neighbouring queries and keys. The maximum of each block is computed only from
+    the recorded weights. It is exact if it is among the k largest weights of its row. Without `means`, the
+    means are computed from the recorded weights too, and are too small.
 
     In this example, each block has 2 x 2 weights:
 
@@ -174,28 +181,36 @@ def pooled_from_top(name: str, top: Any, rows: Sequence[str], columns: Sequence[
     sums = numpy.zeros_like(maxima)
     valid = keys >= 0
     head, row, _ = numpy.nonzero(valid)
-    place = (head, row // _side(sizes[0]), keys[valid] // _side(sizes[1]))
+    place = (head, row // block_side(sizes[0]), keys[valid] // block_side(sizes[1]))
     numpy.maximum.at(maxima, place, weights[valid])
-    numpy.add.at(sums, place, weights[valid])
+    if means is None:
+        numpy.add.at(sums, place, weights[valid])
+        exact = sums / _areas(*sizes)
+    else:
+        exact = _numpy(means)
+        if exact.size != sums.size:
+            problem = f"means has the shape {exact.shape}"
+            raise ArgumentError(message(call, problem, expected=f"the mean of each block, {sums.shape}"))
     return Pooled(
         name,
         keys,
         weights.astype(numpy.float32),
         maxima.astype(numpy.float32),
-        (sums / _areas(*sizes)).astype(numpy.float32),
+        exact.reshape(maxima.shape).astype(numpy.float32),
         tuple(map(str, rows)),
         tuple(map(str, columns)),
         whole=False,
+        exact_means=means is not None,
     )
 
 
-def _side(size: int) -> int:
+def block_side(size: int) -> int:
     """Return the height of a block for a matrix with `size` rows, or its width for `size` columns."""
     return max(math.ceil(size / MAP), 1)
 
 
 def _blocks(size: int) -> int:
-    return math.ceil(size / _side(size))
+    return math.ceil(size / block_side(size))
 
 
 def _areas(rows: int, columns: int) -> NDArray[numpy.float64]:
@@ -204,7 +219,7 @@ def _areas(rows: int, columns: int) -> NDArray[numpy.float64]:
     The last blocks of a row or column may be smaller than the others.
     """
     down, across = (
-        numpy.diff(numpy.minimum(numpy.arange(_blocks(size) + 1) * _side(size), size))
+        numpy.diff(numpy.minimum(numpy.arange(_blocks(size) + 1) * block_side(size), size))
         for size in (rows, columns)
     )
     return numpy.outer(down, across).astype(numpy.float64)
@@ -263,7 +278,7 @@ def _pool(
     sizes: (T, S).
     maxima, sums: (H, t, s), the numbers to update, for t x s blocks.
     """
-    side, across = _side(sizes[0]), numpy.arange(0, sizes[1], _side(sizes[1]))
+    side, across = block_side(sizes[0]), numpy.arange(0, sizes[1], block_side(sizes[1]))
     blocks = numpy.arange(first, first + strip.shape[1]) // side
     down = numpy.flatnonzero(numpy.diff(blocks, prepend=-1))
     place = slice(blocks[0], blocks[-1] + 1)

@@ -24,7 +24,8 @@ from regard.viewing.word_groups import grouped
 __all__ = ["Seen", "Site"]
 
 SITE, ARRAYS = ("name", "rows", "columns", "row_words", "column_words", "role"), ("weights", "values")
-LONG, LONG_ARRAYS = ("name", "rows", "columns", "whole"), ("keys", "weights", "maxima", "means")
+LONG = ("name", "rows", "columns", "whole", "exact_means")
+LONG_ARRAYS = ("keys", "weights", "maxima", "means")
 """The fields that a saved Seen has for each site.
 
 SITE and ARRAYS are fields of a Site. LONG and LONG_ARRAYS are fields of a Pooled. SITE and LONG are saved in
@@ -44,6 +45,7 @@ TEXT = {
 SITE_TEXT = {"name": str, "rows": [str], "columns": [str], "row_words": [int], "column_words": [int]}
 SITE_TEXT |= {"role": [str]}  # missing in files of earlier versions
 LONG_TEXT = {"name": str, "rows": [str], "columns": [str], "whole": bool}
+LONG_TEXT |= {"exact_means": bool}  # missing in files of earlier versions
 """The types of the values in the JSON header of a saved Seen.
 
 TEXT is for the Seen, SITE_TEXT for a Site, LONG_TEXT for a Pooled. [str] means a list of str."""

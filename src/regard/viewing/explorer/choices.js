@@ -74,6 +74,6 @@ function caption(table, state) {
     const share = site.share[planeNumber(site, state.head, state.measure)];
     parts.push(`the ${site.kept} largest weights of each row, ${(100 * share).toFixed(1)} % of all`);
   }
-  if (site.form === "long") parts.push(`the ${site.kept} largest weights of each row${site.whole ? "" : ", and a map computed from these only"}`);
+  if (site.form === "long") parts.push(`the ${site.kept} largest weights of each row${site.whole ? "" : site.exactMeans ? ", a map of the largest of these, and the exact mean of each block" : ", and a map computed from these only"}`);
   return parts.join(" · ");
 }

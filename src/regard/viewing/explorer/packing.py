@@ -198,6 +198,7 @@ def _long(site: Pooled) -> tuple[dict[str, Any], bytes]:
         "wide": wide,
         "map": list(site.maxima.shape[1:]),
         "whole": site.whole,
+        "exactMeans": site.exact_means,
         "most": _rounded(most),
         "mostMean": _rounded(most_mean),
     }

@@ -253,17 +253,18 @@ class Canvas:
         for number, line in enumerate(parts):
             self.words(left, bottom + 11 + 12 * number, line, 8, color=QUIET)
 
-    def scale(self, x: float, y: float, most: float, least: float = 0.0) -> None:
+    def scale(self, x: float, y: float, most: float, least: float = 0.0, *, more: bool = False) -> None:
         """Add a legend: a bar with the colours of all weights, between the numbers `least` and `most`.
 
         x, y: the left end of the legend, and its vertical middle.
+        more: whether weights larger than `most` have its colour too.
         """
         self.words(x, y, f"{least:.3g}", 8, color=QUIET)
         start = x + width_of(f"{least:.3g}", 8) + 4
         for step in range(24):
             level = step / 23 if least == 0 else 2 * step / 23 - 1
             self.box(start + 3 * step, y - 4, 3, 8, shade(level))
-        self.words(start + 76, y, f"{most:.3g}", 8, color=QUIET)
+        self.words(start + 76, y, f"{most:.3g}{' or more' if more else ''}", 8, color=QUIET)
 
     def put(self, other: Canvas, x: float, y: float) -> None:
         """Add copies of all marks of another canvas, moved by (x, y)."""
