@@ -253,11 +253,19 @@ def test_a_planned_additive_step_is_the_checked_step(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("mask", [None, regard.causal()], ids=["none", "causal"])
+@pytest.mark.parametrize("name", ["none", "causal", "padding", "causal and padding", "table"])
 @pytest.mark.parametrize("length", [1, 37, 64])
 def test_a_planned_call_on_a_gpu_is_the_checked_call(
-    dtype: torch.dtype, mask: regard.Mask | None, length: int, fresh: dict[plans.Signature, plans.Plan]
+    dtype: torch.dtype, name: str, length: int, fresh: dict[plans.Signature, plans.Plan]
 ):
+    lengths = torch.tensor([length, length // 2], device="cuda")
+    mask = {
+        "none": lambda: None,
+        "causal": regard.causal,
+        "padding": lambda: regard.padding(lengths),
+        "causal and padding": lambda: regard.causal() & regard.padding(lengths),
+        "table": lambda: torch.rand(2, 1, length, length, device="cuda") < 0.5,
+    }[name]()
     for width in (64, 20):
         leaves = [
             torch.randn(2, 3, length, width, device="cuda", dtype=dtype).requires_grad_() for _ in range(3)

@@ -72,10 +72,28 @@ def main() -> None:
     no_mask = (None, None, None, None, None, 0, None, None, 0.5, 1.0)
     for width, dtype in ((128, torch.bfloat16), (60, torch.float32)):
         query = torch.zeros(2, 2, 300, width, dtype=dtype)
-        inner_look(query, query, torch.zeros(2, 2, 300), *no_mask, True, True, True)
+        inner_look(query, query, torch.zeros(2, 2, 300), *no_mask, True, True, True, 0)
         bias, table = torch.zeros(2, 1, 300, 300, dtype=dtype), torch.ones(1, 1, 300, 300, dtype=torch.bool)
         masks = bias, table, lengths, documents, documents, 1, 7, 0, 0.5, 1.0
-        inner_look(query, query[:, :1], torch.zeros(2, 2, 300), *masks, True, True, True)
+        inner_look(query, query[:, :1], torch.zeros(2, 2, 300), *masks, True, True, True, 64)
+    compile_masked(lengths, documents)
+
+
+def compile_masked(lengths: torch.Tensor, documents: torch.Tensor) -> None:
+    """Compile the kernels of the backend `masked`, with each part of a mask."""
+    from regard.kernels import inner_launch
+
+    inner_launch.processors = lambda device: 132
+    table = torch.ones(1, 1, 300, 300, dtype=torch.bool)
+    for width, dtype, hidden in (
+        (64, torch.bfloat16, (lengths, None, None, None, 0, None, None)),
+        (128, torch.float16, (lengths, None, None, None, 0, 7, 0)),
+        (60, torch.float32, (None, table, documents, documents, 1, None, 0)),
+    ):
+        query, key, value = (torch.zeros(2, heads, 300, width, dtype=dtype) for heads in (2, 1, 1))
+        mask = inner_launch.Hidden(*hidden)
+        output, lse = inner_launch.forward(query, key, value, mask, 0.5)
+        inner_launch.backward(output, query, key, value, output, lse, mask, 0.5)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,10 @@ def test_additive_kernels_agree(share: str):
     assert_passes_interpreted("interpreted.py", "-k", SHARES[share])
 
 
+def test_masked_attention_agrees():
+    assert_passes_interpreted("interpreted_masked.py")
+
+
 def test_looks_agree():
     assert_passes_interpreted("interpreted_looks.py")
 

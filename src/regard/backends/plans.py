@@ -23,7 +23,7 @@ from torch.autograd import forward_ad
 
 from regard import sites
 from regard.attended import Attended
-from regard.backends import BACKENDS, blocked, sdpa, small_inputs
+from regard.backends import BACKENDS, blocked, masked, sdpa, small_inputs
 from regard.backends.backend import Backend
 from regard.backends.planned_masks import PlannedMask
 from regard.backends.strides import dense as dense_rows
@@ -44,7 +44,7 @@ PLANS = 512
 Signature = tuple[Any, ...]
 """All that a plan depends on: shapes, dtypes, devices, gradients, and the options of the call."""
 
-_plans: dict[Signature, Plan | AdditivePlan] = {}
+_plans: dict[Signature, Plan | MaskedPlan | AdditivePlan] = {}
 _lock = threading.Lock()
 
 
@@ -116,6 +116,38 @@ class Plan(NamedTuple):
         if self.dims == 3:
             return Attended(output.squeeze(1), lse.squeeze(1))
         attended = Attended(output, lse)
+        return attended if self.dims == 4 else attended.map(lower(self.dims))
+
+
+class MaskedPlan(NamedTuple):
+    """How to run the calls of one signature by the backend `masked`, whose kernels read the mask themselves.
+
+    The fields of Plan, and:
+
+    start: position of the first query.
+    right: number of keys after its position that a query sees, 0 for a causal mask; None for no limit.
+    """
+
+    name: str
+    backend: Backend
+    scale: float
+    dims: int
+    trains: bool
+    start: int
+    right: int | None
+
+    def run(
+        self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
+    ) -> Attended | None:
+        """Compute the call. Return None if a length of the mask is above S; check() then raises the error."""
+        if self.dims != 4:
+            query, key, value = lift(query), lift(key), lift(value)
+        lengths = mask.lengths if isinstance(mask, Mask) else None
+        if lengths is not None and lengths.is_cpu and max(lengths.tolist()) > key.shape[2]:
+            return None
+        table = None if isinstance(mask, Mask) and mask.table is None else _table(mask)
+        rest = (lengths, table, None, None, self.start, None, self.right, self.scale)
+        attended = Attended(*masked.attend(query, key, value, *rest, trains=self.trains))
         return attended if self.dims == 4 else attended.map(lower(self.dims))
 
 
@@ -224,7 +256,11 @@ def keep_plan(signature: Signature, call: Call, name: str, dims: int) -> None:
     call, name: the checked call, and the backend that was chosen for it.
     dims: number of dimensions of the user's query.
     """
-    plan = _additive_plan(signature, call, name, dims) or _inner_plan(signature, call, name, dims)
+    plan = (
+        _masked_plan(signature, call, name, dims)
+        or _additive_plan(signature, call, name, dims)
+        or _inner_plan(signature, call, name, dims)
+    )
     if plan is None:
         return
     with _lock:
@@ -244,6 +280,8 @@ def _inner_plan(signature: Signature, call: Call, name: str, dims: int) -> Plan 
     if call.mask.causal != is_causal or (is_causal and queries < keys):  # the latter hides keys
         return None
     part = next((part for part in ("lengths", "table") if part in mask_part), None)
+    if part is not None and not call.query.is_cpu:  # reading the mask would wait for the device
+        return None
     dtype = call.query.dtype
     of_bias = torch.promote_types(dtype, torch.float32)
     with torch.inference_mode(False):
@@ -265,6 +303,21 @@ def _inner_plan(signature: Signature, call: Call, name: str, dims: int) -> Plan 
     )
 
 
+def _masked_plan(signature: Signature, call: Call, name: str, dims: int) -> MaskedPlan | None:
+    """Return a plan that runs the backend `masked`; None if this call is not run by it."""
+    if name != "masked" or BACKENDS[name].run != masked.run or not signature[-3]:
+        return None
+    return MaskedPlan(
+        name=name,
+        backend=BACKENDS[name],
+        scale=call.scale / call.temperature,
+        dims=dims,
+        trains=call.trains,
+        start=call.start,
+        right=call.mask.sides[1],
+    )
+
+
 def _additive_plan(signature: Signature, call: Call, name: str, dims: int) -> AdditivePlan | None:
     """Return a plan that runs the small-input path of `blocked`; None if this call does not take it."""
     key_size, (mask_part, prepared) = signature[13], signature[-3:-1]
@@ -272,6 +325,8 @@ def _additive_plan(signature: Signature, call: Call, name: str, dims: int) -> Ad
         return None
     lengths = "lengths" in mask_part
     if key_size is None or call.mask.causal or "table" in mask_part or (lengths and not prepared):
+        return None
+    if lengths and not call.query.is_cpu:  # reading the lengths would wait for the device
         return None
     with torch.inference_mode(False):
         none = call.query.new_empty(0)
@@ -323,7 +378,7 @@ def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signatu
     tensor = table if lengths is None else lengths
     if not isinstance(tensor, PLAIN) or type(tensor) not in PLAIN or not tensor.numel():
         return None
-    if not tensor.is_cpu or device.type != "cpu" or (lengths is None and tensor.dtype is not torch.bool):
+    if tensor.device != device or (lengths is None and tensor.dtype is not torch.bool):
         return None
     return ("table" if lengths is None else "lengths", tensor.shape, causal)
 

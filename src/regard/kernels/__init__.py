@@ -15,6 +15,11 @@ launch             tile sizes, and the choice of kernels by shape
 forward_pass       launches the kernels of the forward pass
 backward_pass      launches the kernels of the backward pass
 additive           forward and backward pass as custom operators for torch.compile
+inner_tiles        tiles and masks of inner-product attention
+inner_forward      inner-product attention with masks, forward pass
+inner_backward     the same, backward pass
+inner_launch       launches the kernels of both passes
+inner_attention    both passes as custom operators for torch.compile
 inner_look         looking pass: entropy, alignment and column mass of inner products
 inner_look_pass    launches the kernel of inner_look, as a custom operator
 recurrent_cells    one step of a recurrent cell

@@ -1,0 +1,134 @@
+"""Tests of the backend `masked` under Triton's interpreter, run by test_interpreted.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from regard.backends import BACKENDS
+from regard.kernels import inner_launch
+from regard.kernels.inner_launch import Tiles
+from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
+from tests.agreement.test_backends import assert_case_agrees
+from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, about NaN and log2(0)
+
+
+CASE_MASKS = ["padding", "causal padding", "window", "causal window", "documents", "table", "none", "causal"]
+SUPPORTED = covering(
+    {
+        **FACTORS,
+        "score": ["scaled_dot"],
+        "mask": CASE_MASKS,
+        "bias": ["none"],
+        "size": [(1, 1), (1, 35), (17, 1), (35, 17), (17, 35)],
+        "width": [16, 20],
+        "dtype": ["float32", "bfloat16", "float16"],
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tiles, so that the small test cases have several tiles; other sizes for each kernel."""
+    sizes = {"forward": Tiles(32, 16, 1, 1), "query": Tiles(16, 32, 1, 1), "key": Tiles(32, 16, 1, 1)}
+    tiles = {(name, dtype): {256: sizes[name]} for name, dtype in inner_launch.TILES}
+    monkeypatch.setattr(inner_launch, "TILES", tiles)
+    monkeypatch.setattr(inner_launch, "_kept", {})
+
+
+@pytest.mark.parametrize("case", SUPPORTED, ids=str)
+def test_agrees(case: Case):
+    assert not BACKENDS["masked"].reasons(checked(Inputs(case).call(DTYPES[case.dtype])[0]))
+    assert_case_agrees(case, "masked", "cpu")
+
+
+def _documents(queries: int, keys: int) -> regard.Mask:
+    of_query, of_key = (torch.arange(size)[None].expand(2, -1) // 9 for size in (queries + 3, keys))
+    return regard.documents(of_query, of_key + 1)  # the keys of document 0 are hidden
+
+
+def _table(queries: int, keys: int) -> Tensor:
+    """A mask with a row that sees nothing, and keys that nobody sees, in some heads only."""
+    table = torch.rand(2, 4, queries, keys, generator=torch.Generator().manual_seed(1)) < 0.7
+    table[0, :, 0], table[1, :2, :, 1], table[..., 20:40] = False, False, False
+    return table
+
+
+MASKS: dict[str, Any] = {
+    "padding": lambda queries, keys: regard.padding([keys - 20, 0]),
+    "one length": lambda queries, keys: regard.padding(torch.tensor([3], dtype=torch.int32)),
+    "causal and padding": lambda queries, keys: regard.causal() & regard.padding([keys - 20, 0]),
+    "window": lambda queries, keys: regard.window(left=4, right=1),
+    "documents": _documents,
+    "table": _table,
+    "table of keys": lambda queries, keys: _table(queries, keys)[:, :1, :1],
+    "table and causal": lambda queries, keys: regard.dense(_table(queries, keys)) & regard.causal(),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_hidden_keys_may_be_nan(name: str):
+    queries, keys, start = 19, 50, 3
+    mask = MASKS[name](queries, keys)
+    as_mask = regard.dense(mask) if isinstance(mask, Tensor) else mask
+    seen = as_mask.dense(queries, keys, start, batch=2, heads=4).expand(2, 4, queries, keys)
+    hidden = ~seen.any(-2).view(2, 2, 2, keys).any(2)
+    assert hidden.any()
+    query = torch.randn(2, 4, queries, 12).requires_grad_()
+    key, value = torch.randn(2, 2, keys, 12), torch.randn(2, 2, keys, 6)
+    key[hidden], value[hidden] = torch.nan, torch.inf
+    leaves = [query, key.requires_grad_(), value.requires_grad_()]
+    results = []
+    for backend in ("masked", "masked", "reference"):  # the second call runs by a plan, if there is one
+        attended = regard.attention(*leaves, mask=mask, start=start, backend=backend)
+        ramp = torch.linspace(-1, 1, attended.output.numel()).view_as(attended.output)
+        results.append([attended.output, attended.lse, *torch.autograd.grad(attended.output, leaves, ramp)])
+    for ours, again, exact in zip(*results, strict=True):
+        torch.testing.assert_close(ours, exact)
+        assert torch.equal(ours, again)
+    assert all((gradient[hidden] == 0).all() for gradient in results[0][3:])
+
+
+def test_a_visible_nan_reaches_the_output():
+    query, key, value = (torch.randn(1, 1, 20, 8) for _ in range(3))
+    lengths = regard.padding([12])
+    for tensor in (key, value):
+        kept = tensor[0, 0, 3, 0].clone()
+        tensor[0, 0, 3, 0] = torch.nan
+        attended = regard.attention(query, key, value, mask=lengths, backend="masked")
+        assert attended.output[..., 0].isnan().all()
+        tensor[0, 0, 3, 0] = kept
+
+
+def test_heads_after_rows_in_memory_stay_there():
+    query, key, value = (torch.randn(2, 20, 3, 8).transpose(1, 2) for _ in range(3))
+    output = regard.attention(query, key, value, mask=regard.padding([20, 7]), backend="masked").output
+    assert output.transpose(1, 2).is_contiguous()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.*:DeprecationWarning")
+def test_compile_and_double_backward():
+    query, key, value = leaves = [torch.randn(2, 2, 5, 8, requires_grad=True) for _ in range(3)]
+    mask = regard.padding([5, 3])
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, backend: str = "masked") -> Tensor:
+        return regard.attention(query, key, value, mask=mask, backend=backend).output
+
+    compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
+    found, exact = compiled(query, key, value), attend(query, key, value, "reference")
+    torch.testing.assert_close(found, exact)
+    ours, theirs = (torch.autograd.grad(each.square().sum(), leaves) for each in (found, exact))
+    torch.testing.assert_close(ours, theirs)
+    slopes = []
+    for backend in ("masked", "reference"):
+        (first,) = torch.autograd.grad(
+            attend(query, key, value, backend).square().sum(), query, create_graph=True
+        )
+        slopes.append(torch.autograd.grad(first.square().sum(), leaves))
+    torch.testing.assert_close(*slopes)
