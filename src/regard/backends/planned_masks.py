@@ -25,12 +25,16 @@ class MaskTensors(NamedTuple):
         -inf, for which kernels return NaN.
     seeing: which queries see some key, broadcastable to (B, H, T); None if all do.
     seen: which keys some query sees, (B or 1, K or 1, S, 1); None if all are seen.
+    visible_rows, seeing_rows: for lengths, the visible keys, (B or 1, 1, S), and which queries see some key,
+        (B or 1, 1), for tensors without heads; None if all do, and for tables.
     """
 
     values: list[int] | Tensor | None
     bias: Tensor
     seeing: Tensor | None
     seen: Tensor | None
+    visible_rows: Tensor | None = None
+    seeing_rows: Tensor | None = None
 
 
 class PlannedMask:
@@ -57,7 +61,8 @@ class PlannedMask:
         seeing_B11 = None if min(values) > 0 else (lengths_B > 0).view(-1, 1, 1)
         kept = values if visible_B11S.numel() <= KEPT else None
         bias = self._bias(visible_B11S, seeing_B11)
-        return self._kept(MaskTensors(kept, bias, seeing_B11, visible_B11S.mT))
+        rows = visible_B11S[:, 0], None if seeing_B11 is None else seeing_B11[:, 0]
+        return self._kept(MaskTensors(kept, bias, seeing_B11, visible_B11S.mT, *rows))
 
     def of_table(self, table_BHTS: Tensor) -> MaskTensors:
         """Return the tensors for a bool tensor that broadcasts to (B, H, T, S)."""

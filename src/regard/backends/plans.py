@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -93,10 +92,10 @@ class Plan(NamedTuple):
             if max(lengths) > keys:
                 return None
             if min(lengths) < keys:
-                _, bias, seeing, seen = self.mask.of_lengths(mask.lengths, lengths)
+                _, bias, seeing, seen, *_ = self.mask.of_lengths(mask.lengths, lengths)
         elif self.part == "table":
             assert self.mask is not None
-            _, bias, seeing, seen = self.mask.of_table(_table(mask))
+            _, bias, seeing, seen, *_ = self.mask.of_table(_table(mask))
         if seen is not None and not self.cleaned and (self.trains or not _finite(key, value)):
             same = value is key
             key = torch.where(seen, key, self.zero)
@@ -154,9 +153,7 @@ class MaskedPlan(NamedTuple):
 class AdditivePlan(NamedTuple):
     """How to run the calls of one signature: an additive score, a Memory, and a small input.
 
-    The fields of Plan, and:
-
-    template: the options of the call, for a double backward; it contains no tensors of the call.
+    The fields have the same meaning as in Plan.
     """
 
     name: str
@@ -164,7 +161,6 @@ class AdditivePlan(NamedTuple):
     temperature: float
     dims: int
     mask: PlannedMask | None
-    template: Call
 
     def run(
         self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
@@ -177,22 +173,24 @@ class AdditivePlan(NamedTuple):
             if max(lengths) > keys:
                 return None
             if min(lengths) < keys:
-                _, _, seeing, seen = self.mask.of_lengths(mask.lengths, lengths)
-                assert seen is not None
-                visible = seen.mT
+                *_, seeing, seen, visible, seeing_rows = self.mask.of_lengths(mask.lengths, lengths)
                 if self.dims == 3:
-                    visible, seeing = visible[:, 0], None if seeing is None else seeing[:, 0]
-        query, vector = score.project_query(query), score.mixing_vector()
+                    seeing = seeing_rows
+                else:
+                    assert seen is not None
+                    visible = seen.mT
+        vector: Tensor | None
+        if type(score) is Additive:  # reading a parameter from this dict is faster
+            weight, vector = score._parameters["query_weight"], score._parameters["vector"]
+            assert weight is not None
+            query = query @ weight
+        else:
+            query, vector = score.project_query(query), score.mixing_vector()
         assert vector is not None
         if self.dims == 2:
             query, key, value = lift(query), lift(key), lift(value)
-
-        def call() -> Call:
-            return replace(self.template, mask=mask if isinstance(mask, Mask) else Mask())
-
-        attended = Attended(
-            *small_inputs.attend(query, key, value, vector, visible, seeing, self.temperature, call)
-        )
+        output, lse = small_inputs.attend(query, key, value, vector, visible, seeing, self.temperature)
+        attended = Attended(output, lse)
         return attended if self.dims != 2 else attended.map(lower(self.dims))
 
 
@@ -328,15 +326,12 @@ def _additive_plan(signature: Signature, call: Call, name: str, dims: int) -> Ad
         return None
     if lengths and not call.query.is_cpu:  # reading the lengths would wait for the device
         return None
-    with torch.inference_mode(False):
-        none = call.query.new_empty(0)
     return AdditivePlan(
         name=name,
         backend=BACKENDS[name],
         temperature=call.temperature,
         dims=dims,
         mask=PlannedMask(call.key.shape[2], 1, torch.float32) if lengths else None,
-        template=replace(call, query=none, key=none, value=none, vector=None, mask=Mask()),
     )
 
 
@@ -348,13 +343,14 @@ def score_signature(score: Score) -> Signature | None:
     if type(score) in (ScaledDot, Dot):
         return ()
     if type(score) is Additive:
-        sizes = score.query_size, score.key_size, score.heads
-        return *sizes, *_placed(score.query_weight), *_placed(score.vector)
+        sizes, parameters = (score.query_size, score.key_size, score.heads), score._parameters
+        return *sizes, *_placed(parameters["query_weight"]), *_placed(parameters["vector"])
     return score.plan_key() if hasattr(score, "plan_key") else None
 
 
-def _placed(tensor: Tensor) -> Signature:
+def _placed(tensor: Tensor | None) -> Signature:
     """Return shape, dtype and device of a parameter, and whether it requires a gradient."""
+    assert tensor is not None
     return tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
 
 
