@@ -128,6 +128,21 @@ def test_masks_are_read_anew_in_each_call():
         regard.attention(query, key, value, mask=regard.padding(lengths))
 
 
+def test_the_position_of_the_query_counts_with_a_causal_mask_only(
+    fresh: dict[plans.Signature, plans.Plan],
+):
+    query, key, value = (each.detach() for each in tensors(6, 6))
+    for mask, count in ((None, 1), (regard.padding([6, 3]), 1), (regard.causal(), 2)):
+        fresh.clear()
+        for start in (0, 1, 2, 1):
+            found = regard.attention(query, key, value, mask=mask, start=start).output
+            exact = regard.attention(query, key, value, mask=mask, start=start, backend="reference").output
+            torch.testing.assert_close(found, exact)
+        assert 1 <= len(fresh) <= count
+        with pytest.raises(regard.ArgumentError, match="-1"):
+            regard.attention(query, key, value, mask=mask, start=-1)
+
+
 def test_errors_are_those_of_a_checked_call():
     query, key, value = (each.detach() for each in tensors(4, 6))
     wrong: list[tuple[tuple[Any, ...], dict[str, Any]]] = [

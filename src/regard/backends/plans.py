@@ -222,7 +222,7 @@ def planned(
     elif value is None:
         value = key
     of_score = score_signature(score)
-    if of_score is None or type(start) is not int or type(backend) is not str:
+    if of_score is None or type(start) is not int or start < 0 or type(backend) is not str:
         return None, None
     if type(query) not in PLAIN or type(key) not in PLAIN or type(value) not in PLAIN:
         return None, None
@@ -235,6 +235,8 @@ def planned(
     mask_part = _mask_signature(mask, device)
     if mask_part is None or _transformed() or autocast_on(device.type):
         return None, None
+    if not (mask_part and mask_part[-1]):  # only a causal mask depends on the position of the first query
+        start = 0
     trains = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     dense = dense_rows(query) and dense_rows(key) and dense_rows(value)
     signature = (
@@ -355,7 +357,10 @@ def _placed(tensor: Tensor | None) -> Signature:
 
 
 def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signature | None:
-    """Return the part of a signature that describes the mask; None if such masks are always checked."""
+    """Return the part of a signature that describes the mask; None if such masks are always checked.
+
+    It is empty without a mask. Its last element says whether the mask has a causal part.
+    """
     if mask is None:
         return ()
     causal, lengths, table = False, None, None
@@ -368,7 +373,7 @@ def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signatu
             return None
         causal, lengths, table = mask.causal, mask.lengths, mask.table
         if lengths is None and table is None:
-            return ("causal",) if causal else ()
+            return ("causal", True) if causal else ()
         if lengths is not None and table is not None:
             return None
     tensor = table if lengths is None else lengths
