@@ -145,6 +145,8 @@ class MaskedPlan(NamedTuple):
         if lengths is not None and lengths.is_cpu and max(lengths.tolist()) > key.shape[2]:
             return None
         table = None if isinstance(mask, Mask) and mask.table is None else _table(mask)
+        if table is not None and self.right is None:  # a bool tensor alone
+            key, value = masked.cleaned(key, value, table)
         rest = (lengths, table, None, None, self.start, None, self.right, self.scale)
         attended = Attended(*masked.attend(query, key, value, *rest, trains=self.trains))
         return attended if self.dims == 4 else attended.map(lower(self.dims))

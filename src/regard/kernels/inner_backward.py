@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from regard.kernels.inner_forward import NOT_SPECIALISED
-from regard.kernels.inner_tiles import key_tiles, load_rows, query_tiles, seen_pairs
+from regard.kernels.inner_tiles import key_tiles, load_rows, query_tiles, seen_pairs, used_keys
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
 from regard.kernels.tanh import LOG2E
@@ -36,23 +36,27 @@ def _level(lse, rows, queries):
 
 @triton.jit
 def _add_key_tiles(
-    dquery_RD, first, last, rows, query_RD, doutput_RE, level_R, delta_R, key, value, table,
+    dquery_RD, first, last, row, query_RD, doutput_RE, level_R, delta_R, key, value, table,
     document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth, key_row,
     value_row, table_row, table_column,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, TABLE: tl.constexpr,
-    MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
-    DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+    MASKED: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Return dquery_RD plus the sum of g_ij key_j over the tiles of keys `first` to last - 1."""
+    rows = row + tl.arange(0, ROWS)
     for tile in range(first, last):
         columns = tile * COLUMNS + tl.arange(0, COLUMNS)
         used_C = columns < end
         if MASKED:
             seen_RC = seen_pairs(
                 rows, columns, queries, end, start, left, right, document_of_query, document_of_key, table,
-                table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE,
+                table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, False,
             )  # fmt: skip
-            used_C = tl.max(seen_RC.to(tl.int32), 0) > 0
+            used_C = used_keys(
+                seen_RC, columns, row, tl.minimum(row + ROWS, queries) - 1, end, start, left, right, LEFT,
+                RIGHT, REDUCE,
+            )  # fmt: skip
         key_CD = load_rows(key, columns, key_row, used_C, width, WIDTH)
         value_CE = load_rows(value, columns, value_row, used_C, depth, DEPTH)
         zero_RC = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -76,7 +80,7 @@ def inner_query_backward_kernel(
     documents_query_step, documents_key_step, doutput_batch, doutput_head, doutput_row, dquery_batch,
     dquery_head, dquery_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    TABLE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    TABLE: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     DEPTH: tl.constexpr, EIGHTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute dquery and delta of one tile of queries.
@@ -115,23 +119,23 @@ def inner_query_backward_kernel(
     )
     if LEFT and not (DOCUMENTS or TABLE):
         dquery_RD = _add_key_tiles(
-            dquery_RD, first, full_first, rows, query_RD, doutput_RE, level_R, delta_R, key, value, table,
+            dquery_RD, first, full_first, row, query_RD, doutput_RE, level_R, delta_R, key, value, table,
             document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth,
-            key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, True, ROWS, COLUMNS,
-            WIDTH, DEPTH, PRECISION,
+            key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, True, REDUCE, ROWS,
+            COLUMNS, WIDTH, DEPTH, PRECISION,
         )  # fmt: skip
     if not (DOCUMENTS or TABLE):
         dquery_RD = _add_key_tiles(
-            dquery_RD, full_first, full_last, rows, query_RD, doutput_RE, level_R, delta_R, key, value,
+            dquery_RD, full_first, full_last, row, query_RD, doutput_RE, level_R, delta_R, key, value,
             table, document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth,
-            key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, False, ROWS, COLUMNS,
-            WIDTH, DEPTH, PRECISION,
+            key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, False, REDUCE, ROWS,
+            COLUMNS, WIDTH, DEPTH, PRECISION,
         )  # fmt: skip
     dquery_RD = _add_key_tiles(
-        dquery_RD, full_last, last, rows, query_RD, doutput_RE, level_R, delta_R, key, value, table,
+        dquery_RD, full_last, last, row, query_RD, doutput_RE, level_R, delta_R, key, value, table,
         document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth, key_row,
-        value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, True, ROWS, COLUMNS, WIDTH, DEPTH,
-        PRECISION,
+        value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, True, REDUCE, ROWS, COLUMNS,
+        WIDTH, DEPTH, PRECISION,
     )  # fmt: skip
     channels = tl.arange(0, WIDTH)
     at = batch * dquery_batch + head * dquery_head + rows.to(tl.int64)[:, None] * dquery_row
@@ -148,7 +152,7 @@ def inner_key_backward_kernel(
     doutput_batch, doutput_head, doutput_row, dkey_batch, dkey_head, dkey_row, dvalue_batch, dvalue_head,
     dvalue_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    TABLE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    TABLE: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     DEPTH: tl.constexpr, EIGHTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute dkey and dvalue of one tile of keys.
@@ -195,6 +199,7 @@ def inner_key_backward_kernel(
             seen_CR = seen_pairs(
                 columns, rows, end, queries, -start, right, left, document_of_key + start,
                 document_of_query + start, table_at, table_column, table_row, RIGHT, LEFT, DOCUMENTS, TABLE,
+                True,
             )  # fmt: skip
             scores_CR = product(key_CD, tl.trans(query_RD), zero_CR, PRECISION) * (scale * LOG2E)
             weights_CR = tl.where(seen_CR, tl.exp2(scores_CR - level_R[None, :]), 0.0)

@@ -1,8 +1,10 @@
 # mypy: disable-error-code="no-untyped-def"
 """Inner-product attention with masks: forward pass, by online softmax over tiles of keys.
 
-The kernel reads no key that the mask hides from all queries of a tile, so a NaN there has no effect, and key
-and value need no copy. Tiles that are hidden as a whole are skipped. No table of the mask is built.
+The kernel reads no value that the mask hides from all queries of a tile, so a NaN there has no effect, and
+key and value need no copy. Tiles that are hidden as a whole are skipped. No table of the mask is built. If
+the mask is a bool tensor alone, the keys and values that it hides must be 0: to find them, the kernels would
+have to wait for the bool tensor before they load values.
 
 Tested: under Triton's interpreter (triton 3.7).
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner_tiles import key_tiles, load_rows, seen_pairs
+from regard.kernels.inner_tiles import key_tiles, load_rows, seen_pairs, used_keys
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
 from regard.kernels.tanh import LOG2E
@@ -25,12 +27,12 @@ NOT_SPECIALISED = ("start", "left", "right", "queries", "keys", "heads", "groups
 
 @triton.jit
 def _read_tiles(
-    total_RE, sum_R, best_R, first, last, rows, query_RD, key, value, table, document_of_query,
+    total_RE, sum_R, best_R, first, last, row, query_RD, key, value, table, document_of_query,
     document_of_key, start, left, right, scale, queries, end, width, depth, key_row, value_row, table_row,
     table_column,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, TABLE: tl.constexpr,
-    MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
-    DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+    MASKED: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add the tiles of keys `first` to last - 1 to the sums of one tile of queries.
 
@@ -40,6 +42,7 @@ def _read_tiles(
 
     Returns the new total_RE, sum_R and best_R.
     """
+    rows = row + tl.arange(0, ROWS)
     for tile in range(first, last):
         columns = tile * COLUMNS + tl.arange(0, COLUMNS)
         used_C = columns < end
@@ -49,10 +52,13 @@ def _read_tiles(
         if MASKED:
             seen_RC = seen_pairs(
                 rows, columns, queries, end, start, left, right, document_of_query, document_of_key, table,
-                table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE,
+                table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, False,
             )  # fmt: skip
             scores_RC = tl.where(seen_RC, scores_RC, float("-inf"))
-            used_C = tl.max(seen_RC.to(tl.int32), 0) > 0  # 0 * NaN is NaN, so values of hidden keys are 0
+            used_C = used_keys(  # 0 * NaN is NaN, so values of hidden keys are 0
+                seen_RC, columns, row, tl.minimum(row + ROWS, queries) - 1, end, start, left, right, LEFT,
+                RIGHT, REDUCE,
+            )  # fmt: skip
         new_R = tl.maximum(best_R, tl.max(scores_RC, 1))
         level_R = tl.where(new_R == float("-inf"), 0.0, new_R)
         weights_RC = tl.exp2(scores_RC - level_R[:, None])
@@ -72,7 +78,7 @@ def inner_forward_kernel(
     output_batch, output_head, output_row, table_batch, table_head, table_row, table_column,
     documents_query_step, documents_key_step,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    TABLE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    TABLE: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     DEPTH: tl.constexpr, EIGHTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute output and lse of one tile of queries.
@@ -108,22 +114,23 @@ def inner_forward_kernel(
     )
     if LEFT and not (DOCUMENTS or TABLE):
         total_RE, sum_R, best_R = _read_tiles(
-            total_RE, sum_R, best_R, first, full_first, rows, query_RD, key, value, table,
+            total_RE, sum_R, best_R, first, full_first, row, query_RD, key, value, table,
             document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth,
-            key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, True, ROWS, COLUMNS,
-            WIDTH, DEPTH, PRECISION,
+            key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, True, REDUCE, ROWS,
+            COLUMNS, WIDTH, DEPTH, PRECISION,
         )  # fmt: skip
     if not (DOCUMENTS or TABLE):
         total_RE, sum_R, best_R = _read_tiles(
-            total_RE, sum_R, best_R, full_first, full_last, rows, query_RD, key, value, table,
+            total_RE, sum_R, best_R, full_first, full_last, row, query_RD, key, value, table,
             document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth,
-            key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, False, ROWS, COLUMNS,
-            WIDTH, DEPTH, PRECISION,
+            key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, False, REDUCE, ROWS,
+            COLUMNS, WIDTH, DEPTH, PRECISION,
         )  # fmt: skip
     total_RE, sum_R, best_R = _read_tiles(
-        total_RE, sum_R, best_R, full_last, last, rows, query_RD, key, value, table, document_of_query,
+        total_RE, sum_R, best_R, full_last, last, row, query_RD, key, value, table, document_of_query,
         document_of_key, start, left, right, scale, queries, end, width, depth, key_row, value_row,
-        table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, True, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+        table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, True, REDUCE, ROWS, COLUMNS, WIDTH,
+        DEPTH, PRECISION,
     )  # fmt: skip
     none_R = sum_R == 0.0
     level_R = tl.where(none_R, float("-inf"), (best_R + tl.log2(sum_R)) / LOG2E)

@@ -8,6 +8,7 @@ the GPU. In Triton's interpreter the kernels run by kernel[grid](...).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -38,13 +39,14 @@ class Tiles(NamedTuple):
 
 TILES: dict[tuple[str, str], dict[int, Tiles]] = {
     ("forward", "half"): {64: Tiles(128, 64, 4, 3), 128: Tiles(128, 64, 8, 3), 256: Tiles(64, 32, 4, 2)},
-    ("query", "half"): {64: Tiles(64, 64, 4, 2), 128: Tiles(64, 64, 8, 2), 256: Tiles(64, 32, 8, 1)},
-    ("key", "half"): {64: Tiles(64, 64, 4, 2), 128: Tiles(64, 64, 8, 2), 256: Tiles(32, 64, 8, 1)},
+    ("query", "half"): {64: Tiles(64, 32, 4, 3), 128: Tiles(64, 32, 4, 3), 256: Tiles(64, 32, 8, 1)},
+    ("key", "half"): {64: Tiles(32, 64, 4, 3), 128: Tiles(64, 64, 4, 2), 256: Tiles(32, 64, 8, 1)},
     ("forward", "float32"): {64: Tiles(64, 32, 4, 2), 128: Tiles(32, 32, 4, 2), 256: Tiles(16, 32, 4, 1)},
     ("query", "float32"): {64: Tiles(32, 32, 4, 2), 128: Tiles(32, 32, 4, 1), 256: Tiles(16, 16, 4, 1)},
     ("key", "float32"): {64: Tiles(32, 32, 4, 2), 128: Tiles(32, 32, 4, 1), 256: Tiles(16, 16, 4, 1)},
 }
-"""Tile sizes by kernel and dtype, then by the largest width of a head that they are for."""
+"""Tile sizes by kernel and dtype, then by the largest width of a head that they are for. Those for half
+precision and widths up to 128 were chosen by timing on an H200."""
 
 
 class Hidden(NamedTuple):
@@ -67,6 +69,16 @@ class Hidden(NamedTuple):
     left: int | None
     right: int | None
 
+    @property
+    def reads_values(self) -> bool:
+        """Whether a kernel must read the mask to find keys that no query of a tile sees.
+
+        Lengths and windows hide keys by their position. If a bool tensor is the only part, the hidden keys
+        and values are 0 already.
+        """
+        others = self.lengths is not None or self.left is not None or self.right is not None
+        return self.document_of_query is not None or (self.table is not None and others)
+
 
 def up(width: int) -> int:
     """Return the next power of two that a matrix product takes, at least 16."""
@@ -83,7 +95,18 @@ def tiles_of(kernel: str, query: Tensor, key: Tensor, value: Tensor) -> Tiles:
     while rows > 64 and sequences * -(-query.shape[2] // rows) < processors(query.device):
         rows //= 2
     shrunk = tiles.rows * tiles.columns // (rows * columns)
-    return Tiles(rows, columns, max(1, tiles.warps // shrunk), tiles.stages)
+    stage = columns * 2 * widest * query.element_size()  # a tile of keys and one of values
+    stages = max(1, min(tiles.stages, shared_memory(query.device) // stage - 1))
+    return Tiles(rows, columns, max(1, tiles.warps // shrunk), stages)
+
+
+@functools.cache
+def shared_memory(device: torch.device) -> int:
+    """Return the shared memory of a multiprocessor in bytes; that of an H200 for the CPU (interpreter)."""
+    room = 227 << 10
+    if device.type == "cuda":
+        room = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 99 << 10)
+    return room
 
 
 def precision(query: Tensor) -> str:
@@ -149,7 +172,7 @@ def _mask_steps(hidden: Hidden, query: Tensor, key: Tensor) -> tuple[int, ...]:
     """Return the strides of the table, 0 in dimensions that are broadcast, and those of document ids."""
     steps: tuple[int, ...] = (0, 0, 0, 0)
     if hidden.table is not None:
-        steps = hidden.table.expand(*query.shape[:3], key.shape[2]).stride()
+        steps = hidden.table.expand(*query.shape[:3], -1).stride()
     return (*steps, _step(hidden.document_of_query), _step(hidden.document_of_key))
 
 
@@ -165,6 +188,7 @@ def _constants(hidden: Hidden, query: Tensor, value: Tensor, tiles: Tiles, eight
         "RIGHT": hidden.right is not None,
         "DOCUMENTS": hidden.document_of_query is not None,
         "TABLE": hidden.table is not None,
+        "REDUCE": hidden.reads_values,
         "ROWS": tiles.rows,
         "COLUMNS": tiles.columns,
         "WIDTH": up(query.shape[3]),
@@ -202,6 +226,27 @@ def _masks(hidden: Hidden, unused: Tensor) -> tuple[Tensor, ...]:
     return tuple(unused if part is None else part for part in parts)
 
 
+WHOLE_TILES = 128
+"""Rows of a bool tensor are as long as a multiple of this number of keys, see _with_long_rows()."""
+
+
+def _with_long_rows(hidden: Hidden, query: Tensor, key: Tensor) -> Hidden:
+    """Return the mask with a bool tensor whose rows kernels can load in whole tiles, copied if necessary.
+
+    What the added elements contain does not matter.
+    """
+    table, keys = hidden.table, key.shape[2]
+    if table is None:
+        return hidden
+    batch, heads, rows, columns = table.shape
+    whole = columns == keys and keys % WHOLE_TILES == 0 and table.stride(3) == 1
+    if whole and (rows == 1 or table.stride(2) % 16 == 0) and table.data_ptr() % 16 == 0:
+        return hidden
+    longer = table.new_empty(batch, heads, rows, -(-keys // WHOLE_TILES) * WHOLE_TILES)
+    longer[..., :keys].copy_(table)
+    return hidden._replace(table=longer)
+
+
 def _place(hidden: Hidden) -> tuple[int, int, int]:
     return hidden.start, hidden.left or 0, hidden.right or 0
 
@@ -229,6 +274,7 @@ def forward(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: fl
     scale: factor of the inner product.
     """
     query, key, value = _in_rows(query), _in_rows(key), _in_rows(value)
+    hidden = _with_long_rows(hidden, query, key)
     output = _like(query, query.shape[2], value.shape[3])
     lse = query.new_empty(query.shape[:3], dtype=torch.float32)
     (launch,) = _launches(_forward_launch, hidden, query, key, value, output)
@@ -277,6 +323,7 @@ def backward(
     doutput: gradient of the output. output, lse: the results of forward(). The others: as in forward().
     """
     query, key, value, doutput = (_in_rows(each) for each in (query, key, value, doutput))
+    hidden = _with_long_rows(hidden, query, key)
     dquery = _like(query, query.shape[2], query.shape[3])
     dkey, dvalue = _like(key, key.shape[2], key.shape[3]), _like(value, value.shape[2], value.shape[3])
     delta, masks, place = torch.empty_like(lse), _masks(hidden, lse), _place(hidden)

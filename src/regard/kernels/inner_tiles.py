@@ -11,7 +11,7 @@ import triton.language as tl
 
 from regard.kernels.kernel_mask import visible
 
-__all__ = ["key_tiles", "load_rows", "query_tiles", "seen_pairs"]
+__all__ = ["key_tiles", "load_rows", "query_tiles", "seen_pairs", "used_keys"]
 
 
 @triton.jit
@@ -66,10 +66,13 @@ def seen_pairs(
     rows, columns, queries, end, start, left, right, document_of_query, document_of_key, table, table_row,
     table_column,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, TABLE: tl.constexpr,
+    TURNED: tl.constexpr,
 ):  # fmt: skip
     """Return the mask of a tile, (ROWS, COLUMNS): True where the query attends to the key.
 
-    table: a mask, nonzero where a query sees a key. Its strides are 0 in dimensions that are broadcast.
+    table: a mask, nonzero where a query sees a key. Its strides are 0 in dimensions that are broadcast. Its
+        rows are as long as whole tiles of keys, so that they are loaded without a mask, which is faster.
+    TURNED: whether keys stand in the place of queries, for a tile (COLUMNS, ROWS).
     """
     seen = visible(
         rows, columns, queries, end, start, left, right, document_of_query, document_of_key, LEFT, RIGHT,
@@ -77,8 +80,32 @@ def seen_pairs(
     )  # fmt: skip
     if TABLE:
         at = rows.to(tl.int64)[:, None] * table_row + columns.to(tl.int64)[None, :] * table_column
-        seen = seen & (tl.load(table + at, mask=seen, other=0) != 0)
+        if TURNED:
+            inside = (rows >= 0)[:, None] & (columns < end)[None, :]
+        else:
+            inside = (rows < queries)[:, None] & (columns >= 0)[None, :]
+        seen = seen & (tl.load(table + at, mask=inside, other=0) != 0)
     return seen
+
+
+@triton.jit
+def used_keys(
+    seen_RC, columns, first, last, end, start, left, right,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, REDUCE: tl.constexpr,
+):  # fmt: skip
+    """Return which keys of a tile some query of the tile may see, (COLUMNS,); others are not loaded.
+
+    seen_RC: the mask of the tile. first, last: the first and the last query of the tile.
+    REDUCE: whether the mask must be read. If not, it hides keys by their position only.
+    """
+    if REDUCE:
+        return tl.max(seen_RC.to(tl.int32), 0) > 0
+    used_C = columns < end
+    if LEFT:
+        used_C = used_C & (columns >= first + start - left)
+    if RIGHT:
+        used_C = used_C & (columns <= last + start + right)
+    return used_C
 
 
 @triton.jit
