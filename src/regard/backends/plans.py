@@ -25,7 +25,7 @@ from regard.attended import Attended
 from regard.backends import BACKENDS, blocked, masked, sdpa, small_inputs
 from regard.backends.backend import Backend
 from regard.backends.planned_masks import PlannedMask
-from regard.backends.strides import dense as dense_rows
+from regard.backends.strides import dense
 from regard.backends.transforms import raise_in_double_backward
 from regard.call import Call
 from regard.dimensions import autocast_on, lift, lower
@@ -240,10 +240,15 @@ def planned(
     if not (mask_part and mask_part[-1]):  # only a causal mask depends on the position of the first query
         start = 0
     trains = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    dense = dense_rows(query) and dense_rows(key) and dense_rows(value)
+    layout: Any
+    if query.is_cuda:  # what dense() needs; comparing it takes less time than calling dense()
+        places = query.data_ptr() | key.data_ptr() | value.data_ptr()
+        layout = query.stride(), key.stride(), value.stride(), places % 16
+    else:
+        layout = dense(query) and dense(key) and dense(value)
     signature = (
         query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, device, key.device,
-        value.device, trains, dense, type(score), of_score, key_size, select.temperature, start,
+        value.device, trains, layout, type(score), of_score, key_size, select.temperature, start,
         mask_part, prepared, backend,
     )  # fmt: skip
     plan = _plans.get(signature)
@@ -275,7 +280,7 @@ def _inner_plan(signature: Signature, call: Call, name: str, dims: int) -> Plan 
     """Return a plan that runs an sdpa kernel; None if this call is not run by one."""
     kernel = sdpa.KERNELS.get(name)
     _, _, queries, keys = call.sizes
-    dense, (mask_part, prepared) = signature[10], signature[-3:-1]
+    mask_part, prepared = signature[-3:-1]
     if kernel is None or BACKENDS[name].run != kernel.run or kernel.skips_padding(call):
         return None
     is_causal = kernel.is_causal(call)
@@ -284,6 +289,7 @@ def _inner_plan(signature: Signature, call: Call, name: str, dims: int) -> Plan 
     part = next((part for part in ("lengths", "table") if part in mask_part), None)
     if part is not None and not call.query.is_cpu:  # reading the mask would wait for the device
         return None
+    tensors = (call.query, call.key, call.value)
     dtype = call.query.dtype
     of_bias = torch.promote_types(dtype, torch.float32)
     with torch.inference_mode(False):
@@ -294,7 +300,7 @@ def _inner_plan(signature: Signature, call: Call, name: str, dims: int) -> Plan 
         kernel=kernel,
         scale=call.scale / call.temperature,
         is_causal=is_causal,
-        direct=dense and kernel.takes(call.query, call.key, call.value),
+        direct=all(map(dense, tensors)) and kernel.takes(*tensors),
         few_keys=kernel.may_lose_nan(keys),
         dims=dims,
         part=part,
@@ -335,7 +341,7 @@ def _additive_plan(signature: Signature, call: Call, name: str, dims: int) -> Ad
         backend=BACKENDS[name],
         temperature=call.temperature,
         dims=dims,
-        mask=PlannedMask(call.key.shape[2], 1, torch.float32) if lengths else None,
+        mask=PlannedMask(call.key.shape[2], 1, torch.float32, rows=dims == 3) if lengths else None,
     )
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -23,12 +20,7 @@ def dense(tensor: Tensor) -> bool:
     """Whether the kernels take the tensor with its strides: the last is 1, and on CUDA, rows are aligned."""
     if not tensor.is_cuda:
         return tensor.is_contiguous() or tensor.stride(-1) == 1
-    return _dense_rows(tensor.shape, tensor.stride(), tensor.storage_offset() % 16, tensor.element_size())
-
-
-@functools.lru_cache(maxsize=1024)
-def _dense_rows(shape: tuple[int, ...], strides: tuple[int, ...], offset: int, element_size: int) -> bool:
-    return strides[-1] == 1 and _aligned_rows(shape, strides, offset, element_size)
+    return tensor.stride(-1) == 1 and _rows_are_aligned(tensor)
 
 
 def aligned(tensor: Tensor) -> Tensor:
@@ -44,10 +36,7 @@ def aligned(tensor: Tensor) -> Tensor:
 
 def _rows_are_aligned(tensor: Tensor) -> bool:
     """Whether every row of the tensor begins at a multiple of 16 bytes."""
-    return _aligned_rows(tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.element_size())
-
-
-def _aligned_rows(shape: tuple[int, ...], strides: tuple[int, ...], offset: Any, element_size: int) -> bool:
-    step = 16 // element_size
-    rows = zip(shape[:-1], strides[:-1], strict=True)
-    return all(size == 1 or stride % step == 0 for size, stride in rows) and offset % step == 0
+    step = 16 // tensor.element_size()
+    sizes, strides = tensor.shape[:-1], tensor.stride()[:-1]
+    rows = all(size == 1 or stride % step == 0 for size, stride in zip(sizes, strides, strict=True))
+    return rows and tensor.storage_offset() % step == 0
