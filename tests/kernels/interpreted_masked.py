@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.backends import BACKENDS
+from regard.backends import BACKENDS, plans
+from regard.backends.call_plan import CallPlan
 from regard.kernels import inner_launch
 from regard.kernels.inner_launch import Tiles
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
@@ -138,3 +139,20 @@ def test_double_backward():
         (first,) = torch.autograd.grad(output.square().sum(), leaves[0], create_graph=True)
         slopes.append(torch.autograd.grad(first.square().sum(), leaves))
     torch.testing.assert_close(*slopes)
+
+
+@pytest.mark.parametrize("lengths", [None, [7, 3]])
+@pytest.mark.parametrize("shape", [(2,), (2, 3)], ids=["without heads", "heads"])
+def test_a_planned_additive_step_is_the_checked_step(shape: tuple[int, ...], lengths: list[int] | None):
+    score = regard.Additive(4, 5, 6, heads=3 if len(shape) == 2 else None)
+    query, key = torch.randn(*shape, 1, 4, requires_grad=True), torch.randn(*shape, 7, 5, requires_grad=True)
+    memory = regard.prepare(key, score=score, mask=None if lengths is None else regard.padding(lengths))
+    leaves, results = [query, key, *score.parameters()], []
+    for backend in ("fused", "fused", "reference"):
+        attended = regard.attention(query, memory, backend=backend)
+        gradients = torch.autograd.grad(attended.output.square().sum(), leaves, retain_graph=True)
+        results.append([attended.output, attended.lse, *gradients])
+    assert any(type(plan) is CallPlan for plan in plans._plans.values())
+    for checked_one, planned, exact in zip(*results, strict=True):
+        assert torch.equal(checked_one, planned)
+        torch.testing.assert_close(planned, exact)

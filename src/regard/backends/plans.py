@@ -6,7 +6,7 @@ with all of these as the key (Signature). A later call with the same signature r
 
 Only frequent calls have a plan: softmax without bias, dropout and look. They have no mask, or the mask is
 causal(), padding() or a bool tensor. The score is an inner product without projection (ScaledDot, Dot), or
-the additive score with a Memory, for small inputs. All other calls are checked each time. What depends on
+the additive score with a Memory. All other calls are checked each time. What depends on
 values, such as lengths above S, is checked in each call.
 """
 
@@ -22,8 +22,9 @@ from torch.autograd import forward_ad
 
 from regard import sites
 from regard.attended import Attended
-from regard.backends import BACKENDS, blocked, masked, sdpa, small_inputs
+from regard.backends import BACKENDS, blocked, fused, masked, sdpa, small_inputs
 from regard.backends.backend import Backend
+from regard.backends.call_plan import CallPlan, call_plan
 from regard.backends.planned_masks import PlannedMask
 from regard.backends.strides import dense
 from regard.backends.transforms import raise_in_double_backward
@@ -43,7 +44,7 @@ PLANS = 512
 Signature = tuple[Any, ...]
 """All that a plan depends on: shapes, dtypes, devices, gradients, and the options of the call."""
 
-_plans: dict[Signature, Plan | MaskedPlan | AdditivePlan] = {}
+_plans: dict[Signature, Plan | MaskedPlan | AdditivePlan | CallPlan] = {}
 _lock = threading.Lock()
 
 
@@ -265,6 +266,7 @@ def keep_plan(signature: Signature, call: Call, name: str, dims: int) -> None:
     """
     plan = (
         _masked_plan(signature, call, name, dims)
+        or _fused_plan(signature, call, name, dims)
         or _additive_plan(signature, call, name, dims)
         or _inner_plan(signature, call, name, dims)
     )
@@ -324,6 +326,16 @@ def _masked_plan(signature: Signature, call: Call, name: str, dims: int) -> Mask
         start=call.start,
         right=call.mask.sides[1],
     )
+
+
+def _fused_plan(signature: Signature, call: Call, name: str, dims: int) -> CallPlan | None:
+    """Return a plan that runs the backend `fused` for a Memory; None if this call is not run by it."""
+    key_size, (mask_part, prepared) = signature[13], signature[-3:-1]
+    if name != "fused" or BACKENDS[name].run != fused.run or key_size is None:
+        return None
+    if call.mask.causal or "table" in mask_part or ("lengths" in mask_part and not prepared):
+        return None
+    return call_plan(call, name, BACKENDS[name], dims)
 
 
 def _additive_plan(signature: Signature, call: Call, name: str, dims: int) -> AdditivePlan | None:
