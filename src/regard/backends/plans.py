@@ -6,8 +6,8 @@ with all of these as the key (Signature). A later call with the same signature r
 
 Only frequent calls have a plan: softmax without bias, dropout and look. They have no mask, or the mask is
 causal(), padding() or a bool tensor. The score is an inner product without projection (ScaledDot, Dot), or
-the additive score with a Memory. All other calls are checked each time. What depends on
-values, such as lengths above S, is checked in each call.
+the additive score with a Memory. All other calls are checked each time. What depends on values, such as
+lengths above S, is checked in each call.
 """
 
 from __future__ import annotations
