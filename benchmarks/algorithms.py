@@ -56,6 +56,7 @@ RECIPES = (
     "ntm-n-grams",
     "ntm-priority-sort",
     "ntm-overwrite",
+    "ntm-overwrite-short-tape",
 )
 MEMORY = 128 * 20
 """Number of values of the tape. With another slot width, the number of slots is chosen to keep it."""

@@ -42,7 +42,8 @@ from regard.runs.train_run import train_run
 from regard.tasks.answering import AnsweringTask
 from regard.tasks.answering.answering_data import read_story_split
 from regard.tasks.answering.answering_run import AnsweringRun
-from regard.training.settings import merged, override
+from regard.training.settings import merged
+from regard.training.settings_toml import override
 
 __all__ = ["RECIPES", "StoryJob", "best_seed", "jobs_of", "measure", "table"]
 

@@ -99,8 +99,14 @@ def measure(job: Job) -> dict[str, Any]:
     chosen = ChosenRun(job.folder, device=job.device)
     report = CaptioningTask.evaluate_run(chosen, {**options, **shared, "split": "test"}).to_dict()
     run = regard.load(job.folder, device="cpu")
+    record = job_record(job, run.model, progress)
+    # Leave out the folder of the extracted images: it does not affect the result.
+    record["changes"] = {
+        section: {name: value for name, value in values.items() if (section, name) != ("data", "images")}
+        for section, values in record["changes"].items()
+    }
     return {
-        **job_record(job, run.model, progress),
+        **record,
         "variant": job.variant,
         **{name: round(report[name], 4) for name in METRICS if name in report},
         "signatures": report["signatures"],

@@ -12,7 +12,8 @@ the pictures there are the plots of page_results.py. learned.py draws the pictur
 
 A page in ko/ is the Korean translation of the page of the same name (ko/index.md: of the README). It has the
 same blocks, generated tables and pictures in the same order. They are copied from the English page, so that
-its code runs once.
+its code runs once. The numbers and the inline code of the rest must be equal in both languages
+(translation_check.py). Every picture must have alternative text, on a Korean page in Korean.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ import learned  # noqa: E402
 from page_models import MODEL_TABLES  # noqa: E402
 from page_results import PARTS, plots  # noqa: E402
 from page_tables import TABLES  # noqa: E402
+from translation_check import differences  # noqa: E402
 
 from regard.viewing import to_svg  # noqa: E402
 
@@ -48,6 +50,7 @@ FENCE = re.compile(r"^```(?P<language>\w*)\n.*?^```\n", re.M | re.S)
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?P<said>\n```text\n(?P<output>.*?)^```\n)?", re.M | re.S)
 MADE = re.compile(r"(?P<open><!-- made: (?P<name>\w+) -->\n).*?(?P<close><!-- end -->)", re.S)
 SHOWN = re.compile(r"!\[(?P<words>[^\]]*)\]\((?P<path>[^)]*\.svg)\)")
+FIGURE = re.compile(r"!\[(?P<words>[^\]]*)\]\((?P<path>[^)]*)\)")
 COLOUR = re.compile(r"#[0-9a-f]{6}")
 WRITERS = {**TABLES, **MODEL_TABLES, **PARTS}
 NEAR = 6
@@ -93,11 +96,26 @@ def translated(path: Path, english: str) -> Made:
             return made
         copies = iter(wanted if pattern is FENCE else [_relinked(each, path) for each in wanted])
         text = pattern.sub(lambda found, copies=copies: next(copies), text)
-    pictures = [[Path(shown["path"]).name for shown in SHOWN.finditer(each)] for each in (english, text)]
+    pictures = [[Path(shown["path"]).name for shown in FIGURE.finditer(each)] for each in (english, text)]
     if pictures[0] != pictures[1]:
         made.problems.append(f"{_short(path)}: shows {pictures[1]}, the English page shows {pictures[0]}")
+    made.problems += [f"{_short(path)}: {each}" for each in differences(english, text)]
+    made.problems += without_alternative(path, text)
     made.text = text
     return made
+
+
+def without_alternative(path: Path, text: str) -> list[str]:
+    """Return a problem for each picture without alternative text, or on a Korean page without Korean text."""
+    korean = original(path) is not None
+    text = MADE.sub("", text) if korean else text  # generated parts are English
+    problems = []
+    for shown in FIGURE.finditer(text):
+        words = shown["words"].strip()
+        if not words or (korean and not re.search("[가-힣]", words)):
+            needed = "alternative text in Korean" if korean else "alternative text: ![what it shows](picture)"
+            problems.append(f"{_short(path)}: {shown[0]} needs {needed}")
+    return problems
 
 
 def _relinked(table: str, path: Path) -> str:
@@ -143,6 +161,7 @@ def make(path: Path, fresh: dict[Path, str] | None = None) -> Made:
                 made.pictures[name] = to_svg(namespace.pop("picture"), title=words.get(name, ""))
     pieces.append(source[end:])
     made.text = MADE.sub(lambda span: span["open"] + WRITERS[span["name"]]() + span["close"], "".join(pieces))
+    made.problems += without_alternative(path, made.text)
     _draw_plots(made)
     return made
 

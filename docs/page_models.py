@@ -77,6 +77,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "longest": "number of positions of schemes that have a table (`noise`, `learned`)",
         "score": "any [score](../mechanisms/index.md), in every attention layer",
         "select": f"{SELECT}, in every attention layer",
+        "without": "parts to leave out: `causal-mask`, `feed-forward`, `projections` (keys and values)",
     },
 }
 """What each option of a model in MODELS means; a test checks that these are all options and no others."""
@@ -160,13 +161,11 @@ def sizes() -> str:
 
 
 def _toml(value: Any) -> str:
-    return (
-        str(value).lower()
-        if isinstance(value, bool)
-        else f'"{value}"'
-        if isinstance(value, str)
-        else str(value)
-    )
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(list(value)) if isinstance(value, tuple) else str(value)
 
 
 MODEL_TABLES: dict[str, Callable[[], str]] = {

@@ -144,7 +144,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     within = "../" * page.file.src_uri.count("/")
     record = rf"\]\({re.escape(root)}benchmarks/results/([\w.-]+\.md)\)"
     markdown = re.sub(record, rf"]({within}records/\1)", markdown)
-    return re.sub(rf"\[([^\]]*)\]\({re.escape(root)}(?:src|tests|recipes)/[^)]*\)", r"\1", markdown)
+    return re.sub(rf"\[([^\]]*)\]\({re.escape(root)}(?:src|tests|recipes|notebooks)/[^)]*\)", r"\1", markdown)
 
 
 def counterpart(place: str) -> str:

@@ -22,6 +22,7 @@ SKIPS = (
     "needs a CUDA device (make test-gpu)",
     "no Chromium can be started (playwright install chromium)",
     'kiwipiepy is not installed (pip install ".[korean]")',
+    'nbclient is not installed (pip install ".[dev]")',
     'timm is not installed (pip install ".[timm]")',
     "torch.compile needs a C++ compiler",
     'transformers is not installed (pip install ".[huggingface]")',

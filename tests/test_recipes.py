@@ -16,7 +16,8 @@ from regard.data.public_datasets import SETS
 from regard.models import build_classifier, build_language_model, build_model
 from regard.tasks.task_table import find_task
 from regard.tasks.translation import TranslationSettings
-from regard.training.settings import build, merged, read_toml
+from regard.training.settings import build, merged
+from regard.training.settings_toml import read_toml
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 PATHS = sorted(FOLDER.glob("multi30k-*.toml"))

@@ -47,6 +47,28 @@ def test_questions_come_from_standard_input(command, run: Path, story: Path):
     assert "'zebra' (question 2)" in asked.err
 
 
+def test_bad_question_is_reported_and_the_others_answered(command, run: Path, story: Path, tmp_path: Path):
+    lines = b"Where is Mary?\nqwerty zxcv?\nWhere is the zebra?\n"
+    asked = command("ask", run, "--story", story, stdin=lines)
+    assert asked.status == 1 and len(asked.out.splitlines()) == 2
+    assert "standard input, line 2" in asked.err and "1 of 3 questions" in asked.err
+    assert "'zebra' (question 3)" in asked.err and "Traceback" not in asked.err
+    (tmp_path / "own.jsonl").write_text(f"{json_line(question='qwerty?', answer=None)}\n{json_line()}\n")
+    asked = command("ask", run, tmp_path / "own.jsonl")
+    assert asked.status == 1 and len(asked.out.splitlines()) == 1 and "own.jsonl, line 1" in asked.err
+
+
+def test_unknown_words_of_the_story_are_reported_with_their_sentence(command, run: Path, tmp_path: Path):
+    (tmp_path / "story.txt").write_text("Mary went to the hall.\nMary saw a zebra.\n")
+    (tmp_path / "foreign.txt").write_text("Qui es tu?\n")
+    asked = command("ask", run, "--story", tmp_path / "story.txt", "--question", "Where is Mary?")
+    assert asked.status == 0 and "'zebra' (sentence 2)" in asked.err and "(question" not in asked.err
+    options = ("--story", tmp_path / "foreign.txt", "--question", "Where is Mary?", "--json")
+    asked = command("ask", run, *options)
+    assert "no word of the story" in asked.err
+    assert any("no word of the story" in note for note in json.loads(asked.out)["notes"])
+
+
 def test_files_become_json_lines_with_probabilities(command, run: Path, tmp_path: Path):
     (tmp_path / "qa1_test.txt").write_text(babi_text(2, seed=5))
     (tmp_path / "own.jsonl").write_text(f"{json_line(answer=None)}\n{json_line()}\n")
@@ -71,6 +93,19 @@ def test_hops_are_drawn_in_terminal_picture_and_page(command, run: Path, story: 
     assert "hop 2" in picture.read_text() and "<svg" in page.read_text()
     viewed = command("view", run, *options)
     assert viewed.status == 0 and "hop 1" in viewed.out and "if hidden" in viewed.out
+
+
+def test_seen_file_of_an_answer_draws_every_hop(command, run: Path, story: Path, tmp_path: Path):
+    kept = tmp_path / "hops.seen"
+    options = ("--story", story, "--question", "Where is Mary?")
+    drawn = [line for line in command("view", run, *options).out.splitlines() if "went to" in line][:3]
+    assert command("view", run, *options, "--output", kept).status == 0
+    for view in ((), ("--view", "hops")):
+        viewed = command("view", kept, *view)
+        assert viewed.status == 0 and "hop 2" in viewed.out and "Where is Mary?" in viewed.out
+        assert all(line in viewed.out for line in drawn) and len(drawn) == 3
+    assert "hop 2" not in command("view", kept, "--view", "matrix").out
+    assert command("view", kept, "--view", "image").status == 2
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ def test_missing_images_are_reported_and_the_others_are_captioned(command, run: 
         (("*.none",), "*.none"),
         (("picture_000000.png", "--draw", "--json"), "--draw"),
         (("picture_000000.png", "--read", "often"), "often"),
+        (("picture_000000.png", "--read", "sample"), "--read"),
         (("picture_000000.png", "--coco", "no/folder/x.json"), "x.json"),
         (("picture_000000.png", "picture_000001.png", "--output", "x.png"), "--output"),
         (("picture_000000.png", "--page", "x.txt"), "--page"),
@@ -113,6 +114,8 @@ def test_other_tasks_are_refused(command, trained: Path, run: Path):
 def test_view_and_evaluate(command, run: Path, tmp_path: Path):
     image = run / "picture_000000.png"
     assert command("view", run / "run", "--greedy", "--output", tmp_path / "x.html").status == 2
+    missing = command("evaluate", run / "run", "--greedy", "--page", tmp_path / "no" / "x.html")
+    assert missing.status == 2 and "create the folder" in missing.err
     said = command("evaluate", run / "run", "--split", "held-out", "--pictures", 2, "--json", "--greedy")
     assert said.status == 0 and json.loads(said.out)["images"] == 2
     assert command("show", run / "run").status == 0

@@ -5,11 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 import regard
+from regard.compare.comparison import Comparison
+from regard.compare.comparison_options import Options
+from regard.compare.comparison_page import write_page
+from regard.compare.run_cache import RunCache
+from regard.compare.training_progress import progress_line, step_of
 
 TINY = ("--quick", "--steps", "2", "--width", "4", "--sentences", "2", "--length-bins", "9,24")
 TINY += ("--device", "cpu", "--threads", "1", "--jobs", "2")
@@ -36,6 +42,8 @@ def test_comparison_is_written_continues_and_reports_a_failed_training(command, 
     assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
     assert (output / "length.png").read_bytes().startswith(b"\x89PNG")
     assert "Lines of BLEU" in (output / "length.svg").read_text(encoding="utf-8")
+    written = json.loads((output / "files.json").read_text())
+    assert {"index.html", "length.csv", "length.png", "length.svg"} <= set(written)
 
     settings = {"data": {"pairs": 40, "held_out": 5}, "model": {"width": 4}, "training": {"steps": 2}}
     again = regard.compare(
@@ -82,12 +90,65 @@ def test_trained_runs_are_compared(command, trained, unseeing, tmp_path):
         (("nowhere", "nowhere"), "nowhere"),
         (("--seeds", "0"), "seeds"),
         (("--seeds", "1,1"), "seeds"),
+        (("--set", "model.width=abc"), "'abc'"),
+        (("--study", "parts", "--width", "10"), "--width 12"),
+        (("--widths", "64,2"), "--widths"),
+        (("--study", "length", "--source", "nope.ko"), "target is missing"),
     ],
 )
 def test_bad_input_is_a_message(command, arguments, part, tmp_path):
     result = command("compare", *arguments, "--output", str(tmp_path / "out"))
     assert result.status != 0 and part in result.err and "Traceback" not in result.err
+    assert "[]" not in result.err and "Size()" not in result.err
     assert not (tmp_path / "out").exists()
+
+
+def test_longest_runs_are_trained_first_and_no_minutes_train_nothing(tmp_path, monkeypatch):
+    trained: list[str] = []
+    monkeypatch.setattr(RunCache, "train", lambda self, runs, until: trained.extend(r.label for r in runs))
+    monkeypatch.setattr(
+        sys.modules["regard.compare.comparison"],
+        "run_seconds",
+        lambda runs, options, device: [
+            {"seq2seq": 1.0, "luong": 2.0, "bahdanau": 9.0}[r.label] for r in runs
+        ],
+    )
+    options = {
+        "models": ["seq2seq", "luong", "bahdanau"],
+        "seeds": 1,
+        "quick": True,
+        "jobs": 2,
+        "device": "cpu",
+    }
+    options |= {"cache": tmp_path, "say": lambda text: None, "sentences": 2, "bins": (9, 24)}
+    regard.compare("length", **options)
+    assert trained == ["bahdanau", "luong", "seq2seq"]
+    trained.clear()
+    result = regard.compare("length", minutes=0, **options)
+    assert not trained and not result.interrupted and "Not trained yet" in result.results[0].notes[0]
+
+
+def test_files_of_an_earlier_comparison_are_removed(tmp_path):
+    """Only files that files.json lists, with an ending of a table or a figure."""
+    for name in ("hard.csv", "hard.png", "notes.csv", "page.html"):
+        (tmp_path / name).write_text("old")
+    (tmp_path / "files.json").write_text(json.dumps(["hard.csv", "hard.png", "page.html", "../outside.csv"]))
+    (tmp_path.parent / "outside.csv").write_text("old")
+    list(write_page(Comparison((), {}), Options(), tmp_path))
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"notes.csv", "page.html", "index.html", "verdicts.csv", "files.json"}
+    assert (tmp_path.parent / "outside.csv").exists()
+
+
+def test_progress_names_model_seed_and_step(tmp_path):
+    log = tmp_path / "log.txt"
+    assert step_of(log) is None
+    log.write_text("reading ...\nstep 1/1,000  loss 6\nstep 365/1,000  loss 4.0  00:01:10 left\n")
+    assert step_of(log) == (365, 1000)
+    running = [("bahdanau, seed 0", step_of(log)), *[(f"luong, seed {seed}", None) for seed in range(4)]]
+    line = progress_line(1, 6, running, 60.0)
+    assert "bahdanau, seed 0, step 365 of 1,000" in line and "1 of 6" in line and "2 more" in line
+    assert "3 minutes left" in line  # 1.365 of 6 in one minute
 
 
 def test_short_data_are_a_message_before_any_training(command, tmp_path):

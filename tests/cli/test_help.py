@@ -15,6 +15,7 @@ from rich.cells import cell_len
 
 from regard import cli
 from regard.cli import app
+from regard.tasks.task_table import TASKS
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(name for name in cli.COMMANDS if name != "data")
@@ -71,6 +72,14 @@ def test_help_of_train_covers_every_task(command):
     for option in ("--tsv", "--jsonl", "--columns", "--train-file"):
         line = next(part for part in text.split("│") if part.split()[:1] == [option])
         assert "lassification" in line, option
+
+
+def test_help_of_evaluate_covers_every_task(command):
+    text = " ".join(command("evaluate", "--help", width=400).out.split())
+    for task in TASKS:
+        assert f"{task.capitalize()} models:" in text or f"{task.capitalize()}:" in text, task
+    line = next(part for part in text.split("│") if part.split()[:1] == ["--jsonl"])
+    assert "stories" in line
 
 
 def test_help_covers_language_models_and_classifiers(command):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
+from rich.console import Console
+
+from regard.training.logs.live_table import in_words
+from regard.training.logs.seed_log import scores_table
 
 TEXTS = "".join(f"{('pos', 'neg')[n % 2]}\t{('good', 'bad')[n % 2]} film {n}\n" for n in range(40))
 SMALL = (
@@ -46,8 +51,37 @@ def test_train_show_and_classify(command, arguments, tmp_path):
     accuracies = [each["accuracy"] for each in report["seeds"].values()]
     assert set(report["seeds"]) == {"7", "2"} and report["mean"]["accuracy"] == sum(accuracies) / 2
     assert "±" in command("evaluate", tmp_path / "run").out
+    faithfulness = json.loads(command("evaluate", tmp_path / "run", "--faithfulness", "--json").out)["parts"]
+    assert set(faithfulness) == {"faithfulness"} and "hidden" in faithfulness["faithfulness"]["mean"]
+    assert "hidden random" in command("evaluate", tmp_path / "run", "--faithfulness").out
     result = command("evaluate", tmp_path / "run", "--page", "x.html")
     assert result.status == 2 and "--page" in result.err and "seed-7" in result.err
+
+
+def test_a_wide_table_keeps_every_number():
+    names = ("loss", "bits", "bits_longest", "bits_longer", "wrong_bits", "accuracy", "macro_f1", "bleu")
+    scores = {seed: {name: 100.4 + seed + place for place, name in enumerate(names)} for seed in (0, 1)}
+    console = Console(width=80, file=io.StringIO())
+    console.print(scores_table(scores))
+    text = console.file.getvalue()
+    assert "…" not in text and text.count("±") == len(names)
+    assert all(in_words(name, value) in text for row in scores.values() for name, value in row.items())
+
+
+def test_evaluate_every_length(command, tmp_path):
+    sizes = ("--set", "data.width=2", "--set", "data.length=[1,2]", "--set", "model.slots=5", "--width", 4)
+    machine = ("--device", "cpu", "--threads", 1)
+    copy = ("train", "--task", "algorithms", "--built-in", "copy", "--steps", 1, *sizes, *machine)
+    assert command(*copy, "--seeds", 2, "--output", tmp_path / "run").status == 0
+    evaluate = ("evaluate", tmp_path / "run", "--lengths", "3,5", "--sequences", 4)
+    assert "length 6 is left out" in command("evaluate", tmp_path / "run", "--sequences", 4).out
+    assert "vocabulary" not in command("show", tmp_path / "run").out
+    printed = command(*evaluate).out
+    assert printed.index("length 3") < printed.index("length 5") and printed.count("±") == 1 + 2 * 3
+    report = json.loads(command(*evaluate, "--json").out)
+    bits = [each["sizes"][1]["bits"] for each in report["seeds"].values()]
+    assert report["parts"]["length 5"]["mean"]["bits"] == pytest.approx(sum(bits) / 2)
+    assert report["parts"]["length 3"]["mean"]["bits"] == pytest.approx(report["mean"]["bits"])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from rich.console import Console
 
 from regard.runs.prepare_run import Machine
@@ -50,6 +51,13 @@ def test_pictures(command, run: Path, tmp_path: Path):
     assert result.status == 0 and picture.read_text().startswith("<svg") and "<img" in page.read_text()
 
 
+def test_view_writes_a_moving_gif(command, run: Path, tmp_path: Path):
+    written = tmp_path / "heads.gif"
+    assert command("view", run, "--length", 1, "--output", written, "--device", "cpu").status == 0
+    with Image.open(written) as image:
+        assert image.n_frames == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -57,7 +65,10 @@ def test_pictures(command, run: Path, tmp_path: Path):
         (("--repeats", 3), "--repeats"),
         (("--draw", "--json"), "--draw"),
         (("--sequence", '{"vectors": ["10"]}'), "3 bits"),
-        (("--sequence", "{"), "JSON"),
+        (("--sequence", "{"), "--sequence: this is not JSON"),
+        (("--sequence", '{"vectors": ["101"]}', "--sequence", "{"), "--sequence, value 2"),
+        (("--sequence", '{"vectors": 5}'), "a list of one or more vectors"),
+        (("a.jsonl", "--sequence", "{}"), "either --sequence or files"),
         (("--sequence", '{"vectors": ["101"]}', "--length", 3), "--length"),
         (("--output", "a.png", "--sequences", 2), "--output"),
         (("--page", "a.png"), "--page"),
@@ -74,3 +85,11 @@ def test_a_bad_line_names_file_and_line(command, run: Path, tmp_path: Path):
     file.write_text('{"vectors": ["101"]}\n{"vectors": ["121"]}\n')
     result = command("solve", run, file, "--device", "cpu")
     assert result.status and "a.jsonl, line 2" in result.err
+
+
+@pytest.mark.parametrize("view", ["long", "self", "image", "tapes"])
+def test_only_the_views_of_the_task_are_listed(command, run: Path, view: str):
+    result = command("view", run, "--view", view, "--device", "cpu")
+    listed = result.err.split("expected: " if view != "tapes" else "known: ")[-1].splitlines()[0].split(", ")
+    names = {"matrix", "lines", "heads", "word", "shaded", "player", "tape", "slot"}
+    assert result.status == 2 and set(listed) == names

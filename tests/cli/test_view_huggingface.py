@@ -109,12 +109,23 @@ def test_an_encoder_decoder_model_shows_cross_attention(command, folders, tmp_pa
     assert generated.status == 0 and "the" in generated.out
 
 
-QUICK = ("matrix", "rollout", "player")
+def test_unknown_words_are_listed_and_subwords_show_the_token_that_is_read(command, folders, tmp_path):
+    options = ("view", "--huggingface", folders["bert"], "the yak sat", "--device", "cpu")
+    words, subwords = command(*options), command(*options, "--subwords")
+    assert words_of(words.lines[1]) == ["[CLS]", "the", "yak", "sat", "[SEP]"]
+    assert words_of(subwords.lines[1]) == ["[CLS]", "▁the", "▁[UNK]", "▁sat", "[SEP]"]
+    assert all("[UNK]: 'yak'" in result.out for result in (words, subwords))
+    assert command(*options, "--output", tmp_path / "x.seen").status == 0
+    refused = command("view", tmp_path / "x.seen", "--checkpoint", "latest")
+    assert refused.status == 2 and "--checkpoint" in refused.err
+
+
+QUICK = ("matrix", "rollout", "player", "long")
 
 
 @pytest.mark.parametrize(
     "view",
-    [pytest.param(view, marks=() if view in QUICK else pytest.mark.slow) for view in VIEWS if view != "long"],
+    [pytest.param(view, marks=() if view in QUICK else pytest.mark.slow) for view in VIEWS],
 )
 def test_every_view_is_drawn(command, folders, tmp_path, view):
     path = tmp_path / "x.svg"
@@ -189,6 +200,10 @@ def test_a_config_that_names_no_model_class_gives_the_plain_model(command, folde
         ((), "missing"),
         (("a", "--story", "x"), "--story"),
         (("a", "--view", "hops"), "hops"),
+        (("a", "--view", "player"), "rollout, long"),
+        (("a", "--view", "reading"), "rollout, long"),
+        (("a", "--checkpoint", "latest"), "--checkpoint"),
+        (("a", "--task", "language"), "--task"),
         (("a", "--target", "b"), "--target"),
         (("a", "--head", "9", "--site", "*"), "4 heads"),
     ],

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from regard.compare.comparison_options import COMPARED
 from regard.compare.gradient_flow import _capturing, encoder_jacobian, gradient_flow
+from regard.compare.gradient_study import measured_flow
 from regard.data.batch import Batch
 from regard.models import build_model
 
@@ -127,3 +128,19 @@ def test_encoder_jacobian_agrees_with_autograd(label):
     j, i = 1, 2
     rows = [torch.autograd.grad(each, kept[0], retain_graph=True)[0][0, i] for each in states[0][0, j]]
     torch.testing.assert_close(exact[0, j, i], torch.stack(rows).norm())
+
+
+def test_gradient_of_a_value_row_is_its_weight_times_that_of_the_context():
+    """In the only step, d loss / d v_j = a_j d loss / d c: the ratio is the same for all rows."""
+    model, batch = build("bahdanau")
+    batch = Batch.collate([batch.source[0, :-1].tolist()], [[]])
+    with torch.no_grad():
+        model.score.vector.mul_(30.0)  # weights that differ
+    flow = gradient_flow(model, batch)
+    assert flow.values.shape == (1, 1, S) and flow.weights.max() > 2 * flow.weights.min()
+    ratios = flow.values / flow.weights
+    torch.testing.assert_close(ratios, ratios[..., :1].expand_as(ratios))
+    points = measured_flow(model, batch)["value"]
+    assert len(points) > 1
+    for _, weight, norm in points:
+        assert norm == pytest.approx(weight * ratios[0, 0, 0].item())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.compare.cost_study import _crossings, _exponents
+from regard.compare.cost_study import _crossings, _exponents, _fits, _large
 from regard.compare.layer_costs import BATCH, LAYERS, measure_layer, peak_memory
 
 SIZES = {"n": [(n, 64) for n in (32, 64, 128, 256, 512)], "d": [(8, d) for d in (16, 32, 64, 128)]}
@@ -81,3 +81,13 @@ def test_exponents_and_crossings_of_exact_times():
     assert exact["recurrent", "n"]["exponent"] == pytest.approx(1)
     (at,) = (row["n"] for row in _crossings(rows) if (row["layer"], row["by"]) == ("recurrent", "both"))
     assert at == pytest.approx(3 * 64)  # 4 n^2 d = 12 n d^2
+
+
+def test_exponents_are_fitted_to_sizes_beyond_the_fixed_cost():
+    """A fixed cost of 1 hides n^2 at small n; the fit uses only times of at least 4."""
+    sizes = [2**power for power in range(2, 10)]
+    rows = [{"layer": "a", "varied": "n", "n": n, "both": [1 + (n / 64) ** 2] * 3} for n in sizes]
+    assert [row["n"] for row in _large(rows, "both")] == [128, 256, 512]
+    assert _fits(rows, "a", "n", "both") == pytest.approx([1.9, 1.9, 1.9], abs=0.1)
+    flat = [{"n": n, "both": [1.0]} for n in sizes]
+    assert [row["n"] for row in _large(flat, "both")] == [256, 512]

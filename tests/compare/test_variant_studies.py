@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +13,11 @@ import torch
 from regard.compare.comparison_options import Options
 from regard.compare.figures import svg_of_figure
 from regard.compare.length_bins import SentenceSet
-from regard.compare.model_part_studies import saturation
 from regard.compare.run_cache import RunCache, TrainedRun
-from regard.compare.selection_studies import score_gradient
+from regard.compare.score_study import saturation
+from regard.compare.softmax_study import score_gradient
 from regard.compare.studies import QUICK_STUDIES, STUDIES
-from regard.compare.study import SUPPORTED
+from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR
 from regard.compare.study_context import StudyContext
 from regard.models import build_model
 from regard.tasks.translation.translation_settings import TranslationSettings
@@ -35,6 +36,17 @@ def test_every_study_has_claims_and_plans_valid_runs():
             build_model(settings.model.name, 9, 9, **settings.model.options)
 
 
+def test_gold_alignments_are_used_only_if_the_data_have_them():
+    def labels(**data) -> set[str]:
+        return {run.label for run in STUDIES["hard"].runs(Options(seeds=(0,), data=data))}
+
+    gold = {"soft, gold alignments", "hard, gold alignments"}
+    files = {"source": ["a"], "target": ["b"]}
+    assert gold <= labels(built_in="korean") and not gold & labels(**files)
+    assert gold <= labels(**files, alignments=["c"])
+    assert len(labels(**files)) == len(labels(built_in="korean")) - 2
+
+
 class Measured(RunCache):
     """A cache in which every run is trained, and a run with a higher seed has a higher BLEU."""
 
@@ -42,8 +54,13 @@ class Measured(RunCache):
         return TrainedRun(run.label, run.seed, Path("nowhere"), 1.0)
 
     def measured(self, run, name, parameters, measure):
+        if name.startswith("cost"):
+            return fake_cost(name, parameters)
+        if name.startswith("gradient"):
+            return FLOW
         if name != "quality":
-            return {"entropy_bits": 1.0, "sum_of_weights": 1.0}
+            soft = run is not None and run.label == "soft"
+            return FAKES.get(name) or FAKES["all"] | {"alignment_error_rate": 0.1 + soft / 5}
         first = run.label in FIRST
         return [
             {"length": bin, "words": 5.0, "bleu": 20.0 + first + run.seed / 9, "exact": 1.0, "sentences": 9}
@@ -51,11 +68,34 @@ class Measured(RunCache):
         ]
 
 
+def fake_cost(name: str, parameters):
+    """Return times that grow as n^2 for attention and as n for other layers; U h once is twice as fast."""
+    if name in ("cost-peak", "cost-once"):
+        return 1e9 if name == "cost-peak" else {"once": [1.0, 1.1, 0.9], "every": [2.0, 2.1, 1.9]}
+    n, d = parameters["n"], parameters["d"]
+    base = n * n * d if "attention" in parameters["layer"] else 50 * n * d * d
+    return {"forward": [base * k for k in (1.0, 1.01, 0.99)], "both": [base * 2.0] * 3, "memory": n * d}
+
+
+CURVE = [[1, 1.0], [2, 0.5], [3, 0.2]]
+FLOW = {"states": CURVE, "inputs": CURVE, "jacobian": CURVE, "map": [[1.0, 2.0]], "weight": 0.8}
+FLOW["value"] = [[-4.0, 0.1, 0.2], [0.0, 1.0, 2.0]]
+
+STATE = {"score_variance": 1.0, "largest_weight": 0.5, "saturated": 0.0, "score_gradient": 1.0}
+FAKES = {
+    "two-lookups": {"both_letters": 0.5, "single_letters": 0.7},
+    "step-cost": {"seconds": [1.0, 1.1, 1.2], "bytes": [9.0, 9.0, 9.0]},
+    "all": STATE
+    | {"entropy_bits": 1.0, "sum_of_weights": 1.0, "gradient_norm": 1.0, "gradient_noise": 0.9}
+    | {"gradient_variance": 2.0, "variance_without_baseline": 4.0},
+}
+"""Name of a measurement -> its fake result."""
+
 FIRST = ("dot", "softmax", "soft", "relative", "transformer")
 """Variants that the fake measurements prefer."""
 
 
-@pytest.mark.parametrize("name", ["scores", "softmax", "hard", "positions", "parts"])
+@pytest.mark.parametrize("name", STUDIES)
 def test_every_claim_is_judged_and_every_figure_is_drawn(name, tmp_path):
     options = Options(seeds=(0, 1, 2), width=8, training={"steps": 2}, sentences=1)
     cache = Measured(tmp_path, replace(options, device="cpu"), lambda text: None)
@@ -66,12 +106,24 @@ def test_every_claim_is_judged_and_every_figure_is_drawn(name, tmp_path):
     judged = {verdict.claim.name: verdict for verdict in result.verdicts}
     expected = {"scores": "scores.dot", "softmax": "softmax.gate", "hard": "hard.soft"}
     expected |= {"positions": "positions.beyond", "parts": "parts.heads"}
-    assert judged[expected[name]].outcome == SUPPORTED
-    assert judged[expected[name]].values == pytest.approx((1.0, 1.0, 1.0))
-    assert len(result.tables[0].rows) == 3 * len({row["model"] for row in result.tables[0].rows})
+    if name in expected:
+        assert judged[expected[name]].outcome == SUPPORTED
+        assert judged[expected[name]].values == pytest.approx((1.0, 1.0, 1.0))
+        assert len(result.tables[0].rows) == 3 * len({row["model"] for row in result.tables[0].rows})
+    if name == "cost":
+        assert all(verdict.outcome == SUPPORTED for verdict in result.verdicts)
+    if name == "hard":
+        noise = {each: judged[f"hard.{each}"].values[0] for each in ("noise", "variance", "alignment")}
+        assert noise == pytest.approx({"noise": 0.4, "variance": math.log(2), "alignment": 0.2})
     for figure in result.figures:
-        assert figure.alt and figure.caption.endswith(".")
-    assert svg_of_figure(result.figures[0]).startswith(b"<?xml")
+        assert figure.alt and figure.caption.endswith(".") and re.search("seed|repetitions", figure.caption)
+    for table in result.tables:
+        assert table.rows and re.search("seed|repetitions", table.title)
+    for verdict in result.verdicts:
+        assert verdict.outcome in (SUPPORTED, CONTRADICTED, UNCLEAR)
+        assert len(verdict.values) >= 3 and verdict.low is not None
+    for figure in result.figures[:1] + result.figures[-1:]:
+        assert svg_of_figure(figure).startswith(b"<?xml")
 
 
 def test_scaling_keeps_the_variance_and_the_gradient():

@@ -69,6 +69,8 @@ def test_fingerprint_depends_on_the_content_alone(tmp_path: Path):
         ("1 Mary sat.\n2 ...\n", 2, "words"),
         ("1 Mary sat.\n2 ???\there\t1\n", 2, "words"),
         ("1\n", 1, "number"),
+        ("1 Mary sat.\n2\n", 2, "no sentence"),
+        ("1 Where is Mary?\there\t1\n", 1, "no sentence before the question"),
     ],
 )
 def test_malformed_babi_line_is_named(tmp_path: Path, text: str, line: int, part: str):
@@ -109,13 +111,16 @@ def test_json_lines_give_the_same_questions(tmp_path: Path):
         (json_line(story=[]), "empty"),
         (json_line(story=None), "story"),
         (json_line(story=5), "int"),
+        (json_line(story=["Mary sat.", None]), "item 2 of the story is of type NoneType"),
         (json_line(story=["..."]), "words"),
         (json_line(facts=[3]), "3"),
         (json_line(facts=[0]), "0"),
         (json_line(facts="1"), "facts"),
         (json_line(question=None), "question"),
         (json_line(question=7), "int"),
-        (json_line(answer=""), "answer"),
+        (json_line(answer=None), 'the field "answer"'),
+        (json_line(answer=""), "the answer is empty"),
+        (json_line(answer=" "), "the answer is empty"),
         (json_line(answer=[1]), "list"),
         (json_line(anwser="x"), "anwser"),
         ('{"story": ["a"], "story": ["b"]}', "duplicate"),
@@ -127,6 +132,7 @@ def test_malformed_json_line_is_named(tmp_path: Path, line: str, part: str):
     with pytest.raises(DataError) as raised:
         read_stories(path)
     assert raised.value.message.call == f"{path}, line 2" and part in str(raised.value)
+    assert "tab" not in str(raised.value)  # only bAbI lines have tabs
 
 
 def test_words_are_lower_case_without_punctuation():

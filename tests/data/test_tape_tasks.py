@@ -64,8 +64,10 @@ def test_priority_sort_answers_the_highest_priorities_first():
     assert batch.targets[0, 21:].equal(batch.inputs[0, order[:16], :8]) and batch.steps == 37
 
 
-def test_overwrite_answers_the_last_value_of_a_key():
-    _, batch = drawn("overwrite", count=20, length=5)
+@pytest.mark.parametrize("changes", [None, 7])
+def test_overwrite_answers_the_last_value_of_a_key(changes: int | None):
+    task = build_tape_task("overwrite", changes=None if changes is None else (2, changes))
+    batch = task.draw(20, {**task.longest, "length": 5}, torch.Generator().manual_seed(3))
     changed = 0
     for inputs, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
         values: dict[tuple[float, ...], list[float]] = {}
@@ -77,7 +79,7 @@ def test_overwrite_answers_the_last_value_of_a_key():
             elif vector[13]:
                 assert targets[step + 1] == values[key]
         assert len(values) == 5
-    assert changed == 20 * 3
+    assert changed == 20 * (changes or 3)
 
 
 def test_n_grams_and_their_optimal_estimator():

@@ -26,6 +26,7 @@ def load(name: str):
 
 
 load("learned")  # page_results imports it
+translations = load("translation_check")
 results, tables, models, make = map(load, ("page_results", "page_tables", "page_models", "make"))
 PAGES = make.pages()
 PICTURES = sorted(make.PICTURES.glob("*.svg"))
@@ -72,13 +73,42 @@ def test_korean_pages_have_the_blocks_of_the_english_pages(tmp_path, monkeypatch
     assert len(make.make(korean).problems) == 1
 
 
-def test_every_figure_has_alt_text():
-    empty = [short(page) for page in PAGES if re.search(r"!\[\s*\]\(", page.read_text(encoding="utf-8"))]
-    assert empty == []
-    for page in TRANSLATIONS:
-        text = make.MADE.sub("", page.read_text(encoding="utf-8"))  # generated parts are English
-        alts = [shown["words"] for shown in make.SHOWN.finditer(text)]
-        assert all(re.search("[가-힣]", alt) for alt in alts), short(page)
+def test_every_figure_has_alternative_text(tmp_path, monkeypatch):
+    """make.without_alternative() finds a picture without text; test_page_runs_and_is_up_to_date calls it."""
+    assert [short(page) for page in PAGES if "<img" in page.read_text(encoding="utf-8")] == []
+    monkeypatch.setattr(make, "ROOT", tmp_path)
+    monkeypatch.setattr(make, "KOREAN", tmp_path / "ko")
+    english, korean = tmp_path / "page.md", tmp_path / "ko/page.md"
+    made = "<!-- made: x -->\n![a cat](a.svg)\n<!-- end -->\n"
+    for path, text, count in (
+        (english, "![a cat](a.png) ![고양이](b.svg)", 0),
+        (english, "![](a.png) ![ ](b.svg)", 2),
+        (korean, f"![고양이](a.png)\n{made}", 0),
+        (korean, "![a cat](a.png) ![](b.png)", 2),
+    ):
+        assert len(make.without_alternative(path, text)) == count, text
+
+
+@pytest.mark.parametrize(
+    ("english", "korean", "parts"),
+    [
+        ("Both have 1,000 pairs, 5 words\n", "둘 다 1000쌍, 다섯 단어\n", []),
+        ("2.5 million weights\n", "가중치 250만 개\n", []),
+        ("BLEU 60.2 (57.5 to 63.0)\n", "BLEU 60.3(57.5에서 63.0)\n", ["60.2", "60.3"]),
+        ("# A\n\n12\n\n# B\n", "# 가\n\n# 나\n\n12\n", ["# 가", "# 나"]),
+        ("# A\n", "## 가\n", ["[2]", "[1]"]),
+        ("| a | 7 of 10 |\n", "| 가 | 10개 중 7개 |\n", []),
+        ("| a | 7 of 10 |\n", "| 가 | 10개 중 8개 |\n", ["10개 중 8개"]),
+        ("| a | a tenth |\n", "| 가 | 10분의 1 |\n", []),
+        ("| a | 7 |\n| b | 8 |\n", "| 가 | 7 |\n", ["tables"]),
+        ("Use `--seeds`\n", "`--seeds`를 쓰세요, 또는 `--seed`\n", []),
+        ("Use `--seeds`\n", "`--seed`를 쓰세요\n", ["`--seeds`"]),
+        ("```\n12\n```\n<!-- made: x -->\n13\n<!-- end -->\n[a](b14.md)\n", "가\n", []),
+    ],
+)
+def test_numbers_and_names_of_a_translation_are_compared(english, korean, parts):
+    found = translations.differences(english, korean)
+    assert bool(found) == bool(parts) and all(part in " ".join(found) for part in parts)
 
 
 def test_every_picture_is_shown():

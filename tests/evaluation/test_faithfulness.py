@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import regard
 from regard.data import train_tokenizers
 from regard.data.batch import Batch
+from regard.data.tokenizers import train_tokenizer
 from regard.decoding import Greedy, Translator
 from regard.decoding.forced_decoding import observe
 from regard.evaluation import Faithfulness, agreement, faithfulness
@@ -130,6 +131,15 @@ def test_all_tokens_of_a_word_are_erased():
         gone = tuple(place for place, word in enumerate(passage.source_words) if word == each.looked[0])
         before, after = word_scores(model, [pair], [Trial(0, rows), Trial(0, rows, gone)])
         assert each.hidden == pytest.approx(before - after, abs=1e-4)
+
+
+def test_summary_names_the_units_of_source_and_target():
+    source, target = train_tokenizer("character", ["abc"]), train_tokenizer("word", ["c b a"])
+    model = build_model("bahdanau", source.size, target.size, width=4)
+    measured = faithfulness(Translator(model, source, target), "abc", "c b")
+    assert measured.units == ("character", "word")
+    assert "source character" in str(measured) and "a random character" in str(measured)
+    assert str(measured).endswith("(2 target words)")
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -118,3 +118,9 @@ def test_bad_numbers_raise(options):
 def test_bad_log_probabilities_raise(scores):
     with pytest.raises(ArgumentError):
         erase_regions(lambda images, caption: scores, attention())
+
+
+def test_the_reason_is_given_if_nothing_was_measured():
+    assert "no caption has words" in str(erase_regions(depends_on([], attention()), []))
+    one_cell = attention(side=1)
+    assert "too few cells" in str(erase_regions(depends_on([0, 0, 0], one_cell), one_cell))

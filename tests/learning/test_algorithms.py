@@ -33,12 +33,16 @@ LEARNERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "luong local-p": ("luong", {**GRU, "view": "local-p"}, 10, 900),
     "luong local-m": ("luong", {**GRU, "view": Monotonic(reach=2)}, 10, 900),
     "luong both ways": ("luong", {**GRU, "both_ways": True}, 10, 900),
+    "lstmn deep": ("lstmn", {"width": 64}, 10, 900),
+    "lstmn shallow": ("lstmn", {"width": 64, "fusion": "shallow"}, 10, 900),
 }
 """Name: (model, options, sequence length, training steps). Sorting gets twice as many steps."""
 
 QUICK = [("transformer, short", "copy")]
 EVERY = [(name, task) for name in ("seq2seq", "bahdanau", "transformer") for task in TASKS]
-EVERY += [(name, task) for name in LEARNERS if name.startswith("luong") for task in ("copy", "reverse")]
+EVERY += [
+    (name, task) for name in LEARNERS if name.startswith(("luong", "lstmn")) for task in ("copy", "reverse")
+]
 EVERY += [("luong both ways", "sort")]
 LONG = [each for each in EVERY if each != ("luong local-m", "reverse")]
 

@@ -46,6 +46,18 @@ def test_concat():
     assert weights_of(score) == pytest.approx(softmax(expected))
 
 
+def test_concat_without_tanh_gives_every_query_the_same_weights():
+    """v . W [q; k] is a term of q plus a term of k, and softmax over the keys removes the term of q."""
+    query, key = torch.randn(4, 3).double(), torch.randn(5, 2).double()
+    score = regard.Concat(3, 2, hidden=6).double()
+    nonlinear = regard.attention(query, key, score=score, look=LOOK).weights
+    pairs = torch.cat((query[:, None].expand(4, 5, 3), key.expand(4, 5, 2)), -1) @ score.weight
+    assert torch.allclose(nonlinear, (pairs.tanh() @ score.vector).softmax(-1))
+    linear = (pairs @ score.vector).softmax(-1)
+    assert torch.allclose(linear, linear[:1].expand(4, 5), atol=1e-12)
+    assert not torch.allclose(nonlinear, nonlinear[:1].expand(4, 5), atol=1e-3)
+
+
 def test_location():
     score = regard.Location(2, max_length=4).double()
     score.weight.data = torch.tensor([[1.0, 0.0, -1.0, 5.0], [0.5, 0.25, 0.0, 5.0]]).double()

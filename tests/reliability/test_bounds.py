@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 import regard
 from regard.cli import app, main
-from regard.data import Choices, data_report, pair_formats, pairs_from_lists, read_pairs
+from regard.data import Choices, data_report, duplicate_pairs, pair_formats, pairs_from_lists, read_pairs
 from regard.data.batch import Batch
 from regard.decoding import GNMT, Average, Beam, Greedy, Rules, Sample, beam, greedy
 from regard.decoding.beam import beam_search
@@ -32,7 +32,8 @@ from regard.decoding.hypothesis import ROOM
 from regard.decoding.line_decoder import tokens_per_batch
 from regard.decoding.sampling import sample_search
 from regard.tasks.translation.translation_settings import TranslationSettings
-from regard.training.settings import build, override
+from regard.training.settings import build
+from regard.training.settings_toml import override
 from tests.decoding.toys import Table
 from tests.reading import PACKAGE, import_path
 
@@ -258,11 +259,11 @@ def test_duplicates_of_many_pairs_are_estimated_from_a_sample(monkeypatch):
     lines += lines[:repeated] + ["line 7"] * 5000
     exact = pairs_from_lists(lines, lines).inspect()["duplicate"]
     assert exact.count == repeated + 5000 and exact.examples[0].number == different + 1
-    monkeypatch.setattr(data_report, "MOST_KEYS", 1000)
+    monkeypatch.setattr(duplicate_pairs, "MOST_KEYS", 1000)
     estimate = pairs_from_lists(lines, lines).inspect()["duplicate"]
     assert "estimated" in estimate.says and "estimated" not in exact.says
     assert abs(estimate.count - exact.count) < 0.15 * exact.count
-    monkeypatch.setattr(data_report, "MOST_KEYS", 8100)  # repeated pairs need no memory
+    monkeypatch.setattr(duplicate_pairs, "MOST_KEYS", 8100)  # repeated pairs need no memory
     compacted = pairs_from_lists(lines, lines).inspect()["duplicate"]
     assert compacted.count == exact.count and compacted.examples == exact.examples
 

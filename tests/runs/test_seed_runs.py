@@ -155,7 +155,8 @@ def test_each_seed_is_as_if_it_was_trained_alone(name: str, tmp_path: Path, revi
         assert alone.keys() == together.keys()
         for key, weight in alone.items():
             # The gradient of a key bias is 0 but for rounding, which AdamW divides by its eps of 1e-9.
-            tolerance = 0.1 if key.endswith("key.bias") else 1e-4
+            # That of the score vector of an lstmn is small, so that rounding is a larger share of it.
+            tolerance = 0.1 if key.endswith("key.bias") else 3e-4 if key.endswith("score.vector") else 1e-4
             torch.testing.assert_close(together[key], weight, rtol=0, atol=tolerance)
         for file in ("config.toml", "manifest.json", "data.json", "best", "latest"):
             assert (one / file).read_bytes() == (own / file).read_bytes(), file

@@ -87,7 +87,7 @@ def test_scores_agree_with_the_solutions(run: Path):
 
 def test_a_longer_tape_and_a_tape_that_is_too_short(run: Path):
     assert next(regard.load(run, slots=20).generate(1, {"length": 15})).read.shape[2] == 20
-    with pytest.raises(ArgumentError, match="15 slots"):
+    with pytest.raises(ArgumentError, match=r"15 slots(.|\n)*--slots 15(.|\n)*model.slots"):
         next(regard.load(run).generate(1, {"length": 15}))
     with pytest.raises(ArgumentError, match="9 slots"):
         regard.load(run).solve({"vectors": ["101"] * 9}, "a.jsonl, line 2")
@@ -175,6 +175,21 @@ def test_evaluate(run: Path):
             AlgorithmsTask.evaluate_run(chosen, {**OPTIONS, **options})
 
 
+def test_bits_longer_only_if_the_tape_is_long_enough(tmp_path: Path):
+    for slots, expected in ((8, False), (9, True)):
+        folder = train(tmp_path / str(slots), model={"slots": slots}, training={"steps": 1})
+        log = (folder / "log.jsonl").read_text(encoding="utf-8")
+        assert ("bits_longer" in log) is expected and "bits_longest" in log
+        assert log.count("parameters, ") == 0  # the number of parameters is logged once
+
+
+def test_overwrite_without_changes(tmp_path: Path):
+    data = {"built_in": "overwrite", "length": [2, 2], "changes": [0, 0]}
+    folder = train(tmp_path / "run", data=data, training={"steps": 1})
+    (solution,) = regard.load(folder, device="cpu").generate(1, {})
+    assert len(solution.inputs) == 2 + 2 * 2 and len(solution.target) == 2
+
+
 def test_evaluate_n_grams_beside_the_optimal_estimator(tmp_path: Path):
     data = {"built_in": "n-grams", "length": [12, 12], "order": 3, "width": None}
     folder = train(tmp_path / "run", data=data, training={"steps": 1})
@@ -216,6 +231,8 @@ def test_views(run: Path, tmp_path: Path):
         ({"model": {"size": 3}}, UnknownName, "size"),
         ({"model": {"slots": 2}}, ArgumentError, "slots"),
         ({"training": {"batch_tokens": 64, "batch_size": None}}, ArgumentError, "batch"),
+        ({"training": {"best": "bits_longer"}}, ArgumentError, "9 or more"),
+        ({"data": {"length": [0, 3]}}, ArgumentError, "length"),
     ],
 )
 def test_bad_settings(tmp_path: Path, sections: dict[str, Any], error: type[Exception], text: str):

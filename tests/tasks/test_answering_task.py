@@ -13,7 +13,7 @@ from rich.console import Console
 import regard
 from regard.data.story_text import read_stories
 from regard.errors import ArgumentError, DataError, UnknownName
-from regard.evaluation.story_answer import NO_FURTHER_FACT
+from regard.evaluation.story_answer import EMPTY_SENTENCES, NO_FURTHER_FACT
 from regard.runs.estimate import estimate
 from regard.runs.prepare_run import Machine
 from regard.runs.run_commands import ChosenRun, ViewOptions
@@ -72,7 +72,11 @@ def test_answer_has_probabilities_hops_and_a_dict(run: Path):
     assert [each["number"] for each in saved["without"]] == [1, 2, 3]
     seen = result.seen()
     assert [site.role.kind for site in seen.sites] == ["memory", "memory"]
-    assert seen.sites[0].columns == tuple(STORY)
+    assert seen.sites[0].columns == (*STORY, EMPTY_SENTENCES)
+    for site, weights in saved["hops"].items():
+        assert sum(weights) + saved["outside_story"][site] == pytest.approx(1)
+    assert all(site.weights.sum() == pytest.approx(1) for site in seen.sites)
+    assert EMPTY_SENTENCES in str(result.picture()) and EMPTY_SENTENCES in result._repr_html_()
 
 
 def test_hiding_a_sentence_equals_a_mask_in_every_hop(run: Path):
@@ -88,6 +92,7 @@ def test_supervised_network_reads_one_key_in_each_hop(supervised: Path):
     result = regard.load(supervised, device="cpu").ask(STORY, "Where is Mary?", hide=True)
     assert result.memories == (NO_FURTHER_FACT, *STORY)
     assert sorted(set(result.hops.flatten())) == [0, 1] and (result.hops.sum(1) == 1).all()
+    assert EMPTY_SENTENCES not in str(result.picture())  # a supervised network has none
     assert len(result.to_dict()["hops"]["hop.0"]) == 3 and len(result.effects.sentences) == 3
 
 

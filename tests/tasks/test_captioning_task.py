@@ -14,6 +14,7 @@ from rich.console import Console
 from torch.nn import functional
 
 import regard
+from regard.cli.setting_options import setting_option
 from regard.data.batch import EOS, PAD
 from regard.data.shapes import shapes
 from regard.errors import ArgumentError, DataError, RegardError
@@ -196,11 +197,42 @@ def test_evaluation_of_a_file_and_faithfulness(files: Path, tmp_path: Path):
     options = _options(test_file=[str(files / "captions.tsv")], split="dev", faithfulness=True)
     report = CaptioningTask.evaluate_run(ChosenRun(tmp_path / "run", device="cpu"), options)
     assert report.images == 2 and report.exact is None and report.erasure is not None
+    assert "split dev" in report.data
     lines = [{"image": f"{number}.png", "captions": ["a dog"]} for number in range(3)]
     path = tmp_path / "test.captions"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     options = _options(jsonl=[str(path)], images=str(files))
     assert CaptioningTask.evaluate_run(ChosenRun(tmp_path / "run", device="cpu"), options).images == 3
+
+
+def test_test_file_of_another_format_is_detected_and_validation_images_are_named(files: Path, tmp_path: Path):
+    train(of_files(files, format="tsv"), tmp_path / "run")
+    chosen = ChosenRun(tmp_path / "run", device="cpu")
+    other, same = tmp_path / "test.jsonl", tmp_path / "test.captions"
+    other.write_text('{"image": "0.png", "captions": ["a dog"]}\n')
+    same.write_text("0.png\ta dog\n1.png\ta cat\n")
+    for path, count in ((other, 1), (same, 2)):  # .captions has no format of its own: the format of the run
+        options = _options(test_file=[str(path)], images=str(files))
+        assert CaptioningTask.evaluate_run(chosen, options).images == count
+    report = CaptioningTask.evaluate_run(chosen, _options())
+    assert report.images == 2 and "captions.tsv, validation images" in report.data
+
+
+def test_evaluation_of_hard_attention_by_expectation_differs_from_argmax(tmp_path: Path):
+    train(small(model=HARD, training=REINFORCE), tmp_path / "run")
+    chosen = ChosenRun(tmp_path / "run", device="cpu")
+    found = [
+        CaptioningTask.evaluate_run(chosen, _options(pictures=20, read=read)).to_dict()
+        for read in (None, "argmax", "expectation")
+    ]
+    assert found[0] == found[1] and found[0] != found[2]
+
+
+def test_reading_is_only_chosen_for_hard_attention(trained: Path):
+    with pytest.raises(ArgumentError, match=r"--read.*hard attention"):
+        CaptioningTask.evaluate_run(ChosenRun(trained, device="cpu"), _options(read="sample"))
+    with pytest.raises(ArgumentError, match=r"ImageCaptioner\(\).*hard attention"):
+        regard.load(trained, device="cpu", read="sample")
 
 
 def _options(**changes: Any) -> dict[str, Any]:
@@ -212,6 +244,7 @@ def _options(**changes: Any) -> dict[str, Any]:
         "split": None,
         "pictures": 2,
         "page": None,
+        "read": None,
     }
     usual |= {"faithfulness": False, "beam_size": None, "length_penalty": None, "greedy": True}
     return {**usual, "max_length": 5, **changes}
@@ -245,6 +278,8 @@ def test_caption_has_the_attention_of_each_word(trained: Path, tmp_path: Path):
     numpy.testing.assert_allclose(scores[0], hypothesis.word_scores, rtol=1e-4)
     hypothesis.save(tmp_path / "x.svg")
     assert (tmp_path / "x.svg").stat().st_size
+    with pytest.raises(ArgumentError, match=r"\.gif, \.html"):
+        hypothesis.save(tmp_path / "x.xyz")
 
 
 def test_view_of_an_image(trained: Path, tmp_path: Path):
@@ -289,7 +324,7 @@ def test_fingerprint_depends_on_pixels(files: Path, tmp_path: Path):
     ("change", "facts"),
     [
         ("missing", ("3.png", "line 5")),
-        ("damaged", ("3.png",)),
+        ("damaged", ("3.png", "line 5")),
         ("empty", ("line 2",)),
         ("no words", ("captions.tsv",)),
     ],
@@ -310,6 +345,7 @@ def test_bad_data_names_the_file(files: Path, tmp_path: Path, change: str, facts
         read_caption_split(ImageData(train_file=[str(captions)], image_size=16))
     assert all(fact in str(caught.value) for fact in facts), caught.value
     if change in ("missing", "damaged", "empty"):
+        assert f"--set data.{change}=skip" in caught.value.message.spelled(setting_option)
         skipping = ImageData(train_file=[str(captions)], image_size=16, **{change: "skip"})
         left = read_caption_split(skipping)
         assert sum(map(len, left.train.captions)) < 12 and len(left.notes) == 2
@@ -334,6 +370,7 @@ def test_images_without_a_caption_are_counted(files: Path, tmp_path: Path):
         ({"model": HARD}, "estimator"),
         ({"training": {"word_noise": 1.0}}, "word_noise"),
         ({"model": {"name": "other"}}, "captioner"),
+        ({"model": {"widht": 3}}, "did you mean 'width'"),
         ({"data": {"images": ["nowhere"], "built_in": None, "train_file": ["a.tsv"]}}, "nowhere"),
     ],
 )

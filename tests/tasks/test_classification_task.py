@@ -1,4 +1,4 @@
-"""The classification task: settings, data, loss, evaluation, resuming, loading, and bad input."""
+"""The classification task: settings, data, loss, evaluation, resuming and loading."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ from regard.errors import ArgumentError, DataError, RegardError, UnknownName
 from regard.runs.estimate import estimate
 from regard.runs.prepare_run import Machine
 from regard.runs.run_facts import facts_of
-from regard.runs.train_run import train_run
 from regard.tasks.classification import ClassificationRun, ClassificationSettings, ClassificationTask
 from regard.tasks.classification.classification_data import (
     LabelledCorpus,
-    check_header_lines,
     read_labelled_split,
 )
 from regard.tasks.classification.stratified_split import hold_out_texts
@@ -35,47 +33,7 @@ from regard.training.distributed import Processes
 from regard.training.loop import Trainer
 from regard.training.settings import build, merged
 from regard.training.task import Stopped
-
-GOOD, BAD = ("good", "fine", "great", "lovely"), ("bad", "poor", "awful", "dull")
-OTHER = ("a", "film", "the", "with", "actors", "in", "it", "story", "long", "short")
-
-
-def reviews(count: int = 160, seed: int = 0) -> list[tuple[str, str]]:
-    """Return (label, text); one word of the text decides the label. A fourth of the texts are "neg"."""
-    draw, rows = random.Random(seed), []
-    for number in range(count):
-        words = draw.choices(OTHER, k=draw.randint(1, 9))
-        words.insert(draw.randint(0, len(words)), draw.choice(BAD if number % 4 == 0 else GOOD))
-        rows.append(("neg" if number % 4 == 0 else "pos", f"{' '.join(words)} {number}"))
-    return rows
-
-
-def written(path: Path, rows: list[tuple[str, ...]]) -> str:
-    path.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
-
-
-def small(data: dict[str, Any], **sections: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run that trains in a second."""
-    usual = {
-        "data": {"vocab_size": 22, **data},
-        "model": {"name": "lstm", "width": 12, "dropout": 0.0},
-        "training": {
-            "steps": 40,
-            "batch_size": 17,
-            "learning_rate": 0.03,
-            "warmup_steps": 2,
-            "evaluate_every": 10,
-            "log_every": 5,
-        },
-        "evaluation": {"samples": 1},
-    }
-    return merged(usual, sections)
-
-
-def train(settings: dict[str, Any], folder: Path, **options: Any) -> Any:
-    quiet = {"machine": Machine("cpu", 1), "console": Console(quiet=True)}
-    return train_run(ClassificationTask, settings, folder, **{**quiet, **options})
+from tests.tasks.small_classification import reviews, small, train, written
 
 
 def make_task(settings: dict[str, Any], folder: Path, processes: Processes | None = None) -> Any:
@@ -320,122 +278,6 @@ def test_long_texts_are_truncated_and_reported(tmp_path: Path):
     assert [note.split()[:2] for note in task.corpus_notes()] == [["1", "training"], ["1", "validation"]]
     assert max(batch.first.shape[1] for batch in task.batches(0)) == 13
     assert len(task.largest_batch()) == 17
-
-
-def header_error(folder: Path, *files: list[tuple[str, ...]], **data: Any) -> str:
-    """Return the error of check_header_lines() for the rows of each file; "" if there is none."""
-    names = [written(folder / f"{number}.tsv", rows) for number, rows in enumerate(files)]
-    settings = build(ClassificationSettings, {"data": {"train_file": names, **data}}, "test")
-    try:
-        check_header_lines(settings.data, read_labelled_split(settings.data))
-    except DataError as error:
-        return str(error)
-    return ""
-
-
-def test_header_line_that_is_read_as_a_text_is_an_error(tmp_path: Path):
-    rows, header = reviews(20), ("judgment", "sentence")
-    error = header_error(tmp_path, [header, *rows])
-    assert all(fact in error for fact in ("0.tsv, line 1", "'judgment'", "--columns judgment,sentence"))
-    assert "line 1" in header_error(tmp_path, [header, *rows], [header, *reviews(20, seed=1)])
-    pairs = [(*row, "it is so") for row in rows]
-    error = header_error(tmp_path, [(*header, "other"), *pairs], second=3)
-    assert "--columns judgment,sentence,other" in error
-    assert not header_error(tmp_path, [header, *rows], label="judgment", text="sentence")
-
-
-def test_rare_class_is_not_an_error(tmp_path: Path):
-    rows, header = reviews(20), ("judgment", "sentence")
-    for lines in (
-        rows,
-        [*rows, header],
-        [header, *rows, ("judgment", "other")],
-        [header, *rows, ("rare", "text")],
-        [("judgment", "a sentence"), *rows],
-        [header, *rows[:6]],
-    ):
-        assert not header_error(tmp_path, lines)
-
-
-def test_classes_with_one_training_text_are_noted(tmp_path: Path):
-    names = [written(tmp_path / "a.tsv", [*reviews(20), *((f"rare{each}", "text") for each in range(7))])]
-    settings = build(ClassificationSettings, {"data": {"train_file": names}}, "test")
-    (note,) = [str(note) for note in read_labelled_split(settings.data).notes if "one training" in str(note)]
-    assert "7 classes" in note and "'rare0'" in note and "a.tsv, line 21" in note and "2 more" in note
-
-
-BAD_FILES: dict[str, str] = {
-    "empty.tsv": "",
-    "single.tsv": "pos\tone\npos\ttwo\n",
-    "unique.tsv": "".join(f"{number}\ttext\n" for number in range(12)),
-    "column.tsv": "pos\tone\nneg\n",
-    "header.tsv": "label\ttext\npos\tone\nneg\ttwo\n",
-    "unlabelled.tsv": "pos\tone\n\ttwo\n",
-    "broken.jsonl": '{"label": "pos", "text": "one"}\n{"label": "neg"\n',
-    "field.jsonl": '{"label": "pos", "text": "one"}\n{"label": "neg"}\n',
-    "new.tsv": "pos\tone\nneutral\ttwo\n",
-    "text.txt": "pos one\n",
-}
-
-
-@pytest.mark.parametrize(
-    ("data", "facts"),
-    [
-        ({"train_file": ["empty.tsv"]}, ["empty.tsv", "empty"]),
-        ({"train_file": ["missing.tsv"]}, ["missing.tsv"]),
-        ({"train_file": []}, ["train_file"]),
-        ({"train_file": ["single.tsv"]}, ["single.tsv", "'pos'", "two labels"]),
-        ({"train_file": ["unique.tsv"]}, ["unique.tsv", "12"]),
-        ({"train_file": ["column.tsv"]}, ["column.tsv, line 2", "1 column"]),
-        ({"train_file": ["header.tsv"], "label": "class", "text": "text"}, ["header.tsv, line 1", "'class'"]),
-        ({"train_file": ["unlabelled.tsv"]}, ["unlabelled.tsv, line 2", "label is empty"]),
-        ({"train_file": ["broken.jsonl"]}, ["broken.jsonl, line 2", "JSON"]),
-        ({"train_file": ["field.jsonl"]}, ["field.jsonl, line 2", "text"]),
-        (
-            {"train_file": ["good.tsv"], "valid_file": ["new.tsv"]},
-            ["new.tsv, line 2", "'neutral'", "neg, pos"],
-        ),
-        ({"train_file": ["good.tsv"], "valid_file": ["empty.tsv"]}, ["empty.tsv"]),
-        ({"train_file": ["good.tsv"], "valid_file": ["new.tsv"], "held_out": 3}, ["held_out", "valid_file"]),
-        ({"train_file": ["text.txt"]}, ["text.txt", "--set data.format=label-first"]),
-        ({"train_file": ["text.txt"], "format": "csv"}, ["data.format", "label-first"]),
-        ({"train_file": ["text.txt"], "format": "label-first", "second": 3}, ["data.second"]),
-        ({"train_file": ["good.tsv"], "label": 2}, ["data.label", "different columns"]),
-        ({"train_file": ["good.tsv"], "label": "label"}, ["data.label", "only names"]),
-        ({"train_file": ["good.tsv"], "label": 0}, ["data.label"]),
-        ({"train_file": ["good.tsv"], "source": ["a"]}, ["source", "train_file"]),
-        ({}, ["--train-file"]),
-    ],
-)
-def test_bad_data_are_errors_that_name_file_line_or_setting(tmp_path, monkeypatch, data, facts):
-    for name, text in BAD_FILES.items():
-        (tmp_path / name).write_text(text)
-    written(tmp_path / "good.tsv", reviews(20))
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(RegardError) as caught:
-        train({"data": data, "training": {"steps": 1}}, tmp_path / "run")
-    assert all(fact in str(caught.value) for fact in facts), caught.value
-    assert not (tmp_path / "run" / "config.toml").exists()
-
-
-@pytest.mark.parametrize(
-    ("sections", "facts"),
-    [
-        ({"model": {"name": "bahdanau"}}, ["'bahdanau'", "gru, lstm, lstmn, transformer"]),
-        ({"model": {"wdth": 3}}, ["'wdth'", "width"]),
-        ({"model": {"pooling": "max"}}, ["'max'", "attention"]),
-        ({"model": {"hidden_size": 9}}, ["model.width"]),
-        ({"model": {"pairs": True}}, ["model.pairs", "data.second"]),
-        ({"training": {"best": "bleu"}}, ["training.best", "accuracy"]),
-        ({"training": {"class_weights": "equal"}}, ["training.class_weights", "balanced"]),
-        ({"training": {"guided_alignment": 0.1}}, ["guided_alignment"]),
-        ({"model": {"name": "transformer", "position": "learned", "longest": 256}}, ["data.max_length"]),
-    ],
-)
-def test_bad_settings_are_errors_before_the_data_are_read(tmp_path, data, sections, facts):
-    with pytest.raises(RegardError) as caught:
-        train(merged({"data": {**data, "train_file": ["unread.tsv"]}}, sections), tmp_path / "run")
-    assert all(fact in str(caught.value) for fact in facts), caught.value
 
 
 def test_resumed_run_detects_changed_data(trained: Path, tmp_path: Path):

@@ -14,7 +14,7 @@ from regard.errors import ArgumentError
 from regard.runs.run_folder import config_of
 from regard.tasks.task_table import load_task
 from regard.tasks.translation import load_translator
-from regard.training.settings import to_toml
+from regard.training.settings_toml import to_toml
 from tests.tasks.small import settings, train
 from tests.training.toys import bits, last
 

@@ -1,28 +1,26 @@
-"""Language models in a run folder: training, exact resume, loading, scoring, commands, and bad input."""
+"""Language models in a run folder: training, exact resume, loading, scoring and commands."""
 
 from __future__ import annotations
 
 import math
-import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 import regard
 from regard.cli import main
 from regard.data.batch import EOS
 from regard.data.encoded_text import EncodedText
 from regard.data.text_batching import StreamBatches
-from regard.errors import ArgumentError, DataError, RegardError, UnknownName
+from regard.errors import ArgumentError, DataError
 from regard.evaluation import text_loss
 from regard.runs.estimate import estimate
 from regard.runs.prepare_run import Machine
 from regard.runs.run_folder import config_of
-from regard.runs.train_run import Outcome, build_task, train_run
+from regard.runs.train_run import build_task
 from regard.tasks.language import LanguageRun, LanguageSettings, LanguageTask, observed_texts
 from regard.tasks.language.language_data import TextCorpus, read_texts
 from regard.tasks.language.language_plan import choose, with_batches
@@ -30,41 +28,15 @@ from regard.tasks.language.language_settings import TextData
 from regard.training.distributed import Processes
 from regard.training.nonfinite_steps import NonFinite, replay
 from regard.training.settings import merged
+from tests.tasks.small_language import small, text_files, train, write
 from tests.training.toys import bits, last, records
 
-SENTENCES = ("the cat sat on the mat", "a dog ran", "the dog saw a cat", "a cat ran on the mat")
 NAMES = ("lstm", "gru", "lstmn", "transformer")
-
-
-def write(path: Path, lines: int, seed: int = 0, extra: str = "") -> str:
-    chosen = random.Random(seed).choices(SENTENCES, k=lines)
-    path.write_text("".join(f"{line}{extra}\n" for line in chosen), encoding="utf-8")
-    return str(path)
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The [data] of a small run. Tests must not change the files."""
-    folder = tmp_path_factory.mktemp("text")
-    files = {"train_file": [write(folder / "a.txt", 120)], "valid_file": [write(folder / "b.txt", 9, 1)]}
-    return {**files, "tokenizer": "word"}
-
-
-def small(data: dict[str, Any], name: str = "lstm", /, **sections: dict[str, Any]) -> dict[str, Any]:
-    size = {"width": 8, "heads": 2, "inner": 16, "layers": 1} if name == "transformer" else {"width": 8}
-    usual: dict[str, Any] = {
-        "data": data if data.get("layout") == "documents" else {"window": 7, **data},
-        "model": {"name": name, "dropout": 0.1, **size},
-        "training": {"steps": 12, "evaluate_every": 5, "log_every": 1, "learning_rate": 0.02},
-        "evaluation": {"samples": 0},
-    }
-    usual["training"] |= {"batch_tokens": 70} if name == "transformer" else {"batch_size": 5}
-    return merged(usual, sections)
-
-
-def train(settings: dict[str, Any], folder: Path, **options: Any) -> Outcome:
-    machine, console = Machine("cpu"), Console(quiet=True)
-    return train_run(LanguageTask, settings, folder, **{"machine": machine, "console": console, **options})
+    return text_files(tmp_path_factory.mktemp("text"))
 
 
 @pytest.fixture(scope="module")
@@ -356,86 +328,12 @@ def test_estimate_measures_time_and_memory(text, tmp_path: Path):
     assert run.sizes == "13 tokens" and run.settings.data.streams == 5
 
 
-def error(settings: dict[str, Any], folder: Path, kind: type[Exception] = ArgumentError) -> str:
-    with pytest.raises(kind) as raised:
-        train(settings, folder)
-    assert not (folder / "config.toml").exists()
-    return str(raised.value)
-
-
-def test_bad_files_are_named(tmp_path: Path, text):
-    empty, one = tmp_path / "empty.txt", tmp_path / "one.txt"
-    empty.write_text("\n \n")
-    one.write_text("only one line\n")
-    for name in ("train_file", "valid_file"):
-        assert "empty.txt" in error(small({**text, name: [str(empty)]}), tmp_path / "run", DataError)
-    assert "--valid-file" in error(small({"train_file": [str(one)]}), tmp_path / "run", DataError)
-    missing = error(small({"train_file": [str(tmp_path / "no.txt")]}), tmp_path / "run", DataError)
-    assert "no.txt" in missing and "no such file" in missing
-    one.write_bytes(b"a\nb \xff\n")
-    assert "line 2" in error(small({**text, "valid_file": [str(one)]}), tmp_path / "run", DataError)
-    assert "--train-file" in error({"data": {}}, tmp_path / "run")
-
-
-@pytest.mark.parametrize("name", ["lstm", "transformer"])
-def test_window_longer_than_the_text_raises(tmp_path: Path, text, name: str):
-    problem = error(
-        small(
-            {**text, "window": 5000}, name, training={"batch_tokens": 5000} if name == "transformer" else {}
-        ),
-        tmp_path / "run",
-        DataError,
-    )
-    assert "a.txt" in problem and "5,000" in problem and "at most" in problem
-
-
-@pytest.mark.parametrize(
-    ("name", "sections", "words"),
-    [
-        ("lstm", {"data": {"layout": "documents", "window": 9}}, "window"),
-        ("transformer", {"data": {"streams": 2}}, "streams"),
-        ("lstm", {"evaluation": {"stride": 2}}, "stride"),
-        ("lstm", {"data": {"streams": 3}}, "batch_size is 5"),
-        ("lstm", {"model": {"widht": 8}}, "widht"),
-        ("lsmt", {}, "lsmt"),
-        ("transformer", {"model": {"position": "learned", "longest": 5}}, "5 positions"),
-        ("lstm", {"data": {"held_out": 3}}, "held_out"),
-        ("lstm", {"training": {"compile": True}}, "compile"),
-        ("lstm", {"data": {"train_file": []}}, "train_file"),
-        ("transformer", {"evaluation": {"window": 4, "stride": 9}}, "stride"),
-    ],
-)
-def test_settings_that_make_no_sense_raise(tmp_path: Path, text, name: str, sections, words: str):
-    settings = small(text, name)
-    for section, values in sections.items():
-        settings[section] = {**settings[section], **values}
-    with pytest.raises(RegardError, match=words):
-        train(settings, tmp_path / "run")
-
-
 def test_changed_streams_and_several_processes_raise(trained: dict[str, Path]):
     with pytest.raises(ArgumentError, match=r"data\.streams"):
         train({"data": {"streams": 4}}, trained["lstm"], resume=True, change=True)
     task = build_task(LanguageTask, trained["lstm"])
     with pytest.raises(ArgumentError, match="2 processes"):
         LanguageTask(task.model, task.corpus, task.settings, Processes(0, 2))
-
-
-def test_options_of_another_task_are_named(tmp_path: Path, capsys, text):
-    def failed(*arguments: object) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main(["train", *map(str, arguments), "--output", str(tmp_path / "run")])
-        assert ended.value.code
-        return " ".join(capsys.readouterr().err.split())
-
-    problem = failed("--train-file", text["train_file"][0])
-    assert "--train-file" in problem and "translation" in problem and "data.train_file" in problem
-    problem = failed("--task", "language", "--source", "a.ko", "--target", "b.en")
-    assert "--source" in problem and "language" in problem and "--train-file" in problem
-    problem = failed("--task", "langauge", "--train-file", "a.txt")
-    assert "langauge" in problem and "language" in problem and "translation" in problem
-    with pytest.raises(UnknownName):
-        regard.tasks.task_table.find_task("langauge")
 
 
 def test_settings_know_whether_the_state_is_carried():

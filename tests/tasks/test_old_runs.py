@@ -12,7 +12,7 @@ from regard.runs.run_folder import config_of, write_config
 from regard.runs.run_manifest import MANIFEST, _digest
 from regard.tasks.translation import load_translator
 from regard.training.setting_names import OLD_NAMES
-from regard.training.settings import to_toml
+from regard.training.settings_toml import to_toml
 from tests.tasks.small import train
 from tests.training.toys import bits
 

@@ -15,11 +15,11 @@ from regard.data import hold_out, read_pairs
 from regard.data.batch import EOS, UNK
 from regard.errors import ArgumentError, DataError
 from regard.models import build_model
+from regard.tasks.sample_texts import spread_by_length
 from regard.tasks.translation import TranslationTask, load_translator
 from regard.tasks.translation.guided_alignment import guided_site
 from regard.tasks.translation.translation_data import Corpus, read_split
 from regard.tasks.translation.translation_settings import Data, TranslationSettings
-from regard.tasks.translation.translation_task import spread_by_length
 from regard.training.distributed import Processes
 from regard.training.settings import build
 from regard.training.task import Stopped

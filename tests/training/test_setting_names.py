@@ -21,7 +21,8 @@ from regard.tasks.translation.translation_settings import (
     TranslationTraining,
 )
 from regard.training.setting_names import ANSWERS, OLD_NAMES, PEER_NAMES, current_names, misplaced
-from regard.training.settings import Training, build, override, read_toml, to_toml
+from regard.training.settings import Training, build
+from regard.training.settings_toml import override, read_toml, to_toml
 
 SECTIONS = {"training": TranslationTraining, "data": Data, "evaluation": Evaluating}
 VALUES: dict[str, Any] = {

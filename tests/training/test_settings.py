@@ -8,16 +8,8 @@ import pytest
 
 from regard.errors import ArgumentError, DataError, UnknownName
 from regard.tasks.translation.translation_settings import TranslationSettings
-from regard.training.settings import (
-    Training,
-    build,
-    differences,
-    merged,
-    override,
-    read_toml,
-    to_toml,
-    without_alternatives,
-)
+from regard.training.settings import Training, build, differences, merged, without_alternatives
+from regard.training.settings_toml import override, read_toml, to_toml
 
 DATA = {"data": {"built_in": "korean"}}
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
-import struct
 import subprocess
 import sys
 import threading
@@ -20,18 +18,18 @@ from matplotlib import font_manager
 from PIL import Image
 
 import regard
-from regard.errors import ArgumentError, DataError, RegardError, UnknownName, install_command
-from regard.viewing import VIEWS, Seen, Site, explore, matrix, picture, pooled, to_svg
-from regard.viewing.pictures import fonts, picture_files
+from regard.errors import ArgumentError, DataError, RegardError, UnknownName
+from regard.viewing import VIEWS, Seen, Site, explore, matrix, picture, to_svg
+from regard.viewing.pictures import picture_files
 from regard.viewing.pictures.canvas import wrapped
 from regard.viewing.pictures.colors import width_of
 from regard.viewing.pictures.view_selection import place_of, rows_of
 from tests.browser.sentences import sentence
 from tests.reading import PACKAGE
+from tests.viewing.random_attention import SOURCE, TARGET, pixels, transformer, weights
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
 SVG = "{http://www.w3.org/2000/svg}"
-SOURCE, TARGET = ("나는", "고양이", "</s>"), ("I", "am", "a cat", "</s>")
 HOSTILE = (
     "</text><script>alert(1)</script>",
     "-->",
@@ -52,33 +50,9 @@ HOSTILE = (
 )
 
 
-def weights(*sizes: int) -> numpy.ndarray:
-    raised = numpy.exp(3 * numpy.random.default_rng(1).normal(size=sizes))
-    return raised / raised.sum(-1, keepdims=True)
-
-
-def transformer(source: tuple[str, ...] = SOURCE) -> Seen:
-    """Return attention of a Transformer of two layers and two heads, with random weights."""
-    sites = []
-    for layer in range(2):
-        sites.append(Site(f"encoder.{layer}.self", weights(2, 3, 3), source, source))
-        causal = numpy.tril(weights(2, 4, 4))
-        sites.append(Site(f"decoder.{layer}.self", causal, TARGET, ("<s>", *TARGET[:-1])))
-        sites.append(Site(f"decoder.{layer}.cross", weights(2, 4, 3), TARGET, source))
-    long = pooled(
-        "decoder.0.self", weights(2, 300, 300), list(map(str, range(300))), list(map(str, range(300)))
-    )
-    return Seen(sites, source, TARGET, (0, 1, -1), (0, 1, 2, -1), "I am a cat", long=(long,))
-
-
 def settings() -> dict[str, object]:
     """Return matplotlib's settings without the backend, which is resolved lazily."""
     return {name: matplotlib.rcParams[name] for name in matplotlib.rcParams if name != "backend"}
-
-
-def pixels(content: bytes) -> tuple[int, int]:
-    assert content[:8] == b"\x89PNG\r\n\x1a\n" and content.endswith(b"IEND\xaeB`\x82")
-    return struct.unpack(">II", content[16:24])
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -191,53 +165,6 @@ def test_pictures_can_be_drawn_in_threads():
     for thread in threads:
         thread.join()
     assert files == [expected] * 4
-
-
-def test_missing_characters_are_replaced_and_reported(monkeypatch, tmp_path):
-    monkeypatch.setattr(fonts, "installed", lambda: ())
-    fonts.written.cache_clear()
-    try:
-        drawn = picture(transformer(), "matrix")
-        (hint,) = drawn.save(tmp_path / "x.png")
-        assert "Korean" in hint and "install fonts-noto-cjk" in hint
-        assert fonts.written("고양이 cat").text == "▯▯▯ cat"
-        width, height = pixels((tmp_path / "x.png").read_bytes())
-        assert width >= 3 * drawn.frames[0].size[0] and height > 3 * drawn.frames[0].size[1]
-        assert drawn.save(tmp_path / "x.svg") == () and "고양이" in (tmp_path / "x.svg").read_text("utf-8")
-        emoji = matrix([[1.0]], ["\U0001f9a9"], ["x"])
-        assert "U+1F9A9 flamingo" in emoji.hints[0] and ".svg" in emoji.hints[0]
-    finally:
-        fonts.written.cache_clear()
-
-
-def test_font_is_found_for_a_text(monkeypatch, tmp_path):
-    ((font, text),) = fonts.written("cat").runs
-    assert font.endswith("DejaVuSans.ttf") and text == "cat"
-    hearts = "\u2764\ufe0f"  # a heart with the selector for a coloured emoji
-    assert fonts.written(hearts).text.startswith("\u2764")
-    (tmp_path / "broken.ttf").write_bytes(b"no font")
-    monkeypatch.setattr(fonts, "installed", lambda: (str(tmp_path / "broken.ttf"),))
-    fonts.written.cache_clear()
-    try:
-        assert fonts.written("고").missing == "고"
-    finally:
-        fonts.written.cache_clear()
-
-
-def test_missing_matplotlib_is_reported_with_the_install_command(monkeypatch):
-    fonts._own.cache_clear()
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
-    fonts.written.cache_clear()
-    drawn = picture(transformer(), "matrix")
-    try:
-        assert drawn.svg() and drawn._repr_png_() is None and str(drawn)
-        with pytest.raises(ArgumentError, match=re.escape(install_command("view"))):
-            drawn.png()
-    finally:
-        monkeypatch.undo()
-        fonts._own.cache_clear()
-        fonts.written.cache_clear()
 
 
 def test_file_is_written_atomically(tmp_path, monkeypatch):

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import io
 import json
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from regard.cli.run_options import CheckpointName, Device, RunFolder, Threads, open_task
+from regard.cli.run_options import CheckpointName, Device, RunFolder, Threads, open_task, output_option
 from regard.data.line_io import Lines, Notes, given_lines, say, tell, writing
 from regard.data.story_formats import StoryQuestion
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, printable, shown
-from regard.tasks.answering.answer_pictures import AnswerPictures, is_picture
+from regard.tasks.answering.answer_pictures import PICTURES, AnswerPictures, is_picture
 from regard.tasks.answering.story_files import questions_of_files, read_story
 
 __all__ = ["ask"]
 
 DRAWN_WIDTH = 100
 """The width, in characters, of drawings that are written to a file."""
+
+NAMED = 5
+"""Maximum number of skipped questions that are reported one by one."""
 
 Files = Annotated[
     list[str] | None,
@@ -46,11 +51,10 @@ Questions = Annotated[
 ]
 OutputFile = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        metavar="FILE",
-        help="Write to this file instead of standard output. For one question, it can be a picture of the "
+    output_option(
+        "Write to this file instead of standard output. For one question, it can be a picture of the "
         "attention of every hop: .png, .svg or .pdf.",
+        PICTURES,
     ),
 ]
 PageFile = Annotated[
@@ -94,14 +98,15 @@ def ask(
     checkpoint: CheckpointName = "best",
     device: Device = "auto",
     threads: Threads = None,
-) -> None:
+) -> int:
     """Answer questions about stories: for each question, print the answer, a tab and the probability.
 
     A story is a text file (--story), or is part of FILES. With --story and without --question, questions are
     read from standard input, one per line; in a terminal, the answer follows each question.
 
     Words that are not in the vocabulary of the run are reported on standard error, and have no effect on the
-    answer.
+    answer. A question of a file or of standard input without any known word is reported on standard error,
+    with its line number, and skipped. Then the exit status is 1.
 
     Examples:
 
@@ -125,34 +130,34 @@ def ask(
     lines = None if files else given_lines(None, question)
     answerer = open_task("answering", run, checkpoint, device, threads)
     if lines is None:
-        asked = questions_of_files(files or ())
+        asked = KnownQuestions(answerer, questions_of_files(files or ()))
     else:
         assert sentences is not None
-        asked = _asked(sentences, lines, "--question" if question else "")
-    interactive = lines is not None and lines.keyboard
+        asked = KnownQuestions(answerer, _asked(sentences, lines, "--question" if question else ""))
+        asked.skip = not question
+        _report_unknown(answerer, sentences)
     look = "memory" if json or draw or pictures.enabled or hide else None
     notes, unknown = Notes(place="question"), UnknownWords(place="question")
+    at_once = {"at_once": 1} if lines is not None and lines.keyboard else {}
     with writing(output) as write:
-        results = (
-            _one_by_one(answerer, asked, look=look, hide=hide)
-            if interactive
-            else answerer.stream(asked, look=look, hide=hide)
-        )
-        for number, result in enumerate(results, 1):
+        for result in answerer.stream(asked, look=look, hide=hide, **at_once):
+            number = asked.numbers.popleft()
             notes.add(number, result.notes)
-            if result.unknown:
-                unknown.add_words(number, "word", result.unknown, False)
+            if lines is None:
+                unknown.add_words(number, "story word", result.unknown_in_story)
+            unknown.add_words(number, "question word", answerer.words.unknown(result.question))
             pictures.add(result)
             if draw and output is None:
                 Console(highlight=False).print(result, "")
             else:
                 write(_format(result, json, draw, hide))
-            if interactive:  # before the next question is read
+            if at_once:  # before the next question is read
                 unknown.say()
                 unknown = UnknownWords(place="question")
     pictures.save()
     tell(notes)
     unknown.say()
+    return asked.report()
 
 
 def _check_inputs(files: list[str] | None, story: str | None, question: list[str] | None) -> None:
@@ -181,16 +186,54 @@ def _asked(sentences: tuple[str, ...], lines: Lines, option: str) -> Iterator[St
             raise ArgumentError(message(option, "the question is empty", expected="a text with words"))
 
 
-def _one_by_one(answerer: Any, questions: Iterator[StoryQuestion], **options: Any) -> Iterator[Any]:
-    """Yield the answer to each question before the next question is read.
+def _report_unknown(answerer: Any, sentences: tuple[str, ...]) -> None:
+    """Print the words of the story that are not in the vocabulary, with the numbers of their sentences."""
+    unknown = UnknownWords(place="sentence")
+    for number, sentence in enumerate(sentences, 1):
+        unknown.add_words(number, "story word", answerer.words.unknown(sentence))
+    unknown.say()
 
-    If a question cannot be answered, the error is printed and the next question is read.
+
+@dataclass
+class KnownQuestions:
+    """Iterates over questions. Questions without a known word are reported and skipped.
+
+    answerer: the StoryAnswerer, whose check_question() checks each question.
+    questions: the questions.
+    skip: whether such questions are skipped. Otherwise, the first one raises ArgumentError.
+    numbers: the numbers of the questions that were yielded, from 1. The caller removes them.
+    read: the number of questions read so far.
+    errors: the number of questions skipped so far.
     """
-    for question in questions:
-        try:
-            yield from answerer.stream([question], **options)
-        except ArgumentError as error:
-            say(str(error))
+
+    answerer: Any
+    questions: Iterator[StoryQuestion]
+    skip: bool = True
+    numbers: deque[int] = field(default_factory=deque)
+    read: int = 0
+    errors: int = 0
+
+    def __iter__(self) -> Iterator[StoryQuestion]:
+        for question in self.questions:
+            self.read += 1
+            try:
+                self.answerer.check_question(question)
+            except ArgumentError as error:
+                if not self.skip:
+                    raise
+                self.errors += 1
+                if self.errors <= NAMED:
+                    say(str(error))
+                continue
+            self.numbers.append(self.read)
+            yield question
+
+    def report(self) -> int:
+        """Print how many questions were skipped, if any; return the exit status, 0 or 1."""
+        if not self.errors:
+            return 0
+        say(f"{self.errors:,} of {self.read:,} questions could not be answered and were skipped")
+        return 1
 
 
 def _format(result: Any, as_json: bool, draw: bool, hide: bool) -> str:

@@ -24,6 +24,7 @@ from regard.cli.run_options import (
     Threads,
     build_search,
     open_task,
+    output_option,
 )
 from regard.data.images.image_inputs import coco_image_id, list_images
 from regard.data.line_io import say, writing
@@ -32,7 +33,9 @@ from regard.decoding.rules import MOST_TOKENS
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import write_whole
 from regard.tasks.captioning.caption_pictures import CaptionPictures
-from regard.tasks.picture_outputs import is_picture
+from regard.tasks.captioning.image_captioner import set_reading
+from regard.tasks.picture_outputs import check_folder, is_picture
+from regard.viewing.pictures.picture_files import SUFFIXES
 
 __all__ = ["caption"]
 
@@ -48,11 +51,10 @@ Images = Annotated[
 ]
 OutputFile = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        metavar="FILE",
-        help="Write the captions to this file instead of standard output. For one image, a name ending in "
+    output_option(
+        "Write the captions to this file instead of standard output. For one image, a name ending in "
         ".png, .svg, .pdf or .gif writes a picture (.gif: an animation) of the attention of each word.",
+        SUFFIXES,
     ),
 ]
 PageFile = Annotated[
@@ -149,17 +151,15 @@ def caption(
     """
     if draw and json:
         raise ArgumentError(message("--draw", "--draw cannot be combined with --json"))
-    if coco is not None and not coco.resolve().parent.is_dir():
-        raise DataError(
-            message(shown(coco), "the folder of this file does not exist", hint="create the folder first")
-        )
+    check_folder(coco)
     search = build_search(beam_size, length_penalty, n_best, greedy, max_length)
     missing = list[DataError]()
     paths = list_images(images, missing)
     picture = output if is_picture(output) else None
     output = None if picture else output
     pictures = CaptionPictures(picture, page, len(paths))
-    captioner = open_task("captioning", run, checkpoint, device, threads, search=search, read=read)
+    captioner = open_task("captioning", run, checkpoint, device, threads, search=search)
+    set_reading(captioner.model, read, "--read")
     if draw and captioner.model.select is None:
         raise ArgumentError(message("--draw", "this captioner has no attention (model.select is none)"))
     pictures.check_attention(captioner.model.select is not None)

@@ -108,6 +108,16 @@ Width = Annotated[
         max=10_000,
     ),
 ]
+Widths = Annotated[
+    str | None,
+    _option(
+        "--widths",
+        "A,B,...",
+        "Widths to compare in the studies length and scores.",
+        MODELS,
+        show_default="half, one and two times --width; with --quick, --width",
+    ),
+]
 Steps = Annotated[
     int | None,
     _option(
@@ -150,14 +160,23 @@ Cache = Annotated[
     ),
 ]
 Jobs = Annotated[
-    int, _option("--jobs", "INT", "Number of trainings at the same time.", OUTPUT, min=1, max=256)
+    int,
+    _option(
+        "--jobs",
+        "INT",
+        "Number of training runs, or of measurement processes, to run in parallel.",
+        OUTPUT,
+        min=1,
+        max=256,
+    ),
 ]
 StopAfter = Annotated[
     float | None,
     _option(
         "--stop-after",
         "MINUTES",
-        "Stop training after this many minutes, and report what is finished. The same command continues.",
+        "Stop training after this many minutes, and report the finished runs. The same command resumes. "
+        "0 trains nothing.",
         OUTPUT,
         min=0.0,
         max=bounds.MINUTES,
@@ -168,7 +187,8 @@ StopAfter = Annotated[
 
 def compare(
     runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="RUN", help="Run folders to compare, already trained.")
+        list[Path] | None,
+        typer.Argument(metavar="RUN", help="Run folders to compare, already trained, all of one task."),
     ] = None,
     output: Output = Path("comparison"),
     study: StudyNames = None,
@@ -178,6 +198,7 @@ def compare(
     models: Models = None,
     seeds: Seeds = None,
     width: Width = None,
+    widths: Widths = None,
     steps: Steps = None,
     batch_tokens: BatchTokens = None,
     assignments: Assignments = None,
@@ -232,7 +253,14 @@ def compare(
         _check_no_study(arguments)
         return _printed(compare_runs(runs, **shared), say)
     names = [name.strip() for part in models or () for name in part.split(",") if name.strip()]
-    shared |= {"quick": quick, "cache": cache, "threads": threads, "jobs": jobs, "minutes": stop_after}
+    shared |= {
+        "widths": _numbers("--widths", widths),
+        "quick": quick,
+        "cache": cache,
+        "threads": threads,
+        "jobs": jobs,
+        "minutes": stop_after,
+    }
     return _printed(compare_models(study or (), models=names, seeds=_seeds(seeds), **shared), say)
 
 
@@ -240,7 +268,8 @@ def _settings(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the training settings that the command line sets."""
     from regard.cli.train_settings import settings_of
     from regard.tasks.task_table import find_task
-    from regard.training.settings import merged, override
+    from regard.training.settings import merged
+    from regard.training.settings_toml import override
 
     settings = settings_of({name: arguments[name] for name in SETTINGS}, find_task("translation"))
     data = settings.get("data", {})
@@ -252,7 +281,13 @@ def _settings(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _check_no_study(arguments: dict[str, Any]) -> None:
     options = {"study": "--study", "models": "--models", "seeds": "--seeds", "quick": "--quick"}
-    options |= {"width": "--width", "steps": "--steps", "stop_after": "--stop-after", "cache": "--cache"}
+    options |= {
+        "width": "--width",
+        "widths": "--widths",
+        "steps": "--steps",
+        "stop_after": "--stop-after",
+        "cache": "--cache",
+    }
     for name, option in options.items():
         if arguments[name]:
             problem = f"{option} is an option for models that are trained, but run folders are given"

@@ -52,6 +52,9 @@ def evaluate(
     has two more scores: the fraction of captions that are true, and how often the attention of a word points
     to the object that the word names.
 
+    Answering: the error rate of each task, their mean, the accuracy over all questions, and the number of
+    tasks with more than 5 % errors. --test-file and --jsonl name files of stories and questions.
+
     Algorithms: bits per sequence and wrong bits, at the training lengths and at longer lengths.
 
     A task of your own: the scores of its method evaluate() on the validation data.
@@ -77,6 +80,8 @@ def evaluate(
     * `regard evaluate runs/classifier --test-file test.tsv --faithfulness`
 
     * `regard evaluate runs/captioner --test-file captions.tsv --images images --split test`
+
+    * `regard evaluate runs/babi --test-file qa1_test.txt --faithfulness --page answers.html`
 
     * `regard evaluate runs/copy --lengths 20,60,120`
 

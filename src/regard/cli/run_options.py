@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.rules import MOST_TOKENS
 from regard.decoding.search_options import BEAM_SIZE, LENGTH_PENALTY, build_search
 from regard.errors import ArgumentError, message, shown
+from regard.tasks.picture_outputs import check_output_ending
 
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
@@ -29,6 +31,7 @@ __all__ = [
     "one_sentence",
     "open_run",
     "open_task",
+    "output_option",
     "task_in_regard",
 ]
 
@@ -77,10 +80,22 @@ def length_option(name: str, text: str, **more: Any) -> Any:
     return _option(name, "INT", text, min=1, max=MOST_TOKENS, **more)
 
 
-OutputFile = Annotated[
-    Path | None,
-    typer.Option("--output", metavar="FILE", help="Write to this file instead of standard output."),
-]
+def output_option(text: str, pictures: Sequence[str] = ()) -> Any:
+    """Return the option --output of a command that writes text, and possibly a picture.
+
+    text: the help text.
+    pictures: file name extensions for which the command writes a picture, such as (".png", ".svg").
+    """
+
+    def check(context: typer.Context, value: Path | None) -> Path | None:
+        has_page = any("--page" in each.opts for each in context.command.params)
+        check_output_ending(value, pictures, has_page)
+        return value
+
+    return typer.Option("--output", metavar="FILE", help=text, callback=check)
+
+
+OutputFile = Annotated[Path | None, output_option("Write to this file instead of standard output.")]
 PageFile = Annotated[
     Path | None,
     typer.Option(

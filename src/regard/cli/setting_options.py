@@ -16,7 +16,11 @@ def setting_option(setting: Setting) -> str:
     '--choose invalid=replace'
     >>> setting_option(Setting("read_pairs", "columns"))
     '--columns'
+    >>> setting_option(Setting("read_captions", "missing", "skip"))
+    '--set data.missing=skip of regard train'
     """
     if setting.owner == "Choices":
         return f"--choose {setting.name}={setting.value}"
+    if setting.owner in ("read_captions", "decode_files"):
+        return f"--set data.{setting.name}={setting.value} of regard train"
     return f"--{setting.value}-{setting.name}" if setting.owner == "fetch" else f"--{setting.name}"

@@ -21,7 +21,7 @@ from regard.errors import DataError, RegardError, message, printable, shown
 from regard.runs.run_facts import RunFacts, facts_of
 from regard.runs.seed_facts import SeedFacts, seed_facts_of
 from regard.training.logs.live_table import TITLES, best_title, in_time, in_words, metric_title
-from regard.training.logs.seed_log import mean_text, scores_table
+from regard.training.logs.seed_log import keep_words, mean_text, scores_table
 
 __all__ = ["show", "sparkline"]
 
@@ -146,7 +146,7 @@ def _about(facts: RunFacts) -> Iterator[tuple[str, str]]:
     if facts.parameters is not None:
         yield "parameters", f"{facts.parameters:,}"
     if facts.sizes:
-        yield "vocabulary", facts.sizes
+        yield "sizes" if facts.task == "algorithms" else "vocabulary", facts.sizes
     yield "data", ", ".join(f"{name} {_value(value)}" for name, value in facts.data.items())
     if facts.fingerprints:
         yield "fingerprints", ", ".join(f"{name} {mark[:12]}" for name, mark in facts.fingerprints.items())
@@ -309,7 +309,7 @@ def compared(facts: Sequence[RunFacts | SeedFacts]) -> Table:
     for name in scored:  # without no_wrap, so that long names are wrapped
         table.add_column(Text(printable(titles.get(name, metric_title(name)))), justify="right")
     for name in (*differ, "time"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=name == "time")
     if not differ:
         table.caption = Text(f"scores of the checkpoint with the {best_title(*criteria)}", style="dim")
         table.caption_justify = "left"
@@ -338,4 +338,6 @@ def compared(facts: Sequence[RunFacts | SeedFacts]) -> Table:
             "" if at is None else in_time(at.seconds),
             Text(printable(status)),
         )
+    numbers = len(scored) + len(differ)
+    keep_words(table.columns[4 : 4 + numbers])
     return table

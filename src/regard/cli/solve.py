@@ -12,12 +12,13 @@ import typer
 from rich.console import Console
 
 from regard.cli import bounds
-from regard.cli.run_options import CheckpointName, Device, RunFolder, Threads, open_task
+from regard.cli.run_options import CheckpointName, Device, RunFolder, Threads, open_task, output_option
 from regard.data.line_io import given_lines, say, writing
 from regard.errors import ArgumentError, message
 from regard.tasks.algorithms.given_sequences import sequences_in
 from regard.tasks.algorithms.solution_pictures import SolutionPictures
 from regard.tasks.picture_outputs import is_picture
+from regard.viewing.pictures.picture_files import SUFFIXES
 
 __all__ = ["solve"]
 
@@ -83,11 +84,10 @@ Slots = Annotated[
 ]
 OutputFile = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        metavar="FILE",
-        help="Write to this file instead of standard output. For one sequence, it can be a picture of the "
+    output_option(
+        "Write to this file instead of standard output. For one sequence, it can be a picture of the "
         "heads on the tape: .png, .svg, .pdf or .gif (animation).",
+        SUFFIXES,
     ),
 ]
 PageFile = Annotated[
@@ -164,7 +164,7 @@ def solve(
         raise ArgumentError(message(option, "this model has no tape to draw"))
     look = solver.has_tape and (draw or json or pictures.enabled)
     if given:
-        results = solver.stream(sequences_in(given_lines(files, sequence)), look=look)
+        results = solver.stream(sequences_in(given_lines(files, sequence, "--sequence")), look=look)
     else:
         results = solver.generate(sequences, _sizes(solver, length, repeats), seed, look=look)
     _write(results, output, pictures, json, draw)

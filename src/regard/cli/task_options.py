@@ -7,7 +7,7 @@ need no change when a task is added.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,7 +31,7 @@ from regard.tasks.task_table import TASKS, find_task
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
 
-__all__ = ["SHARED", "check_given", "given_options", "options_of", "with_task_options"]
+__all__ = ["SHARED", "check_given", "given_options", "given_parameters", "options_of", "with_task_options"]
 
 SHARED: dict[str, tuple[Any, Any]] = {
     "beam_size": (BeamSize, BEAM_SIZE),
@@ -136,6 +136,11 @@ def given_options(context: typer.Context, attribute: str) -> dict[str, str]:
     attribute: the attribute of RunTask that lists these options: "evaluate_options" or "view_options".
     """
     names = {name for each in TASKS for name in option_parameters(getattr(find_task(each), attribute))}
+    return given_parameters(context, names)
+
+
+def given_parameters(context: typer.Context, names: Collection[str]) -> dict[str, str]:
+    """Return the parameters in `names` that are set on the command line: parameter name -> option."""
     return {
         str(each.name): each.opts[0]
         for each in context.command.params

@@ -134,7 +134,8 @@ def _task_and_settings(arguments: Mapping[str, Any]) -> tuple[type[RunTask], dic
     """Return the task and its settings. Options and --set override the settings of --recipe."""
     from regard.runs.run_folder import is_run
     from regard.tasks.task_table import DEFAULT, find_task
-    from regard.training.settings import check_names, merged, override, read_toml, without_alternatives
+    from regard.training.settings import check_names, merged, without_alternatives
+    from regard.training.settings_toml import override, read_toml
 
     assigned = override(arguments["assignments"] or [])
     recipe = {} if arguments["recipe"] is None else read_toml(arguments["recipe"])
@@ -251,7 +252,7 @@ def _advice(settings: Mapping[str, Any]) -> str:
 
 def _print_estimate(run: Estimate) -> None:
     """Print the result of --dry-run: the data report, the settings, the model size and the estimated time."""
-    from regard.training.settings import to_toml
+    from regard.training.settings_toml import to_toml
 
     console = Console(highlight=False)
     for note in run.notes:

@@ -72,7 +72,8 @@ GoldAlignments = Annotated[
         "--gold-alignments",
         "FILE",
         "File with word alignments of the training pairs, for --guided. Line N has the links of pair N: 0-2 "
-        "links source word 0 to target word 2. May be repeated.",
+        "links source word 0 to target word 2 (morphemes with --set data.alignment_unit=morpheme). May be "
+        "repeated.",
     ),
 ]
 Tokenizer = Annotated[

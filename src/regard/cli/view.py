@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,16 +22,24 @@ from regard.cli.run_options import (
     one_sentence,
 )
 from regard.cli.task_option import OwnTask, task_of_run
-from regard.cli.task_options import check_given, given_options, options_of, with_task_options
+from regard.cli.task_options import (
+    check_given,
+    given_options,
+    given_parameters,
+    options_of,
+    with_task_options,
+)
 from regard.cli.view_huggingface import view_huggingface
 from regard.data.line_io import say
-from regard.errors import ArgumentError, DataError, UnknownName, message, shown
+from regard.errors import ArgumentError, UnknownName, message, shown
 from regard.roles import matches
 from regard.runs.command_options import option_parameters
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_task import RunTask
+from regard.tasks.answering.view_answering import StoredAnswerView
+from regard.tasks.picture_outputs import check_folder
 from regard.tasks.task_table import TASKS, find_task
-from regard.viewing import VIEWS, Picture, Seen
+from regard.viewing import VIEWS, Seen
 
 __all__ = ["view"]
 
@@ -41,6 +50,20 @@ OWN = ("self", "rollout", "reading")
 
 TASK_VIEWS = {name: about for task in TASKS for name, about in find_task(task).own_views.items()}
 """The views that only some tasks have. Name -> description."""
+
+NO_SELF_ATTENTION = (*OWN, "long")
+UNDRAWN = {
+    "translation": ("long",),
+    "language": ("player",),
+    "classification": ("player", "long"),
+    "captioning": NO_SELF_ATTENTION,
+    "answering": (*NO_SELF_ATTENTION, "player"),
+    "algorithms": NO_SELF_ATTENTION,
+}
+"""The views in VIEWS that no run of a task can draw, because its models do not have such attention."""
+
+OF_RUNS = ("checkpoint", "task")
+"""Parameters that, like the options of the tasks, can only be used with run folders."""
 
 SPECIALS = ("show", "hide", "renormalise")
 
@@ -85,9 +108,11 @@ ABOUT = {
     "shaded": "the source words, shaded by their weights",
     "self": "self-attention",
     "rollout": "attention through all layers of the encoder",
-    "player": "an animation, word by word",
-    "long": "a map of a long text: each cell is the largest weight in a block of tokens",
-    "reading": "one line for each word of a text, with the earlier words shaded by their weights",
+    "player": "an animation of a translation, word by word; needs cross-attention",
+    "long": "a map of a long text, for language models and Hugging Face models: each cell is the largest "
+    "weight in a block of tokens",
+    "reading": "one line for each word of a text, with the earlier words shaded by their weights; needs a "
+    "decoder or an lstmn",
     **TASK_VIEWS,
 }
 """A description of each view, for the help."""
@@ -212,15 +237,14 @@ def view(
 
     * `regard view --huggingface FOLDER "The cat sat on the mat." --specials renormalise --output cat.png`
     """
-    _check(view, specials, output)
+    _check(context, specials, output)
     drawing = ViewOptions(view, site, head, word, subwords, specials, by_values)
     if threads is not None:
         torch.set_num_threads(threads)
     if huggingface is not None:
         viewed = _viewed_huggingface(context, huggingface, (run, sentence, text), view, device)
     elif run is not None and Path(run).is_file():
-        _check_without_model(context, Path(run), sentence or text, view)
-        viewed = RunView(Seen.load(run))
+        viewed = _viewed_file(context, Path(run), sentence or text, view)
     else:
         kind = _task_to_view(context, _run_folder(run), task, view)
         values = _view_values(kind, {**options, "text": text}, sentence)
@@ -230,7 +254,7 @@ def view(
     if output is not None and output.suffix.lower() in (KEPT, PAGE):
         _write(viewed, output)
     else:
-        _show(viewed.picture(drawing), output)
+        _show(viewed, drawing, output)
 
 
 def _task_to_view(context: typer.Context, run: Path, task: str | None, view: str | None) -> type[RunTask]:
@@ -263,9 +287,11 @@ def _viewed_huggingface(
 
     texts: the two arguments of the command and the value of --text. One of them is the text.
     """
-    for name, option in given_options(context, "view_options").items():
+    given = given_options(context, "view_options") | given_parameters(context, OF_RUNS)
+    for name, option in given.items():
         if name not in ("text", "target"):
-            raise ArgumentError(message(option, "--huggingface has no such option", expected="--target"))
+            problem = "this option is for run folders, and cannot be used with --huggingface"
+            raise ArgumentError(message(option, problem, hint=f"leave {option} out"))
     if view in TASK_VIEWS:
         problem = "Hugging Face models have no such view"
         raise ArgumentError(message(f"--view {view}", problem, expected=", ".join(VIEWS)))
@@ -286,9 +312,46 @@ def _check_has_view(task: type[RunTask]) -> None:
 
 def _check_view(task: type[RunTask], view: str | None) -> None:
     """Raise ArgumentError if this view exists, but only for runs of other tasks."""
-    if view in TASK_VIEWS and view not in task.own_views:
+    known = _views_of_task(task)
+    if view is not None and view not in known:
         problem = f"runs of the task {task.task_name()} have no such view"
-        raise ArgumentError(message(f"--view {view}", problem, expected=", ".join((*VIEWS, *task.own_views))))
+        raise ArgumentError(message(f"--view {view}", problem, expected=", ".join(known)))
+
+
+def _views_of_task(task: type[RunTask]) -> tuple[str, ...]:
+    """Return the names of the views that runs of a task can draw."""
+    undrawn = UNDRAWN.get(task.task_name(), ())
+    return (*(name for name in VIEWS if name not in undrawn), *task.own_views)
+
+
+def _views_of_file(seen: Seen) -> tuple[str, ...]:
+    """Return the names of the views that the attention in a .seen file can be drawn with."""
+    if not seen.sites:
+        return ("long",) if seen.long else ()
+    undrawn: tuple[str, ...] = () if seen.long else ("long",)
+    undrawn += () if any(each.kind == "cross" for each in seen.sites) else ("player",)
+    undrawn += () if any(each.role.kind == "self" for each in seen.sites) else OWN
+    return tuple(name for name in VIEWS if name not in undrawn)
+
+
+def _known_views(context: typer.Context) -> Iterable[str]:
+    """Return the names of the views for the run, the file or the Hugging Face model of the command."""
+    run = context.params.get("run")
+    if context.params.get("huggingface") is not None:
+        return VIEWS
+    if run is None:
+        return ABOUT
+    if Path(run).is_file():
+        return _views_of_file(Seen.load(run))
+    return _views_of_task(task_of_run(Path(run), context.params.get("task")))
+
+
+def _check_view_of_file(seen: Seen, path: Path, view: str | None) -> None:
+    """Raise ArgumentError if the attention in a .seen file cannot be drawn with the view."""
+    known = _views_of_file(seen)
+    if view is not None and view not in (*known, *OWN):
+        problem = f"{shown(path)} has no attention for this view"
+        raise ArgumentError(message(f"--view {view}", problem, expected=", ".join(known)))
 
 
 def _check_self_attention(seen: Seen, view: str | None) -> None:
@@ -312,10 +375,11 @@ def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
         raise ArgumentError(message(f"--head {head}", f"{names} has {number}", expected=expected))
 
 
-def _check(view: str | None, specials: str, out: Path | None) -> None:
+def _check(context: typer.Context, specials: str, out: Path | None) -> None:
     """Check --view, --specials and --output before a model is loaded; raise an error if one is invalid."""
+    view = context.params.get("view")
     if view is not None and view not in ABOUT:
-        raise UnknownName("view", view, ABOUT)
+        raise UnknownName("view", view, _known_views(context))
     if specials not in SPECIALS:
         raise UnknownName("value of --specials:", specials, SPECIALS)
     if out is None:
@@ -324,20 +388,25 @@ def _check(view: str | None, specials: str, out: Path | None) -> None:
     if out.suffix.lower() not in known:
         problem = f"{shown(out.name)} has an unknown file type"
         raise ArgumentError(message("--output", problem, expected=f"a name ending in {', '.join(known)}"))
-    if not out.resolve().parent.is_dir():
-        raise DataError(
-            message(shown(out), "the folder of this file does not exist", hint="create the folder first")
-        )
+    check_folder(out)
 
 
-def _check_without_model(context: typer.Context, path: Path, sentence: str | None, view: str | None) -> None:
-    """Raise ArgumentError if an option needs a model, but `path` is a .seen file, which has no model."""
-    needed = [f"--view {view}"] if view in TASK_VIEWS else []
+def _viewed_file(context: typer.Context, path: Path, sentence: str | None, view: str | None) -> RunView:
+    """Return the attention of a .seen file; raise ArgumentError if an option needs the model.
+
+    A .seen file has attention weights, but no model.
+    """
+    seen = Seen.load(path)
+    viewed = StoredAnswerView(seen) if StoredAnswerView.fits(seen) else RunView(seen)
+    needed = [f"--view {view}"] if view in TASK_VIEWS and view != viewed.default_view else []
     needed += ["a sentence"] if sentence else []
-    needed += [f"--{name.replace('_', '-')}" for name in given_options(context, "view_options")]
+    needed += (given_options(context, "view_options") | given_parameters(context, OF_RUNS)).values()
     if needed:
         problem = f"{needed[0]} needs a model, but this file has only attention weights"
         raise ArgumentError(message(shown(path), problem, hint="use a run folder instead of the file"))
+    if view != viewed.default_view:
+        _check_view_of_file(seen, path, view)
+    return viewed
 
 
 def _write(viewed: RunView, path: Path) -> None:
@@ -350,7 +419,10 @@ def _write(viewed: RunView, path: Path) -> None:
     say(f"Wrote {shown(path)}")
 
 
-def _show(drawn: Picture, out: Path | None) -> None:
+def _show(viewed: RunView, drawing: ViewOptions, out: Path | None) -> None:
+    if drawing.view is None and out is not None and out.suffix.lower() == ".gif":
+        drawing = replace(drawing, view=viewed.default_animation)
+    drawn = viewed.picture(drawing)
     if out is None:
         Console(highlight=False).print(drawn)
         return

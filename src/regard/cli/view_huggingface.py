@@ -9,28 +9,33 @@ from pathlib import Path
 from rich.console import Console
 
 from regard.errors import ArgumentError, message, shown
+from regard.huggingface.token_words import Tokens
 from regard.runs.devices import choose_device
-from regard.runs.run_commands import RunView, ViewOptions
-from regard.viewing import Picture
+from regard.runs.long_text_view import LongTextView
+from regard.runs.run_commands import ViewOptions
+from regard.viewing import VIEWS, Picture, Seen
+from regard.viewing.word_groups import spelled
 
 __all__ = ["HuggingFaceView", "view_huggingface"]
 
+NAMED = 5
+"""Maximum number of unknown words that a note lists."""
+
 
 @dataclass(frozen=True, eq=False)
-class HuggingFaceView(RunView):
-    """What `regard view` draws for a Hugging Face model: the attention of its layers for one text."""
+class HuggingFaceView(LongTextView):
+    """What `regard view` draws for a Hugging Face model: the attention of its layers for one text.
+
+    source: the tokens of the text.
+    """
+
+    source: Tokens
 
     def picture(self, options: ViewOptions) -> Picture:
-        """Draw the view that options.view names; a long text is drawn as a map of blocks of tokens."""
-        if not self.seen.long:
-            encodes = any(site.kind == "encoder" for site in self.seen.sites)
-            if options.view == "rollout" and options.site is None and not encodes:
-                options = replace(options, site="decoder")
-            return super().picture(options)
-        if options.view not in (None, "long"):
-            problem = f"the text has {len(self.seen.source):,} tokens, which are drawn as a map"
-            raise ArgumentError(message(f"--view {options.view}", problem, expected="--view long"))
-        return self.seen.picture("long", site=options.site, head=options.head)
+        """Draw the view options.view. Unknown words are shown as in the text, or with --subwords as [UNK]."""
+        _check_view(self.seen, options.view)
+        seen = _as_tokens(self.seen, self.source) if options.subwords else self.seen
+        return LongTextView(seen).picture(options)
 
 
 def view_huggingface(folder: Path, text: str, target: str | None, device: str) -> HuggingFaceView:
@@ -53,6 +58,42 @@ def view_huggingface(folder: Path, text: str, target: str | None, device: str) -
             problem = "the model has no attention layer with a weight for each pair of tokens"
             raise ArgumentError(message(shown(folder), problem))
         erased = huggingface.erase_token(model, observed)
-    notes = [f"{model.name}, {type(model.model).__name__}"] + ([] if erased is None else [str(erased)])
+    source = observed.source
+    notes = [f"{model.name}, {type(model.model).__name__}", *_unknown_notes(source)]
+    notes += [] if erased is None else [str(erased)]
     title = observed.seen.title or text
-    return HuggingFaceView(replace(observed.seen, title=title).noted(*notes))
+    return HuggingFaceView(replace(observed.seen, title=title).noted(*notes), source)
+
+
+def _unknown_notes(source: Tokens) -> list[str]:
+    """Return a note that lists the words outside the vocabulary, NAMED at most; [] if there are none."""
+    words = list(dict.fromkeys(repr(spelled([source.pieces[place]])) for place in source.unknown))
+    if not words:
+        return []
+    more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
+    name = spelled([next(iter(source.unknown.values()))])
+    return [f"not in the vocabulary, so the model reads {name}: {', '.join(words[:NAMED])}{more}"]
+
+
+def _as_tokens(seen: Seen, source: Tokens) -> Seen:
+    """Return a copy of `seen` in which the tokens of the text have the names that the model reads."""
+
+    def named(pieces: tuple[str, ...]) -> tuple[str, ...]:
+        return source.names if pieces == source.pieces else pieces
+
+    sites = [replace(site, rows=named(site.rows), columns=named(site.columns)) for site in seen.sites]
+    return replace(seen, sites=tuple(sites), source=named(seen.source), target=named(seen.target))
+
+
+def _check_view(seen: Seen, view: str | None) -> None:
+    """Raise ArgumentError if the model has no attention that this view can draw."""
+    problems = {}
+    if not any(site.role.kind == "cross" for site in seen.sites):
+        problems["player"] = "it draws a translation, and this model has no cross-attention"
+    if not any(site.kind == "decoder" for site in seen.sites):
+        problems["reading"] = (
+            "it draws attention to earlier tokens only, and this model also reads later ones"
+        )
+    if view in problems and not seen.long:
+        expected = ", ".join(name for name in VIEWS if name not in problems)
+        raise ArgumentError(message(f"--view {view}", problems[view], expected=expected))

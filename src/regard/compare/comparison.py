@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from regard.compare.comparison_options import Options, model_options
-from regard.compare.cost_estimate import estimated_seconds
+from regard.compare.cost_estimate import estimated_seconds, run_seconds
+from regard.compare.measurement_workers import measure_in_processes
 from regard.compare.run_cache import RunCache
+from regard.compare.run_checks import check_runs, checked_width, checked_widths
 from regard.compare.studies import QUICK_STUDIES, STUDIES
 from regard.compare.study import PlannedRun, Study, StudyResult, Table, Verdict
 from regard.compare.study_context import StudyContext
+from regard.compare.training_progress import duration
 from regard.errors import ArgumentError, RegardError, UnknownName, message
-from regard.tasks.translation.translation_settings import TranslationSettings, ways_named
+from regard.tasks.translation.translation_settings import Data, TranslationSettings, ways_named
 from regard.training.settings import build, check_names, merged, without_alternatives
 
 __all__ = ["Comparison", "compare"]
@@ -69,6 +73,7 @@ def compare(
     threads: int | None = None,
     jobs: int = 1,
     minutes: float | None = None,
+    widths: Iterable[int] = (),
     say: Callable[[str], None] = print,
 ) -> Comparison:
     """Compare models with and without attention: train them alike, measure them, and judge claims.
@@ -85,8 +90,10 @@ def compare(
     bins: upper bounds of the classes of source length, in words.
     sentences: number of test sentences in each class.
     device, threads: where to train and to measure.
-    jobs: number of trainings at the same time.
+    jobs: number of training runs, and of measurement processes, to run in parallel.
     minutes: stop training after this many minutes, and report what is finished. Call it again to continue.
+        0 trains nothing.
+    widths: widths for the studies that compare widths. Default: half, one and two times the width.
     say: prints a line of progress.
 
     >>> try:
@@ -96,7 +103,7 @@ def compare(
     unknown study 'lenght'; did you mean 'length'? ...
     """
     chosen = _chosen(studies, quick)
-    options = make_options(models, seeds, quick, settings, bins, sentences, device, threads, jobs)
+    options = make_options(models, seeds, quick, settings, bins, sentences, device, threads, jobs, widths)
     if output is None and cache is None:
         raise ArgumentError(message("compare()", "neither output nor cache is set", hint="set output=FOLDER"))
     until = math.inf if minutes is None else time.monotonic() + 60 * minutes
@@ -104,15 +111,16 @@ def compare(
     runs_cache = RunCache(place, options, say)
     context = StudyContext(options, runs_cache, say)
     planned = [run for study in chosen for run in study.runs(options)]
-    for run in planned:  # raise an error before training if a setting is invalid
-        build(TranslationSettings, run.settings, f"the settings of {run.label}")
+    check_runs(planned)
     if planned:
         _ = context.bins  # raise an error before training if the data are too short
-    _say_cost(runs_cache, planned, say)
-    runs_cache.train(runs_cache.missing(planned), until)
-    stopped = runs_cache.interrupted or ("time limit" if time.monotonic() > until else "")
+    if minutes is None or minutes > 0:
+        runs_cache.train(_missing_runs(runs_cache, planned, say), until)
+    late = bool(minutes) and time.monotonic() > until and bool(runs_cache.missing(planned))
+    stopped = runs_cache.interrupted or ("time limit" if late else "")
     results = []
     try:
+        measure_in_processes(chosen, context)
         for study in chosen:
             results.append(_measured(study, context))
     except KeyboardInterrupt:  # report the studies that are measured
@@ -132,6 +140,7 @@ def make_options(
     device: str,
     threads: int | None,
     jobs: int,
+    widths: Iterable[int] = (),
 ) -> Options:
     """Check the arguments of compare(), and return them as Options."""
     names = (models,) if isinstance(models, str) else tuple(models)
@@ -148,14 +157,14 @@ def make_options(
     data = dict(whole.get("data") or {})
     if not ways_named(data):
         data["built_in"] = "korean"
+    build(Data, data, "regard compare")  # raise an error if they are not valid
     default = {"training": QUICK_TRAINING if quick else TRAINING}
     training = merged(without_alternatives(default, whole), whole).get("training", {})
-    width = (whole.get("model") or {}).get("width", QUICK_WIDTH if quick else WIDTH)
+    width = checked_width((whole.get("model") or {}).get("width", QUICK_WIDTH if quick else WIDTH))
     count = (40 if quick else 100) if sentences is None else sentences
     others = {name: value for name, value in whole.items() if name not in ("data", "training", "seed")}
-    return Options(
-        names, numbers, data, training, width, quick, tuple(bins), count, device, threads, jobs, others
-    )
+    checked = (tuple(bins), count, device, threads, jobs, others, checked_widths(widths))
+    return Options(names, numbers, data, training, width, quick, *checked)
 
 
 def _chosen(studies: str | Iterable[str], quick: bool) -> list[Study]:
@@ -166,23 +175,30 @@ def _chosen(studies: str | Iterable[str], quick: bool) -> list[Study]:
     return [STUDIES[name] for name in dict.fromkeys(names or (QUICK_STUDIES if quick else STUDIES))]
 
 
-def _say_cost(cache: RunCache, planned: Sequence[PlannedRun], say: Callable[[str], None]) -> None:
-    """Print how many trainings are needed, and how long they will take."""
+def _missing_runs(
+    cache: RunCache, planned: Sequence[PlannedRun], say: Callable[[str], None]
+) -> list[PlannedRun]:
+    """Return the runs that are not trained yet, in the order of training, and print how long they will take.
+
+    With several trainings at a time, runs that several studies or labels use come first, and then the longest
+    ones, so that the last ones end at about the same time.
+    """
     missing = cache.missing(planned)
     total = len({cache.place(run) for run in planned})
     if total:
         say(f"trainings: {total} needed, {total - len(missing)} finished")
-    if missing:
-        say("estimating the time ...")
-        seconds = estimated_seconds(missing, cache.options, cache.device)
-        say(f"estimated time: about {_duration(seconds)} of training, then the measurements")
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in seconds, minutes or hours: "5 minutes"."""
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+    if not missing:
+        return []
+    say("estimating the time ...")
+    seconds = run_seconds(missing, cache.options, cache.device)
+    whole = estimated_seconds(seconds, cache.options, cache.device)
+    say(f"estimated time: about {duration(whole)} of training, then the measurements")
+    if cache.options.jobs == 1:
+        return missing
+    uses = Counter(cache.place(run) for run in planned)
+    alone = [uses[cache.place(run)] == 1 for run in missing]
+    order = sorted(range(len(missing)), key=lambda at: (alone[at], -seconds[at]))
+    return [missing[at] for at in order]
 
 
 def _measured(study: Study, context: StudyContext) -> StudyResult:

@@ -13,7 +13,8 @@ from regard.compare.study import PlannedRun
 from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 from regard.models import MODELS, build_model
 from regard.tasks.translation.translation_checks import PATHS
-from regard.training.settings import merged, override
+from regard.training.settings import merged
+from regard.training.settings_toml import override
 
 __all__ = ["COMPARED", "DEFAULT_MODELS", "QUICK_MODELS", "Options", "fingerprints", "model_options"]
 
@@ -48,6 +49,7 @@ class Options:
     threads: number of CPU threads; None to choose it.
     jobs: number of trainings at the same time.
     settings: other settings of all training runs, such as {"model": {"dropout": 0.2}}.
+    widths: widths of the studies that compare widths; empty for half, one and two times `width`.
     """
 
     models: tuple[str, ...] = ()
@@ -62,6 +64,14 @@ class Options:
     threads: int | None = None
     jobs: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
+    widths: tuple[int, ...] = ()
+
+    @property
+    def widths_compared(self) -> tuple[int, ...]:
+        """The widths of the studies that compare widths, in increasing order; `width` is one of them."""
+        if self.quick and not self.widths:
+            return (self.width,)
+        return tuple(sorted({*(self.widths or (max(self.width // 2, 4), 2 * self.width)), self.width}))
 
     @property
     def compared(self) -> tuple[str, ...]:

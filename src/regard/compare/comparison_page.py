@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,9 @@ import torch
 from regard.compare.comparison_options import Options
 from regard.compare.figures import can_draw, png_of_figure, svg_of_figure
 from regard.compare.study import Figure, StudyResult, Table
-from regard.errors import install_command
+from regard.errors import RegardError, install_command
 from regard.files.atomic_io import replace
+from regard.files.untrusted import parse_json, read_limited
 from regard.runs.run_folder import made_folder
 from regard.viewing.html_document import document, safe
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from regard.compare.comparison import Comparison
 
 __all__ = ["csv_of", "write_page"]
+
+MANIFEST, WRITTEN = "files.json", (".csv", ".png", ".svg")
+"""The list of the files of a comparison, and the endings of those that a later comparison may remove."""
 
 ROWS_SHOWN = 60
 """Longer tables are cut on the page; the CSV file has all rows."""
@@ -40,8 +45,14 @@ th, td { padding: .2rem .7rem .2rem 0; text-align: left; border-bottom: 1px soli
 """
 
 
-def write_page(comparison: Comparison, options: Options, folder: Path) -> Iterator[Path]:
-    """Write all files of a comparison to a folder, and yield their paths; the page is the first."""
+def write_page(comparison: Comparison, options: Options, folder: Path, about: str = "") -> Iterator[Path]:
+    """Write all files of a comparison to a folder, and yield their paths; the page is the first.
+
+    about: a sentence about the data and the training. Default: one that describes the options.
+
+    files.json lists the files. Those that an earlier comparison wrote there, and this one does not, are
+    removed.
+    """
     made_folder(folder)
     images: dict[str, bytes] = {}
     files: dict[str, bytes] = {}
@@ -52,11 +63,26 @@ def write_page(comparison: Comparison, options: Options, folder: Path) -> Iterat
             files[f"{figure.name}.svg"] = svg_of_figure(figure)
         files |= {f"{table.name}.csv": csv_of(table.rows).encode() for table in result.tables}
     files["verdicts.csv"] = csv_of(_verdict_rows(comparison)).encode()
-    body = list(_body(comparison, options, images))
+    body = list(_body(comparison, about or _about(comparison, options), images))
     page = document("Regard: comparison of attention models", STYLE, "", body, images=True)
-    for name, content in {"index.html": page.encode(), **files}.items():
+    files = {"index.html": page.encode(), **files}
+    _remove_stale(folder, set(files))
+    files[MANIFEST] = (json.dumps(sorted(files), indent=1) + "\n").encode()
+    for name, content in files.items():
         replace(folder / name, content)
         yield folder / name
+
+
+def _remove_stale(folder: Path, kept: set[str]) -> None:
+    """Remove the files that files.json lists and that are not in `kept`."""
+    try:
+        listed = parse_json(read_limited(folder / MANIFEST, "json"))
+    except (OSError, ValueError, RegardError):
+        return
+    for name in listed if isinstance(listed, list) else ():
+        plain = isinstance(name, str) and Path(name).name == name and Path(name).suffix in WRITTEN
+        if plain and name not in kept and not (folder / name).is_symlink():
+            (folder / name).unlink(missing_ok=True)
 
 
 def csv_of(rows: Sequence[dict[str, Any]]) -> str:
@@ -89,9 +115,9 @@ def _verdict_rows(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
-def _body(comparison: Comparison, options: Options, images: dict[str, bytes]) -> Iterator[str]:
+def _body(comparison: Comparison, about: str, images: dict[str, bytes]) -> Iterator[str]:
     yield "<h1>Comparison of attention models</h1>"
-    yield f'<p class="quiet">{safe(_about(comparison, options))}</p>'
+    yield f'<p class="quiet">{safe(about)}</p>'
     if not images and any(result.figures for result in comparison.results):
         text = f"The figures were not drawn, because matplotlib is not installed: {install_command('view')}"
         yield f"<p><strong>{safe(text)}</strong></p>"

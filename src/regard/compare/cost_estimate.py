@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from regard.data.batch import Batch
 from regard.models import build_model
 from regard.training.losses import cross_entropy
 
-__all__ = ["estimated_seconds"]
+__all__ = ["estimated_seconds", "run_seconds"]
 
 VOCABULARY, WORDS = 2000, 10
 """Vocabulary size and sentence length of the batches that are timed."""
@@ -28,19 +29,38 @@ STARTING = {"cpu": 8.0}
 """Seconds that a training takes before its first step and after its last one; 20 on other devices."""
 
 
-def estimated_seconds(runs: Sequence[PlannedRun], options: Options, device: str) -> float:
-    """Estimate the duration of trainings in seconds. Each distinct model is timed once."""
-    known: dict[str, float] = {}
-    total = 0.0
-    for run in runs:
-        model, training = run.settings["model"], run.settings["training"]
-        key = json.dumps(model, sort_keys=True, default=str)
-        if key not in known:
-            known[key] = _step_seconds(model, training.get("batch_tokens") or 2048, device, options.threads)
-        steps = training.get("steps") or 60 * float(training.get("minutes") or 10) / known[key]
-        total += steps * known[key] + STARTING.get(device, 20.0)
-    at_once = min(options.jobs, len(runs))
-    return total / (min(at_once, os.cpu_count() or 1) if device == "cpu" else at_once)
+ENOUGH = 20.0
+"""Seconds for timing models. After that, a model gets the mean time of the timed models of the same name."""
+
+
+def run_seconds(runs: Sequence[PlannedRun], options: Options, device: str) -> list[float]:
+    """Estimate the duration of each training in seconds. Each distinct model is timed once."""
+    keys = [json.dumps(run.settings["model"], sort_keys=True, default=str) for run in runs]
+    names = {key: str(run.settings["model"]["name"]) for key, run in zip(keys, runs, strict=True)}
+    timed: dict[str, float] = {}
+    began = time.monotonic()
+    for run, key in zip(runs, keys, strict=True):
+        known = {names[each] for each in timed}
+        if key in timed or (names[key] in known and time.monotonic() > began + ENOUGH):
+            continue
+        tokens = run.settings["training"].get("batch_tokens") or 2048
+        timed[key] = _step_seconds(run.settings["model"], tokens, device, options.threads)
+    means = {
+        name: statistics.fmean(seconds for key, seconds in timed.items() if names[key] == name)
+        for name in set(names.values())
+    }
+    result = []
+    for run, key in zip(runs, keys, strict=True):
+        step, training = timed.get(key, means[names[key]]), run.settings["training"]
+        steps = training.get("steps") or 60 * float(training.get("minutes") or 10) / step
+        result.append(steps * step + STARTING.get(device, 20.0))
+    return result
+
+
+def estimated_seconds(seconds: Sequence[float], options: Options, device: str) -> float:
+    """Estimate the duration of all trainings, given that of each, with options.jobs of them at a time."""
+    at_once = min(options.jobs, len(seconds))
+    return sum(seconds) / (min(at_once, os.cpu_count() or 1) if device == "cpu" else at_once)
 
 
 def _step_seconds(model: Mapping[str, Any], tokens: int, device: str, threads: int | None) -> float:

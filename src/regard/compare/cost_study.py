@@ -28,6 +28,9 @@ REPEATED = "repetitions"
 TOLERANCE = 0.3
 """A fitted exponent agrees with the theory if it differs by at most this much."""
 
+LARGE = 4.0
+"""A size is large if its time is at least this many times the shortest time."""
+
 CLAIMS = (
     Claim("cost.attention", "Self-attention takes time O(n^2 d): the time grows as n^2 for large n."),
     Claim(
@@ -41,7 +44,7 @@ CLAIMS = (
 def _grid(options: Options, device: str) -> tuple[list[int], int, list[int], int]:
     """Return the values of n with their d, and the values of d with their n."""
     if device.startswith("cuda"):
-        top = 4096 if options.quick else 8192
+        top = 8192 if options.quick else 32768  # below about n = 4096, launching the kernels takes most time
         return [2**p for p in range(6, top.bit_length())], 128, [32, 64, 128, 256, 512, 1024], 128
     return [32, 64, 128, 256, 512, *([] if options.quick else [1024])], 64, [32, 64, 128, 256, 512], 64
 
@@ -74,15 +77,26 @@ def _measure(context: StudyContext) -> StudyResult:
     exponents = _exponents(rows)
     tables = (
         Table(
-            "cost", f"Time in seconds, peak memory in bytes and operations of layers: {where}.", _plain(rows)
+            "cost",
+            f"Time in seconds, peak memory in bytes and operations of layers: {where}, 3 repetitions.",
+            _plain(rows),
         ),
-        Table("cost-exponents", f"Exponents fitted to the upper half of the sizes: {where}.", exponents),
+        Table(
+            "cost-exponents",
+            f"Exponents of the time, fitted to sizes that take {LARGE:g} times as long as the shortest, and "
+            f"of operations and memory, fitted to the upper half of the sizes: {where}, 3 repetitions.",
+            exponents,
+        ),
         Table(
             "cost-crossings",
-            f"Where self-attention becomes slower as n grows, d = {width}.",
+            f"n from which self-attention costs more, d = {width}: {where}, mean of 3 repetitions.",
             _crossings(rows),
         ),
-        Table("cost-once", "Seconds for 64 decoder steps over 128 states, d = 256.", _once_rows(once)),
+        Table(
+            "cost-once",
+            f"Seconds for 64 decoder steps over 128 states, d = 256: {where}, 3 repetitions.",
+            _once_rows(once),
+        ),
     )
     figures = (*_figures(rows, where),)
     return StudyResult("cost", COST.title, tables, figures, _verdicts(rows, once))
@@ -123,11 +137,21 @@ def _of(rows: Sequence[dict[str, Any]], layer: str, varied: str) -> list[dict[st
 
 
 def _fits(rows: Sequence[dict[str, Any]], layer: str, varied: str, of: str) -> list[float]:
-    """Return the exponent of the time in n or d, fitted to the upper half of the sizes, for each round."""
-    own = _of(rows, layer, varied)
-    upper = own[len(own) // 2 :]
-    rounds = range(len(upper[0][of]))
-    return [fitted_slope([r[varied] for r in upper], [r[of][k] for r in upper], log="xy") for k in rounds]
+    """Return the exponent of the time in n or d, fitted to the large sizes, for each round."""
+    large = _large(_of(rows, layer, varied), of)
+    rounds = range(len(large[0][of]))
+    return [fitted_slope([r[varied] for r in large], [r[of][k] for r in large], log="xy") for k in rounds]
+
+
+def _large(rows: Sequence[dict[str, Any]], of: str) -> Sequence[dict[str, Any]]:
+    """Return the rows of the large sizes: from the first that takes LARGE times as long as the shortest.
+
+    For smaller sizes, most of the time is launch overhead, which does not depend on the size. At least
+    the two largest sizes are returned.
+    """
+    times = [statistics.median(row[of]) for row in rows]
+    first = next((at for at in range(len(times)) if min(times[at:]) >= LARGE * min(times)), len(rows))
+    return rows[min(first, len(rows) - 2) :]
 
 
 def _exponents(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

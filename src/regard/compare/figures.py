@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ __all__ = ["can_draw", "png_of_figure", "svg_of_figure"]
 COLORS = ("#0b6e99", "#c2410c", "#2f7d32", "#7b3fa0", "#b8860b", "#444444", "#d6336c", "#0f9d8f")
 STYLES = ("-", "--", "-.", ":")
 DPI = 110
+TICKS = 10
+"""Maximum number of integer values on a logarithmic x axis that all get a tick label."""
 
 
 def can_draw() -> bool:
@@ -57,11 +60,12 @@ def _drawn(figure: Figure) -> tuple[Any, Any, Any]:
         axes = drawing.add_subplot()
         (_draw_bars if figure.kind == "bars" else _draw_lines)(axes, figure)
         axes.set_xlabel(figure.x)
-        axes.set_ylabel(figure.y)
+        axes.set_ylabel(textwrap.fill(figure.y, 40))
         axes.grid(True, alpha=0.25)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-        axes.legend(frameon=False, fontsize=8)
+        if len(figure.series) > 1 or figure.kind == "lines":
+            axes.legend(frameon=False, fontsize=8)
     return drawing, FigureCanvasAgg, FigureCanvasSVG
 
 
@@ -76,7 +80,10 @@ def _draw_lines(axes: Any, figure: Figure) -> None:
     if names:
         axes.set_xticks(range(len(names)), names)
     if "x" in figure.log:
-        axes.set_xscale("log", base=2)
+        values = sorted({x for series in figure.series for x in series.x})
+        axes.set_xscale("log", base=2 if values[0] >= 1 else 10)
+        if len(values) <= TICKS and all(value == int(value) for value in values):
+            axes.set_xticks(values, [f"{value:g}" for value in values], minor=False)
     if "y" in figure.log:
         axes.set_yscale("log")
     for at, label in figure.marks.items():
@@ -97,7 +104,7 @@ def _draw_bars(axes: Any, figure: Figure) -> None:
             ]
         color = COLORS[number % len(COLORS)]
         axes.bar(at, series.y, width, yerr=errors, color=color, label=series.label, error_kw={"lw": 0.8})
-    slanted = {"rotation": 20, "ha": "right"} if sum(map(len, names)) > 60 else {}
+    slanted = {"rotation": 20, "ha": "right"} if max(map(len, names)) * len(names) > 60 else {}
     axes.set_xticks(range(len(names)), names, **slanted)
     if "y" in figure.log:
         axes.set_yscale("log")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from regard.compare.comparison_options import Options, model_options
 from regard.compare.confidence import interval, judge
 from regard.compare.curve_fit import fitted_slope
 from regard.compare.gradient_flow import GradientFlow, encoder_jacobian, gradient_flow
+from regard.compare.random_sentences import LENGTH, ROWS, VOCABULARY, random_batch
 from regard.compare.run_cache import TrainedRun
 from regard.compare.study import Claim, Figure, PlannedRun, Series, Study, StudyResult, Table, Verdict
 from regard.compare.study_context import StudyContext
@@ -26,11 +28,14 @@ __all__ = ["GRADIENT"]
 
 MODELS = ("seq2seq", "bahdanau", "lstmn", "transformer")
 FIXED, ATTENTIVE, PARALLEL = "seq2seq", "bahdanau", "transformer"
-VOCABULARY, FIRST = 500, 4
-ROWS, LENGTH = 4, 24
-"""Number and length of the random sentences for models at initialisation."""
+SMALLEST_WEIGHT = 1e-6
+"""Lower bound of the lowest class of attention weights; it also has all smaller weights."""
 
 STAGES = ("at initialisation", "after training")
+WHERE = {
+    STAGES[0]: f"untrained models on random sentences of {LENGTH} words",
+    STAGES[1]: "trained models on test sentences of one length",
+}
 KINDS = {"states": "encoder state h_j", "inputs": "input x_j"}
 
 CLAIMS = (
@@ -99,14 +104,26 @@ def _measure(context: StudyContext) -> StudyResult:
         for t, line in enumerate(row["map"])
         for j, norm in enumerate(line)
     ]
-    where = f"random sentences of {LENGTH} words at initialisation, test sentences after training"
+    values = [
+        {
+            "model": row["model"],
+            "seed": row["seed"],
+            "stage": row["stage"],
+            "weight": weight,
+            "norm": norm,
+        }
+        for row in measured
+        for _, weight, norm in row["value"]
+    ]
+    counts = f"{len(seeds)} seeds at initialisation, {len(options.seeds)} after training"
+    where = f"{'; '.join(WHERE.values())}; {counts}"
+    correlated = "Rank correlation of the norm of d loss_t / d v_j with the attention weight of v_j"
     tables = (
         Table("gradient", f"Mean norm of the gradient by distance: {where}.", curves, shown=False),
-        Table("gradient-map", "Norm of d loss_t / d h_j, mean over sentences, one seed.", maps, shown=False),
+        Table("gradient-map", f"Norm of d loss_t / d h_j: {where}; only the first seed.", maps, shown=False),
+        Table("gradient-weight", f"{correlated}: {where}.", weights),
         Table(
-            "gradient-weight",
-            "Rank correlation of the norm of d loss_t / d v_j with the attention weight of v_j.",
-            weights,
+            "gradient-value", f"Norm of d loss_t / d v_j by the weight of v_j: {where}.", values, shown=False
         ),
     )
     notes = context.unfinished_notes(_runs(options))
@@ -123,10 +140,9 @@ def _initial(context: StudyContext, model: str, seed: int) -> dict[str, Any]:
         torch.manual_seed(seed)
         options = {name: value for name, value in settings.items() if name != "name"}
         built = build_model(settings["name"], VOCABULARY, VOCABULARY, **options)
-        ids = torch.randint(FIRST, VOCABULARY, (2, ROWS, LENGTH - 1)).tolist()
-        return measured_flow(built.double().eval(), Batch.collate(*ids))
+        return measured_flow(built.double().eval(), random_batch(seed))
 
-    return context.cache.measured(None, f"gradient-{settings['name']}", about, measure)
+    return context.cache.measured(None, f"gradient-2-{settings['name']}", about, measure)
 
 
 def _trained(context: StudyContext, run: TrainedRun) -> dict[str, Any]:
@@ -140,7 +156,7 @@ def _trained(context: StudyContext, run: TrainedRun) -> dict[str, Any]:
         return measured_flow(translator.model.double().eval(), batch)
 
     return context.cache.measured(
-        run, "gradient", {"data": context.sentences.name, "rows": 2 * ROWS}, measure
+        run, "gradient-2", {"data": context.sentences.name, "rows": 2 * ROWS}, measure
     )
 
 
@@ -172,7 +188,21 @@ def measured_flow(model: Model, batch: Batch) -> dict[str, Any]:
         "jacobian": _by_distance(jacobian_BSS, apart),
         "map": flow.states.mean(0).tolist(),
         "weight": _weight_correlation(flow),
+        "value": _by_weight(flow),
     }
+
+
+def _by_weight(flow: GradientFlow) -> list[list[float]]:
+    """Return the mean norm of d loss_t / d v_j for classes of the weight of v_j: [class, weight, norm].
+
+    A class is a quarter of a power of ten. `weight` is the mean weight of the class.
+    """
+    if flow.values is None or flow.weights is None:
+        return []
+    weights, norms = flow.weights.flatten(), flow.values.flatten()
+    classes = (weights.clamp(min=SMALLEST_WEIGHT).log10() * 4).floor()
+    kept = [(number.item(), classes == number) for number in classes.unique()]
+    return [[number, weights[own].mean().item(), norms[own].mean().item()] for number, own in kept]
 
 
 def _by_distance(norms: Tensor, distance: Tensor) -> list[list[float]]:
@@ -200,20 +230,22 @@ def _figures(measured: Sequence[dict[str, Any]]) -> tuple[Figure, ...]:
             continue
         name = stage.split()[-1]
         seeds = len({row["seed"] for row in rows})
-        over = f"{stage}, mean over sentences and {seeds} seed{'s' * (seeds != 1)}"
+        count = f"{seeds} seed{'s' * (seeds != 1)}"
+        over = f"{WHERE[stage]}, mean over sentences, geometric mean over {count}"
         for of, text in KINDS.items():
             figures.append(
                 _curves(rows, of, f"gradient-{of}-{name}", f"Norm of d loss_t / d {text}, {over}.")
             )
         caption = f"Frobenius norm of d h_j / d x_i in the encoder by |i - j|, {over}."
         figures.append(_curves(rows, "jacobian", f"gradient-encoder-{name}", caption))
+        figures += _value_figure(rows, f"gradient-value-{name}", f"{WHERE[stage]}, mean over {count}")
         firsts = list({row["model"]: row for row in reversed(rows)}.values())[::-1]
         maps = [
             Series(row["model"], (), cells=[[max(v, 1e-30) for v in line] for line in row["map"]])
             for row in firsts
         ]
         alt = "Heat maps of the gradient norm: rows are target positions t, columns are source positions j."
-        caption = f"Norm of d loss_t / d h_j for each t and j, {stage}, mean over sentences, one seed."
+        caption = f"Norm of d loss_t / d h_j for each t and j, {WHERE[stage]}, mean over sentences, one seed."
         figures.append(
             Figure(
                 f"gradient-map-{name}", caption, alt, maps, "maps", "source position j", "target position t"
@@ -222,13 +254,39 @@ def _figures(measured: Sequence[dict[str, Any]]) -> tuple[Figure, ...]:
     return tuple(figures)
 
 
+def _value_figure(rows: Sequence[dict[str, Any]], name: str, over: str) -> list[Figure]:
+    """Return a figure of the gradient that reaches a value row against its weight, if there are weights."""
+    series = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        classes: dict[float, list[tuple[float, float]]] = {}
+        for row in rows:
+            for number, weight, norm in row["value"] if row["model"] == model else ():
+                classes.setdefault(number, []).append((weight, norm))
+        points = [[statistics.fmean(each) for each in zip(*classes[k], strict=True)] for k in sorted(classes)]
+        x, y = (
+            [max(weight, SMALLEST_WEIGHT) for weight, _ in points],
+            [max(norm, 1e-30) for _, norm in points],
+        )
+        if points:
+            series.append(Series(model, x, y))
+    if not series:
+        return []
+    ends = "; ".join(f"{line.label}: {line.y[0]:.2g} to {line.y[-1]:.2g}" for line in series)
+    caption = f"Norm of d loss_t / d v_j by the attention weight of v_j, {over}, in classes of weights."
+    alt = f"Lines of the gradient norm against the attention weight, on logarithmic scales. {ends}."
+    return [Figure(name, caption, alt, series, x="attention weight", y="norm", log="xy")]
+
+
 def _curves(rows: Sequence[dict[str, Any]], of: str, name: str, caption: str) -> Figure:
     series = []
     for model in dict.fromkeys(row["model"] for row in rows):
         own = [dict(row[of]) for row in rows if row["model"] == model]
         x = sorted(set.intersection(*(set(each) for each in own)))
-        stats = [interval([each[d] for each in own]) for d in x]
-        series.append(Series(model, x, [max(each.mean, 1e-30) for each in stats]))
+        stats = [interval([math.log(max(each[d], 1e-30)) for each in own]) for d in x]
+        bounds = [(each.low, each.high) for each in stats if each.low is not None and each.high is not None]
+        low, high = [math.exp(a) for a, _ in bounds], [math.exp(b) for _, b in bounds]
+        y = [math.exp(each.mean) for each in stats]
+        series.append(Series(model, x, y, low, high) if len(bounds) == len(x) else Series(model, x, y))
     ends = "; ".join(f"{line.label}: {line.y[0]:.2g} to {line.y[-1]:.2g}" for line in series)
     label = "|i - j|" if of == "jacobian" else "recurrent steps from j to t without attention: (S - j) + t"
     alt = f"Lines of the mean gradient norm by distance, on a logarithmic scale. {ends}."
@@ -266,4 +324,4 @@ def _slope_differences(
     return [slopes[first, seed] - slopes[second, seed] for seed in seeds]
 
 
-GRADIENT = Study("gradient", "Gradient flow", CLAIMS, _runs, _measure)
+GRADIENT = Study("gradient", "Gradient flow", CLAIMS, _runs, _measure, _trained)

@@ -19,7 +19,16 @@ from regard.layers import MultiHead
 from regard.memory import prepare
 from regard.scores import Additive
 
-__all__ = ["BATCH", "LAYERS", "LayerCost", "measure_layer", "measure_projection", "peak_operations"]
+__all__ = [
+    "BATCH",
+    "LAYERS",
+    "LayerCost",
+    "measure_layer",
+    "measure_projection",
+    "median_seconds",
+    "peak_memory",
+    "peak_operations",
+]
 
 BATCH, KERNEL, HEADS = 4, 3, 4
 ENOUGH = 0.5
@@ -129,8 +138,8 @@ def measure_layer(name: str, n: int, d: int, device: str, rounds: int = 3) -> di
 
     both()  # memory is allocated and kernels are compiled in the first call
     return {
-        "forward": [_median_seconds(forward, device) for _ in range(rounds)],
-        "both": [_median_seconds(both, device) for _ in range(rounds)],
+        "forward": [median_seconds(forward, device) for _ in range(rounds)],
+        "both": [median_seconds(both, device) for _ in range(rounds)],
         "memory": peak_memory(both, device),
     }
 
@@ -155,14 +164,14 @@ def measure_projection(steps: int, length: int, d: int, device: str, rounds: int
 
     once()
     times = {"once": once, "every": every}
-    return {name: [_median_seconds(call, device, 3) for _ in range(rounds)] for name, call in times.items()}
+    return {name: [median_seconds(call, device, 3) for _ in range(rounds)] for name, call in times.items()}
 
 
 def peak_operations(device: str) -> float:
     """Return the floating-point operations per second of a large matrix product, in float32."""
     size = 4096 if device.startswith("cuda") else 768
     a = torch.randn(size, size, device=device)
-    return 2 * size**3 / _median_seconds(lambda: a @ a, device, 5)
+    return 2 * size**3 / median_seconds(lambda: a @ a, device, 5)
 
 
 def peak_memory(call: Callable[[], None], device: str) -> int:
@@ -196,7 +205,7 @@ def peak_memory(call: Callable[[], None], device: str) -> int:
     return most
 
 
-def _median_seconds(call: Callable[[], Any], device: str, calls: int = 5) -> float:
+def median_seconds(call: Callable[[], Any], device: str, calls: int = 5) -> float:
     """Return the median duration of several calls; fewer calls if they take more than ENOUGH seconds."""
     times: list[float] = []
     while len(times) < calls and sum(times) < ENOUGH:

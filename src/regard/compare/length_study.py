@@ -6,7 +6,7 @@ The figure is that of Bahdanau et al. (2014), figure 2, from our own runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from regard.compare.comparison_options import Options
@@ -36,13 +36,12 @@ def _models(options: Options) -> list[PlannedRun]:
 
 
 def _widths(options: Options) -> list[PlannedRun]:
-    """Return the runs of the fixed vector at a half, one and two times the width of the comparison."""
-    if options.quick or FIXED not in options.compared:
+    """Return the runs of the fixed vector at several widths."""
+    if len(options.widths_compared) < 2 or FIXED not in options.compared:
         return []
-    widths = [max(options.width // 2, 4), options.width, 2 * options.width]
     return [
         run
-        for width in widths
+        for width in options.widths_compared
         for run in options.each(f"{FIXED}, width {width}", {"model": {"name": FIXED, "width": width}})
     ]
 
@@ -74,9 +73,18 @@ def _known(context: StudyContext, run: PlannedRun) -> bool:
     return context.cache.finished(run) is not None
 
 
-def quality_table(context: StudyContext, runs: Iterable[TrainedRun]) -> list[dict[str, Any]]:
-    """Return the quality of trained runs in each class of source length: one row per run and class."""
-    return [{"model": run.label, "seed": run.seed, **row} for run in runs for row in context.quality(run)]
+def quality_table(
+    context: StudyContext, runs: Iterable[TrainedRun], reads: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Return the quality of trained runs in each class of source length: one row per run and class.
+
+    reads: the selection with which the runs of a label translate, if it is not that of the training.
+    """
+    return [
+        {"model": run.label, "seed": run.seed, **row}
+        for run in runs
+        for row in context.quality(run, (reads or {}).get(run.label))
+    ]
 
 
 def seeds_text(rows: Sequence[dict[str, Any]]) -> str:
@@ -159,4 +167,4 @@ def _differences(rows: Sequence[dict[str, Any]], first: str, second: str, statis
     return [statistic(values[first, seed]) - statistic(values[second, seed]) for seed in seeds]
 
 
-LENGTH = Study("length", "Quality by source length", CLAIMS, _runs, _measure)
+LENGTH = Study("length", "Quality by source length", CLAIMS, _runs, _measure, StudyContext.quality)

@@ -1,99 +1,18 @@
-"""Studies "scores", "positions" and "parts": score functions, position schemes, and parts of a model."""
+"""Studies "positions" and "parts": position schemes, and parts of a model that are taken away."""
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from regard.compare.confidence import judge
+from regard.compare.confidence import interval, judge
 from regard.compare.run_cache import TrainedRun
 from regard.compare.study import Claim, Figure, Series, StudyResult, Table
 from regard.compare.study_context import StudyContext
+from regard.compare.two_lookups import STEPS, accuracy_with_heads
 from regard.compare.variant_study import Better, Variant, variant_study
 
-__all__ = ["PARTS", "POSITIONS", "SCORES", "saturation"]
-
-SCALED = Claim(
-    "scores.scaled",
-    "Without the factor 1 / sqrt(d), the softmax saturates for large d, and the gradient of the scores "
-    "becomes smaller.",
-)
-WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
-
-
-def _score(name: str) -> Variant:
-    return Variant(name, {"name": "bahdanau", "score": name})
-
-
-def saturation(width: int, seed: int, keys: int = 32, rows: int = 256) -> dict[str, float]:
-    """Measure dot products of random queries and keys of unit variance, with and without 1 / sqrt(d).
-
-    Returns, for "dot" and "scaled_dot", the variance of the scores, the mean of the largest weight, and the
-    mean norm of the gradient of log p_0 with respect to the scores, where p is the softmax.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    query, key = (torch.randn(size, width, generator=generator) for size in (rows, keys))
-    result = {}
-    for name, scale in (("dot", 1.0), ("scaled_dot", 1 / math.sqrt(width))):
-        scores = (query @ key.T * scale).requires_grad_()
-        weights = scores.softmax(-1)
-        (gradient,) = torch.autograd.grad(weights[:, 0].sum(), scores)
-        result[f"{name}_variance"] = scores.var().item()
-        result[f"{name}_largest"] = weights.amax(-1).mean().item()
-        result[f"{name}_gradient"] = gradient.norm(dim=-1).mean().item()
-    return result
-
-
-def _saturation_result(context: StudyContext, trained: Sequence[TrainedRun]) -> StudyResult:
-    seeds = (0, 1, 2, 3, 4)
-    rows: list[dict[str, Any]] = [
-        {"width": width, "seed": seed, **saturation(width, seed)} for width in WIDTHS for seed in seeds
-    ]
-    figures = []
-    about = "random queries and keys of unit variance, 32 keys, mean over 5 seeds"
-    for of, text in (
-        ("variance", "variance of the scores"),
-        ("largest", "largest weight"),
-        ("gradient", "norm of the gradient of a weight with respect to the scores"),
-    ):
-        lines = [
-            Series(
-                name,
-                WIDTHS,
-                [
-                    statistics.fmean(r[f"{name}_{of}"] for r in rows if r["width"] == width)
-                    for width in WIDTHS
-                ],
-            )
-            for name in ("dot", "scaled_dot")
-        ]
-        ends = "; ".join(f"{line.label}: {line.y[0]:.2g} to {line.y[-1]:.2g}" for line in lines)
-        caption = f"{text.capitalize()} against d: {about}."
-        alt = f"Lines of the {text} against d. {ends}."
-        figures.append(Figure(f"scores-{of}", caption, alt, lines, x="d", y=text, log="xy"))
-    widest = [row for row in rows if row["width"] == WIDTHS[-1]]
-    values = [math.log(row["scaled_dot_gradient"] / row["dot_gradient"]) for row in widest]
-    what = f"log of the gradient norm with over without the factor, d = {WIDTHS[-1]}"
-    table = Table("scores-saturation", f"Saturation of the softmax: {about}.", rows)
-    return StudyResult("scores", "", (table,), tuple(figures), (judge(SCALED, values, what),))
-
-
-SCORES = variant_study(
-    "scores",
-    "Score functions",
-    [_score(name) for name in ("additive", "concat", "general", "dot", "scaled_dot")],
-    [
-        Better(Claim("scores.dot", "Dot beats concat."), "dot", "concat"),
-        Better(Claim("scores.general", "General beats concat."), "general", "concat"),
-        Better(Claim("scores.additive", "Additive beats dot."), "additive", "dot"),
-    ],
-    _saturation_result,
-    (SCALED,),
-)
+__all__ = ["PARTS", "POSITIONS"]
 
 
 def _transformer(label: str, **options: Any) -> Variant:
@@ -105,7 +24,7 @@ SCHEMES = ("none", "noise", "learned", "sinusoidal", "relative", "rotary", "alib
 POSITIONS = variant_study(
     "positions",
     "Position schemes",
-    [_transformer(name, position=name) for name in SCHEMES],
+    [_transformer(name, **({} if name == "sinusoidal" else {"position": name})) for name in SCHEMES],
     [
         Better(
             Claim("positions.needed", "A Transformer needs positions to translate well."),
@@ -129,30 +48,104 @@ POSITIONS = variant_study(
     ],
 )
 
+WHOLE = "transformer"
+NO_SCALING, ONE_HEAD, NO_FEEDFORWARD = "without scaling", "1 head", "without feed-forward layer"
+NO_MASK, NO_PROJECTIONS = "without causal mask", "K = V = X"
+
+READOUTS = {"linear readout": False, "Transformer layer": True}
+"""The two models for the task with two look-ups -> whether they have a feed-forward layer."""
+
+HEADS = {"linear readout": (1, 2, 4, 8), "Transformer layer": (1, 2)}
+
+LOOKUPS = (
+    Claim(
+        "parts.lookups",
+        "A word that needs two look-ups needs two heads, if a linear readout follows the attention.",
+    ),
+    Claim("parts.lookups-layer", "It also needs two heads in a complete Transformer layer."),
+)
+
+
+def _lookups(context: StudyContext, trained: Sequence[TrainedRun]) -> StudyResult:
+    """Train one attention layer with 1 to 8 heads on a task with two look-ups per word."""
+    seeds = context.options.seeds if len(context.options.seeds) > 2 else (0, 1, 2)
+    rows = [
+        {"readout": readout, "heads": heads, "seed": seed, **_accuracy(context, readout, heads, seed)}
+        for readout in READOUTS
+        for heads in HEADS[readout]
+        for seed in seeds
+    ]
+    lines = []
+    for readout in READOUTS:
+        stats = [
+            interval([row["both_letters"] for row in rows if (row["readout"], row["heads"]) == (readout, n)])
+            for n in HEADS[readout]
+        ]
+        low, high = [each.low or 0.0 for each in stats], [each.high or 0.0 for each in stats]
+        lines.append(Series(readout, HEADS[readout], [each.mean for each in stats], low, high))
+    about = f"one attention layer, random sequences that were not used for training, {len(seeds)} seeds"
+    text = "share of words with both letters right"
+    ends = "; ".join(f"{line.label}: {line.y[0]:.2f} with 1 head, {line.y[1]:.2f} with 2" for line in lines)
+    figure = Figure(
+        "parts-lookups",
+        f"{text.capitalize()} by the number of heads, on a task with two look-ups per word: {about}.",
+        f"Lines of the {text} by the number of heads. {ends}.",
+        lines,
+        x="heads",
+        y=text,
+        log="x",
+    )
+    verdicts = []
+    for claim, readout in zip(LOOKUPS, READOUTS, strict=True):
+        share = {
+            (row["heads"], row["seed"]): row["both_letters"] for row in rows if row["readout"] == readout
+        }
+        values = [share[2, seed] - share[1, seed] for seed in seeds]
+        verdicts.append(judge(claim, values, f"{text}, 2 heads minus 1 head, {readout}"))
+    table = Table("parts-lookups", f"Task with two look-ups per word: {about}.", rows)
+    return StudyResult("parts", "", (table,), (figure,), tuple(verdicts))
+
+
+def _accuracy(context: StudyContext, readout: str, heads: int, seed: int) -> dict[str, Any]:
+    feedforward, device = READOUTS[readout], context.cache.device
+
+    def measure() -> dict[str, float]:
+        context.say(f"training {heads} head{'s' * (heads > 1)} on two look-ups, {readout}, seed {seed} ...")
+        return accuracy_with_heads(heads, seed, feedforward=feedforward, device=device)
+
+    about = {"readout": readout, "heads": heads, "seed": seed, "steps": STEPS}
+    result: dict[str, Any] = context.cache.measured(None, "two-lookups", about, measure)
+    return result
+
+
 PARTS = variant_study(
     "parts",
     "Parts of a model",
     [
-        _transformer("transformer"),
-        _transformer("without scaling", score="dot"),
-        _transformer("1 head", heads=1),
+        _transformer(WHOLE),
+        _transformer(NO_SCALING, score="dot"),
+        _transformer(ONE_HEAD, heads=1),
         _transformer("2 heads", heads=2),
         _transformer("8 heads", heads=8),
-        _transformer("feed-forward of width 1", inner=1),
+        _transformer(NO_FEEDFORWARD, without="feed-forward"),
+        _transformer(NO_MASK, without="causal-mask"),
+        _transformer(NO_PROJECTIONS, without="projections"),
         Variant("luong", {"name": "luong"}),
         Variant("luong without input feeding", {"name": "luong", "feeding": False}),
     ],
     [
         Better(
             Claim("parts.scaling", "A Transformer loses quality without the factor 1 / sqrt(d)."),
-            "transformer",
-            "without scaling",
+            WHOLE,
+            NO_SCALING,
         ),
-        Better(Claim("parts.heads", "Several heads are better than one."), "transformer", "1 head"),
+        Better(Claim("parts.heads", "Several heads are better than one."), WHOLE, ONE_HEAD),
+        Better(Claim("parts.feedforward", "The feed-forward layer is needed."), WHOLE, NO_FEEDFORWARD),
+        Better(Claim("parts.mask", "The decoder needs its causal mask."), WHOLE, NO_MASK),
         Better(
-            Claim("parts.feedforward", "The feed-forward layer is needed."),
-            "transformer",
-            "feed-forward of width 1",
+            Claim("parts.projections", "Learned projections of keys and values beat K = V = X."),
+            WHOLE,
+            NO_PROJECTIONS,
         ),
         Better(
             Claim("parts.feeding", "Input feeding helps Luong's model."),
@@ -160,4 +153,6 @@ PARTS = variant_study(
             "luong without input feeding",
         ),
     ],
+    extra=_lookups,
+    more_claims=LOOKUPS,
 )

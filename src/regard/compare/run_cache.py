@@ -27,18 +27,22 @@ from typing import Any
 
 from regard.compare.comparison_options import Options, fingerprints
 from regard.compare.study import PlannedRun
+from regard.compare.training_progress import progress_line, step_of
 from regard.errors import RegardError, printable
 from regard.files.atomic_io import replace
 from regard.files.untrusted import parse_json, read_limited
 from regard.runs.devices import choose_device
 from regard.runs.run_folder import made_folder
 from regard.training.interrupts import Interruption, interruptible
-from regard.training.settings import to_toml
+from regard.training.settings_toml import to_toml
 
 __all__ = ["RunCache", "TrainedRun", "digest", "key_of"]
 
 MEASURED = 1
 """Version of the measurements. Increase it to measure all runs again."""
+
+PROGRESS_SECONDS = 20.0
+"""Seconds between two lines of progress."""
 
 STOP_SECONDS = 60.0
 """Time that a training process has to save a checkpoint after the comparison was stopped."""
@@ -166,6 +170,7 @@ class _Pool:
         self.waiting: list[PlannedRun] = []
         self.running: dict[Path, tuple[PlannedRun, subprocess.Popen[bytes], float]] = {}
         self.total = self.done = 0
+        self.began = self.reported = time.monotonic()
 
     def run(self, runs: Sequence[PlannedRun]) -> None:
         self.waiting, self.total = list(runs), len(runs)
@@ -177,6 +182,7 @@ class _Pool:
                     self._start(self.waiting.pop(0))
                 time.sleep(0.1)
                 self._collect()
+                self._report()
         finally:
             self._stop()
 
@@ -193,6 +199,17 @@ class _Pool:
             # A new session: Ctrl-C in the terminal reaches this process only, which then stops the others.
             process = subprocess.Popen(command, start_new_session=True, **streams)
         self.running[place] = run, process, time.monotonic()
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        if not self.running or now < self.reported + PROGRESS_SECONDS:
+            return
+        self.reported = now
+        running = [
+            (f"{run.label}, seed {run.seed}", step_of(place / "log.txt"))
+            for place, (run, _, _) in self.running.items()
+        ]
+        self.cache.say(progress_line(self.done, self.total, running, now - self.began))
 
     def _collect(self) -> None:
         for place, (run, process, began) in list(self.running.items()):

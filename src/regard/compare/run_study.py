@@ -8,12 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from regard.compare.comparison import Comparison, make_options, write_comparison
+import torch
+
+from regard.compare.comparison import Comparison, make_options
+from regard.compare.comparison_options import Options
+from regard.compare.comparison_page import write_page
 from regard.compare.confidence import judge
 from regard.compare.length_study import quality_series, quality_table, seeds_text
 from regard.compare.run_cache import RunCache, TrainedRun
 from regard.compare.study import Claim, Figure, StudyResult, Table, Verdict
 from regard.compare.study_context import StudyContext
+from regard.compare.task_runs import Group, compare_scores
 from regard.errors import ArgumentError, message, shown
 from regard.runs.run_folder import config_of
 from regard.runs.seed_folders import seed_folder, seeds_of
@@ -32,13 +37,16 @@ def compare_runs(
     device: str = "auto",
     say: Callable[[str], None] = print,
 ) -> Comparison:
-    """Compare trained translation runs by source length, on the same test sentences.
+    """Compare trained runs of one task.
+
+    Translation runs are compared by source length, on the same test sentences. Runs of other tasks are
+    compared by the scores that they have stored, of their best checkpoint on their validation data.
 
     folders: the run folders. The seeds of a run of several seeds are one model, and so are runs whose
         settings differ only in the seed.
     settings: {"data": {...}} with the test pairs as validation files (valid_source and valid_target, or
         valid_tsv). Default: the data of the first run.
-    The other arguments are those of regard.compare().
+    The other arguments are those of regard.compare(). settings, bins and sentences: translation runs only.
 
     Each model is compared with the first one. The measurements are stored in the folder `runs` of output.
     """
@@ -46,8 +54,13 @@ def compare_runs(
     if len(places) < 2:
         problem = f"{len(places)} run folder is given"
         raise ArgumentError(message("regard compare RUN ...", problem, expected="two or more run folders"))
+    task = _task_of_all(places)
     groups = _groups(places)
     first = config_of(groups[0][1][0][1])
+    if task != "translation":
+        _check_translation_only(task, settings, tuple(bins), sentences)
+        result, about = compare_scores(groups, task, _changes(groups))
+        return _written(result, Path(output), about)
     data = (settings or {}).get("data") or first["data"]
     plain = make_options((), 1, False, {"data": data}, bins, sentences, device, None, 1)
     cache = _MeasurementCache(Path(output) / "runs", plain, say)
@@ -68,7 +81,17 @@ def compare_runs(
     tables = (Table("runs", title, rows), Table("settings", "Settings that differ.", _changes(groups)))
     verdicts = tuple(_verdict(rows, groups[0][0], name) for name, _ in groups[1:])
     result = StudyResult("runs", "Comparison of trained runs", tables, (figure,), verdicts)
-    return write_comparison(Comparison((result,), {}), replace_options(context, first), Path(output))
+    about = (
+        f"Translation runs, compared on {context.sentences.name}, with greedy search and the last checkpoint "
+        f"of each run, on {cache.device} with torch {torch.__version__}. Every number is in the CSV files "
+        "beside this page."
+    )
+    return _written(result, Path(output), about)
+
+
+def _written(result: StudyResult, folder: Path, about: str) -> Comparison:
+    comparison = Comparison((result,), {})
+    return replace(comparison, pages=tuple(write_page(comparison, Options(), folder, about)))
 
 
 class _MeasurementCache(RunCache):
@@ -84,15 +107,25 @@ def _state(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("step-*"))
 
 
-def replace_options(context: StudyContext, config: Mapping[str, Any]) -> StudyContext:
-    """Return the context with the training settings of the first run, which the page names."""
-    kept = {name: value for name, value in config.get("training", {}).items() if name in ("steps", "epochs")}
-    width = config.get("model", {}).get("width", context.options.width)
-    options = replace(context.options, training=kept, width=width)
-    return StudyContext(options, context.cache, context.say)
+def _task_of_all(places: Sequence[Path]) -> str:
+    """Return the task of all runs, or raise ArgumentError if they have different tasks."""
+    tasks = {place: str(config_of(place).get("task", "translation")) for place in places}
+    if len(set(tasks.values())) > 1:
+        problem = f"the runs have different tasks: {', '.join(f'{shown(p)}: {t}' for p, t in tasks.items())}"
+        raise ArgumentError(message("regard compare RUN ...", problem, expected="runs of one task"))
+    return next(iter(tasks.values()))
 
 
-Group = tuple[str, list[tuple[int, Path]]]
+def _check_translation_only(
+    task: str, settings: Mapping[str, Any] | None, bins: tuple[int, ...], sentences: int | None
+) -> None:
+    given = {"--length-bins": bins, "--sentences": sentences, "options of the data": settings}
+    for option, value in given.items():
+        if value:
+            problem = (
+                f"{option} can only be used for translation runs, but the task of these runs is {task!r}"
+            )
+            raise ArgumentError(message("regard compare RUN ...", problem, hint=f"remove {option}"))
 
 
 def _groups(places: Sequence[Path]) -> list[Group]:
@@ -100,9 +133,6 @@ def _groups(places: Sequence[Path]) -> list[Group]:
     groups: dict[str, Group] = {}
     for place in places:
         config = config_of(place)
-        if config.get("task", "translation") != "translation":
-            problem = f"the task of this run is {config['task']!r}"
-            raise ArgumentError(message(shown(place), problem, expected="a translation run"))
         seeds = seeds_of(place)
         members = (
             [(config.get("seed", 0), place)]

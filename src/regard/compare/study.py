@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.compare.comparison_options import Options
+    from regard.compare.run_cache import TrainedRun
     from regard.compare.study_context import StudyContext
 
 __all__ = [
@@ -159,6 +160,8 @@ class Study:
     claims: the claims that it tests.
     runs: returns the training runs that the study needs, given the options of the comparison.
     measure: measures the finished runs, and returns the result.
+    measure_run: makes and stores the measurements of one finished run that `measure` needs; None if there are
+        none. Several processes can do this at the same time.
     """
 
     name: str
@@ -166,6 +169,7 @@ class Study:
     claims: tuple[Claim, ...]
     runs: Callable[[Options], list[PlannedRun]]
     measure: Callable[[StudyContext], StudyResult]
+    measure_run: Callable[[StudyContext, TrainedRun], Any] | None = None
 
     def claim(self, name: str) -> Claim:
         """Return the claim with this name."""

@@ -12,9 +12,20 @@ from regard.compare.length_bins import SentenceSet, choose_bins, read_sentences
 from regard.compare.run_cache import RunCache, TrainedRun, digest
 from regard.compare.study import PlannedRun
 from regard.decoding import Greedy
+from regard.models import Model
+from regard.select import Select, build_select
 from regard.tasks.task_table import load
 
-__all__ = ["StudyContext"]
+__all__ = ["StudyContext", "set_selection"]
+
+
+def set_selection(model: Model, select: Any) -> None:
+    """Change the selection of all attention layers of a model, such as to "best"; None changes nothing."""
+    if select is None:
+        return
+    for module in model.modules():
+        if isinstance(getattr(module, "select", None), Select):
+            module.select = build_select(select)  # type: ignore[assignment]
 
 
 class StudyContext:
@@ -60,28 +71,35 @@ class StudyContext:
             notes.append(f"Not trained yet: {', '.join(open_runs)}.")
         return tuple(notes)
 
-    def translations(self, run: TrainedRun, sources: Sequence[str]) -> list[str]:
+    def translations(self, run: TrainedRun, sources: Sequence[str], select: Any = None) -> list[str]:
         """Translate sentences with the last checkpoint of a run, by greedy search.
+
+        select: the selection to use instead of that of the training, such as "best".
 
         The last checkpoint is used, not the best one, because the validation pairs select the best one and
         may be the test sentences here.
         """
         translator = load(run.folder, checkpoint="latest", device=self.cache.device, search=Greedy())
+        set_selection(translator.model, select)
         return [each.text for each in translator.translate(list(sources), look=None)]
 
-    def quality(self, run: TrainedRun) -> list[dict[str, Any]]:
-        """Return BLEU and exact match of a run in each class of source length, as rows of a table."""
+    def quality(self, run: TrainedRun, select: Any = None) -> list[dict[str, Any]]:
+        """Return BLEU and exact match of a run in each class of source length, as rows of a table.
+
+        select: as in translations().
+        """
         bins = choose_bins(self.sentences, self.options)
         pairs = digest([[bin.sources, bin.targets] for bin in bins])
         about = {"bins": [bin.name for bin in bins], "pairs": pairs}
-        return self.cache.measured(run, "quality", about, lambda: self._scored(run, bins))
+        about |= {} if select is None else {"select": select}
+        return self.cache.measured(run, "quality", about, lambda: self._scored(run, bins, select))
 
-    def _scored(self, run: TrainedRun, bins: Sequence[Any]) -> list[dict[str, Any]]:
+    def _scored(self, run: TrainedRun, bins: Sequence[Any], select: Any) -> list[dict[str, Any]]:
         from regard.evaluation import bleu, exact_match
 
         self.say(f"translating the test sentences with {run.label}, seed {run.seed} ...")
         sources = [source for bin in bins for source in bin.sources]
-        translations, rows, start = self.translations(run, sources), [], 0
+        translations, rows, start = self.translations(run, sources, select), [], 0
         for bin in bins:
             own = translations[start : start + len(bin)]
             start += len(bin)

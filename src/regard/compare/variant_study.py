@@ -24,11 +24,16 @@ class Variant:
     label: its name in tables and figures.
     model: the settings [model].
     training: settings [training] that differ from those of the other variants.
+    read: the selection with which the trained model translates, as in a configuration file; None for that of
+        the training.
+    drawn: whether the figures of the quality show it. The tables have all variants.
     """
 
     label: str
     model: Mapping[str, Any]
     training: Mapping[str, Any] = field(default_factory=dict)
+    read: Any = None
+    drawn: bool = True
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,12 @@ class Better:
     where: str = "all"
 
 
+Variants = Sequence[Variant] | Callable[[Options], Sequence[Variant]]
+"""The variants of a study, or a function that returns them, given the options of the comparison."""
+
+Each = Callable[[StudyContext, TrainedRun], dict[str, Any]]
+"""A function that measures one trained run. Its results are columns of the table of the study."""
+
 Extra = Callable[[StudyContext, Sequence[TrainedRun]], StudyResult]
 """A function that measures more than the quality. Its tables, figures and verdicts are added."""
 
@@ -53,29 +64,47 @@ Extra = Callable[[StudyContext, Sequence[TrainedRun]], StudyResult]
 def variant_study(
     name: str,
     title: str,
-    variants: Sequence[Variant],
-    claims: Sequence[Better],
+    variants: Variants,
+    claims: Sequence[Better] | Callable[[Options], Sequence[Better]],
+    *,
+    each: Each | None = None,
     extra: Extra | None = None,
     more_claims: Sequence[Claim] = (),
 ) -> Study:
     """Return a study that trains variants of a model and compares their BLEU.
 
+    each: measures one trained run; its results are added to the table.
     extra: measures more than the quality; its claims are `more_claims`.
     """
+
+    def chosen(options: Options) -> Sequence[Variant]:
+        return variants(options) if callable(variants) else variants
+
+    def judged(options: Options) -> Sequence[Better]:
+        return claims(options) if callable(claims) else claims
 
     def runs(options: Options) -> list[PlannedRun]:
         return [
             run
-            for variant in variants
+            for variant in chosen(options)
             for run in options.each(variant.label, {"model": variant.model, "training": variant.training})
         ]
+
+    def measure_run(context: StudyContext, run: TrainedRun) -> dict[str, Any]:
+        read = next(variant.read for variant in chosen(context.options) if variant.label == run.label)
+        context.quality(run, read)
+        return {} if each is None else each(context, run)
 
     def measure(context: StudyContext) -> StudyResult:
         planned = runs(context.options)
         trained = list(context.finished(planned))
-        rows = quality_table(context, trained)
-        tables, figures = _tables_and_figures(context, name, rows, trained)
-        verdicts = [_verdict(context, rows, each) for each in claims]
+        more_columns = {(run.label, run.seed): measure_run(context, run) for run in trained}
+        reads = {variant.label: variant.read for variant in chosen(context.options)}
+        drawn = {variant.label for variant in chosen(context.options) if variant.drawn}
+        rows = quality_table(context, trained, reads)
+        tables = _tables(context, name, rows, trained, more_columns)
+        figures = _figures(context, name, [row for row in rows if row["model"] in drawn])
+        verdicts = [_verdict(context, rows, better) for better in judged(context.options)]
         notes = context.unfinished_notes(planned)
         if extra is not None:
             more = extra(context, trained)
@@ -84,13 +113,22 @@ def variant_study(
             notes = (*notes, *more.notes)
         return StudyResult(name, title, tables, figures, tuple(verdicts), notes)
 
-    return Study(name, title, (*(each.claim for each in claims), *more_claims), runs, measure)
+    own = tuple(better.claim for better in judged(Options()))
+    return Study(name, title, (*own, *more_claims), runs, measure, measure_run)
 
 
-def _tables_and_figures(
-    context: StudyContext, name: str, rows: list[dict[str, Any]], trained: Sequence[TrainedRun]
-) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
-    where = f"{context.sentences.name}, greedy search, {seeds_text(rows)}"
+def _where(context: StudyContext, rows: Sequence[dict[str, Any]]) -> str:
+    return f"{context.sentences.name}, greedy search, {seeds_text(rows)}"
+
+
+def _tables(
+    context: StudyContext,
+    name: str,
+    rows: list[dict[str, Any]],
+    trained: Sequence[TrainedRun],
+    more_columns: Mapping[tuple[str, int], dict[str, Any]],
+) -> tuple[Table, ...]:
+    where = _where(context, rows)
     seconds = {(run.label, run.seed): run.seconds for run in trained}
     totals = [
         {
@@ -99,22 +137,30 @@ def _tables_and_figures(
             "bleu": statistics.fmean(_values(rows, model, seed, "bleu")),
             "exact": statistics.fmean(_values(rows, model, seed, "exact")),
             "training_seconds": seconds[model, seed],
+            **more_columns[model, seed],
         }
         for model, seed in dict.fromkeys((row["model"], row["seed"]) for row in rows)
     ]
-    tables = (
+    return (
         Table(name, f"BLEU and exact match, mean over the classes of source length: {where}.", totals),
         Table(f"{name}-length", f"BLEU and exact match by source length in words: {where}.", rows),
     )
+
+
+def _figures(context: StudyContext, name: str, rows: list[dict[str, Any]]) -> tuple[Figure, ...]:
     if not rows:
-        return tables, ()
-    models = list(dict.fromkeys(row["model"] for row in totals))
-    stats = [interval([row["bleu"] for row in totals if row["model"] == model]) for model in models]
+        return ()
+    where = _where(context, rows)
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    stats = []
+    for model in models:
+        seeds = dict.fromkeys(row["seed"] for row in rows if row["model"] == model)
+        stats.append(interval([statistics.fmean(_values(rows, model, seed, "bleu")) for seed in seeds]))
     band = all(each.low is not None for each in stats)
     low = [each.low or 0.0 for each in stats] if band else ()
     high = [each.high or 0.0 for each in stats] if band else ()
     listed = "; ".join(f"{model}: {each.mean:.1f}" for model, each in zip(models, stats, strict=True))
-    figures = (
+    return (
         Figure(
             name,
             f"BLEU, mean over the classes of source length: {where}.",
@@ -132,7 +178,6 @@ def _tables_and_figures(
             y="BLEU",
         ),
     )
-    return tables, figures
 
 
 def _values(rows: Sequence[dict[str, Any]], model: str, seed: int, metric: str) -> list[float]:

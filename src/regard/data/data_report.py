@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.data.duplicate_pairs import DuplicateCounter, joined_keys
 from regard.data.line_features import MOST_FEATURES, Features, features_of
 from regard.data.line_scan import Block, Examiner
 from regard.data.misaligned_pairs import counts_differ, shifted_lines
@@ -31,12 +31,6 @@ __all__ = ["Example", "Finding", "Report", "inspect_pairs", "refusal"]
 
 EXAMPLES = 3
 """Maximum number of examples of each kind of problem."""
-
-MOST_KEYS = 16_000_000
-"""Maximum number of pairs whose hashes are held in memory to count duplicates, with 16 bytes for each pair.
-
-If there are more pairs, repeated hashes are removed. If more than MOST_KEYS / 2 hashes are left, only a
-sample of the hashes is stored, and the number of duplicates is estimated."""
 
 REFUSED = "refused"
 COLUMNS, NUMBERS = ("problem", "pairs", "dropped", "action", "first"), ("pairs", "dropped")
@@ -249,61 +243,6 @@ def _first_invalid_byte(line: bytes) -> str:
     return "an unpaired surrogate escape such as \\ud800"
 
 
-class _DuplicateCounter:
-    """Counts duplicate sentence pairs. Pairs are compared by their keys, which are 64-bit hashes.
-
-    If there are more than MOST_KEYS / 2 distinct keys, only about one in `every` distinct keys is stored. The
-    lowest bits of a key decide whether it is stored. The number of distinct pairs is then estimated as
-    `every` times the number of stored keys. The number of all pairs (`total`) is always exact.
-    """
-
-    def __init__(self) -> None:
-        self.every, self.total, self.pending = 1, 0, 0
-        self.first: list[int] = []
-        self.parts: list[tuple[NDArray[numpy.int64], NDArray[numpy.int64]]] = []
-
-    def add(
-        self, keys: NDArray[numpy.int64], positions: NDArray[numpy.int64], kept: NDArray[numpy.bool_]
-    ) -> None:
-        self.total += int(kept.sum())
-        kept = kept & self._sampled(keys)
-        self.parts.append((keys[kept], positions[kept]))
-        self.pending += len(self.parts[-1][0])
-        if self.pending > MOST_KEYS:
-            self._distinct()
-
-    def duplicates(self) -> tuple[int, list[int]]:
-        """Return the number of pairs that repeat an earlier pair, and the positions of the first such pairs.
-
-        The number is an estimate if `every` is more than 1. There are at most EXAMPLES positions.
-        """
-        return max(self.total - self.every * self._distinct(), 0), self.first
-
-    def _distinct(self) -> int:
-        """Remove repeated keys and return the number of distinct keys that are stored.
-
-        As long as there are too many keys (see MOST_KEYS), about half of them are removed, and `every` is
-        doubled.
-        """
-        empty = numpy.zeros(0, numpy.int64)
-        keys, positions = map(numpy.concatenate, zip((empty, empty), *self.parts, strict=True))
-        order = numpy.argsort(keys, kind="stable")
-        keys, positions = keys[order], positions[order]
-        new = numpy.ones(len(keys), bool)
-        new[1:] = keys[1:] != keys[:-1]
-        self.first = sorted([*self.first, *numpy.sort(positions[~new])[:EXAMPLES].tolist()])[:EXAMPLES]
-        keys, positions = keys[new], positions[new]
-        while len(keys) > MOST_KEYS // 2:
-            self.every *= 2
-            new = self._sampled(keys)
-            keys, positions = keys[new], positions[new]
-        self.parts, self.pending = [(keys, positions)], 0
-        return len(keys)
-
-    def _sampled(self, keys: NDArray[numpy.int64]) -> NDArray[numpy.bool_]:
-        return (keys & (self.every - 1)) == 0
-
-
 class _Tally:
     """Counts the problems of the sentence pairs, chunk by chunk, and creates the data report.
 
@@ -316,7 +255,7 @@ class _Tally:
         self.histogram = numpy.zeros(256, numpy.int64)
         self.examples: dict[str, list[Example]] = {kind: [] for kind in KINDS}
         self.refused: DataError | None = None
-        self.keys = _DuplicateCounter()
+        self.keys = DuplicateCounter(EXAMPLES)
         self.lost = 0
         self.places: tuple[list[tuple[int, str, int]], list[tuple[int, str, int]]] = ([], [])
         self.line_features: tuple[list[Features], list[Features]] = ([], [])
@@ -333,7 +272,7 @@ class _Tally:
         assert source.keys is not None and target.keys is not None
         lost = (marks & (self.choices.bits("skip") | self.choices.bits("error"))) != 0
         self.lost += int(lost.sum())
-        keys = _joined_keys(source.keys[of_source], target.keys[of_target])
+        keys = joined_keys(source.keys[of_source], target.keys[of_target])
         self.keys.add(keys, numpy.arange(chunk.position, chunk.position + chunk.pairs), ~lost)
         for places, (block, lines) in zip(self.places, chunk.sides, strict=True):
             places.append((chunk.position, f"{block.raw.name}, {block.raw.unit}", block.first + lines.start))
@@ -419,16 +358,6 @@ class _Tally:
     def _place(self, position: int, side: int = 0) -> str:
         start, name, first = next(each for each in reversed(self.places[side]) if each[0] <= position)
         return f"{name} {first + position - start}"
-
-
-def _joined_keys(source: NDArray[numpy.int64], target: NDArray[numpy.int64]) -> NDArray[numpy.int64]:
-    """Combine the keys of source and target lines into one key for each pair.
-
-    The pairs (a, b) and (b, a) get different keys.
-    """
-    return source * numpy.int64(0x1E3779B97F4A7C15) + (target ^ (target >> 29)) * numpy.int64(
-        0x3F58476D1CE4E5B9
-    )
 
 
 def _odd_side(chunk: Chunk, index: int, bit: int) -> tuple[Block, int]:

@@ -33,6 +33,7 @@ class Lines:
     A line ends at "\\n" only. A "\\r" before "\\n" and a byte order mark are removed. Invalid UTF-8 is
     replaced by U+FFFD.
 
+    option: the option that bytes were given with, for error messages.
     read: number of lines read so far.
     repaired: number of lines read so far that had invalid UTF-8.
 
@@ -44,10 +45,11 @@ class Lines:
     places: Sequence[Place]
     read: int = 0
     repaired: int = 0
+    option: str = "--text"
 
     def __iter__(self) -> Iterator[str]:
         for place in self.places:
-            name = place_name(place)
+            name = place_name(place, self.option)
             try:
                 with _opened(place) as file:
                     for line in _lines(name, file):
@@ -74,9 +76,9 @@ class Lines:
         return STANDARD in self.places and sys.stdin is not None and sys.stdin.isatty()
 
 
-def place_name(place: Place) -> str:
-    """Return where lines are read from, for messages: a file name, "standard input", or "--text"."""
-    return "--text" if isinstance(place, bytes) else "standard input" if place == STANDARD else shown(place)
+def place_name(place: Place, option: str = "--text") -> str:
+    """Return where lines are read from, for messages: a file name, "standard input", or the option."""
+    return option if isinstance(place, bytes) else "standard input" if place == STANDARD else shown(place)
 
 
 def _opened(place: Place) -> AbstractContextManager[BinaryIO]:
@@ -243,25 +245,27 @@ def tell(notes: Notes, *sides: Repaired) -> None:
         say(f"{lines} had bytes that are not valid UTF-8, each replaced by \ufffd")
 
 
-def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Lines:
+def given_lines(files: Sequence[str] | None, text: Sequence[str] | None, option: str = "--text") -> Lines:
     """Return the input lines of a command.
 
     files: the FILE arguments; "-" is standard input.
     text: the values of the option --text, one line each.
+    option: the name of this option, if it is not --text.
 
     If both are missing, standard input is read. Raises ArgumentError if both are given.
     """
     if files and text:
-        problem = "--text cannot be combined with FILE arguments"
-        raise ArgumentError(message("--text", problem, expected="either --text or files"))
+        problem = f"{option} cannot be combined with FILE arguments"
+        raise ArgumentError(message(option, problem, expected=f"either {option} or files"))
     if list(files or ()).count(STANDARD) > 1:
         raise ArgumentError(message("-", "standard input is named more than once, but can be read only once"))
     if text:
-        return Lines([os.fsencode(each) + b"\n" for each in text])
+        return Lines([os.fsencode(each) + b"\n" for each in text], option=option)
     for each in files or ():
         sentence = " " in each or not each.isascii() or not Path(each).suffix
         if each != STANDARD and sentence and not os.path.exists(each):
-            hint = f'for a sentence instead of a file, use --text "{printable(each[:60])}"'
+            kind = "sentence" if option == "--text" else "sequence"
+            hint = f'for a {kind} instead of a file, use {option} "{printable(each[:60])}"'
             raise DataError(message(shown(each), "there is no such file", hint=hint))
     lines = Lines(files or [STANDARD])
     if lines.keyboard:

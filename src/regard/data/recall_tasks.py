@@ -102,19 +102,26 @@ class Overwrite(TapeTask):
 
     For example, after "Monday: dentist" and later "Monday: barber", the answer for "Monday" is "barber". A
     random sequence first writes a value for each of `length` different keys. Then it writes a new value for
-    half of the keys, rounded up. Then it asks for every key once.
+    half of the keys, rounded up, or `changes` new values, each for a random key. Then it asks for every key
+    once.
 
-    width: number of bits of a key, and of a value. length: range of the number of keys in training.
+    width: number of bits of a key, and of a value.
+    length: range of the number of keys in training.
+    changes: range of the number of new values in training. None: half of the keys get one.
     """
 
     width: int = 6
     length: tuple[int, int] = (2, 5)
+    changes: tuple[int, int] | None = None
     name: ClassVar[str] = "overwrite"
     fields: ClassVar[tuple[str, ...]] = ("writes", "queries")
 
     def __post_init__(self) -> None:
-        self.ranges = {"length": self.length}
-        self.longer = ({"length": 2 * self.length[1]},)
+        self.ranges, longer = {"length": self.length}, {"length": 2 * self.length[1]}
+        if self.changes is not None:
+            self.ranges["changes"] = self.changes
+            longer["changes"] = 2 * self.changes[1]
+        self.longer = (longer,)
 
     @property
     def input_size(self) -> int:
@@ -123,6 +130,9 @@ class Overwrite(TapeTask):
     @property
     def target_size(self) -> int:
         return self.width
+
+    def least(self, name: str) -> int:
+        return 0 if name == "changes" else 1
 
     def check_sizes(self, sizes: Mapping[str, int], place: str) -> None:
         super().check_sizes(sizes, place)
@@ -137,8 +147,11 @@ class Overwrite(TapeTask):
         codes = torch.rand(count, 2**width, generator=generator).argsort(1)[:, :keys]
         keys_BKW = ((codes[..., None] >> torch.arange(width)) & 1).float()
         first = torch.arange(keys).expand(count, -1)
-        # Half of the keys (rounded up), in random order, get a new value.
-        later = torch.rand(count, keys, generator=generator).argsort(1)[:, : (keys + 1) // 2]
+        if self.changes is None:
+            # Half of the keys (rounded up), in random order, get a new value.
+            later = torch.rand(count, keys, generator=generator).argsort(1)[:, : (keys + 1) // 2]
+        else:
+            later = torch.randint(keys, (count, sizes["changes"]), generator=generator)
         written_BL = torch.cat((first, later), 1)
         values = random_bits((count, written_BL.shape[1], width), generator)
         asked = torch.rand(count, keys, generator=generator).argsort(1)
@@ -182,7 +195,10 @@ class Overwrite(TapeTask):
             raise DataError(
                 message(place, "a query is not the key of a write", expected="keys that occur in writes")
             )
-        return self.laid_out(keys, values, asked), {"length": len({tuple(each) for each in keys[0].tolist()})}
+        sizes = {"length": len({tuple(each) for each in keys[0].tolist()})}
+        if self.changes is not None:
+            sizes["changes"] = len(writes) - sizes["length"]
+        return self.laid_out(keys, values, asked), sizes
 
 
 @dataclass

@@ -6,7 +6,7 @@ To add a format, write its function and add a line to FORMATS.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,7 @@ def babi(path: Path, task: str, group: int) -> Iterator[StoryQuestion]:
         question, answer, *more = (part.strip() for part in text.split("\t"))
         if len(more) > 1:
             raise DataError(message(place, f"the line has {len(more) + 2} columns", expected=BABI))
+        _check_story(sentences, place)
         facts = _line_numbers(more[0] if more else "", indices, place)
         yield _checked(tuple(sentences), question, answer, facts, task, place, group)
 
@@ -153,19 +154,13 @@ def question_of_json(
     if answer is not None and not isinstance(answer, str):
         problem = f"the answer is of type {type(answer).__name__}"
         raise DataError(message(place, problem, expected="a string"))
-    if answered or answer is not None:
-        return _checked(
-            sentences,
-            _text(row, "question", place),
-            answer or "",
-            facts,
-            _task(row, task, place),
-            place,
-            group,
-        )
-    question = _text(row, "question", place)
-    _check_words(question, place, "the question")
-    return StoryQuestion(sentences, question, None, facts, _task(row, task, place), place, group)
+    question, task = _text(row, "question", place), _task(row, task, place)
+    if answer is None and not answered:
+        _check_words(question, place, "the question")
+        return StoryQuestion(sentences, question, None, facts, task, place, group)
+    if answer is None:
+        raise DataError(message(place, "there is no answer", expected='the field "answer", a text'))
+    return _checked(sentences, question, answer.strip(), facts, task, place, group)
 
 
 def sentences_of(story: Any, place: str) -> tuple[str, ...]:
@@ -180,10 +175,14 @@ def sentences_of(story: Any, place: str) -> tuple[str, ...]:
     """
     if isinstance(story, str):
         story = story.splitlines()
-    if not isinstance(story, list | tuple) or not all(isinstance(each, str) for each in story):
+    if not isinstance(story, list | tuple):
         problem = "there is no story" if story is None else f"the story is of type {type(story).__name__}"
         expected = "a list of sentences, or a text with one sentence per line"
         raise DataError(message(place, problem, expected=expected))
+    for number, each in enumerate(story, 1):
+        if not isinstance(each, str):
+            problem = f"item {number} of the story is of type {type(each).__name__}"
+            raise DataError(message(place, problem, expected="a sentence, as a text"))
     sentences = tuple(each.strip() for each in story if each.strip())
     if not sentences:
         raise DataError(message(place, "the story is empty", expected="at least one sentence"))
@@ -195,7 +194,10 @@ def sentences_of(story: Any, place: str) -> tuple[str, ...]:
 def _numbered(line: str, place: str) -> tuple[int, str]:
     found = _NUMBERED.fullmatch(line.strip())
     if found is None:
-        problem = f"the line does not start with a number: {printable(line.strip())[:60]!r}"
+        shortened = repr(printable(line.strip())[:60])
+        problem = f"the line does not start with a number: {shortened}"
+        if line.strip().isdecimal():
+            problem = f"the line has no sentence and no question, only the number {shortened}"
         raise DataError(message(place, problem, expected=BABI))
     return int(found[1]), found[2]
 
@@ -214,7 +216,7 @@ def _line_numbers(text: str, indices: dict[int, int], place: str) -> tuple[int, 
             raise DataError(message(place, problem, expected="numbers of lines of this story"))
         if int(part) not in indices:
             problem = f"the supporting fact {int(part)} does not exist"
-            known = ", ".join(map(str, list(indices)[:20])) or "none, because the story is empty"
+            known = ", ".join(map(str, list(indices)[:20]))
             expected = f"the number of a sentence before the question: {known}"
             raise DataError(message(place, problem, expected=expected))
         facts.append(indices[int(part)])
@@ -250,6 +252,12 @@ def _check_words(text: str, place: str, what: str) -> None:
         raise DataError(message(place, f"{what} has no words: {printable(text)[:60]!r}"))
 
 
+def _check_story(sentences: Sequence[str], place: str) -> None:
+    if not sentences:
+        problem = "the story is empty: there is no sentence before the question"
+        raise DataError(message(place, problem, expected="at least one sentence"))
+
+
 def _checked(
     sentences: tuple[str, ...],
     question: str,
@@ -260,10 +268,8 @@ def _checked(
     group: int,
 ) -> StoryQuestion:
     """Return a StoryQuestion; raise DataError if its story, question or answer is empty."""
-    if not sentences:
-        problem = "the story is empty: there is no sentence before the question"
-        raise DataError(message(place, problem, expected="at least one sentence"))
+    _check_story(sentences, place)
     _check_words(question, place, "the question")
     if not answer:
-        raise DataError(message(place, "the answer is empty", expected=BABI))
+        raise DataError(message(place, "the answer is empty", expected="a text of one or more words"))
     return StoryQuestion(sentences, question, answer.lower(), facts, task, place, group)

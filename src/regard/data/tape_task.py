@@ -131,8 +131,10 @@ def read_vectors(value: Any, width: int, place: str, name: str) -> Tensor:
     if isinstance(value, str):
         value = value.split()
     if not isinstance(value, list | tuple) or not value:
-        expected = f"one or more vectors of {width} bits"
-        raise DataError(message(place, f"{name} has no vectors", expected=expected))
+        expected = f"a list of one or more vectors of {width} bits"
+        empty_list = isinstance(value, list | tuple)
+        problem = f"{name} has no vectors" if empty_list else f"{name} is {printable(str(value))[:80]}"
+        raise DataError(message(place, problem, expected=expected))
     if len(value) > LARGEST_SIZE:
         raise DataError(
             message(place, f"{name} has {len(value):,} vectors", expected=f"at most {LARGEST_SIZE:,} vectors")

@@ -42,8 +42,9 @@ def build_tape_task(name: str, **options: Any) -> TapeTask:
     for option, value in chosen.items():
         if isinstance(value, tuple | list):
             low, high = value
-            if not 1 <= low <= high <= LARGEST_SIZE:
-                expected = f"two numbers, the smaller first, from 1 to {LARGEST_SIZE:,}"
+            least = 0 if option == "changes" else 1
+            if not least <= low <= high <= LARGEST_SIZE:
+                expected = f"two numbers, the smaller first, from {least} to {LARGEST_SIZE:,}"
                 raise ArgumentError(
                     message(f"data.{option}", f"the range {low} to {high} is invalid", expected=expected)
                 )

@@ -114,7 +114,7 @@ class Faithfulness:
     sentences: the number of sentences.
     at, head: the attention layers (sites) and the head whose attended words were measured.
     skipped: the number of target words that were skipped because the source has at most k words.
-    unit: what counts as a word, "word" or "character".
+    units: what counts as a word in the source and in the target: "word", "morpheme" or "character".
 
     >>> word = WordTruth(0, 0, "cat", (1,), 3.0, 0.5, 4.0, 1.0, 0.9, 0.1, 0.8, 0.9)
     >>> print(Faithfulness((word,), uniform=2.0, k=1, sentences=1))
@@ -129,7 +129,7 @@ class Faithfulness:
     at: str = CROSS
     head: int | None = None
     skipped: int = 0
-    unit: str = "word"
+    units: tuple[str, str] = ("word", "word")
 
     def mean(self, name: str) -> float:
         """Return the mean of a field of WordTruth over all target words; NaN values are ignored.
@@ -155,9 +155,9 @@ class Faithfulness:
         a random word by 0.50".
         """
         if not self.words:
-            return f"the source has too few {self.unit}s to measure the faithfulness of the attention"
+            return f"the source has too few {self.units[0]}s to measure the faithfulness of the attention"
         attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))
-        one, several = self.unit, f"{self.unit}s"
+        one, several = self.units[0], f"{self.units[0]}s"
         hidden = f"most attended source {one}" if self.k == 1 else f"{self.k} most attended source {several}"
         others = f"a random {one}" if self.k == 1 else f"{self.k} random {several}"
         lowered = f"lowers the log-probability by {attended} nats on average"
@@ -166,7 +166,7 @@ class Faithfulness:
     def __str__(self) -> str:
         if not self.words:
             return self.summary()
-        return f"{self.summary()} ({len(self.words):,} target {self.unit}{'s' * (len(self.words) != 1)})"
+        return f"{self.summary()} ({len(self.words):,} target {self.units[1]}{'s' * (len(self.words) != 1)})"
 
     def written(self) -> dict[str, Any]:
         """Return the settings, such as "k", and the means over target words, such as "hidden", for JSON.
@@ -271,7 +271,7 @@ class _Plan:
         self.trials = Trials[Trial]()
         self.words: list[_Word] = []
         self.skipped = 0
-        self.unit = "word"
+        self.units = ("word", "word")
 
     def add(self, number: int, model: Model, scored: Any, at: str, head: int | None) -> None:
         """Add the trials (forward passes without some source words) of one sentence pair.
@@ -282,7 +282,7 @@ class _Plan:
         head: the index of a head; None for the mean over heads.
         """
         (passage,) = scored.passages
-        self.unit = scored.units[1]
+        self.units = scored.units
         if not passage.attention:
             problem = f"{type(model).__name__} has no attention to the source"
             hint = "use a model with attention: bahdanau, luong, lstmn or transformer"
@@ -356,7 +356,8 @@ class _Plan:
             words.append(_measure(each, by_name, gradient))
         unchanged = scores[[each.trials["plain"][0] for each in self.words]]
         uniform = float((unchanged - even).mean()) if len(even) else math.nan
-        return Faithfulness(tuple(words), uniform, self.k, len(self.pairs), at, head, self.skipped, self.unit)
+        count = len(self.pairs)
+        return Faithfulness(tuple(words), uniform, self.k, count, at, head, self.skipped, self.units)
 
 
 def _measure(

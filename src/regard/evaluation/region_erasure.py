@@ -125,7 +125,9 @@ class RegionErasure:
         random region by 0.02".
         """
         if not self.words:
-            return "the effect of hiding regions was not measured: the attention maps have too few cells"
+            reason = "the attention maps have too few cells, or all their weights are 0"
+            reason = reason if self.captions else "no caption has words"
+            return f"the effect of hiding regions was not measured: {reason}"
         attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))
         regions = "region" if self.k == 1 else f"{self.k} cells"
         others = "a random region" if self.k == 1 else f"{self.k} random cells"

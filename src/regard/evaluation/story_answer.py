@@ -26,13 +26,19 @@ from regard.viewing import Picture, Seen, Site, hops
 from regard.viewing.html_document import check_ending, document, safe, static
 from regard.viewing.picture import noted
 
-__all__ = ["NO_FURTHER_FACT", "StoryAnswer", "save_answers"]
+__all__ = ["EMPTY_SENTENCES", "NO_FURTHER_FACT", "StoryAnswer", "save_answers"]
 
 LISTED = 5
 """Maximum number of answers whose probabilities are printed, the most probable first."""
 
 NO_FURTHER_FACT = "(no further fact)"
 """The label of key 0 of a supervised memory network."""
+
+EMPTY_SENTENCES = "(empty sentences)"
+"""The label of the empty sentences that pad a short story of an end-to-end memory network."""
+
+SMALLEST = 0.005
+"""Drawings show the weight of the empty sentences from here on. Smaller weights would be drawn as .00."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,6 +60,7 @@ class StoryAnswer:
     unknown: words of the story and the question that are not in the vocabulary.
     notes: messages for the user.
     place: file and line of the question; "" if it does not come from a file.
+    unknown_in_story: the words of `unknown` that occur in the story.
 
     >>> weights = BySite({"hop.1": numpy.array([[0.1, 0.9]])})
     >>> result = StoryAnswer("home", {"home": 0.75, "garden": 0.25}, ("Ann sat.", "Mary went home."),
@@ -73,6 +80,7 @@ class StoryAnswer:
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     place: str = ""
+    unknown_in_story: tuple[str, ...] = ()
 
     @property
     def probability(self) -> float:
@@ -102,16 +110,36 @@ class StoryAnswer:
         more = self.hops.shape[1] - len(self.sentences)
         return (*(NO_FURTHER_FACT,) * max(more, 0), *self.sentences)
 
+    @property
+    def empty(self) -> NDArray[numpy.float64]:
+        """The weight of each hop on the empty sentences that pad the story, (K,): the rest of `hops` up to 1.
+
+        An end-to-end network pads short stories with empty sentences, which take part in the softmax.
+        """
+        return (1 - self.hops.sum(1)).clip(min=0)
+
+    def _drawn(self) -> tuple[NDArray[numpy.float64], tuple[str, ...]]:
+        """Return the weights that drawings show, and the names of their columns.
+
+        These are `hops` and `memories`, with a last column for the empty sentences if their weight is not 0.
+        """
+        if not (self.empty >= SMALLEST).any():
+            return self.hops, self.memories
+        return numpy.column_stack((self.hops, self.empty)), (*self.memories, EMPTY_SENTENCES)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the result as a dict for JSON: answer, probabilities, story, question and hops.
 
         Facts and hidden sentences are given as sentence numbers: 1 is the first sentence of "story".
+        "outside_story" has the rest of the weights of each hop, up to a sum of 1: the weight on empty
+        sentences (see `empty`) or, in a supervised network, on "no further fact".
         """
         known = {} if self.true_answer is None else {"true_answer": self.true_answer}
         facts = {"facts": [fact + 1 for fact in self.facts]} if self.facts else {}
         effects = {} if self.effects is None else {"without": self.effects.to_dict()["sentences"]}
         shift = len(self.memories) - len(self.sentences)
         weights = {site: each.reshape(-1).tolist()[shift:] for site, each in self.attention.items()}
+        outside = {site: max(0.0, 1 - sum(each)) for site, each in weights.items()}
         return {
             "question": self.question,
             "answer": self.answer,
@@ -121,6 +149,7 @@ class StoryAnswer:
             "story": list(self.sentences),
             **facts,
             "hops": weights,
+            "outside_story": outside,
             **effects,
             "unknown": list(self.unknown),
             "notes": list(self.notes),
@@ -132,19 +161,22 @@ class StoryAnswer:
             return None
         true = set(self.facts)
         shift = len(self.memories) - len(self.sentences)
-        labels = [f"{each} *" if at - shift in true else each for at, each in enumerate(self.memories)]
-        drawn = hops(self.hops, labels, self.question, self.summary(1))
+        weights, columns = self._drawn()
+        labels = [f"{each} *" if at - shift in true else each for at, each in enumerate(columns)]
+        drawn = hops(weights, labels, self.question, self.summary(1))
         return noted(drawn, *(["* a supporting fact"] if true else []), *self.all_notes)
 
     def seen(self, title: str = "") -> Seen:
         """Return the attention weights of all hops, with the sentences as keys, to draw, explore or save.
 
+        If the empty sentences have a weight, they are the last key.
+
         title: the title of drawings.
         """
         sites = []
-        columns = self.memories
+        hops_KS, columns = self._drawn()
         numbers = tuple(range(len(columns)))
-        for name, weights in self.attention.items():
+        for name, weights in zip(self.attention, hops_KS, strict=True):
             role = self.attention.role(name)
             rows = (self.question,)
             sites.append(Site(name, weights.reshape(1, -1), rows, columns, None, (0,), numbers, role))

@@ -37,6 +37,12 @@ AT_ONCE = 1024
 ALL_HOPS = "memory"
 """A pattern that matches the attention sites of all hops. It is the kind of their role, "memory"."""
 
+NO_KNOWN_WORD = (
+    "no word of the story is in the vocabulary of the run, so the words of the story have no effect on the "
+    "answer"
+)
+"""The note of an answer about a story that has only unknown words."""
+
 
 class StoryAnswerer:
     """Answers questions about stories with a memory network.
@@ -86,6 +92,14 @@ class StoryAnswerer:
             raise ArgumentError(message("ask()", problem, expected="a str"))
         asked = StoryQuestion(sentences_of(story, "ask()"), question, None, (), "", "", 0)
         return next(self.stream([asked], look=look, hide=hide))
+
+    def check_question(self, question: StoryQuestion) -> None:
+        """Raise ArgumentError if no word of the question is in the vocabulary. It then has no answer."""
+        if all(word == UNK for word in self.words.encode(question.question)):
+            shown = printable(question.question)[:80]
+            problem = f"no word of the question is in the vocabulary of the run: {shown!r}"
+            hint = "ask with words of the training data; regard show lists the files"
+            raise ArgumentError(message(question.place or "the question", problem, hint=hint))
 
     def stream(
         self,
@@ -212,9 +226,10 @@ class StoryAnswerer:
                 question.answer,
                 cut.facts,
                 None,
-                self._unknown(cut),
+                self._unknown(*cut.sentences, question.question),
                 notes[row],
                 question.place,
+                self._unknown(*cut.sentences),
             )
 
     def _batch(self, questions: Sequence[StoryQuestion]) -> StoryBatch:
@@ -223,20 +238,19 @@ class StoryAnswerer:
         for each in questions:
             cut = last_sentences(each, self.model.sentences)
             stories.append([self.words.encode(sentence) for sentence in cut.sentences])
+            self.check_question(each)
             asked.append(self.words.encode(each.question))
-            if all(word == UNK for word in asked[-1]):
-                shown = printable(each.question)[:80]
-                problem = f"no word of the question is in the vocabulary of the run: {shown!r}"
-                hint = "ask with words of the training data; regard show lists the files"
-                raise ArgumentError(message(each.place or "the question", problem, hint=hint))
         return StoryBatch.collate(stories, asked)
 
     def _notes(self, question: StoryQuestion) -> tuple[str, ...]:
         most, size = self.model.sentences, len(question.sentences)
-        return (f"only the last {most:,} of {size:,} sentences are read",) if size > most else ()
+        notes = [f"only the last {most:,} of {size:,} sentences are read"] * (size > most)
+        read = last_sentences(question, most).sentences
+        if all(word == UNK for sentence in read for word in self.words.encode(sentence)):
+            notes.append(NO_KNOWN_WORD)
+        return tuple(notes)
 
-    def _unknown(self, question: StoryQuestion) -> tuple[str, ...]:
-        texts = (*question.sentences, question.question)
+    def _unknown(self, *texts: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(word for text in texts for word in self.words.unknown(text)))
 
     def _log_probabilities(self, batch: StoryBatch) -> NDArray[numpy.float64]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from inspect import Parameter, signature
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from regard.errors import ArgumentError, UnknownName, message
 from regard.positions import POSITIONS, Position, Relative, Rotary, build_position
@@ -65,7 +65,7 @@ class AttentionOptions:
         return self.select
 
     @classmethod
-    def checked(cls, call: str, options: Mapping[str, Any], known: Iterable[str] = ()) -> AttentionOptions:
+    def checked(cls, call: str, options: Mapping[str, Any], known: Iterable[str] = ()) -> Self:
         """Create the options of a model from the keyword arguments of its class.
 
         The score function "location" raises ArgumentError: it ignores the keys, so the key projections of
@@ -175,7 +175,8 @@ def model_arguments(kind: type, sizes: int) -> dict[str, Any]:
     """Return a dict from the names of the arguments of a model's class to their default values.
 
     The value is None if the argument has no default. If the class has a parameter `**attention`, the dict has
-    the fields of AttentionOptions instead: score and select.
+    the fields of AttentionOptions instead: score and select. If the class has `options_type`, that is used
+    instead of AttentionOptions.
 
     kind: the class of the model.
     sizes: number of leading arguments to leave out, such as vocabulary sizes.
@@ -183,7 +184,8 @@ def model_arguments(kind: type, sizes: int) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for name, parameter in list(signature(kind).parameters.items())[sizes:]:
         if parameter.kind is Parameter.VAR_KEYWORD:
-            arguments |= {field.name: field.default for field in fields(AttentionOptions)}
+            options_type = getattr(kind, "options_type", AttentionOptions)
+            arguments |= {field.name: field.default for field in fields(options_type)}
         else:
             arguments[name] = None if parameter.default is Parameter.empty else parameter.default
     return arguments

@@ -284,15 +284,16 @@ def around(weights: Tensor, radius: int) -> Tensor:
     return torch.cat((weights[..., -radius:], weights, weights[..., :radius]), -1)
 
 
-def check_tape(slots: int, needed: int, place: str, length: str) -> None:
+def check_tape(slots: int, needed: int, place: str, length: str, hint: str = "") -> None:
     """Raise ArgumentError if a tape has fewer slots than a sequence needs.
 
     slots: number of slots of the tape.
     needed: number of slots that the sequence needs.
     place: for the message: where the sequence comes from, such as an option or a line of a file.
     length: for the message: a description of the sequence, such as "a sequence of 150 vectors".
+    hint: what to do. The default is advice for training.
     """
     if slots < needed:
         problem = f"{length} needs {needed:,} slots, but the tape has {slots:,}"
-        hint = "use a shorter sequence, or train with more slots: model.slots"
+        hint = hint or "use a shorter sequence, or train with more slots: model.slots"
         raise ArgumentError(message(place, problem, hint=hint))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from inspect import signature
@@ -27,7 +28,17 @@ from regard.models.base import Encoded, Model, State, words
 from regard.positions.embedded import Table
 from regard.roles import CROSS_ATTENTION, DECODER_SELF, ENCODER_SELF
 
-__all__ = ["NORMS", "SIZES", "LayerSettings", "Size", "Transformer", "TransformerLayer", "find_size"]
+__all__ = [
+    "NORMS",
+    "REMOVABLE",
+    "SIZES",
+    "LayerSettings",
+    "Size",
+    "Transformer",
+    "TransformerLayer",
+    "TransformerOptions",
+    "find_size",
+]
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,31 @@ SIZES = {
 }
 NORMS = ("pre", "post")
 TIES = ("none", "output", "all")
+REMOVABLE = ("causal-mask", "feed-forward", "projections")
+"""Parts of a Transformer that the option `without` can leave out."""
+
+
+@dataclass(frozen=True)
+class TransformerOptions(AttentionOptions):
+    """The options of the attention layers of a Transformer, and the parts that it does not have.
+
+    without: names in REMOVABLE, for ablations. Without "causal-mask", the decoder sees the whole target in
+        training. Without "feed-forward", a layer has attention only. Without "projections", keys and values
+        are the inputs of the attention layer (K = V = X); only queries and outputs are projected.
+
+    >>> TransformerOptions(without="projections").without
+    ('projections',)
+    """
+
+    without: str | Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = (self.without,) if isinstance(self.without, str) else tuple(self.without)
+        for name in names:
+            if name not in REMOVABLE:
+                raise UnknownName("part of a Transformer", name, REMOVABLE)
+        object.__setattr__(self, "without", names)
 
 
 class Transformer(Model):
@@ -79,9 +115,9 @@ class Transformer(Model):
     position: a position scheme: a name, a mapping such as {"name": "rotary", "base": 500000.0}, a Position,
         or "none". Position embeddings are added to the token embeddings. The other schemes act in every
         self-attention layer.
-    attention: the options `score` and `select` of every attention layer, see AttentionOptions. The defaults
-        are score="scaled_dot" and select="softmax". In eval mode, "hard" reads the value with the highest
-        score.
+    attention: the options `score` and `select` of every attention layer, and `without`, the parts to leave
+        out, see TransformerOptions. The defaults are score="scaled_dot" and select="softmax". In eval mode,
+        "hard" reads the value with the highest score.
     norm: where layer normalisation is applied to a sublayer f. "post": LayerNorm(x + f(x)), as in the paper.
         "pre": x + f(LayerNorm(x)), which trains more stably.
     activation: activation of the feed-forward layers: relu, gelu or swiglu.
@@ -98,6 +134,8 @@ class Transformer(Model):
     >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape  # (B, T, V); T = 3 with EOS
     torch.Size([2, 3, 7])
     """
+
+    options_type = TransformerOptions
 
     def __init__(
         self,
@@ -129,10 +167,13 @@ class Transformer(Model):
         added = scheme is not None and scheme.acts == "embeddings"
         self.position = scheme if added else None
         inside = None if added else position
-        options = AttentionOptions.checked("Transformer()", attention, signature(Transformer).parameters)
+        options = TransformerOptions.checked("Transformer()", attention, signature(Transformer).parameters)
+        self.without = tuple(options.without)
         if isinstance(scheme, Table):
             self.longest_source = self.longest_target = len(scheme.table)
-        layer = LayerSettings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
+        layer = LayerSettings(
+            chosen, inside, norm == "pre", activation, dropout, inner_dropout, options, self.without
+        )
         self.encoder = nn.ModuleList(TransformerLayer(layer, f"encoder.{i}") for i in range(chosen.layers))
         depth = chosen.layers if chosen.decoder_layers is None else chosen.decoder_layers
         self.decoder = nn.ModuleList(
@@ -158,9 +199,10 @@ class Transformer(Model):
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         x_RTM, past = self._embedded(self.target, tokens, state.position), []
+        mask = Mask() if "causal-mask" in self.without else causal()
         for i, layer in enumerate(self.decoder):
             before = state.past[i] if state.past else None
-            x_RTM, memory = layer(x_RTM, causal(), state.position, before, encoded.memories[i])
+            x_RTM, memory = layer(x_RTM, mask, state.position, before, encoded.memories[i])
             past.append(memory)
         logits = self.output(self.decoded(x_RTM))
         return State(state.position + tokens.shape[1], past=tuple(past)), logits
@@ -181,6 +223,7 @@ class LayerSettings:
     dropout: dropout probability of the output of each sublayer.
     inner_dropout: dropout probability of attention weights, and inside the feed-forward layers.
     attention: the score function and the selection of the attention layers.
+    without: the parts that a layer does not have, see TransformerOptions.
     """
 
     size: Size
@@ -190,6 +233,7 @@ class LayerSettings:
     dropout: float
     inner_dropout: float
     attention: AttentionOptions
+    without: tuple[str, ...] = ()
 
     def build_attention(self, *, positions: bool, causal: bool = False) -> MultiHead:
         """Build one attention layer.
@@ -206,7 +250,13 @@ class LayerSettings:
             position = build_model_position(self.position, width, heads, causal=causal)
         check_position("Transformer()", position, score)
         score, position = deepcopy((score, position))
-        return MultiHead(width, heads, score=score, position=position, dropout=self.inner_dropout)
+        layer = MultiHead(width, heads, score=score, position=position, dropout=self.inner_dropout)
+        if "projections" in self.without:
+            for linear in (layer.key, layer.value):  # K = V = X: identity matrices, which are not trained
+                nn.init.eye_(linear.weight)
+                nn.init.zeros_(linear.bias)
+                linear.requires_grad_(False)
+        return layer
 
 
 class TransformerLayer(nn.Module):
@@ -226,8 +276,9 @@ class TransformerLayer(nn.Module):
         self.cross = settings.build_attention(positions=False) if decodes else None
         if self.cross is not None:
             self.cross.site, self.cross.role = f"{name}.cross", CROSS_ATTENTION
-        self.feedforward = FeedForward(width, size.inner, settings.activation, dropout)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 if decodes else 2))
+        feeds = "feed-forward" not in settings.without
+        self.feedforward = FeedForward(width, size.inner, settings.activation, dropout) if feeds else None
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(1 + decodes + feeds))
         self.dropout = nn.Dropout(settings.dropout)
 
     def forward(
@@ -258,6 +309,8 @@ class TransformerLayer(nn.Module):
             beams = len(y) // max(len(folded), 1) or 1
             context = self.cross(folded, source, start=start, beams=beams, **select).output
             x = self._add(x, context.reshape(y.shape), norm)
+        if self.feedforward is None:
+            return x, memory
         return self._add(x, self.feedforward(last(x) if self.pre else x), last), memory
 
     def _add(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:

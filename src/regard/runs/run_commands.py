@@ -188,10 +188,13 @@ class RunView:
 
     seen: the recorded attention of all sites (attention layers). write_page() writes all sites to a file.
         picture() draws the part that the options select.
+    default_view: the view that is drawn if the user does not choose one.
+    default_animation: the same for a GIF file. None: default_view.
     """
 
     seen: Seen
     default_view: ClassVar[str] = "matrix"
+    default_animation: ClassVar[str | None] = None
 
     def picture(self, options: ViewOptions) -> Picture:
         """Draw the attention with the view options.view, or with default_view if options.view is None."""

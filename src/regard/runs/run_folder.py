@@ -12,7 +12,8 @@ from regard.errors import ArgumentError, DataError, message, shown
 from regard.files.atomic_io import failed, replace
 from regard.files.folder_lock import NAME as LOCK
 from regard.files.untrusted import parse_json, read_limited
-from regard.training.settings import differences, parse_toml, to_toml
+from regard.training.settings import differences
+from regard.training.settings_toml import parse_toml, to_toml
 
 __all__ = [
     "DATA",

@@ -24,6 +24,7 @@ from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.training.checkpoints.checkpoints import Checkpoint
 from regard.training.distributed import Processes
 from regard.training.sampled_loss import check_estimator
+from regard.training.setting_names import misplaced
 from regard.training.task import Task
 
 if TYPE_CHECKING:
@@ -250,9 +251,11 @@ class RunTask(Task):
     def outlined(cls, settings: Any) -> Any:
         """Return the model with smallest_sizes on the meta device, where tensors use no memory.
 
-        Raise ArgumentError if an option of the model is invalid. The error message mentions the section
-        [model].
+        Raise ArgumentError if an option of the model is invalid, or is a setting of another section. The
+        error message mentions the section [model].
         """
+        if error := misplaced(cls.settings_type, "model", settings.model.options):
+            raise error
         with torch.device("meta"), naming_place("[model]"):
             model = cls.build_model(settings.model, cls.smallest_sizes)
         check_memory(model)

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from regard.errors import ArgumentError, message, shown
+from regard.errors import ArgumentError, message, printable, shown
 from regard.runs.run_commands import ChosenRun, Report
 from regard.runs.run_folder import is_run
 from regard.runs.run_task import RunTask
@@ -41,31 +41,74 @@ class SeedsReport:
 
         The scores are the floats in Report.to_dict(). The integers are left out, because they are counts.
         """
-        written = {seed: report.to_dict() for seed, report in self.reports.items()}
-        return {
-            seed: {name: value for name, value in each.items() if isinstance(value, float)}
-            for seed, each in written.items()
-        }
+        return {seed: _floats(report.to_dict()) for seed, report in self.reports.items()}
+
+    @property
+    def parts(self) -> dict[str, dict[int, dict[str, float]]]:
+        """The scores of each part of the reports, by the name of the part and the seed.
+
+        Parts are the sizes of algorithmic sequences, such as "length 20", and "faithfulness". For example,
+        {"length 20": {0: {"bits": 1.5}}}.
+        """
+        parts: dict[str, dict[int, dict[str, float]]] = {}
+        for seed, report in self.reports.items():
+            for name, scores in _parts(report.to_dict()).items():
+                parts.setdefault(name, {})[seed] = scores
+        return parts
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dict for JSON.
 
         "mean" and "deviation" have the mean and the sample standard deviation of each score over the seeds.
-        "seeds" has the report of each seed.
+        "parts" has the same for each part of the reports, if there are parts. "seeds" has the report of each
+        seed.
         """
-        rows = list(self.scores.values())
-        names = dict.fromkeys(name for row in rows for name in row)
-        both = {name: mean_and_deviation([row[name] for row in rows if name in row]) for name in names}
+        parts = {name: _mean_and_deviation(scores) for name, scores in self.parts.items()}
         return {
             "folder": str(self.folder),
-            "mean": {name: mean for name, (mean, _) in both.items()},
-            "deviation": {name: deviation for name, (_, deviation) in both.items()},
+            **_mean_and_deviation(self.scores),
+            **({"parts": parts} if parts else {}),
             "seeds": {str(seed): report.to_dict() for seed, report in self.reports.items()},
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield Text(f"{shown(self.folder)}: {len(self.reports)} seeds, mean ± sample standard deviation")
-        yield scores_table(self.scores)
+        if not any(_sizes(report.to_dict()) for report in self.reports.values()):
+            yield scores_table(self.scores)
+        for name, scores in self.parts.items():
+            yield Text(f"\n{printable(name)}", "cyan")
+            yield scores_table(scores)
+        notes = [report.to_dict().get("notes") for report in self.reports.values()]
+        for note in dict.fromkeys(each for some in notes if isinstance(some, list) for each in some):
+            yield Text(printable(str(note)), "dim")
+
+
+def _floats(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if isinstance(value, float)}
+
+
+def _sizes(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the scores of each size of an algorithms report, or [] for other reports."""
+    sizes = report.get("sizes")
+    named = isinstance(sizes, list) and all(isinstance(each, dict) and "sizes" in each for each in sizes)
+    return sizes if isinstance(sizes, list) and named else []
+
+
+def _parts(report: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the scores of each part of a report that is written as a dict. See SeedsReport.parts."""
+    parts = {str(each["sizes"]): _floats(each) for each in _sizes(report)}
+    faithfulness = report.get("faithfulness")
+    return parts | ({"faithfulness": _floats(faithfulness)} if isinstance(faithfulness, dict) else {})
+
+
+def _mean_and_deviation(scores: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
+    rows = list(scores.values())
+    names = dict.fromkeys(name for row in rows for name in row)
+    both = {name: mean_and_deviation([row[name] for row in rows if name in row]) for name in names}
+    return {
+        "mean": {name: mean for name, (mean, _) in both.items()},
+        "deviation": {name: deviation for name, (_, deviation) in both.items()},
+    }
 
 
 def evaluate_seeds(

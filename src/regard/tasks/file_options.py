@@ -41,8 +41,8 @@ TSV = CommandOption(
 )
 JSONL = CommandOption(
     "--jsonl",
-    "JSON lines file with sentence pairs or labelled texts (see --fields), or with captions. May be "
-    "repeated.",
+    "JSON lines file with sentence pairs or labelled texts (see --fields), with captions, or with stories "
+    "and questions. May be repeated.",
     "FILE",
     list[str],
 )

@@ -37,7 +37,7 @@ LONGEST_HEAD = 24
 """Maximum number of characters in a table heading. Longer words are truncated. The sentence above the table
 shows the full words."""
 
-WEIGHTS = "attention of each target word (rows) to each source word (columns); blank cells are below .005"
+WEIGHTS = "attention of the target (rows) to the source (columns); blank cells are below .005"
 
 
 def page(entries: Iterable[Entry], title: str = "Translations", about: str = "") -> str:

@@ -15,6 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from regard.errors import ArgumentError, message
 from regard.viewing.as_arrays import checked_weights
 from regard.viewing.image_cells import CellGrid
+from regard.viewing.pictures.picture_files import SUFFIXES, check_suffix
 from regard.viewing.terminal_colors import clean, cropped
 
 __all__ = ["ImageAttention", "resized"]
@@ -193,6 +194,7 @@ class ImageAttention:
 
         Returns hints about characters that no installed font has. Usually the result is empty.
         """
+        check_suffix(Path(path), (*SUFFIXES, ".html"))
         if Path(path).suffix.lower() == ".html":
             importlib.import_module("regard.viewing.caption_page").save_caption_page(path, [self])
             return ()

@@ -195,7 +195,9 @@ def _player(seen: Seen, site: str | None, head: int | None, word: Word | None, t
     choice = chosen(seen, site, head)
     if choice.kind != "cross":
         problem = f"view 'player' needs cross-attention, but {choice.about} is not a cross-attention site"
-        hint = "use site='cross' to draw all cross-attention, or view='self' to draw self-attention"
+        hint = "choose another view: there is no cross-attention"
+        if any(each.kind == "cross" for each in seen.sites):
+            hint = "use site='cross' (--site cross) to draw all cross-attention, or another view"
         raise ArgumentError(message("picture()", problem, hint=hint))
     encoder, decoder = _own(seen, "encoder"), _own(seen, "decoder")
     reading = mean_of(encoder, head).weights if encoder else None

@@ -68,8 +68,7 @@ def caption_entries(path: Path, format: str | None) -> Iterator[CaptionEntry]:
     if format is not None and format not in FORMATS:
         raise UnknownName("format of captions", format, FORMATS)
     if format is None:
-        suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
-        last = suffixes[-1] if suffixes else ""
+        last = detected_ending(path)
         if last == ".json":
             content = _json(path)
             yield from (coco if "annotations" in content else karpathy)(path, content)
@@ -80,6 +79,16 @@ def caption_entries(path: Path, format: str | None) -> Iterator[CaptionEntry]:
             raise ArgumentError(message(shown(path), problem, expected=".tsv, .jsonl or .json", hint=hint))
         format = SUFFIXES[last]
     yield from FORMATS[format](path)
+
+
+def detected_ending(path: Path) -> str:
+    """Return the file name extension that decides the format of a caption file, without ".gz".
+
+    >>> detected_ending(Path("captions.TSV.gz")), detected_ending(Path("captions"))
+    ('.tsv', '')
+    """
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
+    return suffixes[-1] if suffixes else ""
 
 
 def tabbed(path: Path) -> Iterator[CaptionEntry]:

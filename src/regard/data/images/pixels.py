@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -13,13 +14,15 @@ from torch import Tensor
 
 from regard.data.images.image_file import read_image
 from regard.data.progress_bar import advancing
-from regard.errors import DataError
+from regard.errors import DataError, Setting, message
 
 __all__ = ["MEMORY", "Pixels", "decode_files"]
 
 MEMORY = 4 << 30
 """Maximum number of bytes of decoded images in memory (4 GiB). On a machine with less than 16 GiB of memory,
 memory_limit() returns a lower limit."""
+
+DAMAGED = Setting("decode_files", "damaged", "skip")
 
 THREADS = 8
 """Maximum number of threads that decode image files."""
@@ -105,7 +108,12 @@ def memory_limit() -> int:
 
 
 def decode_files(
-    paths: Sequence[Path], size: int, *, damaged: str = "error", limit: int | None = None
+    paths: Sequence[Path],
+    size: int,
+    *,
+    damaged: str = "error",
+    limit: int | None = None,
+    places: Sequence[str] = (),
 ) -> tuple[Pixels, list[int], list[DataError]]:
     """Decode image files to size x size pixels, in several threads.
 
@@ -116,6 +124,7 @@ def decode_files(
     limit: maximum number of bytes of the decoded images. Default: memory_limit(). If the images need more,
         they are not stored, and an image is decoded each time it is needed. In this case, damaged="error"
         raises the error of a damaged image only when the image is decoded.
+    places: for each image, the caption file and the line that names it, for error messages.
 
     Return the images, the index in `paths` of each image, and the errors of the images that were dropped.
     """
@@ -123,12 +132,16 @@ def decode_files(
     in_memory = needed <= (memory_limit() if limit is None else limit)
     array = torch.zeros(len(paths) if in_memory else 0, 3, size, size, dtype=torch.uint8)
 
+    def read(row: int) -> Tensor:
+        with _naming_line(places[row] if places else ""):
+            return read_image(paths[row], size)
+
     def decode(row: int) -> DataError | None:
         try:
             if in_memory:
-                array[row] = read_image(paths[row], size)
+                array[row] = read(row)
             elif damaged == "skip":
-                read_image(paths[row], size)
+                read(row)
         except DataError as error:
             if damaged == "error":
                 raise
@@ -147,5 +160,21 @@ def decode_files(
     if in_memory:
         whole = Pixels(size, array)
         return whole.select(kept) if errors else whole, kept, errors
-    chosen = [paths[row] for row in kept]
-    return Pixels(size, read=lambda row: read_image(chosen[row], size), count=len(chosen)), kept, errors
+    return Pixels(size, read=lambda row: read(kept[row]), count=len(kept)), kept, errors
+
+
+@contextmanager
+def _naming_line(place: str) -> Iterator[None]:
+    """Context manager: add the line of the caption file to the error of an image that cannot be decoded.
+
+    place: the caption file and the line that names the image. "": the error stays as it is.
+    """
+    try:
+        yield
+    except DataError as error:
+        if not place:
+            raise
+        text = error.message
+        hint = ("replace the image, or skip such images with ", DAMAGED)
+        problem = f"{text.call}: {text.problem}"
+        raise DataError(message(place, problem, expected=text.expected, hint=hint)) from error

@@ -66,6 +66,7 @@ class TransformerDecoder(SlotDecoder):
             return False
         chosen: Any = model
         layers = [each for each in chosen.decoder if each.select == Soft() and _is_plain(each.itself)]
+        layers = [each for each in layers if each.feedforward is not None]
         plain = [each for each in layers if each.cross is None or _is_plain(each.cross)]
         scheme = chosen.position
         return len(plain) == len(chosen.decoder) and (scheme is None or isinstance(scheme, Embedded))
@@ -156,6 +157,7 @@ class TransformerDecoder(SlotDecoder):
         if layer.cross is not None:
             query = layer.cross.query(layer.norms[1](x) if layer.pre else x).view(*beams, self.heads, -1)
             x = self._add(layer, x, self._read(query, self.sources[number], self.source_mask), 1)
+        assert layer.feedforward is not None  # see supports()
         total = x + layer.feedforward(layer.norms[-1](x) if layer.pre else x)
         return total if layer.pre else layer.norms[-1](total)
 

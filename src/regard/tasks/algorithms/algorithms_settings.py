@@ -16,6 +16,7 @@ __all__ = ["AlgorithmsData", "AlgorithmsSettings", "AlgorithmsTraining"]
 Bits = Annotated[int, Field(ge=1, le=1000)]
 Size = Annotated[int, Field(ge=1, le=10_000)]
 Range = Annotated[list[Size], Field(min_length=2, max_length=2)]
+RangeFromZero = Annotated[list[Annotated[int, Field(ge=0, le=10_000)]], Field(min_length=2, max_length=2)]
 
 
 class AlgorithmsData(Section):
@@ -26,6 +27,8 @@ class AlgorithmsData(Section):
         of vectors. For some tasks, it is another number: items for associative-recall, bits for n-grams, keys
         for overwrite.
     repeats: smallest and largest number of repeats in training. Only for repeat-copy.
+    changes: smallest and largest number of new values that are written for random keys. The default is one
+        new value for half of the keys. Only for overwrite.
     width: number of bits of a vector.
     vectors: number of vectors of an item. Only for associative-recall.
     order: n of the n-grams: each bit depends on the n - 1 bits before it. Only for n-grams.
@@ -38,6 +41,7 @@ class AlgorithmsData(Section):
     ] = "copy"
     length: Range | None = None
     repeats: Range | None = None
+    changes: RangeFromZero | None = None
     width: Bits | None = None
     vectors: Annotated[int, Field(ge=1, le=100)] | None = None
     order: Annotated[int, Field(ge=2, le=12)] | None = None
@@ -58,6 +62,7 @@ class AlgorithmsData(Section):
         options: dict[str, Any] = {
             "length": self.length,
             "repeats": self.repeats,
+            "changes": self.changes,
             "width": self.width,
             "vectors": self.vectors,
             "order": self.order,

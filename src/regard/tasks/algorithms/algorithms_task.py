@@ -16,6 +16,7 @@ from rich.console import RenderableType
 from torch import Tensor, nn
 
 from regard.data.tape_batch import TapeBatch
+from regard.data.tape_tasks import TapeTask
 from regard.errors import ArgumentError, message
 from regard.evaluation.sequence_bits import answer_loss, sequence_bits
 from regard.layers.tape_heads import check_tape
@@ -46,7 +47,6 @@ from regard.tasks.algorithms.view_algorithms import (
 )
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
-from regard.training.setting_names import misplaced
 from regard.training.task import Evaluation, Loss, Stopped, Task
 
 __all__ = ["AlgorithmsTask"]
@@ -145,13 +145,16 @@ class AlgorithmsTask(RunTask):
 
     @classmethod
     def check_model(cls, settings: AlgorithmsSettings) -> None:
-        if error := misplaced(AlgorithmsSettings, "model", settings.model.options):
-            raise error
         model, task = cls.outlined(settings), settings.data.task()
         if isinstance(model, NeuralTuringMachine):
             sizes = task.longest
             longest = f"the longest sequence in training ({named_sizes(sizes)})"
             check_tape(model.slots, task.slots(sizes), "model.slots", longest)
+        longer = task.longer[0]
+        if settings.training.best == "bits_longer" and not _fits(model, task, longer):
+            problem = f"the metric bits_longer needs sequences of {named_sizes(longer)}"
+            hint = f"set model.slots to {task.slots(longer):,} or more, or choose another metric"
+            raise ArgumentError(message("training.best", f"{problem}, but the tape is too short", hint=hint))
 
     @classmethod
     def plan(
@@ -163,10 +166,6 @@ class AlgorithmsTask(RunTask):
         timed: bool = False,
     ) -> Plan:
         return plan_algorithms(cls, settings, corpus, device, processes, timed=timed)
-
-    def described(self) -> str:
-        count = sum(each.numel() for each in self.model.parameters())
-        return f"{count:,} parameters"
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[TapeBatch]:
         length = self.corpus.data.epoch_batches
@@ -211,13 +210,12 @@ class AlgorithmsTask(RunTask):
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
         source, count = self.corpus, self.settings.evaluation.sequences
         longer = source.task.longer[0]
-        if not self._fits(longer):
-            longer = source.task.longest
         parts = {
             "bits": [TapeBatch.joined(source.mixed(count))],
             "bits_longest": [source.fixed(count, source.task.longest)],
-            "bits_longer": [source.fixed(count, longer)],
         }
+        if _fits(self.model, source.task, longer):
+            parts["bits_longer"] = [source.fixed(count, longer)]
         scores: dict[str, float] = {}
         for name, batches in parts.items():
             bits, wrong = 0.0, 0
@@ -231,12 +229,7 @@ class AlgorithmsTask(RunTask):
                 answered = sum(batch.scored_bits for batch in batches)
                 scores["wrong_bits"] = wrong / count
                 scores["loss"] = bits / max(answered, 1) * float(torch.log(torch.tensor(2.0)))
-        return Evaluation({name: scores[name] for name in self.metrics}, self._shown())
-
-    def _fits(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether the tape has enough slots for sequences of these sizes; True if there is no tape."""
-        model = self.model
-        return not isinstance(model, NeuralTuringMachine) or model.slots >= self.corpus.task.slots(sizes)
+        return Evaluation({name: scores[name] for name in self.metrics if name in scores}, self._shown())
 
     def _shown(self) -> list[RenderableType]:
         """Return one validation sequence and the answer of the model, to print after an evaluation.
@@ -255,6 +248,11 @@ class AlgorithmsTask(RunTask):
 
 MOST_SHOWN = 130
 """Maximum number of steps of the sequence that is printed after an evaluation."""
+
+
+def _fits(model: nn.Module, task: TapeTask, sizes: Mapping[str, int]) -> bool:
+    """Return whether the tape has enough slots for sequences of these sizes; True if there is no tape."""
+    return not isinstance(model, NeuralTuringMachine) or model.slots >= task.slots(sizes)
 
 
 def _buckets(corpus: SequenceSource) -> tuple[int, ...]:

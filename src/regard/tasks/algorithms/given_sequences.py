@@ -37,12 +37,16 @@ def read_sequence(text: str, place: str) -> dict[str, Any]:
 def sequences_in(lines: Lines) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield a pair (place, fields) for each line that is not blank.
 
-    place: the file and the line, as text.
+    place: the file and the line as text. For values of an option, it is the option; if there are several
+        values, with the number of the value.
     fields: the JSON object of the line, for example {"vectors": ["101"]}.
     """
-    for place in lines.places:
-        part = Lines([place])
+    for number, place in enumerate(lines.places, 1):
+        part = Lines([place], option=lines.option)
+        name = place_name(place, lines.option)
         for text in part:
             if text.strip():
-                where = f"{place_name(place)}, line {part.read}"
+                where = f"{name}, line {part.read}"
+                if isinstance(place, bytes):
+                    where = name if len(lines.places) == 1 else f"{name}, value {number}"
                 yield where, read_sequence(text, where)

@@ -101,7 +101,10 @@ class SequenceSolver:
         """
         if isinstance(self.model, NeuralTuringMachine):
             slots = self.slots or self.model.slots
-            check_tape(slots, self.task.slots(sizes), place, f"a sequence of {named_sizes(sizes)}")
+            needed = self.task.slots(sizes)
+            hint = f"use a longer tape: --slots {needed} of regard solve and regard evaluate, or "
+            hint += f"slots={needed} of regard.load(); or train with more slots: model.slots"
+            check_tape(slots, needed, place, f"a sequence of {named_sizes(sizes)}", hint)
 
     @torch.no_grad()
     def solve_batch(self, batch: TapeBatch, sizes: Sizes, *, look: bool = True) -> list[Solution]:

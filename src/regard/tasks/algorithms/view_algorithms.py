@@ -64,6 +64,7 @@ class SolutionView(RunView):
     run: TapeRun
     slot: int | None = None
     default_view: ClassVar[str] = TAPE
+    default_animation: ClassVar[str | None] = "player"
 
     def picture(self, options: ViewOptions) -> Picture:
         """Draw the view that `options` selects. The view "player" is an animation of the steps."""

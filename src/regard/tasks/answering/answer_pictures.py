@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from regard.data.line_io import say
-from regard.errors import ArgumentError, DataError, message, shown
+from regard.errors import ArgumentError, message, shown
 from regard.evaluation.story_answer import StoryAnswer, save_answers
+from regard.tasks.picture_outputs import check_folder, check_page
 
 __all__ = ["AnswerPictures", "is_picture"]
 
@@ -46,14 +47,8 @@ class AnswerPictures:
     count: int = 0
 
     def __post_init__(self) -> None:
-        if self.page is not None and self.page.suffix.lower() != ".html":
-            problem = f"{shown(self.page.name)} does not end in .html"
-            hint = f"{shown(self.page.stem) or 'page'}.html"
-            raise ArgumentError(message("--page", problem, hint=hint))
-        for path in (self.picture, self.page):
-            if path is not None and not path.resolve().parent.is_dir():
-                hint = "create the folder first"
-                raise DataError(message(shown(path), "the folder of this file does not exist", hint=hint))
+        check_page(self.page)
+        check_folder(self.picture)
 
     @property
     def enabled(self) -> bool:

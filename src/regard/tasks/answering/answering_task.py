@@ -39,7 +39,6 @@ from regard.tasks.answering.evaluate_answering import (
 from regard.tasks.answering.story_options import OWN_OPTIONS, story_files
 from regard.tasks.answering.view_answering import OWN_VIEWS, VIEW_OPTIONS, AnsweringView, view_answering
 from regard.training.distributed import Processes
-from regard.training.setting_names import misplaced
 from regard.training.task import Evaluation, Loss, Stopped
 
 __all__ = ["AnsweringTask", "StoryRows"]
@@ -170,12 +169,6 @@ class AnsweringTask(RunTask):
             )
             hint = "leave training.linear_start out, or use the model end-to-end"
             raise ArgumentError(message("the settings", problem, hint=hint))
-
-    @classmethod
-    def check_model(cls, settings: AnsweringSettings) -> None:
-        if error := misplaced(AnsweringSettings, "model", settings.model.options):
-            raise error
-        cls.outlined(settings)
 
     @classmethod
     def plan(

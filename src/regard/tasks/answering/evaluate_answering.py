@@ -12,7 +12,7 @@ from rich.text import Text
 
 from regard.data.line_io import say
 from regard.data.story_text import Stories, read_stories
-from regard.errors import ArgumentError, DataError, message, shown
+from regard.errors import ArgumentError, message, shown
 from regard.evaluation.sentence_effects import StoryErasure
 from regard.evaluation.story_answer import save_answers
 from regard.evaluation.story_report import StoryReport
@@ -22,6 +22,7 @@ from regard.runs.run_task import RunTask
 from regard.tasks.answering.answering_data import read_story_split
 from regard.tasks.answering.answering_run import AnsweringRun
 from regard.tasks.file_options import FAITHFULNESS, JSONL, PAGE, TEST_FILE
+from regard.tasks.picture_outputs import check_page
 
 __all__ = ["EVALUATE_OPTIONS", "AnsweringEvaluation", "evaluate_answering"]
 
@@ -81,7 +82,7 @@ def evaluate_answering(
     """
     assert run is not None
     page: Path | None = options["page"]
-    _check_page(page)
+    check_page(page)
     answerer: AnsweringRun = run.load(task)
     stories, name = _read(run, answerer, options)
     report = answerer.evaluate(stories.questions)
@@ -116,17 +117,6 @@ def _read(run: ChosenRun, answerer: AnsweringRun, options: Mapping[str, Any]) ->
     split = read_story_split(data)
     report_changed_data(run.folder, split.fingerprints)
     return split.valid, "the validation questions of the run"
-
-
-def _check_page(page: Path | None) -> None:
-    if page is None:
-        return
-    if page.suffix.lower() != ".html":
-        problem = f"{shown(page.name)} does not end in .html"
-        raise ArgumentError(message("--page", problem, hint=f"{shown(page.stem) or 'page'}.html"))
-    if not page.resolve().parent.is_dir():
-        problem = "the folder of this file does not exist"
-        raise DataError(message(shown(page), problem, hint="create the folder first"))
 
 
 def _write_page(page: Path, answerer: AnsweringRun, stories: Stories, name: str) -> None:

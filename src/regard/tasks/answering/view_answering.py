@@ -8,19 +8,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy
 from rich.console import Group
 from rich.text import Text
 
 from regard.errors import ArgumentError, message
 from regard.evaluation.story_answer import StoryAnswer
+from regard.layers.memory_hop import STORY_MEMORY
 from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_task import RunTask
 from regard.tasks.answering.answering_run import AnsweringRun
 from regard.tasks.answering.story_files import read_story
-from regard.viewing import Picture
+from regard.viewing import Picture, Seen, hops
+from regard.viewing.picture import noted
 
-__all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "AnsweringView", "view_answering"]
+__all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "AnsweringView", "StoredAnswerView", "view_answering"]
 
 HOPS = "hops"
 
@@ -61,6 +64,27 @@ class AnsweringView(RunView):
 
     def write_page(self, path: Path) -> None:
         self.result.save(path, "A memory network over a story")
+
+
+@dataclass(frozen=True, eq=False)
+class StoredAnswerView(RunView):
+    """The attention of each hop of a memory network to one story, loaded from a .seen file."""
+
+    default_view: ClassVar[str] = HOPS
+
+    @staticmethod
+    def fits(seen: Seen) -> bool:
+        """Return whether recorded attention is that of a memory network to one story."""
+        one_story = len({site.columns for site in seen.sites}) == 1
+        return one_story and all(site.role == STORY_MEMORY and len(site.rows) == 1 for site in seen.sites)
+
+    def picture(self, options: ViewOptions) -> Picture:
+        """Draw the view that `options` selects; by default, the attention of each hop to the sentences."""
+        if (options.view or self.default_view) != HOPS:
+            return super().picture(options)
+        weights_KS = numpy.concatenate([site.weights.mean(0) for site in self.seen.sites])
+        drawn = hops(weights_KS, self.seen.sites[0].columns, title=self.seen.title)
+        return noted(drawn, *self.seen.notes)
 
 
 def view_answering(

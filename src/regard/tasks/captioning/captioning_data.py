@@ -201,7 +201,7 @@ def read_images(
     images = _read(data, files, folder, split)
     paths = [each.path for each in images]
     size = data.stored_size
-    pixels, kept, errors = decode_files(paths, size, damaged=data.damaged)
+    pixels, kept, errors = decode_files(paths, size, damaged=data.damaged, places=images.places)
     remarks = []
     if images.uncaptioned:
         remarks.append(_counted("have no caption and are left out", images.uncaptioned, images.folder))

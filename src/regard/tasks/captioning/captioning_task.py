@@ -10,27 +10,19 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
-from rich.console import RenderableType
-from rich.text import Text
 from torch import Tensor
 
 from regard.data.caption_batching import CaptionBatches
 from regard.data.image_batch import ImageBatch
-from regard.data.images import centre_crop
 from regard.data.word_noise import replace_words
-from regard.decoding import Beam, Greedy, Search
-from regard.errors import ArgumentError, message, printable
-from regard.evaluation.caption_scores import caption_scores, exact_captions, pointing
+from regard.errors import ArgumentError, message
 from regard.models.captioner import NO_ATTENTION, Captioner, doubly_stochastic_penalty
-from regard.roles import CROSS
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun, check_memory
-from regard.tasks.captioning.caption_result import Caption
+from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.tasks.captioning.captioning_data import (
     TOKENIZER,
     CaptionCorpus,
-    CaptionData,
     CaptionSplit,
     augmentation_of,
     check_paths,
@@ -50,9 +42,9 @@ from regard.tasks.captioning.evaluate_captioning import (
     CaptioningReport,
     evaluate_captioning,
 )
-from regard.tasks.captioning.feature_cache import FeatureCache, features_fit
-from regard.tasks.captioning.image_captioner import ImageCaptioner
+from regard.tasks.captioning.feature_cache import features_fit
 from regard.tasks.captioning.stored_images import stored_images
+from regard.tasks.captioning.validation_captions import caption_images, score_captions
 from regard.tasks.captioning.view_captioning import (
     OWN_VIEWS,
     VIEW_OPTIONS,
@@ -68,12 +60,10 @@ from regard.training.losses import cross_entropy, sequence_losses
 from regard.training.sampled_loss import (
     RowLosses,
     add_estimator,
-    check_estimator,
     embedding_features,
     features_size,
     sampled_loss,
 )
-from regard.training.setting_names import misplaced
 from regard.training.settings import build, merged
 from regard.training.task import Evaluation, Loss, Stopped, Task
 
@@ -85,9 +75,6 @@ settings must stay the same when a run is resumed, or when a model starts from t
 
 TRAIN_OPTIONS = (*FILE_FORMATS, *(f"valid_{each}" for each in FILE_FORMATS))
 """The options of `regard train` that train_files() reads."""
-
-AT_ONCE = 250
-"""Number of validation images that are captioned between two checks for Ctrl-C."""
 
 
 class _Read(NamedTuple):
@@ -255,12 +242,7 @@ class CaptioningTask(RunTask):
 
     @classmethod
     def check_model(cls, settings: CaptioningSettings) -> None:
-        if error := misplaced(CaptioningSettings, "model", settings.model.options):
-            raise error
-        with torch.device("meta"):
-            model = cls.build_model(settings.model, cls.smallest_sizes)
-        check_memory(model)
-        check_estimator(model, settings.training)
+        model = cls.outlined(settings)
         size = settings.data.size
         height, width = model.image_encoder.map_size(size, size)
         if height * width < (1 if model.select is None else 2):
@@ -405,46 +387,7 @@ class CaptioningTask(RunTask):
             moved = batch.to(device)
             total += float(cross_entropy(self.model(moved), moved.targets)[1])
             tokens += self.count(batch)
-        count = min(self.settings.evaluation.images, len(valid))
-        captions = self._captions(valid, count, stopping)
-        texts = [each.text for each in captions]
         scores = {"loss": total / tokens, "perplexity": float(torch.tensor(total / tokens).exp())}
-        found = caption_scores(texts, valid.captions[:count])
-        scores |= {name: score.value for name, score in found.items()}
-        shown: list[RenderableType] = []
-        if valid.scenes is not None:
-            scenes = valid.scenes[:count]
-            scores["exact"] = exact_captions(texts, scenes)
-            if captions and captions[0].weights is not None:
-                pointed = pointing(texts, [each.weights for each in captions], scenes)
-                scores["pointing"] = pointed.accuracy
-                shown.append(Text(f"pointing accuracy of random cells, for comparison: {pointed.chance:.3f}"))
-        samples = min(self.settings.evaluation.samples, count)
-        for place in ((2 * part + 1) * count // (2 * samples) for part in range(samples)):
-            text = f"image      {valid.names[place]}\ncaption    {texts[place]}"
-            shown.append(Text(printable(f"{text}\nreference  {valid.captions[place][0]}", kept="\n")))
-        return Evaluation(scores, shown)
-
-    def _captions(self, valid: CaptionData, count: int, stopping: Callable[[], bool]) -> list[Caption]:
-        """Caption the first `count` images of `valid`; raise Stopped as soon as stopping() returns true.
-
-        Attention is recorded only for the built-in corpus, to measure the pointing accuracy.
-        """
-        data, evaluation = self.settings.data, self.settings.evaluation
-        size = evaluation.beam_size
-        how: Search = Greedy() if size == 1 else Beam(size=size)
-        captioner = ImageCaptioner(
-            self.model, self.corpus.tokenizer, image_size=data.size, max_length=data.max_length + 1
-        )
-        look = CROSS if valid.scenes is not None and self.model.select is not None else None
-        captions = list[Caption]()
-        for start in range(0, count, AT_ONCE):
-            if stopping():
-                raise Stopped
-            rows = torch.arange(start, min(start + AT_ONCE, count))
-            stored = self._valid_store
-            features = stored[rows] if isinstance(stored, FeatureCache) else None
-            pixels = centre_crop(valid.pixels[rows], data.size)
-            names = valid.names[start : start + len(rows)]
-            captions += captioner.caption_pixels(names, pixels, how, look, features)
-        return captions
+        count = min(self.settings.evaluation.images, len(valid))
+        captions = caption_images(self.model, self.corpus, self.settings, count, self._valid_store, stopping)
+        return score_captions(captions, valid, scores, self.settings.evaluation.samples)

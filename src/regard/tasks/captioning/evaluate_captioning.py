@@ -6,8 +6,8 @@ correctly, and the fraction of words that attend to the object that they name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.data.images import centre_crop
+from regard.data.images.caption_formats import SUFFIXES, detected_ending
 from regard.data.line_io import say
 from regard.data.progress_bar import advancing
 from regard.decoding.search_options import build_search
-from regard.errors import ArgumentError, message, shown
+from regard.errors import ArgumentError, message, printable, shown
 from regard.evaluation.bleu import Score
 from regard.evaluation.caption_scores import Pointing, caption_scores, exact_captions, pointing
 from regard.evaluation.region_erasure import RegionErasure
@@ -37,6 +38,7 @@ from regard.tasks.captioning.captioning_data import (
 )
 from regard.tasks.captioning.captioning_run import CaptioningRun
 from regard.tasks.captioning.captioning_settings import ImageData
+from regard.tasks.captioning.image_captioner import set_reading
 from regard.tasks.file_options import (
     FAITHFULNESS,
     JSONL,
@@ -46,6 +48,7 @@ from regard.tasks.file_options import (
     TSV,
     evaluated_files,
 )
+from regard.tasks.picture_outputs import check_page
 from regard.viewing.caption_page import save_caption_page
 
 __all__ = ["EVALUATE_OPTIONS", "CaptioningReport", "evaluate_captioning"]
@@ -78,6 +81,13 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     ),
     PAGE,
     FAITHFULNESS,
+    CommandOption(
+        "--read",
+        "Captioning with hard attention: attend to the location with the highest score (argmax), to a random "
+        "location (sample), or to all locations, weighted (expectation).",
+        "NAME",
+        shown_default="argmax",
+    ),
     "beam_size",
     "length_penalty",
     "greedy",
@@ -167,8 +177,7 @@ def evaluate_captioning(
     """
     assert run is not None
     page: Path | None = options["page"]
-    if page is not None and page.suffix.lower() != ".html":
-        raise ArgumentError(message("--page", f"{shown(page.name)} does not end in .html"))
+    check_page(page)
     search = build_search(
         options["beam_size"],
         options["length_penalty"],
@@ -176,6 +185,7 @@ def evaluate_captioning(
         max_length=options["max_length"],
     )
     captioner: CaptioningRun = run.load(task, search=search)
+    set_reading(captioner.model, options["read"], "--read")
     attends = captioner.model.select is not None
     if not attends and (options["faithfulness"] or page is not None):
         option = "--faithfulness" if options["faithfulness"] else "--page"
@@ -214,6 +224,8 @@ def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> Captio
     validation images of the run.
     """
     (files, kind), split = evaluated_files(options, data.format), options["split"]
+    if options["test_file"] and _endings_decide(files, data.train_file or ()):
+        kind = None
     folder = [options["images"]] if options["images"] else None
     if folder and not files:
         raise ArgumentError(message("--images", "--images is used only with --test-file, --tsv or --jsonl"))
@@ -222,10 +234,29 @@ def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> Captio
     if not files and split is None:
         read = read_caption_split(data)
         report_changed_data(run.folder, read.fingerprints)
-        return read.valid
+        return replace(read.valid, name=f"{read.valid.name}, validation images")
     chosen = files or data.train_file or ()
     settings = data.model_copy(update={"format": kind})
-    return read_images(settings, chosen, folder or data.images, None if split is None else [split])
+    named = None if split is None else [split]
+    images = read_images(settings, chosen, folder or data.images, named)
+    return images if split is None else replace(images, name=f"{images.name}, split {printable(split)}")
+
+
+def _endings_decide(files: Sequence[str], train_files: Sequence[str]) -> bool:
+    """Return whether the format of caption files is detected from their names, as in `regard train`.
+
+    Otherwise, they have the format of the training files: if a name has no known ending, or if all files end
+    like the training files. JSON lines in a file named .json, for example, cannot be detected.
+
+    files: the files of --test-file.
+    train_files: the caption files of the training set.
+
+    >>> _endings_decide(["a.jsonl"], ["b.tsv"]), _endings_decide(["a.json"], ["b.json"])
+    (True, False)
+    """
+    endings = {detected_ending(Path(each)) for each in files}
+    trained = {detected_ending(Path(each)) for each in train_files}
+    return endings <= {*SUFFIXES, ".json"} and endings != trained
 
 
 def _captions(captioner: CaptioningRun, data: CaptionData, look: str | None) -> list[Caption]:

@@ -24,6 +24,7 @@ from regard.errors import ArgumentError, UnknownName, message, shown
 from regard.evaluation.region_erasure import RegionErasure, erase_regions
 from regard.models.captioner import READINGS, Captioner
 from regard.roles import CROSS
+from regard.select import Hard
 from regard.tasks.captioning.caption_result import Caption
 
 __all__ = ["ImageCaptioner"]
@@ -33,6 +34,25 @@ MOST_ROWS = 512
 
 Image = str | os.PathLike[str] | Tensor | numpy.ndarray[Any, Any]
 """An image: a path, an array (H, W, 3) or (H, W), or a tensor (3, H, W); uint8."""
+
+
+def set_reading(model: Captioner, read: str | None, call: str = "ImageCaptioner()") -> None:
+    """Set how a model with hard attention reads the image. Raise an error if this is not possible.
+
+    model: the captioning model.
+    read: a name in READINGS, or None to keep the current value.
+    call: the call or the command-line option that chooses `read`, for error messages.
+    """
+    if read is None:
+        return
+    if read not in READINGS:
+        raise UnknownName("read", read, READINGS)
+    if not isinstance(model.select, Hard):
+        problem = f"{read!r} is possible only for hard attention, and this model has soft attention"
+        problem = problem if model.select is not None else f"{read!r}: this model has no attention"
+        hint = "train a model with hard attention: --select hard --estimator reinforce"
+        raise ArgumentError(message(call, problem, hint=hint))
+    model.read = read
 
 
 class ImageCaptioner:
@@ -81,10 +101,7 @@ class ImageCaptioner:
             max_length=(max_length, 1, 100_000),
             batch_size=(batch_size, 1, 100_000),
         )
-        if read is not None:
-            if read not in READINGS:
-                raise UnknownName("read", read, READINGS)
-            model.read = read
+        set_reading(model, read)
         self.model, self.tokenizer, self.image_size, self.crop_margin = (
             model,
             tokenizer,

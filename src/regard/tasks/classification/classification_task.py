@@ -56,6 +56,7 @@ from regard.tasks.classification.view_classification import (
     ClassificationView,
     view_classification,
 )
+from regard.tasks.sample_texts import spread_by_length
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
@@ -68,7 +69,6 @@ from regard.training.sampled_loss import (
     features_size,
     sampled_loss,
 )
-from regard.training.setting_names import misplaced
 from regard.training.settings import merged
 from regard.training.task import Evaluation, Loss, Stopped, Task
 
@@ -133,7 +133,7 @@ class ClassificationTask(RunTask):
         balance = corpus.split.train.balance(corpus.labels)
         weighted = training.class_weights != "none"
         self._class_weights = balance.weights(training.class_weights) if weighted else None
-        self._samples = _spread(corpus.split.valid.firsts, settings.evaluation.samples)
+        self._samples = spread_by_length(corpus.split.valid.firsts, settings.evaluation.samples)
 
     @classmethod
     def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -206,8 +206,6 @@ class ClassificationTask(RunTask):
 
     @classmethod
     def check_model(cls, settings: ClassificationSettings) -> None:
-        if error := misplaced(ClassificationSettings, "model", settings.model.options):
-            raise error
         model = cls.outlined(settings)
         longest = settings.data.max_length
         if model.longest is not None and longest >= model.longest:
@@ -385,14 +383,3 @@ class _Tables:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from self.report.tables(options.max_width)
-
-
-def _spread(texts: Sequence[str], count: int) -> list[int]:
-    """Return the indices of `count` texts of different lengths, from short to long.
-
-    The texts are sorted by length and divided into `count` equal parts. The middle text of each part is
-    chosen. So each evaluation prints the same texts.
-    """
-    count = min(count, len(texts))
-    order = sorted(range(len(texts)), key=lambda place: (len(texts[place]), place))
-    return [order[(2 * part + 1) * len(texts) // (2 * count)] for part in range(count)]

@@ -13,7 +13,7 @@ from rich.text import Text
 from regard.data.class_labels import ClassBalance, Labels
 from regard.data.labelled_text import LabelledTexts, read_labelled
 from regard.data.line_io import say
-from regard.errors import ArgumentError, DataError, message, shown
+from regard.errors import ArgumentError, message, shown
 from regard.evaluation.classification import save_classifications
 from regard.evaluation.classification_report import ClassificationReport
 from regard.evaluation.classifier_erasure import ClassifierErasure, erase_words
@@ -34,6 +34,7 @@ from regard.tasks.file_options import (
     TSV,
     evaluated_files,
 )
+from regard.tasks.picture_outputs import check_page
 
 __all__ = ["EVALUATE_OPTIONS", "ClassificationEvaluation", "evaluate_classification"]
 
@@ -125,7 +126,7 @@ def evaluate_classification(
     """
     assert run is not None
     page: Path | None = options["page"]
-    _check_page(page)
+    check_page(page)
     classifier: ClassificationRun = run.load(task, tokens_per_batch=options["batch_tokens"])
     if options["faithfulness"] and classifier.model.pool_site is None:
         problem = "this classifier has no attention: its pooling is not attention"
@@ -171,17 +172,6 @@ def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) 
     texts = read_labelled(files, kind, **columns, ignore=data.ignore)
     check_unknown_header(texts, labels, kind)
     return texts
-
-
-def _check_page(page: Path | None) -> None:
-    if page is None:
-        return
-    if page.suffix.lower() != ".html":
-        problem = f"{shown(page.name)} does not end in .html"
-        raise ArgumentError(message("--page", problem, hint=f"{shown(page.stem) or 'page'}.html"))
-    if not page.resolve().parent.is_dir():
-        problem = "the folder of this file does not exist"
-        raise DataError(message(shown(page), problem, hint="create the folder first"))
 
 
 def _write_page(

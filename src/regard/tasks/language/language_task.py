@@ -49,7 +49,6 @@ from regard.training.sampled_loss import (
     features_size,
     sampled_loss,
 )
-from regard.training.setting_names import misplaced
 from regard.training.task import Evaluation, Loss, Stopped
 
 __all__ = ["LanguageTask"]
@@ -231,12 +230,6 @@ class LanguageTask(RunTask):
             batch = batch or f"batch_tokens is {training.batch_tokens} (windows of {data.window} tokens)"
             problem = f"data.streams is {data.streams}, but training.{batch}"
             raise ArgumentError(message(place, problem, hint="set only one of these settings"))
-
-    @classmethod
-    def check_model(cls, settings: LanguageSettings) -> None:
-        if error := misplaced(LanguageSettings, "model", settings.model.options):
-            raise error
-        super().check_model(settings)
 
     @classmethod
     def fit_settings(cls, settings: Mapping[str, Any], data: TextSplit) -> tuple[dict[str, Any], str]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from regard.errors import ArgumentError, message, shown
 from regard.runs.command_options import CommandOption
-from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
+from regard.runs.long_text_view import LongTextView, with_maps
+from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_task import RunTask
 from regard.tasks.language.language_run import LanguageRun
-from regard.viewing import Picture, Seen, pooled
 
 __all__ = ["VIEW_OPTIONS", "LanguageView", "view_language"]
 
@@ -30,27 +30,8 @@ LONGEST = 2048
 
 
 @dataclass(frozen=True, eq=False)
-class LanguageView(RunView):
+class LanguageView(LongTextView):
     """What `regard view` draws for a language model: the self-attention over one text."""
-
-    def picture(self, options: ViewOptions) -> Picture:
-        """Draw the view options.view.
-
-        A text of more than MATRIX tokens can only be drawn with the view "long". Each cell of this view is
-        the largest weight in a block of tokens.
-        """
-        if self.seen.long:
-            options = replace(options, view=options.view or "long")
-            if options.view != "long":
-                problem = f"the text has {len(self.seen.long[0].rows):,} tokens"
-                expected = f"at most {MATRIX} tokens, or --view long"
-                raise ArgumentError(message(f"--view {options.view}", problem, expected=expected))
-            return self.seen.picture("long", site=options.site, head=options.head)
-        if options.view == "long":
-            return _long(self.seen).picture("long", site=options.site, head=options.head)
-        if options.view == "rollout" and options.site is None:
-            options = replace(options, site="decoder")
-        return super().picture(options)
 
 
 def view_language(
@@ -74,13 +55,4 @@ def view_language(
         problem = f"the model {name} has no attention to view"
         hint = "choose a run of a model with attention, such as a transformer"
         raise ArgumentError(message(shown(run.folder), problem, hint=hint))
-    return LanguageView(seen if seen.long or tokens <= MATRIX else _long(seen))
-
-
-def _long(seen: Seen) -> Seen:
-    """Return a copy of `seen` with a map for each attention layer (site) instead of all attention weights.
-
-    Each cell of a map is the largest weight in a block of tokens.
-    """
-    maps = [pooled(each.name, each.weights, each.rows, each.columns) for each in seen.sites]
-    return replace(seen, sites=(), long=tuple(maps))
+    return LanguageView(seen if seen.long or tokens <= MATRIX else with_maps(seen))

@@ -20,6 +20,7 @@ from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask
 from regard.tasks.column_names import two_columns, two_names
 from regard.tasks.file_options import COLUMNS, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
+from regard.tasks.picture_outputs import check_output_ending
 from regard.tasks.task_table import task_of
 from regard.tasks.translation.evaluation_report import (
     EvaluationOptions,
@@ -160,6 +161,7 @@ def evaluate_translation(
     if options["other"] is not None and not options["faithfulness"]:
         raise ArgumentError(message("--other", "--other requires --faithfulness"))
     translations, page = options["translations"], options["page"]
+    check_output_ending(options["output"], page=True)
     columns, fields = options["columns"] or "1,2", options["fields"] or "source,target"
     given = ReferenceOptions(**{name: options[name] for name in REFERENCES}, columns=columns, fields=fields)
     given.check(translations)

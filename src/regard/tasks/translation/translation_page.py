@@ -6,7 +6,8 @@ from pathlib import Path
 
 from regard.data.line_io import say
 from regard.decoding import Beam, Greedy, Scored, Search
-from regard.errors import ArgumentError, DataError, message, shown
+from regard.errors import shown
+from regard.tasks.picture_outputs import check_page
 from regard.viewing import Entry, save_page
 
 __all__ = ["TranslationPage", "describe_search"]
@@ -28,14 +29,7 @@ class TranslationPage:
     def __init__(self, path: Path | None):
         self.path, self.lines = path, 0
         self._entries: list[Entry] = []
-        if path is None:
-            return
-        if path.suffix.lower() != ".html":
-            problem = f"{shown(path.name)} does not end in .html"
-            raise ArgumentError(message("--page", problem, hint=f"{shown(path.stem) or 'page'}.html"))
-        if not path.resolve().parent.is_dir():
-            problem = "the folder of this file does not exist"
-            raise DataError(message(shown(path), problem, hint="create the folder first"))
+        check_page(path)
 
     @property
     def enabled(self) -> bool:

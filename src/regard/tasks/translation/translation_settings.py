@@ -44,6 +44,8 @@ class Data(Section):
     valid_source, valid_target, valid_tsv, valid_jsonl: files of the validation set.
     held_out: number of training pairs that are held out for validation if there are no validation files.
     alignments: files with the alignments of the training pairs, in Pharaoh format.
+    alignment_unit: what the links in these files count: "word", "morpheme" or "character". With "morpheme", a
+        side without morphemes counts words.
     problems: what to do with pairs that have problems, e.g. {"invalid": "replace"} (see regard.data.Choices).
     lowercase: whether to convert the text to lower case.
     tokenizer: "unigram", "bpe", "word", "character" or "morpheme" (Korean; the other side gets "unigram").
@@ -68,6 +70,7 @@ class Data(Section):
     valid_jsonl: list[str] | None = None
     held_out: Whole | None = None
     alignments: list[str] | None = None
+    alignment_unit: Literal["word", "morpheme", "character"] = "word"
     problems: dict[str, Any] = Field(default_factory=dict)
     lowercase: bool = False
     tokenizer: Literal["unigram", "bpe", "word", "character", "morpheme"] | None = None

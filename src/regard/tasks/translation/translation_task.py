@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.text import Text
+from rich.console import RenderableType
 from torch import Tensor
 
-from regard.attended import Attended
 from regard.data import Batches
 from regard.data.batch import EOS, UNK, Batch
 from regard.decoding import Beam, Greedy, Translation, Translator
 from regard.decoding.forced_decoding import pieces_of
-from regard.errors import ArgumentError, message
 from regard.evaluation import bleu, chrf, exact_match
 from regard.look import Look
 from regard.models import Model, build_model
@@ -29,12 +26,13 @@ from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.sites import record
+from regard.tasks.sample_texts import spread_by_length
 from regard.tasks.translation.evaluate_translation import (
     EVALUATE_OPTIONS,
     TranslationEvaluation,
     evaluate_translation,
 )
-from regard.tasks.translation.guided_alignment import Guide, guided_site
+from regard.tasks.translation.guided_alignment import build_guide, guided_site, joined_weights
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
 from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
 from regard.tasks.translation.speed_trial import epoch_tokens, plan_run
@@ -49,6 +47,7 @@ from regard.tasks.translation.translation_data import (
     texts,
 )
 from regard.tasks.translation.translation_settings import FOR_OUTPUTS, TranslationSettings
+from regard.tasks.translation.validation_samples import Sample
 from regard.tasks.translation.view_translation import (
     OWN_VIEWS,
     VIEW_OPTIONS,
@@ -68,7 +67,6 @@ from regard.training.sampled_loss import (
     features_size,
     sampled_loss,
 )
-from regard.training.setting_names import misplaced
 from regard.training.task import Evaluation, Loss, Stopped, Task
 
 __all__ = ["TranslationTask"]
@@ -142,7 +140,7 @@ class TranslationTask(RunTask):
             [source for source, _ in self._texts], settings.evaluation.samples
         )
         self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if self._samples else None
-        self._guide = self._guided()
+        self._guide = build_guide(corpus, settings, sampled=self._estimator is not None)
         self._site = CROSS if self._guide is None else guided_site(model)
 
     @classmethod
@@ -203,12 +201,6 @@ class TranslationTask(RunTask):
         check_evaluation(settings.evaluation)
 
     @classmethod
-    def check_model(cls, settings: TranslationSettings) -> None:
-        if error := misplaced(TranslationSettings, "model", settings.model.options):
-            raise error
-        super().check_model(settings)
-
-    @classmethod
     def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         check_same_format(folder, before, settings)
 
@@ -237,25 +229,6 @@ class TranslationTask(RunTask):
     @property
     def _samples(self) -> float:
         return self.settings.data.subword_sampling
-
-    def _guided(self) -> Guide | None:
-        if not self.settings.training.guided_alignment:
-            return None
-        if self.corpus.split.links is None:
-            hint = "set data.alignments to a file of alignments, or training.guided_alignment=0"
-            raise ArgumentError(
-                message("training.guided_alignment", "the data have no alignments", hint=hint)
-            )
-        if self._estimator is not None:
-            problem = "the weights of hard attention have no gradient"
-            hint = 'set training.guided_alignment=0, or model.select="straight-through"'
-            raise ArgumentError(message("training.guided_alignment", problem, hint=hint))
-        if self.settings.training.compile:
-            problem = "attention cannot be recorded in a compiled model"
-            raise ArgumentError(
-                message("training.guided_alignment", problem, hint="set training.compile=false")
-            )
-        return Guide(self.corpus.split.links, self.corpus.source, self.corpus.target)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         for batch in self._train.epoch(epoch, start):
@@ -317,7 +290,7 @@ class TranslationTask(RunTask):
             return Loss(total, {"loss": plain})
         with record(Look(weights=True, gradient=True), at=self._site) as seen:
             logits = self.model(read)
-        guided = guided_alignment(_joined(seen[self._site]), wanted)
+        guided = guided_alignment(joined_weights(seen[self._site]), wanted)
         total, plain = cross_entropy(logits, pairs.labels, training.label_smoothing)
         return Loss(total + training.guided_alignment * guided, {"loss": plain, "guided": guided.detach()})
 
@@ -401,50 +374,6 @@ class TranslationTask(RunTask):
     def _shown(self, translations: list[Translation]) -> list[RenderableType]:
         """Return some translations to print, with their references. The first one also has its attention."""
         return [
-            _Sample(translations[place], *self._texts[place], drawn=number == 0)
+            Sample(translations[place], *self._texts[place], drawn=number == 0)
             for number, place in enumerate(self._sample_places)
         ]
-
-
-def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
-    """Return the indices of `count` texts of different lengths, from short to long. The choice is not random.
-
-    The texts are sorted by length and divided into `count` equal parts. The middle text of each part is
-    chosen. So unusually short and long texts are left out. Here, texts of 2, 4 and 6 characters are chosen:
-
-    >>> spread_by_length(["aaa", "aaaaa", "a", "aaaaaa", "aa", "aaaa"], 3)
-    [4, 5, 3]
-    """
-    count = min(count, len(texts))
-    order = sorted(range(len(texts)), key=lambda place: (len(texts[place]), place))
-    return [order[(2 * part + 1) * len(texts) // (2 * count)] for part in range(count)]
-
-
-@dataclass(frozen=True)
-class _Sample:
-    """A translation of a validation sentence, to print with the reference translation `wanted`.
-
-    drawn: whether to draw the attention of the translation, if the output is a terminal.
-    """
-
-    translation: Translation
-    source: str
-    wanted: str
-    drawn: bool
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        screen = console.is_terminal or console.is_jupyter
-        if self.drawn and screen:
-            yield self.translation.entry(self.wanted)
-            return
-        text = f"source     {self.source}\ntarget     {self.translation.text}\nreference  {self.wanted}"
-        yield Text(text) if screen else Text(text, no_wrap=True, overflow="ignore")
-
-
-def _joined(calls: list[Attended]) -> Tensor:
-    """Concatenate the weights that all calls of one attention layer (site) recorded, with gradients.
-
-    The result is the mean over heads, (B, T, S). T is the number of target positions of all calls together.
-    """
-    weights = torch.cat([call.weights for call in calls if call.weights is not None], -2)
-    return weights.mean(1) if weights.dim() == 4 else weights

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from regard.files.untrusted import open_regular, parse_json
-from regard.training.logs.live_table import TITLES, in_words
+from regard.training.logs.live_table import in_words, metric_title
 from regard.training.logs.log import Log
 
-__all__ = ["SeedLog", "mean_and_deviation", "mean_text", "scores_table"]
+__all__ = ["SeedLog", "keep_words", "mean_and_deviation", "mean_text", "scores_table"]
 
 NEVER = 2**62
 
@@ -189,8 +189,8 @@ def scores_table(
     names = list(dict.fromkeys(name for row in scores.values() for name in row))
     more = list(dict.fromkeys(name for row in (others or {}).values() for name in row))
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("seed", *(TITLES.get(name, name) for name in names), *more):
-        table.add_column(Text(name), justify="right", no_wrap=name not in more)
+    for name in ("seed", *map(metric_title, names), *more):
+        table.add_column(Text(name), justify="right", no_wrap=name == "seed")
     for seed in dict.fromkeys((*scores, *(others or {}))):
         row, other = scores.get(seed, {}), (others or {}).get(seed, {})
         cells = [in_words(name, row[name]) if name in row else "" for name in names]
@@ -202,4 +202,17 @@ def scores_table(
                 mean_text(name, mean_and_deviation([row[name] for row in scores.values() if name in row]))
             )
         table.add_row("mean", *last, style="bold")
+    keep_words(table.columns[1:])
     return table
+
+
+def keep_words(columns: Sequence[Column]) -> None:
+    """Wrap the cells of table columns between words if the table is too wide, instead of cutting them.
+
+    Call this after the rows are added. If even the longest words do not fit side by side, the last columns
+    are cut.
+    """
+    for column in columns:
+        column.overflow = "fold"
+        words = [word for cell in column.cells for word in str(cell).split()]
+        column.min_width = max(map(len, words), default=1)

@@ -16,10 +16,22 @@ from regard.viewing.pictures.svg_writer import svg_of
 from regard.viewing.terminal import Shown
 from regard.viewing.terminal_colors import clean
 
-__all__ = ["SUFFIXES", "Picture"]
+__all__ = ["SUFFIXES", "Picture", "check_suffix"]
 
 SUFFIXES = (".png", ".svg", ".pdf", ".gif")
 """The supported file name extensions."""
+
+
+def check_suffix(path: Path, known: Sequence[str]) -> None:
+    """Raise ArgumentError if a file name does not end in one of the known extensions.
+
+    path: the file to write.
+    known: the extensions, such as (".png", ".svg").
+    """
+    suffix, name = path.suffix.lower(), clean(path.name)
+    if suffix not in known:
+        problem = f"{name!r} has {'an unsupported' if suffix else 'no'} file extension"
+        raise ArgumentError(message("save()", problem, expected=f"a name ending in {', '.join(known)}"))
 
 
 class Picture(Shown):
@@ -60,16 +72,7 @@ class Picture(Shown):
         """
         path = Path(path)
         suffix = path.suffix.lower()
-        if suffix not in SUFFIXES:
-            name = clean(path.name)
-            problem = (
-                f"{name!r} has no file extension"
-                if not suffix
-                else f"{name!r} has an unsupported file extension"
-            )
-            raise ArgumentError(
-                message("save()", problem, expected=f"a name ending in {', '.join(SUFFIXES)}")
-            )
+        check_suffix(path, SUFFIXES)
         if suffix == ".gif" or not self.moves:
             write_whole(path, self._makers()[suffix]())
         else:

@@ -1,0 +1,130 @@
+"""Scores of the cross-attention of a model, and the gradient of the loss with respect to them.
+
+A zero bias is added to the scores of each attention call. Its gradient is the gradient of the scores.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from regard.backends.reference import compare as scores_of
+from regard.call import Call
+from regard.data.batch import Batch
+from regard.models import Model
+from regard.sites import Scope, open_scope
+from regard.training.estimators import hard_selections, log_likelihood
+
+__all__ = ["ScoreSamples", "gradient_statistics", "sample_scores", "score_statistics"]
+
+SATURATED = 0.99
+"""A row of the softmax is saturated if its largest weight is above this value."""
+
+
+@dataclass(frozen=True)
+class ScoreSamples:
+    """Scores of the first cross-attention of a model on a batch, and samples of their gradient.
+
+    scores: (B, T, S), the scores of the last sample.
+    gradients: (K, B, T, S), the gradient of the loss of each of K samples.
+    rewards: (K, B), the log-likelihood of each target.
+    """
+
+    scores: Tensor
+    gradients: Tensor
+    rewards: Tensor
+
+
+@dataclass(eq=False)
+class _Probe(Scope):
+    """Adds a zero bias with gradient to the scores of each call, and keeps the scores."""
+
+    at: str = "cross"
+    added: list[Tensor] = field(default_factory=list)
+    scores: list[Tensor] = field(default_factory=list)
+
+    def applied(self, call: Call) -> Call:
+        with torch.no_grad():
+            self.scores.append(scores_of(call)[0])
+        bias = torch.zeros(call.sizes, dtype=call.query.dtype, device=call.query.device, requires_grad=True)
+        self.added.append(bias)
+        return replace(call, bias=bias)
+
+
+def sample_scores(
+    model: Model, batch: Batch, samples: int = 1, *, baseline: float = 0.0, seed: int = 0
+) -> ScoreSamples:
+    """Return the scores of the cross-attention, and samples of the gradient of the loss.
+
+    The loss is the negative log-likelihood, without dropout. If the attention samples its keys (select=Hard),
+    the gradient is the REINFORCE estimate; it differs from sample to sample.
+
+    model: a translation model with one cross-attention without a bias, such as bahdanau or luong.
+    batch: sentence pairs without padding.
+    samples: K, number of samples.
+    baseline: the value that REINFORCE subtracts from the log-likelihood of each target.
+    """
+    before = model.training
+    model.eval()
+    model.training = True  # hard attention samples its keys in training mode; dropout layers stay off
+    gradients, rewards = [], []
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for _ in range(samples):
+                with open_scope(_Probe()) as probe, hard_selections("cross") as drawn:
+                    reward_B = log_likelihood(model(batch), batch.labels)
+                loss = -reward_B.sum()
+                if len(drawn):
+                    advantage_B = reward_B.detach() - baseline
+                    loss = loss - (advantage_B * drawn.sums().log_probability).sum()
+                gradients.append(torch.cat(torch.autograd.grad(loss, probe.added), -2)[:, 0])
+                rewards.append(reward_B.detach())
+    finally:
+        model.train(before)
+    scores_BTS = torch.cat(probe.scores, -2)[:, 0]
+    return ScoreSamples(scores_BTS, torch.stack(gradients), torch.stack(rewards))
+
+
+def gradient_statistics(gradients: Tensor) -> dict[str, float]:
+    """Return the norm of the mean gradient of a row of scores, and the variance over samples.
+
+    gradients: (K, B, T, S), as in ScoreSamples.
+
+    gradient_norm: root mean square, over rows, of the norm of the mean over samples. The part that is due to
+        the variance of this mean is subtracted.
+    gradient_variance: the variance over samples, summed over the keys of a row, mean over rows.
+    gradient_noise: the share of the variance in the mean square of the gradient; 0 for an exact gradient.
+    """
+    count = len(gradients)
+    variance = gradients.var(0).sum(-1).mean().item() if count > 1 else 0.0
+    total = gradients.square().sum(-1).mean().item()
+    square = gradients.mean(0).square().sum(-1).mean().item() - variance / count
+    return {
+        "gradient_norm": math.sqrt(max(square, 0.0)),
+        "gradient_variance": variance,
+        "gradient_noise": min(variance / total, 1.0) if total else 0.0,
+    }
+
+
+def score_statistics(scores: Tensor, gradients: Tensor) -> dict[str, float]:
+    """Return the variance of the scores of a row, the saturation of the softmax, and the gradient.
+
+    scores: (..., S).
+    gradients: (..., S), the gradient of the loss with respect to the scores.
+
+    score_variance: variance of the scores of a row, mean over rows.
+    largest_weight: mean of the largest weight of a row of the softmax.
+    saturated: share of the rows whose largest weight is above 0.99.
+    score_gradient: mean norm of the gradient of a row.
+    """
+    largest = scores.softmax(-1).amax(-1)
+    return {
+        "score_variance": scores.var(-1).mean().item(),
+        "largest_weight": largest.mean().item(),
+        "saturated": (largest > SATURATED).double().mean().item(),
+        "score_gradient": gradients.norm(dim=-1).mean().item(),
+    }

@@ -1,0 +1,105 @@
+"""A task that needs two look-ups per word, and one attention layer that learns it with several heads.
+
+Each word of a sequence has a letter and names two positions. Its answer is the pair of the letters at these
+two positions, in this order. The model is one attention layer and a linear readout. A head reads one weighted
+mean of the values, in which the letter of the first position looks like the letter of the second one. A
+Transformer layer also has a feed-forward layer: the two letters can have different weights in the mean, and
+the feed-forward layer can tell them apart.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.layers import FeedForward, MultiHead
+
+__all__ = ["STEPS", "LookupModel", "accuracy_with_heads", "two_lookups"]
+
+LETTERS, LENGTH = 8, 12
+"""Number of different letters, and of words in a sequence."""
+
+WIDTH, BATCH, STEPS, RATE = 64, 64, 600, 5e-3
+TESTED = 512
+"""Number of test sequences."""
+
+
+def two_lookups(count: int, seed: int, length: int = LENGTH) -> tuple[Tensor, Tensor]:
+    """Return random sequences of the task.
+
+    Returns the words, (count, length, 3): the letter of each word and the two positions that it names; and
+    the answers, (count, length, 2): the letters at these positions. The two positions are different.
+
+    >>> words, answers = two_lookups(1, seed=0, length=4)
+    >>> letters, first = words[0, :, 0], words[0, :, 1]
+    >>> torch.equal(answers[0, :, 0], letters[first])
+    True
+    """
+    generator = torch.Generator().manual_seed(seed)
+    letters = torch.randint(LETTERS, (count, length), generator=generator)
+    first = torch.randint(length, (count, length), generator=generator)
+    apart = torch.randint(1, length, (count, length), generator=generator)
+    second = (first + apart) % length
+    answers = torch.stack((letters.gather(1, first), letters.gather(1, second)), -1)
+    return torch.stack((letters, first, second), -1), answers
+
+
+class LookupModel(nn.Module):
+    """One multi-head attention layer over the words of two_lookups(), and a linear readout.
+
+    heads: number of heads. The number of parameters does not depend on it.
+    feedforward: whether the layer is that of a Transformer, with layer normalisation, residual connections
+        and a feed-forward layer. Otherwise, the readout follows the attention.
+
+    >>> LookupModel(heads=2)(two_lookups(1, seed=0)[0]).shape  # (B, T, 2, letters)
+    torch.Size([1, 12, 2, 8])
+    """
+
+    def __init__(self, heads: int, feedforward: bool = False, width: int = WIDTH, length: int = LENGTH):
+        super().__init__()
+        self.letter = nn.Embedding(LETTERS, width)
+        self.first, self.second = nn.Embedding(length, width), nn.Embedding(length, width)
+        self.position = nn.Embedding(length, width)
+        self.attention = MultiHead(width, heads)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2 * feedforward))
+        self.feedforward = FeedForward(width, 4 * width) if feedforward else None
+        self.output = nn.Linear(width, 2 * LETTERS)
+
+    def forward(self, words: Tensor) -> Tensor:
+        letter, first, second = words.unbind(-1)
+        at = torch.arange(words.shape[1], device=words.device)
+        x = self.letter(letter) + self.first(first) + self.second(second) + self.position(at)
+        if self.feedforward is None:
+            return self.output(self.attention(x).output).unflatten(-1, (2, LETTERS))
+        x = x + self.attention(self.norms[0](x)).output
+        x = x + self.feedforward(self.norms[1](x))
+        return self.output(x).unflatten(-1, (2, LETTERS))
+
+
+def accuracy_with_heads(
+    heads: int, seed: int, *, feedforward: bool = False, steps: int = STEPS, device: str = "cpu"
+) -> dict[str, float]:
+    """Train a LookupModel on random sequences, and measure it on other random sequences.
+
+    Returns the share of words with both letters right, and the share of single letters that are right.
+    """
+    torch.manual_seed(seed)
+    model = LookupModel(heads, feedforward).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, total_iters=max(steps, 1))
+    for step in range(steps):
+        words, answers = (each.to(device) for each in two_lookups(BATCH, seed=1 + step + seed * 1_000_003))
+        logits = model(words)
+        loss = functional.cross_entropy(logits.flatten(0, 2), answers.flatten())
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    words, answers = (each.to(device) for each in two_lookups(TESTED, seed=2**40 + seed))
+    with torch.no_grad():
+        right = model(words).argmax(-1) == answers
+    return {
+        "both_letters": right.all(-1).double().mean().item(),
+        "single_letters": right.double().mean().item(),
+    }

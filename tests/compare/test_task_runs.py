@@ -1,0 +1,70 @@
+"""`regard compare RUN RUN` for tasks other than translation: stored scores, over seeds, and errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from regard.compare.run_study import compare_runs
+from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR
+from regard.errors import ArgumentError, DataError
+
+
+def write_run(folder: Path, task: str, seed: int, scores: dict, **model) -> Path:
+    """Write a run folder without checkpoints: its settings, and a log with two evaluations."""
+    folder.mkdir()
+    lines = [f'task = "{task}"', f"seed = {seed}", "[data]"]
+    lines += ['train_file = ["reviews.tsv"]'] if task == "classification" else ['built_in = "korean"']
+    lines += ["[model]", *(f"{name} = {json.dumps(value)}" for name, value in model.items())]
+    (folder / "config.toml").write_text("\n".join(lines) + "\n")
+    worse = {name: value / 2 if name != "loss" else 9.0 for name, value in scores.items()}
+    records = [{"kind": "evaluation", "step": step, **each} for step, each in ((10, worse), (20, scores))]
+    (folder / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return folder
+
+
+def runs(folder: Path, seeds: int, gain: float) -> list[Path]:
+    """Write runs of an LSTM, and of a Transformer whose accuracy is higher by `gain`."""
+    found = []
+    for seed in range(seeds):
+        plain = {"loss": 0.5, "accuracy": 0.7 + seed / 100, "macro_f1": 0.6}
+        better = plain | {"accuracy": plain["accuracy"] + gain + seed / 1000}
+        for name, scores in (("lstm", plain), ("transformer", better)):
+            place = folder / f"{name}-{seed}"
+            found.append(write_run(place, "classification", seed, scores, name=name, width=8))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("seeds", "gain", "outcome"), [(3, 0.1, SUPPORTED), (3, -0.1, CONTRADICTED), (2, 0.1, UNCLEAR)]
+)
+def test_runs_that_differ_in_the_seed_are_one_model(tmp_path, seeds, gain, outcome):
+    result = compare_runs(runs(tmp_path, seeds, gain), output=tmp_path / "out", say=lambda text: None)
+    (verdict,) = result.verdicts.values()
+    assert verdict.outcome == outcome
+    assert verdict.values == pytest.approx([gain + seed / 1000 for seed in range(seeds)])
+    rows = result.tables["runs"].rows
+    assert len(rows) == 2 * seeds and {row["step"] for row in rows} == {20}
+    summary = {(row["model"], row["score"]): row for row in result.tables["runs-summary"].rows}
+    accuracy = summary[str(tmp_path / "lstm-0"), "accuracy"]
+    assert accuracy["mean"] == pytest.approx(0.7 + (seeds - 1) / 200) and accuracy["better"] == "higher"
+    assert (accuracy["low"] is None) == (seeds < 3)
+    assert any("model.name" in row["setting"] for row in result.tables["settings"].rows)
+    assert {"index.html", "runs.csv", "runs.png", "runs.svg"} <= {path.name for path in result.pages}
+
+
+def test_errors_name_the_tasks_the_run_and_the_option(tmp_path):
+    first, second, *_ = runs(tmp_path, 1, 0.1)
+    scores = {"loss": 1.0, "bleu": 9.0}
+    other = write_run(tmp_path / "mt", "translation", 0, scores, name="bahdanau", width=8)
+    quiet = {"output": tmp_path / "out", "say": lambda text: None}
+    with pytest.raises(ArgumentError, match=r"classification[\s\S]*translation"):
+        compare_runs([first, other], **quiet)
+    with pytest.raises(ArgumentError, match="--length-bins"):
+        compare_runs([first, second], bins=(5, 9), **quiet)
+    (second / "log.jsonl").write_text("")
+    with pytest.raises(DataError, match="transformer-0"):
+        compare_runs([first, second], **quiet)
+    assert not (tmp_path / "out").exists()
