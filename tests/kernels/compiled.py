@@ -72,10 +72,10 @@ def main() -> None:
     no_mask = (None, None, None, None, None, 0, None, None, 0.5, 1.0)
     for width, dtype in ((128, torch.bfloat16), (60, torch.float32)):
         query = torch.zeros(2, 2, 300, width, dtype=dtype)
-        inner_look(query, query, torch.zeros(2, 2, 300), *no_mask, True, True, True)
+        inner_look(query, query, torch.zeros(2, 2, 300), *no_mask, True, True, True, 0)
         bias, table = torch.zeros(2, 1, 300, 300, dtype=dtype), torch.ones(1, 1, 300, 300, dtype=torch.bool)
         masks = bias, table, lengths, documents, documents, 1, 7, 0, 0.5, 1.0
-        inner_look(query, query[:, :1], torch.zeros(2, 2, 300), *masks, True, True, True)
+        inner_look(query, query[:, :1], torch.zeros(2, 2, 300), *masks, True, True, True, 0)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from tests.agreement.cases import DTYPES, Inputs, checked
 from tests.agreement.test_backends import assert_case_agrees
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 from tests.kernels.cases import SMALL
+from tests.kernels.series_bound import Unprojected
 
 
 @pytest.fixture(autouse=True)
@@ -142,6 +143,48 @@ def test_large_queries_and_keys_agree(size: float):
     arguments["key"][0, 0, 5] = -size
     arguments["key"][0, 0, 6] = size
     assert_agrees(arguments, error=1e-4)
+
+
+def results_of(tensors: list[torch.Tensor], backend: str, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Return output, lse and gradients of additive attention without projections."""
+    inputs = [each.to(dtype, copy=True).requires_grad_() for each in tensors]
+    attended = regard.attention(*inputs[:3], score=Unprojected(inputs[3]), backend=backend)
+    doutput = torch.linspace(-1, 1, attended.output.numel()).view_as(attended.output).to(dtype)
+    return [attended.output, attended.lse, *torch.autograd.grad(attended.output, inputs, doutput)]
+
+
+SCALES = {
+    "8": lambda x: x * 8,
+    "outlier channel": lambda x: x * torch.tensor([1, 1, 100.0, 1, 1, 1]),
+    "far channel": lambda x: x + torch.tensor([0, 0, 1e4, 0, 0, 0]) * (1 if x.shape[2] == 6 else -1),
+    "most channels are wide": lambda x: x * 60,
+}
+"""Changes of query and key. At |x| > 38, kernels compute a channel from q + k (see kernels/tanh.py)."""
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_inputs_of_every_scale_are_as_precise(name: str):
+    tensors = [*(SCALES[name](torch.randn(2, 1, size, 6)) for size in (6, 35)), torch.randn(2, 1, 35, 5)]
+    tensors.append(torch.randn(1, 6))
+    ours = results_of(tensors, "fused", torch.float32)
+    for mine, exact in zip(ours, results_of(tensors, "reference", torch.float64), strict=True):
+        assert (mine.double() - exact).norm() <= 4e-6 * exact.norm()
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN")
+@pytest.mark.parametrize("far", [torch.nan, torch.inf])
+def test_nan_and_inf_in_a_query_stay_in_its_row(far: float):
+    tensors = [
+        *(torch.randn(2, 1, size, 6) for size in (19, 35)),
+        torch.randn(2, 1, 35, 5),
+        torch.randn(1, 6),
+    ]
+    tensors[0][0, 0, 3, 2] = far
+    ours = results_of(tensors, "fused", torch.float32)
+    expected = results_of(tensors, "reference", torch.float64)
+    for mine, exact in zip(ours[:3], expected, strict=False):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5, equal_nan=True)
+    assert ours[0][0, 0, 3].isnan().all() == (far != far)
 
 
 @pytest.mark.parametrize("queries", [1, 18])

@@ -120,6 +120,10 @@ class Backward:
             self.to_vector(dvector),
         )
 
+    def whole(self, prepared: Prepared) -> tuple[Tensor, Tensor]:
+        """Split Prepared.whole into the values of the query and those of the key."""
+        return prepared.whole[: self.sequences], prepared.whole[self.sequences :]
+
     def place(self, like: Tensor, added: bool) -> Tensor:
         """Allocate the gradient of `like` (key or value); an empty tensor if this gradient is not needed.
 
@@ -239,7 +243,7 @@ class Backward:
         grid = -(-shape.keys // owned), -(-shape.width // launch.channels), self.key_sequences
         additive_key_backward_kernel[grid](
             forward.query, forward.key, forward.vector, prepared.query, prepared.key, dscores, self.dkey,
-            *forward.split(prepared.reach),
+            *forward.split(prepared.reach), *self.whole(prepared),
             **forward.sight.by_position(forward.query), **forward.sizes, width=shape.width, pitch=shape.pitch,
             **forward.sources, zero=0, **forward.tiles, first_row=first, row_count=rows,
             dscores_head=dscores.stride(0), dscores_row=dscores.stride(1),
@@ -272,7 +276,7 @@ class Backward:
         dvector = forward.new(shape.batch, shape.heads, parts * grid[0] * launch.fours, shape.width)
         additive_query_backward_kernel[(*grid, self.sequences * parts)](
             forward.query, forward.key, forward.vector, prepared.query, prepared.key, turned, place, dvector,
-            *forward.split(prepared.reach),
+            *forward.split(prepared.reach), *self.whole(prepared),
             **forward.sight.by_position(forward.query), **forward.sizes, width=shape.width, pitch=shape.pitch,
             **forward.sources, zero=0, **forward.tiles, first_row=first, row_count=rows,
             parts=parts, part_tiles=part_tiles, dscores_head=turned.stride(0), turned_row=turned.stride(1),

@@ -21,18 +21,23 @@ __all__ = ["Forward", "Prepared", "Sight", "in_eights", "in_rows", "precision_of
 
 
 class Prepared(NamedTuple):
-    """The results of additive_prepare_kernel, all float32.
+    """The results of additive_prepare_kernel, float32 or int8.
 
-    query, key: e^2q and e^2k, in transposed tiles or in row-major order.
+    query, key: e^2q and e^2k (see exponential() in tanh.py), in transposed tiles or in row-major order.
     vector: -2 v, padded with zeros.
     reach: the largest |q| or |k| in each tile and span, (query tiles + key tiles, spans). A span is a range
         of SPAN channels.
+    wide: whether a channel of a tile is wide (see tanh.py), (query tiles + key tiles, channels), int8.
+    whole: whether a channel is wide in any tile of a sequence, (B H + B K, channels), int8; only if the
+        exponentials are in row-major order.
     """
 
     query: Tensor
     key: Tensor
     vector: Tensor
     reach: Tensor
+    wide: Tensor
+    whole: Tensor
 
 
 @dataclass(frozen=True)
@@ -210,10 +215,13 @@ class Forward:
             self.new(*((key_programs, shape.padded, launch.columns) if turned else key_rows)),
             self.new(self.vector.shape[0], padded),
             self.new(programs + key_programs, shape.spans),
+            self.query.new_empty(programs + key_programs, padded, dtype=torch.int8),
+            self.query.new_zeros(0 if turned else sequences + key_sequences, padded, dtype=torch.int8),
         )
         additive_prepare_kernel[(programs + key_programs + self.vector.shape[0], shape.spans)](
             self.query, self.key, self.vector, prepared.query, prepared.key, prepared.vector,
-            prepared.reach[:programs], prepared.reach[programs:],
+            *self.split(prepared.reach), *self.split(prepared.wide),
+            prepared.whole[:sequences], prepared.whole[sequences:],
             **self.sight.by_length(self.query),
             heads=shape.heads, key_heads=shape.key_heads, queries=shape.queries, keys=shape.keys,
             width=shape.width, padded=padded, **self.sources,
@@ -227,10 +235,10 @@ class Forward:
         """Return the strides of query, key and Prepared.vector as keyword arguments of a kernel."""
         return self.sources | {"vector_head": 0 if self.vector.shape[0] == 1 else self.shape.padded}
 
-    def split(self, reach: Tensor) -> tuple[Tensor, Tensor]:
-        """Split Prepared.reach into two tensors: the values of the query tiles and those of the key tiles."""
+    def split(self, of_tiles: Tensor) -> tuple[Tensor, Tensor]:
+        """Split Prepared.reach or Prepared.wide into the values of query tiles and those of key tiles."""
         programs = self.shape.batch * self.shape.heads * self.shape.tiles[0]
-        return reach[:programs], reach[programs:]
+        return of_tiles[:programs], of_tiles[programs:]
 
     def scores(self, prepared: Prepared, first: int, rows: int) -> Tensor:
         """Compute the scores of `rows` query rows, from row `first` on, in parts: (parts, B H, rows, S).
@@ -245,8 +253,8 @@ class Forward:
         pieces = shape.pieces
         additive_scores_kernel[(-(-rows // launch.rows) * pieces, shape.tiles[1], sequences * parts)](
             self.query, self.key, prepared.vector, prepared.query, prepared.key, *self.split(prepared.reach),
-            scores,
-            **self.sight.by_position(self.query), **self.sizes, width=shape.width, padded=shape.padded,
+            *self.split(prepared.wide), scores,
+            **self.sight.by_position(self.query), **self.sizes, padded=shape.padded,
             scale=self.scale, **self.padded_sources(), **self.tiles, first_tile=first // launch.rows,
             one=1, pieces=pieces, parts=parts, part_width=part_width, scores_part=scores.stride(0),
             scores_head=scores.stride(1), scores_row=scores.stride(2), ROWS=launch.rows,
