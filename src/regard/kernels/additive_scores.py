@@ -229,14 +229,24 @@ def _summed(
 
 
 @triton.jit
+def _bias(bias, rows, columns, bias_row, bias_column, inside):
+    """Load the bias of these rows and columns in float32; 0 where `inside` is False."""
+    at = rows.to(tl.int64) * bias_row + columns.to(tl.int64) * bias_column
+    return tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def _stored(
-    found, place, rows_left, columns_left, across, piece, scores_row, one,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PIECES: tl.constexpr,
+    found, place, bias, rows_left, columns_left, across, piece, scores_row, bias_row, bias_column, scale,
+    first, one, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PIECES: tl.constexpr,
+    BIAS: tl.constexpr,
 ):  # fmt: skip
     """Store the scores of a tile, or of a piece of a tile if PIECES is True.
 
     found: the scores, (4, 4, threads): each thread has the scores of 4 rows x 4 keys.
     place: pointer to the first score of the tile.
+    bias: if BIAS is True, pointer to the bias of the first score; scale * bias is added to the scores.
+    first: whether this is the first part of the channels. The bias is added to the first part only.
     rows_left, columns_left: the number of rows and keys from the start of the tile to the end of the
         sequence; nothing is stored beyond the end.
     across: number of groups of four keys in a row of the tile.
@@ -252,27 +262,34 @@ def _stored(
         rows = (lane // across * 4)[:, None, None] + four[None, :, None]
         columns = (lane % across * 4)[:, None, None] + four[None, None, :]
         inside = (rows < tl.minimum(rows_left, ROWS)) & (columns < columns_left)
-        tl.store(place + (rows * scores_row + columns), tl.permute(found, [2, 0, 1]), mask=inside)
+        found = tl.permute(found, [2, 0, 1])
+        if BIAS:
+            found += _bias(bias, rows, columns, bias_row, bias_column, inside & first) * scale
+        tl.store(place + (rows * scores_row + columns), found, mask=inside)
     else:
         parted = tl.permute(tl.reshape(found, [4, 4, ROWS // 4, COLUMNS // 4]), [2, 0, 3, 1])
         rows, columns = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
         inside = (rows < rows_left) & (columns < columns_left)
         at = rows.to(tl.int64) * scores_row + columns
-        tl.store(place + at, tl.reshape(parted, [ROWS, COLUMNS]), mask=inside)
+        found = tl.reshape(parted, [ROWS, COLUMNS])
+        if BIAS:
+            found += _bias(bias, rows, columns, bias_row, bias_column, inside & first) * scale
+        tl.store(place + at, found, mask=inside)
 
 
 @triton.jit(do_not_specialize=["one"])
 def additive_scores_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key,
-    wide_of_query, wide_of_key, scores,
+    wide_of_query, wide_of_key, bias, scores,
     lengths, length_step, start, left, right,
-    heads, groups, queries, keys, padded, scale,
+    heads, groups, queries, keys, padded, scale, bias_batch, bias_head, bias_row, bias_column,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
     query_tiles, key_tiles, spans, first_tile, one, pieces, parts, part_width,
     scores_part, scores_head, scores_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
-    UNROLL: tl.constexpr, PIECES: tl.constexpr, CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
+    UNROLL: tl.constexpr, PIECES: tl.constexpr, BIAS: tl.constexpr, CENTRED: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute scale * v . tanh(q + k) in tiles, for the query tiles from `first_tile` on.
 
@@ -280,6 +297,8 @@ def additive_scores_kernel(
     vector: -2 v, from additive_prepare_kernel.
     exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key, wide_of_query, wide_of_key: from
         additive_prepare_kernel.
+    bias: if BIAS is True, reads a tensor (B, H, T, S), and adds scale * bias to the first part of the scores.
+        Its strides can be 0. The bias is -inf where the query must not attend to the key.
     scores: writes (parts, B H, rows, S). Each part is the sum over `part_width` channels.
 
     Launch grid: (query tiles * pieces, key tiles, B H * parts).
@@ -324,7 +343,8 @@ def additive_scores_kernel(
         )  # fmt: skip
         place = scores + part * scores_part + both * scores_head + column
         place += (row - first_tile * ROWS).to(tl.int64) * scores_row
+        bias += batch * bias_batch + head * bias_head + row.to(tl.int64) * bias_row + column * bias_column
         _stored(
-            found, place, queries - row, end - column, across, piece, scores_row, one,
-            ROWS, COLUMNS, LANES, PIECES,
+            found, place, bias, queries - row, end - column, across, piece, scores_row, bias_row, bias_column,
+            scale, part == 0, one, ROWS, COLUMNS, LANES, PIECES, BIAS,
         )  # fmt: skip

@@ -78,18 +78,31 @@ class Backward:
     norm: row maximum and 1 / row sum, from the forward pass.
     scores: the scores, if the forward pass has kept them; otherwise an empty tensor.
     others: whether to compute the gradients of key, value and vector besides the gradient of the query.
+    learned: whether to compute the gradient of the bias.
     """
 
-    def __init__(self, forward: Forward, doutput: Tensor, norm: Tensor, scores: Tensor, others: bool):
+    def __init__(
+        self,
+        forward: Forward,
+        doutput: Tensor,
+        norm: Tensor,
+        scores: Tensor,
+        others: bool,
+        learned: bool = False,
+    ):
         self.forward, self.doutput, self.others = forward, in_rows(doutput), others
         self.norm, self.held = norm, scores
+        bias = forward.extra.bias
+        self.dbias = torch.zeros_like(bias, dtype=torch.float32) if learned and bias is not None else None
         self.key_basis: Basis | None = None
         self.shape, self.launch = forward.shape, forward.launch
         self.sequences = self.shape.batch * self.shape.heads
         self.key_sequences = self.shape.batch * self.shape.key_heads
 
-    def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the gradients of query, key, value and vector; the last three are empty if not `others`."""
+    def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return the gradients of query, key, value, vector and bias.
+
+        Those of key, value and vector are empty if not `others`, that of the bias if not `learned`."""
         forward, shape = self.forward, self.shape
         chunks = range(0, shape.queries, shape.chunk)
         several = len(chunks) > 1
@@ -113,11 +126,13 @@ class Backward:
                 parts = forward.scores(prepared, first, rows)
                 scores = parts[0] if len(parts) == 1 else parts.sum(0)
             dvector += self.chunk(scores, first, rows)
+        bias = forward.extra.bias
         return (
             self.dquery,
             self.dkey.to(forward.key.dtype),
             self.dvalue.to(forward.value.dtype),
             self.to_vector(dvector),
+            self.norm.new_empty(0) if bias is None or self.dbias is None else self.dbias.to(bias.dtype),
         )
 
     def whole(self, prepared: Prepared) -> tuple[Tensor, Tensor]:
@@ -181,6 +196,7 @@ class Backward:
             for each in (dscores, other)
         )
         deltas = forward.new(self.sequences, grid[1], whole[0])
+        dbias = None if self.dbias is None else torch.zeros_like(dscores)  # fully masked tiles stay 0
         peaks, column_bounds, beyond = deltas, deltas, deltas
         if shape.series:
             peaks, beyond = forward.new(self.sequences, *grid[:2]), forward.new(*deltas.shape)
@@ -194,7 +210,7 @@ class Backward:
         }  # fmt: skip
         additive_weigh_kernel[grid](
             scores, self.norm, forward.value, self.doutput, dscores, deltas, self.magnitudes,
-            column_bounds, peaks, **both, depth=shape.depth,
+            column_bounds, peaks, **forward.extra.of_dropout(self.norm), **both, depth=shape.depth,
             **steps("value", forward.value), **steps("doutput", self.doutput),
             DEPTH=launch.depth, PRECISION=forward.precision,
             EIGHTS=in_eights(forward.value, self.doutput), SERIES=shape.series,
@@ -206,13 +222,23 @@ class Backward:
         reach = (deltas, deltas) if self.rows is None else forward.split(self.rows.reach)
         additive_balance_kernel[grid](
             scores, self.norm, dscores, other, deltas, half, half_turned, self.row_bounds, column_bounds,
-            peaks, beyond, *reach, **both, scale=forward.scale, turned_row=other.stride(1),
-            query_tiles=shape.tiles[0], delta_parts=deltas.shape[1], spans=shape.spans, TURNED=turned,
-            SERIES=shape.series,
+            peaks, beyond, dscores if dbias is None else dbias, *reach, **both, scale=forward.scale,
+            turned_row=other.stride(1), query_tiles=shape.tiles[0], delta_parts=deltas.shape[1],
+            spans=shape.spans, TURNED=turned, SERIES=shape.series, BIAS=dbias is not None,
         )  # fmt: skip
+        if dbias is not None:
+            self.to_bias(dbias[:, :rows, : shape.keys], first, rows)
         row_bounds = self.row_bounds[:, first : first + rows]
         beyond = beyond.sum(1) if shape.series and grid[1] > 1 else beyond[:, 0]
         return Weighed(dscores, other, half, half_turned, row_bounds, column_bounds, peaks, beyond)
+
+    def to_bias(self, gradient: Tensor, first: int, rows: int) -> None:
+        """Add the gradient of the bias from query rows `first` to first + rows - 1 to self.dbias.
+
+        gradient: gradient of v . tanh(q + k) + bias for these rows, (B H, rows, S)."""
+        assert self.dbias is not None
+        place = self.dbias if self.dbias.shape[2] == 1 else self.dbias[:, :, first : first + rows]
+        place += gradient.unflatten(0, (self.shape.batch, self.shape.heads)).sum_to_size(place.shape)
 
     def to_value(self, scores: Tensor, first: int, rows: int) -> None:
         """Add the gradient of the values from query rows `first` to first + rows - 1 to self.dvalue.
@@ -223,7 +249,7 @@ class Backward:
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-shape.keys // launch.columns), -(-shape.depth // launch.depth), self.key_sequences
         additive_value_backward_kernel[grid](
-            scores, self.norm, self.doutput, self.dvalue,
+            scores, self.norm, self.doutput, self.dvalue, **forward.extra.of_dropout(self.norm),
             **forward.sight.whole(forward.query), **forward.sizes, depth=shape.depth,
             first_row=first, row_count=rows, **steps("doutput", self.doutput),
             scores_head=scores.stride(0), scores_row=scores.stride(1), size=self.norm[0].numel(),
