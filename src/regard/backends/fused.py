@@ -27,7 +27,7 @@ from regard.masks.readable import PLAIN
 from regard.positions import Bias
 from regard.select import Soft
 
-__all__ = ["approximations", "reasons", "run"]
+__all__ = ["approximations", "reasons", "run", "skips_hidden"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -93,6 +93,11 @@ def _bias(call: Call) -> Tensor | None:
     if bias is None:
         return None
     return bias if bias.dim() == 4 else bias.reshape((1,) * (4 - bias.dim()) + bias.shape)
+
+
+def skips_hidden(call: Call) -> bool:
+    """Whether the kernels read no key or value that the mask of this call hides: if it is padding() alone."""
+    return call.mask.parts == ("lengths",) and call.bias is None
 
 
 def approximations(call: Call) -> list[str]:
