@@ -23,7 +23,7 @@ import triton.language as tl
 from regard.kernels.additive_scores import up_to_four
 from regard.kernels.additive_wide import is_near, wide_channel, write_wide_key, write_wide_query
 from regard.kernels.kernel_mask import end_of, tile_is_seen
-from regard.kernels.tanh import CENTRE, FLOOR, LIMIT, denominator, furthest, reciprocal
+from regard.kernels.tanh import CENTRE, FLOOR, LIMIT, denominator, furthest, multiply_add, reciprocal
 
 __all__ = ["additive_key_backward_kernel", "additive_query_backward_kernel"]
 
@@ -112,14 +112,15 @@ def _added(
     x = denominator(mine, first[:, :, None], APPROXIMATE)
     y = denominator(mine, second[:, :, None], APPROXIMATE)
     both = reciprocal(x * y, APPROXIMATE)
-    u, u2 = both * y - CENTRE, both * x - CENTRE
+    u = multiply_add(both, y, -CENTRE, APPROXIMATE)
+    u2 = multiply_add(both, x, -CENTRE, APPROXIMATE)
     g, g2 = g[:, None, :], g2[:, None, :]
     if SHARES:
         shares += g * u
-    slopes += g * (u * u - CENTRE * CENTRE)
+    slopes += g * multiply_add(u, u, -CENTRE * CENTRE, APPROXIMATE)
     if SHARES:
         shares += g2 * u2
-    slopes += g2 * (u2 * u2 - CENTRE * CENTRE)
+    slopes += g2 * multiply_add(u2, u2, -CENTRE * CENTRE, APPROXIMATE)
     return shares, slopes
 
 

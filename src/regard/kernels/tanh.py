@@ -36,6 +36,7 @@ __all__ = [
     "exact_share",
     "exponential",
     "furthest",
+    "multiply_add",
     "reciprocal",
     "shared_sum",
 ]
@@ -80,6 +81,18 @@ def reciprocal(x, APPROXIMATE: tl.constexpr):
 
 
 @triton.jit
+def multiply_add(a, b, c, APPROXIMATE: tl.constexpr):
+    """Return a * b + c, rounded once.
+
+    On a GPU, the compiler chooses the instruction that does so. In the interpreter, float64 has the same
+    effect.
+    """
+    if APPROXIMATE:
+        return a * b + c
+    return (a.to(tl.float64) * b.to(tl.float64) + c).to(tl.float32)
+
+
+@triton.jit
 def exponential(x):
     """Return 2^-15 e^2x for |x| <= LIMIT.
 
@@ -102,7 +115,7 @@ def denominator(query, key, APPROXIMATE: tl.constexpr):
             "fma.rn.sat.f32 $0, $1, $2, 0f30800000;", "=f,f,f", [query, key],
             dtype=tl.float32, is_pure=True, pack=1,
         )  # fmt: skip
-    return tl.minimum(query * key + FLOOR, 1.0)
+    return tl.minimum(multiply_add(query, key, FLOOR, APPROXIMATE), 1.0)
 
 
 @triton.jit
