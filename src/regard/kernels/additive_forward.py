@@ -83,14 +83,15 @@ def additive_read_kernel(
     scores, held, value, output, lse, norm, seed, dropout, lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, depth, first_row, row_count, value_batch, value_head, value_row,
-    score_parts, scores_part, scores_head, scores_row, parts, key_tiles, part_tiles, size,
+    scores_part, scores_head, scores_row, parts, key_tiles, part_tiles, size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, HOLD: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PARTED: tl.constexpr, EIGHTS: tl.constexpr,
+    SCORE_PARTS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PARTED: tl.constexpr,
+    EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """Compute mask and softmax for ROWS query rows, and DEPTH channels of their output, weights @ value.
 
-    scores: reads (score_parts, B H, rows, S): partial sums over the channels. The kernel adds the parts.
+    scores: reads (SCORE_PARTS, B H, rows, S): partial sums over the channels. The kernel adds the parts.
     held: if HOLD is True, writes the complete scores for the backward pass, (B H, rows, S).
     seed, dropout: used if DROPOUT is True; see kernel_dropout.py.
     output, lse, norm: writes (B, H, T, E), (B, H, T) and (2, B, H, T); if PARTED is True, writes partial
@@ -126,7 +127,7 @@ def additive_read_kernel(
             )  # fmt: skip
             at = both * scores_head + local.to(tl.int64)[:, None] * scores_row + columns[None, :]
             these = tl.load(scores + at, mask=seen, other=0.0)
-            for each in range(1, score_parts):
+            for each in tl.static_range(1, SCORE_PARTS):  # unrolled, so that all loads are in flight at once
                 these += tl.load(scores + each * scores_part + at, mask=seen, other=0.0)
             if HOLD & (tl.program_id(1) == 0):
                 tl.store(held + at, these, mask=seen)

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from regard.kernels.kernel_mask import end_of, tile_is_seen
-from regard.kernels.tanh import FLOOR, LIMIT, SCALE, exact_share, exponential, furthest, shared_sum
+from regard.kernels.tanh import FLOOR, LIMIT, SCALE, exact_share, exponential, furthest, packed, shared_sum
 
 __all__ = ["additive_prepare_kernel", "additive_scores_kernel", "up_to_four"]
 
@@ -33,9 +33,41 @@ def up_to_four(size):
 
 
 @triton.jit
+def _rows(source, rows, channels, end, width, step):
+    """Load these rows and channels in float32; 0 for padding. The arguments are those of _exponentials()."""
+    inside = (rows < end)[:, None] & (channels < width)[None, :]
+    x = tl.load(source + rows.to(tl.int64)[:, None] * step + channels[None, :], mask=inside, other=0.0)
+    return x.to(tl.float32)
+
+
+@triton.jit
+def _sizes(x):
+    """Return |x|; inf for NaN."""
+    return tl.where(x == x, tl.abs(x), float("inf"))
+
+
+@triton.jit
+def _write(
+    x, place, rows, channels, size, end, padded, high,
+    ROWS: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr,
+):  # fmt: skip
+    """Write the exponentials `x` of these rows and channels; the arguments are those of _exponentials()."""
+    if TURNED:
+        there = place + channels.to(tl.int64)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+        inside = (channels < high)[:, None]
+        if PIECES:
+            inside = inside & (rows < up_to_four(end))[None, :]
+        tl.store(there, tl.trans(x), mask=inside)
+    else:
+        at = place + rows.to(tl.int64)[:, None] * padded + channels[None, :]
+        tl.store(at, x, mask=(rows < up_to_four(size))[:, None] & (channels < high)[None, :])
+
+
+@triton.jit
 def _exponentials(
     source, place, reach, wide, wide_whole, tile, size, end, width, padded, low, high, step,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr,
+    PRECISE: tl.constexpr,
 ):  # fmt: skip
     """Write e^2x for the ROWS rows of one tile, where x is an element of query or key.
 
@@ -49,37 +81,33 @@ def _exponentials(
         the whole sequence in row-major order, (up_to_four(size), padded). In wide channels, which contain
         NaN or |x| > LIMIT in this tile, the result is 0.
     reach: pointer to one number, to which the largest |x| is written; inf if there is a NaN.
-    wide: pointer to one number per channel, (padded,), to which is written whether the channel is wide.
+    wide: pointer to one number per channel, (padded,), to which is written whether the channel is wide. It is
+        written only if the largest |x| is above LIMIT.
     wide_whole: the same for the whole sequence; used if TURNED is False. Only ones are written.
+    PRECISE: see exponential() in tanh.py.
     PIECES: if True, and TURNED is True, write only the rows below up_to_four(end). The other rows are never
         read.
     """
     rows = tile * ROWS + tl.arange(0, ROWS)
-    largest = tl.zeros([WIDTH], tl.float32)
+    largest = tl.zeros([ROWS, WIDTH], tl.float32)
     for first in range(low, high, WIDTH):
         channels = first + tl.arange(0, WIDTH)
-        inside = (rows < end)[:, None] & (channels < width)[None, :]
-        x = tl.load(source + rows.to(tl.int64)[:, None] * step + channels[None, :], mask=inside, other=0.0)
-        x = x.to(tl.float32)
-        sizes = tl.max(tl.where(x == x, tl.abs(x), float("inf")), 0)
-        largest = tl.maximum(largest, sizes)
-        is_wide = sizes > LIMIT
-        tl.store(wide + channels, is_wide.to(tl.int8), mask=channels < high)
-        x = exponential(tl.where(is_wide[None, :], 0.0, x))
-        x = tl.where(is_wide[None, :], 0.0, x)
-        if TURNED:
-            there = place + channels.to(tl.int64)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
-            inside = (channels < high)[:, None]
-            if PIECES:
-                inside = inside & (rows < up_to_four(end))[None, :]
-            tl.store(there, tl.trans(x), mask=inside)
-        else:
-            # Several tiles may write the same number to the same place.
-            tl.store(wide_whole + channels, is_wide.to(tl.int8), mask=(channels < high) & is_wide)
-            at = place + rows.to(tl.int64)[:, None] * padded + channels[None, :]
-            inside = (rows < up_to_four(size))[:, None] & (channels < high)[None, :]
-            tl.store(at, x, mask=inside)
-    tl.store(reach, tl.max(largest, 0))
+        x = _rows(source, rows, channels, end, width, step)
+        largest = tl.maximum(largest, _sizes(x))
+        _write(exponential(x, PRECISE), place, rows, channels, size, end, padded, high, ROWS, TURNED, PIECES)
+    top = tl.max(tl.max(largest, 1), 0)
+    tl.store(reach, top)
+    if top > LIMIT:  # Overwrite the exponentials of wide channels. Each thread writes where it has written.
+        for first in range(low, high, WIDTH):
+            channels = first + tl.arange(0, WIDTH)
+            x = _rows(source, rows, channels, end, width, step)
+            is_wide = tl.max(_sizes(x), 0) > LIMIT
+            tl.store(wide + channels, is_wide.to(tl.int8), mask=channels < high)
+            x = exponential(tl.where(is_wide[None, :], 0.0, x), PRECISE)
+            x = tl.where(is_wide[None, :], 0.0, x)
+            _write(x, place, rows, channels, size, end, padded, high, ROWS, TURNED, PIECES)
+            if not TURNED:  # Several tiles may write the same number to the same place.
+                tl.store(wide_whole + channels, is_wide.to(tl.int8), mask=(channels < high) & is_wide)
 
 
 @triton.jit
@@ -90,7 +118,8 @@ def additive_prepare_kernel(
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
     query_programs, key_programs, query_tiles, key_tiles,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr,
-    LENGTHS: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr, EIGHTS: tl.constexpr,
+    LENGTHS: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr, PRECISE: tl.constexpr,
+    EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """Compute e^2q, e^2k (see exponential() in tanh.py), and -2 v padded with zeros, all in float32.
 
@@ -102,8 +131,8 @@ def additive_prepare_kernel(
     vector_padded: (1 or H, padded).
     reach_of_query, reach_of_key: the largest |q| or |k| in each tile and span, (tiles, spans). A span is a
         range of SPAN channels.
-    wide_of_query, wide_of_key: whether a channel of a tile is wide, (tiles, padded), int8; see
-        _exponentials().
+    wide_of_query, wide_of_key: whether a channel of a tile is wide, (tiles, padded), int8. Written only where
+        `reach` is above LIMIT; see _exponentials().
     whole_of_query, whole_of_key: if TURNED is False, whether a channel is wide in any tile of the sequence,
         (B H or B K, padded), int8. The caller fills them with zeros. Otherwise they are not written.
 
@@ -135,7 +164,7 @@ def additive_prepare_kernel(
         _exponentials(
             source, place, reach_of_query + program * spans + span, wide_of_query + program * padded,
             whole_of_query + head * padded, tile, queries, queries, width, padded, low, high, query_row,
-            ROWS, WIDTH, TURNED, PIECES,
+            ROWS, WIDTH, TURNED, PIECES, PRECISE,
         )  # fmt: skip
     else:
         program -= query_programs
@@ -149,14 +178,14 @@ def additive_prepare_kernel(
         _exponentials(
             source, place, reach_of_key + program * spans + span, wide_of_key + program * padded,
             whole_of_key + head * padded, tile, keys, end, width, padded, low, high, key_row,
-            COLUMNS, WIDTH, TURNED, PIECES,
+            COLUMNS, WIDTH, TURNED, PIECES, PRECISE,
         )  # fmt: skip
 
 
 @triton.jit
 def _wide_channels(
-    shares, query, key, vector, wide_of_query, wide_of_key, rows, columns, row, column, queries, keys,
-    query_row, key_row, low, high, APPROXIMATE: tl.constexpr,
+    shares, query, key, vector, reach_of_query, reach_of_key, wide_of_query, wide_of_key, rows, columns,
+    row, column, queries, keys, query_row, key_row, low, high, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Return `shares` with the wide channels from `low` to high - 1 computed from q + k.
 
@@ -167,22 +196,26 @@ def _wide_channels(
     key_at = key + (column + columns).to(tl.int64) * key_row
     for first in range(low, high, 64):
         channels = first + tl.arange(0, 64)
-        flags = tl.load(wide_of_query + channels, mask=channels < high, other=0)
-        flags |= tl.load(wide_of_key + channels, mask=channels < high, other=0)
-        if tl.max(flags.to(tl.int32), 0) > 0:
-            for channel in range(first, tl.minimum(first + 64, high)):
-                if (tl.load(wide_of_query + channel) != 0) | (tl.load(wide_of_key + channel) != 0):
-                    q = tl.load(query_at + channel, mask=row + rows < queries, other=0.0).to(tl.float32)
-                    k = tl.load(key_at + channel, mask=column + columns < keys, other=0.0).to(tl.float32)
+        there = channels < high
+        flags = tl.load(wide_of_query + channels, mask=there & (reach_of_query > LIMIT), other=0)
+        flags |= tl.load(wide_of_key + channels, mask=there & (reach_of_key > LIMIT), other=0)
+        bits = packed(flags)
+        if bits != 0:
+            for index in range(64):
+                if ((bits >> index) & 1) != 0:
+                    at = first + index
+                    q = tl.load(query_at + at, mask=row + rows < queries, other=0.0).to(tl.float32)
+                    k = tl.load(key_at + at, mask=column + columns < keys, other=0.0).to(tl.float32)
                     share = exact_share(q[:, None, :] + k[None, :, :], APPROXIMATE)
-                    shares += (tl.load(vector + channel) * SCALE) * (share - 1.0)
+                    shares += (tl.load(vector + at) * SCALE) * (share - 1.0)
     return shares
 
 
 @triton.jit
 def _summed(
-    query, key, vector, exponentials_of_query, exponentials_of_key, reach, wide_of_query, wide_of_key,
-    rows, columns, row, column, queries, keys, query_row, key_row, low, high, scale,
+    query, key, vector, exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key,
+    wide_of_query, wide_of_key, rows, columns, row, column, queries, keys, query_row, key_row, low, high,
+    scale,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
     CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
@@ -196,8 +229,8 @@ def _summed(
     exponentials_of_query, exponentials_of_key: pointers to the transposed tiles of e^2q and e^2k.
     vector: pointer to -2 v in float32, padded with zeros.
     GROUP: number of channels that share one reciprocal; see shared_sum() in tanh.py.
-    reach: the larger of the largest |q| and the largest |k| of the tile. If it is above LIMIT, there are wide
-        channels.
+    reach_of_query, reach_of_key: the largest |q| and the largest |k| of the tile. If one of them is above
+        LIMIT, there are wide channels.
     wide_of_query, wide_of_key: pointers to the wide channels of the query tile and the key tile, (padded,).
     row, column: first row and first key of the tile.
     rows, columns: the four rows and four keys of each thread, counted from `row` and `column`, (4, threads).
@@ -213,10 +246,10 @@ def _summed(
                 exponentials_of_key + channel * COLUMNS + columns,
                 vector + channel, ROWS, COLUMNS, GROUP, CENTRED, APPROXIMATE,
             )  # fmt: skip
-    if reach > LIMIT:
+    if tl.maximum(reach_of_query, reach_of_key) > LIMIT:
         shares = _wide_channels(
-            shares, query, key, vector, wide_of_query, wide_of_key, rows, columns, row, column, queries, keys,
-            query_row, key_row, low, high, APPROXIMATE,
+            shares, query, key, vector, reach_of_query, reach_of_key, wide_of_query, wide_of_key,
+            rows, columns, row, column, queries, keys, query_row, key_row, low, high, APPROXIMATE,
         )  # fmt: skip
     shares *= FLOOR
     if not CENTRED:
@@ -323,9 +356,6 @@ def additive_scores_kernel(
     if seen & (piece < down * across):
         query_tile = both * query_tiles + tile
         key_tile = (batch * (heads // groups) + key_head_here) * key_tiles + tl.program_id(1)
-        reach = tl.maximum(
-            furthest(reach_of_query, query_tile, spans), furthest(reach_of_key, key_tile, spans)
-        )
         low = part * part_width
         lane, four = piece + tl.arange(0, LANES), tl.arange(0, 4)[:, None]
         rows = tl.minimum(lane // across, down - 1)[None, :] * 4 + four
@@ -336,7 +366,8 @@ def additive_scores_kernel(
             vector + head * vector_head,
             exponentials_of_query + query_tile * padded * ROWS,
             exponentials_of_key + key_tile * padded * COLUMNS,
-            reach, wide_of_query + query_tile * padded, wide_of_key + key_tile * padded,
+            furthest(reach_of_query, query_tile, spans), furthest(reach_of_key, key_tile, spans),
+            wide_of_query + query_tile * padded, wide_of_key + key_tile * padded,
             rows, columns, row, column, queries, keys, query_row, key_row,
             low, tl.minimum(low + part_width, padded), scale,
             ROWS, COLUMNS, GROUP, UNROLL, CENTRED, APPROXIMATE,

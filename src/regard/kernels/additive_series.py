@@ -59,7 +59,7 @@ import triton.language as tl
 
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
-from regard.kernels.tanh import TWICE_LOG2E
+from regard.kernels.tanh import TWICE_LOG2E, furthest
 
 __all__ = [
     "BASIS",
@@ -294,6 +294,39 @@ def _row_sums(tanhs, tail, above, below, rest):
     return tl.where(above, -ends, tl.where(below, ends, tanhs))
 
 
+@triton.jit
+def _near_rows(
+    reach_of_own, reach_of_other, spans, first, last, low, high, OWN: tl.constexpr, OTHER: tl.constexpr
+):  # fmt: skip
+    """Return the range of rows of the other side outside which no tile is within REACH.
+
+    A tile is within REACH if its largest |q| + largest |k| is at most REACH. In the other tiles, the gradient
+    of the scores is 0 here. The range is empty if there is no tile within REACH, as for inputs with a
+    standard deviation of 2.
+
+    reach_of_own, reach_of_other: pointers to the largest |element| of each tile and span, (tiles, spans).
+    first, last: the first and the last row of the own side.
+    low, high: the range of rows of the other side to begin with.
+    OWN, OTHER: number of rows of a tile.
+    """
+    smallest = furthest(reach_of_own, first // OWN, spans)
+    for tile in range(first // OWN + 1, last // OWN + 1):
+        of_tile = furthest(reach_of_own, tile, spans)
+        smallest = tl.where(of_tile < smallest, of_tile, smallest)
+    from_row, to_row = high, low
+    for block in range(low // OTHER, tl.cdiv(high, OTHER), 64):
+        tiles = block + tl.arange(0, 64)
+        inside = tiles < tl.cdiv(high, OTHER)
+        reach = tl.zeros([64], tl.float32)
+        for span in range(spans):
+            of_span = tl.load(reach_of_other + tiles * spans + span, mask=inside, other=float("inf"))
+            reach = tl.maximum(reach, of_span)
+        near = inside & (smallest + reach <= REACH)
+        from_row = tl.minimum(from_row, tl.min(tl.where(near, tiles * OTHER, high), 0))
+        to_row = tl.maximum(to_row, tl.max(tl.where(near, (tiles + 1) * OTHER, low), 0))
+    return tl.maximum(from_row, low), tl.minimum(to_row, high)
+
+
 # Arguments of additive_series_kernel. With QUERY, the own side is the query and the other side is the key;
 # otherwise the own side is the key. In shapes, `own` and `other` are the numbers of rows of the two sides.
 # g is the gradient of v . tanh(q + k); the exact kernels are those of additive_backward.py.
@@ -302,6 +335,9 @@ def _row_sums(tanhs, tail, above, below, rest):
 # own                  reads the query or the key
 # basis, ranges        reads the results of additive_basis_kernel for the other side
 # constants            reads w_n, d_n and c_n; see series()
+# reach_of_own, reach_of_other
+#                      reads the largest |element| of each tile and span of the two sides; OWN_TILE,
+#                      OTHER_TILE: rows of such a tile; own_tiles, other_tiles: their number in a sequence
 # bounds, peaks        reads the arguments of scaling(), to undo the scale of g: (B H, own) and (B H,)
 # beyond               reads the sum of g over the tiles beyond REACH, (B H, own)
 # exact                reads the sums over the tiles beyond REACH from the exact kernels, (exact_parts, B H,
@@ -314,10 +350,12 @@ def _row_sums(tanhs, tail, above, below, rest):
 # Launch grid: (row tiles, blocks of CHANNELS channels, B H or B K).
 @triton.jit
 def additive_series_kernel(
-    gradients, own, basis, ranges, constants, vector, bounds, peaks, beyond, found, exact, dvector,
+    gradients, own, basis, ranges, constants, reach_of_own, reach_of_other, vector, bounds, peaks, beyond,
+    found, exact, dvector,
     heads, groups, own_count, other_count, first_channel, width, padded, scale,
     gradients_head, gradients_row, own_batch, own_head, own_row, vector_head, bounds_head, beyond_head,
     found_head, exact_head, exact_part, exact_parts, dvector_row, offset, before, after,
+    own_tiles, other_tiles, spans, OWN_TILE: tl.constexpr, OTHER_TILE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, BEFORE: tl.constexpr,
     AFTER: tl.constexpr, QUERY: tl.constexpr, PRECISION: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
@@ -357,7 +395,12 @@ def additive_series_kernel(
         other = batch * key_heads + head // groups if QUERY else both
         gradient_at = gradients + both * gradients_head + local.to(tl.int64)[:, None] * gradients_row
         sums = tl.zeros([ROWS, WIDE], tl.float32)
-        for start in range(low, high, COLUMNS):
+        from_row, to_row = _near_rows(
+            reach_of_own + own_both * own_tiles * spans, reach_of_other + other * other_tiles * spans, spans,
+            tl.program_id(0) * ROWS, tl.minimum(tl.program_id(0) * ROWS + ROWS, own_count) - 1, low, high,
+            OWN_TILE, OTHER_TILE,
+        )  # fmt: skip
+        for start in range(from_row // COLUMNS * COLUMNS, to_row, COLUMNS):
             others = start + tl.arange(0, COLUMNS)
             known = here[:, None] & (others < other_count)[None, :]
             g = tl.load(gradient_at + others[None, :], mask=known, other=0.0)

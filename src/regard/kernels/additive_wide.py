@@ -16,7 +16,7 @@ import triton.language as tl
 
 from regard.kernels.additive_series import REACH
 from regard.kernels.kernel_mask import tile_is_seen
-from regard.kernels.tanh import exact_share, furthest
+from regard.kernels.tanh import exact_share, furthest, packed
 
 __all__ = ["is_near", "wide_channel", "write_wide_key", "write_wide_query"]
 
@@ -95,9 +95,13 @@ def write_wide_query(
     The arguments have the same meaning as there. Pointers point to the current head, sequence and part.
     """
     rows = tl.arange(0, 4 * FOURS)
-    low = tl.program_id(1) * (LANES // FOURS * 4)
-    for channel in range(low, tl.minimum(low + LANES // FOURS * 4, width)):
-        if wide_channel(whole_of_query, whole_of_key, 1, pitch, channel, channel < width) != 0:
+    low, bits = tl.program_id(1) * (LANES // FOURS * 4), tl.full([], 0, tl.int64)
+    for number in range(LANES // FOURS * 4):
+        if number % 64 == 0:
+            channels = low + number + tl.arange(0, 64)
+            bits = packed(wide_channel(whole_of_query, whole_of_key, 1, pitch, channels, channels < width))
+        if ((bits >> (number % 64)) & 1) != 0:
+            channel = low + number
             at = query + (row + rows).to(tl.int64) * query_row + channel
             q = tl.load(at, mask=row + rows < last, other=0.0).to(tl.float32)
             share, slope = _wide_sums(
@@ -129,9 +133,14 @@ def write_wide_key(
     The arguments have the same meaning as there. `key` points to the current head.
     """
     rows = local + tl.arange(0, 4 * FOURS)
-    low = tl.program_id(1) * (LANES // FOURS * 4)
-    for channel in range(low, tl.minimum(low + LANES // FOURS * 4, width)):
-        if wide_channel(whole_of_query, whole_of_key, groups, pitch, channel, channel < width) != 0:
+    low, bits = tl.program_id(1) * (LANES // FOURS * 4), tl.full([], 0, tl.int64)
+    for number in range(LANES // FOURS * 4):
+        if number % 64 == 0:
+            channels = low + number + tl.arange(0, 64)
+            flags = wide_channel(whole_of_query, whole_of_key, groups, pitch, channels, channels < width)
+            bits = packed(flags)
+        if ((bits >> (number % 64)) & 1) != 0:
+            channel = low + number
             k = tl.load(key + rows.to(tl.int64) * key_row + channel, mask=rows < end, other=0.0)
             total = tl.zeros([4 * FOURS], tl.float32)
             for group in range(groups):

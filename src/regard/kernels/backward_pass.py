@@ -336,13 +336,13 @@ class Backward:
                 self.key_basis = self.basis(forward.key, channel, count, sight.by_length(forward.key))
             self.multiplied(
                 weighed.half, query, self.key_basis, weighed.row_bounds, weighed, dquery, exact, dvector,
-                channel, offset=first + sight.start, before=sight.left, after=sight.right, QUERY=True,
+                channel, first, offset=first + sight.start, before=sight.left, after=sight.right, QUERY=True,
             )  # fmt: skip
             if self.others:
                 query_basis = self.basis(query, channel, count, NO_LENGTHS.by_length(query))
                 self.multiplied(
                     weighed.half_turned, forward.key, query_basis, weighed.column_bounds, weighed,
-                    self.dkey, self.dkey[None], dvector, channel,
+                    self.dkey, self.dkey[None], dvector, channel, first,
                     offset=-first - sight.start, before=sight.right, after=sight.left, QUERY=False,
                 )  # fmt: skip
         return dvector
@@ -368,21 +368,32 @@ class Backward:
 
     def multiplied(
         self, gradients: Tensor, own: Tensor, basis: Basis, bounds: Tensor, weighed: Weighed, found: Tensor,
-        exact: Tensor, dvector: Tensor, channel: int, *, offset: int, before: int | None, after: int | None,
-        QUERY: bool,
+        exact: Tensor, dvector: Tensor, channel: int, first: int, *, offset: int, before: int | None,
+        after: int | None, QUERY: bool,
     ) -> None:  # fmt: skip
         """Launch additive_series_kernel, which writes the gradient of `own` (query or key) to `found`.
 
-        The arguments are explained in the comment above additive_series_kernel."""
+        first: the first query row of the chunk.
+
+        The other arguments are explained in the comment above additive_series_kernel."""
         forward, shape, rows = self.forward, self.shape, own.shape[2]
         count, padded = basis.functions.shape[1:3]
+        assert self.rows is not None
+        of_query, of_key = forward.split(self.rows.reach)
+        # The query is a chunk of rows, which begins with a whole tile.
+        begin = first // self.launch.rows * shape.spans
+        reach = (of_query.flatten()[begin:], of_key) if QUERY else (of_key, of_query.flatten()[begin:])
+        sides = (shape.tiles[0], self.launch.rows), (shape.tiles[1], self.launch.columns)
+        (own_tiles, own_tile), (other_tiles, other_tile) = sides if QUERY else sides[::-1]
         grid = -(-rows // self.tiles["ROWS"]), padded // self.tiles["CHANNELS"]
         additive_series_kernel[(*grid, own.shape[0] * own.shape[1])](
-            gradients, own, *basis, series(own.device), forward.vector, bounds, weighed.peaks, weighed.beyond,
-            found, exact, dvector, shape.heads, shape.groups, rows, count, channel, shape.width, padded,
+            gradients, own, *basis, series(own.device), *reach, forward.vector, bounds, weighed.peaks,
+            weighed.beyond, found, exact, dvector, shape.heads, shape.groups, rows, count, channel,
+            shape.width, padded,
             forward.scale, gradients.stride(0), gradients.stride(1), *own.stride()[:3],
             forward.sources["vector_head"], bounds.stride(0), weighed.beyond.stride(0), found.stride(1),
             exact.stride(2), exact.stride(0), len(exact), shape.width, offset, before or 0, after or 0,
+            own_tiles, other_tiles, shape.spans, OWN_TILE=own_tile, OTHER_TILE=other_tile,
             BEFORE=before is not None, AFTER=after is not None, QUERY=QUERY, PRECISION=forward.precision,
             APPROXIMATE=forward.approximate, **self.tiles,
         )  # fmt: skip

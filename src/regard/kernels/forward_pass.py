@@ -258,7 +258,8 @@ class Forward:
             width=shape.width, padded=padded, **self.sources,
             query_programs=programs, key_programs=key_programs, query_tiles=tiles, key_tiles=key_tiles,
             ROWS=launch.rows, COLUMNS=launch.columns, WIDTH=64, SPAN=SPAN, TURNED=turned,
-            PIECES=launch.lanes is not None, EIGHTS=in_eights(self.query, self.key), num_warps=4,
+            PIECES=launch.lanes is not None, PRECISE=self.centred, EIGHTS=in_eights(self.query, self.key),
+            num_warps=4,
         )  # fmt: skip
         return prepared
 
@@ -345,7 +346,7 @@ class Forward:
             scores, scores if held is None else held, self.value, output, self.lse, norm,
             **self.extra.of_dropout(self.query), **self.sight.whole(self.query), **self.sizes,
             depth=shape.depth, first_row=first, row_count=rows, **steps("value", self.value),
-            score_parts=len(scores), scores_part=scores.stride(0),
+            SCORE_PARTS=len(scores), scores_part=scores.stride(0),
             scores_head=scores.stride(1), scores_row=scores.stride(2), parts=parts, key_tiles=tiles,
             part_tiles=part_tiles, size=size,
             ROWS=launch.read_rows, COLUMNS=launch.read_columns, DEPTH=launch.depth, HOLD=held is not None,

@@ -37,6 +37,7 @@ __all__ = [
     "exponential",
     "furthest",
     "multiply_add",
+    "packed",
     "reciprocal",
     "shared_sum",
 ]
@@ -93,15 +94,18 @@ def multiply_add(a, b, c, APPROXIMATE: tl.constexpr):
 
 
 @triton.jit
-def exponential(x):
+def exponential(x, PRECISE: tl.constexpr):
     """Return 2^-15 e^2x for |x| <= LIMIT.
 
-    x is split into a multiple of ln(2) / 2 and a rest, so that the relative error stays at a few rounding
-    steps for large |x|. exp2(x * TWICE_LOG2E) would lose up to six bits.
+    PRECISE: split x into a multiple of ln(2) / 2 and a rest, so that the relative error stays at a few
+        rounding steps for large |x|. Otherwise the result loses up to six of its 24 bits, which does not
+        matter if the inputs are in half precision.
     """
-    number = tl.floor(x * TWICE_LOG2E + 0.5)
-    rest = (x - number * _HALF_LN2) - number * _HALF_LN2_REST
-    return tl.exp2(rest * TWICE_LOG2E) * tl.exp2(number - 15.0)
+    if PRECISE:
+        number = tl.floor(x * TWICE_LOG2E + 0.5)
+        rest = (x - number * _HALF_LN2) - number * _HALF_LN2_REST
+        return tl.exp2(rest * TWICE_LOG2E) * tl.exp2(number - 15.0)
+    return tl.exp2(x * TWICE_LOG2E - 15.0)
 
 
 @triton.jit
@@ -128,6 +132,12 @@ def furthest(reach, tile, spans):
     for span in range(1, spans):
         found = tl.maximum(found, tl.load(reach + tile * spans + span))
     return found
+
+
+@triton.jit
+def packed(flags):
+    """Return 64 flags, 0 or 1, as the bits of one int64. A loop over its bits needs no loads."""
+    return tl.sum(flags.to(tl.int64) << tl.arange(0, 64).to(tl.int64), 0)
 
 
 @triton.jit
