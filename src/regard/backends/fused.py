@@ -27,7 +27,7 @@ from regard.masks.readable import PLAIN
 from regard.positions import Bias
 from regard.select import Soft
 
-__all__ = ["approximations", "reasons", "run", "skips_hidden"]
+__all__ = ["approximations", "not_requested", "reasons", "run"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -95,9 +95,11 @@ def _bias(call: Call) -> Tensor | None:
     return bias if bias.dim() == 4 else bias.reshape((1,) * (4 - bias.dim()) + bias.shape)
 
 
-def skips_hidden(call: Call) -> bool:
-    """Whether the kernels read no key or value that the mask of this call hides: if it is padding() alone."""
-    return call.mask.parts == ("lengths",) and call.bias is None
+def not_requested(call: Call) -> list[str]:
+    """Return why "auto" does not select this backend although it can run the call; empty if it may."""
+    if call.dropout or call.bias is not None or _creates_table(call):
+        return ['dropout, biases and tables are not yet tested on a GPU; backend="fused" selects it']
+    return []
 
 
 def approximations(call: Call) -> list[str]:

@@ -8,7 +8,7 @@ Each thread computes 4 x 4 scores of a tile and loops over the channels. So each
 times, and no sum is divided between threads. For this access pattern the exponentials are stored in
 transposed tiles, (B H, tiles, D, rows of a tile).
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+Tested: under Triton's interpreter (triton 3.7); before the last change also on an NVIDIA H200 (triton 3.6).
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def _exponentials(
         _write(exponential(x, PRECISE), place, rows, channels, size, end, padded, high, ROWS, TURNED, PIECES)
     top = tl.max(tl.max(largest, 1), 0)
     tl.store(reach, top)
-    if top > LIMIT:  # Overwrite the exponentials of wide channels. Each thread writes where it has written.
+    if top > LIMIT:
+        tl.debug_barrier()  # before the exponentials of wide channels are overwritten
         for first in range(low, high, WIDTH):
             channels = first + tl.arange(0, WIDTH)
             x = _rows(source, rows, channels, end, width, step)

@@ -10,7 +10,7 @@ With dropout, dp and the p of dV are multiplied by the dropout factors of the fo
 additive_weigh_kernel computes dp and partial sums of delta. additive_balance_kernel computes dscore.
 additive_value_backward_kernel computes dV.
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+Tested: under Triton's interpreter (triton 3.7); before the last change also on an NVIDIA H200 (triton 3.6).
 """
 
 from __future__ import annotations
@@ -140,19 +140,14 @@ def additive_balance_kernel(
 ):  # fmt: skip
     """Compute g = p (dp - delta) scale, the gradient of v . tanh(q + k).
 
-    The score is scale * v . tanh(q + k), and its gradient is p (dp - delta). p are the weights, dp is the
-    gradient of the weights, and delta is the sum of p dp over the keys.
-
-    scores, norm: read, to recompute the weights p.
+    scores, norm: read, to recompute the weights p. dp is their gradient, delta the sum of p dp over the keys.
     deltas: reads the partial sums of delta, (B H, delta_parts, rows), and adds them.
     dscores: reads dp and overwrites it with g, (B H, rows, keys).
     turned: if TURNED is True, writes g transposed, (B H, keys, rows).
-    dbias: if BIAS is True, writes g, which is also the gradient of the bias, in the layout of dscores. Fully
-        masked tiles are not written.
+    dbias: if BIAS is True, writes g, the gradient of the bias too, except in fully masked tiles.
 
     SERIES: if True, tiles with largest |q| + largest |k| <= REACH are written in float16, to other tensors:
-        half: g times a scale per row; 0 in the tiles beyond REACH.
-        half_turned: g transposed, times a scale per key; 0 in the tiles beyond REACH.
+        half: g times a scale per row; half_turned: g transposed, times a scale per key; 0 in other tiles.
         row_bounds, (B H, T), column_bounds, (B H, keys), peaks, (B H): read, to compute these scales.
         beyond: writes the sum of each row of g over the tiles beyond REACH, (B H, key tiles, rows).
     """

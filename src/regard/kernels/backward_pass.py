@@ -393,7 +393,8 @@ class Backward:
             forward.scale, gradients.stride(0), gradients.stride(1), *own.stride()[:3],
             forward.sources["vector_head"], bounds.stride(0), weighed.beyond.stride(0), found.stride(1),
             exact.stride(2), exact.stride(0), len(exact), shape.width, offset, before or 0, after or 0,
-            own_tiles, other_tiles, shape.spans, OWN_TILE=own_tile, OTHER_TILE=other_tile,
+            own_tiles * shape.spans, other_tiles * shape.spans, shape.spans,
+            OWN_TILE=own_tile, OTHER_TILE=other_tile,
             BEFORE=before is not None, AFTER=after is not None, QUERY=QUERY, PRECISION=forward.precision,
             APPROXIMATE=forward.approximate, **self.tiles,
         )  # fmt: skip
