@@ -80,6 +80,63 @@ def assert_as_precise(
         assert error <= 2 * allowed + step * oracle.abs().max().item()
 
 
+SCALES = {
+    "8": lambda x, sign: x * 8,
+    "outlier channel": lambda x, sign: torch.cat([x[..., :1] * 100, x[..., 1:]], -1),
+    "far channel": lambda x, sign: torch.cat([x[..., :1] + sign * 100, x[..., 1:]], -1),
+}
+"""Changes of query and key; `sign` is 1 for the query and -1 for the key."""
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["short", "uneven", "held", "long", "decode"])
+def test_inputs_of_every_scale_are_as_precise(name: str, dtype: str, scale: str):
+    query, key, value = tensors(SHAPES[name], getattr(torch, dtype))
+    width = query.shape[-1]
+    score = regard.Additive(width, width).cuda()
+    with torch.no_grad():  # projections that change nothing
+        for weight in (score.query_weight, score.key_weight):
+            weight.copy_(torch.eye(width))
+    scaled = [SCALES[scale](each.detach(), sign) for each, sign in ((query, 1), (key, -1))]
+    assert_as_precise([*scaled, value], score, None, 0)
+
+
+@pytest.mark.parametrize("name", ["short", "held", "long", "decode"])
+def test_bias_and_dropout_agree(name: str):
+    batch, queries, keys, width, _ = SHAPES[name]
+    query, key, _ = tensors((batch, queries, keys, width, 1), torch.float32)
+    value = torch.eye(keys, device="cuda").expand(batch, keys, keys)  # the output is the dropped weights
+    bias = torch.randn(1, queries, keys, device="cuda")
+    bias[..., ::3] = -torch.inf
+    bias.requires_grad_()
+    score = regard.Additive(width, width).cuda()
+    options = {"score": score, "bias": bias, "mask": regard.window(700, 800), "dropout": 0.3}
+    output = regard.attention(query, key, value, **options, backend="fused").output
+    kept, inputs = output != 0, [query, key, bias, score.vector]
+    doutput = torch.randn_like(output)
+    ours = [output, *torch.autograd.grad(output, inputs, doutput)]
+    look, options["dropout"] = regard.Look(weights=True, gradient=True), 0.0
+    weights = regard.attention(query, key, value, **options, look=look, backend="blocked").weights
+    expected = weights.view_as(output) * kept / 0.7
+    assert 0.65 < kept[weights.view_as(output) > 1e-30].double().mean() < 0.75
+    for mine, theirs in zip(ours, [expected, *torch.autograd.grad(expected, inputs, doutput)], strict=True):
+        assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
+
+
+def test_each_replay_drops_other_weights():
+    query, key, value = (each.detach() for each in tensors((2, 33, 40, 16, 16), torch.float32))
+    score = regard.Additive(16, 16).cuda()
+    regard.attention(query, key, value, score=score, dropout=0.5, backend="fused")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), torch.no_grad():
+        output = regard.attention(query, key, value, score=score, dropout=0.5, backend="fused").output
+    graph.replay()
+    first = output.clone()
+    graph.replay()
+    assert not torch.equal(first, output)
+
+
 def test_series_in_chunks_with_far_keys_agrees(monkeypatch: pytest.MonkeyPatch):
     """With a shorter last chunk, channels in groups, and tiles that need the exact kernels."""
     from regard.kernels import backward_pass

@@ -58,6 +58,7 @@ BACKENDS: dict[str, Backend] = {
     "fused": Backend(
         fused.reasons,
         fused.run,
+        fused.not_requested,
         about="Triton kernels for additive scores; memory linear in length",
         device="cuda",
         approximations=fused.approximations,

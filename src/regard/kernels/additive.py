@@ -2,7 +2,8 @@
 
 torch.compile does not trace into the operators. Outside of it, the functions take less time on the host.
 
-output = softmax(scale * v . tanh(q + k)) value, with masks by lengths, window and documents. Extra memory is
+output = softmax(scale * (v . tanh(q + k) + bias)) value, with dropout of the weights, and with masks by
+lengths, window and documents. Other masks are a bias of -inf. Extra memory is
 O(B (T + S) D). No tensor with B x T x S x D elements is allocated. A tensor with B x T x S elements is
 allocated only if B (T + S) D is larger. The reductions use no atomics, so results are reproducible bit by
 bit.
@@ -19,13 +20,14 @@ import torch
 from torch import Tensor
 
 from regard.kernels.backward_pass import Backward
-from regard.kernels.forward_pass import Forward, Sight
+from regard.kernels.forward_pass import Extra, Forward, Sight
 from regard.kernels.launch import Shape
 
 __all__ = ["additive_backward", "additive_forward", "run_backward", "run_forward"]
 
 _SIGHT = "Tensor? lengths, Tensor? document_of_query, Tensor? document_of_key"
 _PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
+_EXTRA = "Tensor? bias, Tensor? seed, float dropout"
 
 
 def _on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -46,6 +48,9 @@ def run_forward(
     right: int | None,
     scale: float,
     hold: bool,
+    bias: Tensor | None,
+    seed: Tensor | None,
+    dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute additive attention; return output, lse, norm and scores.
 
@@ -57,6 +62,7 @@ def run_forward(
     scale: the factor of the score.
     hold: whether to return the scores, so that the backward pass need not recompute them. If there are too
         many scores (see launch.Shape.held), they are not returned.
+    bias, seed, dropout: as in forward_pass.Extra.
 
     Returns:
     output: (B, H, T, E).
@@ -67,21 +73,22 @@ def run_forward(
     """
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with _on_device_of(query):
-        return Forward(query, key, value, vector, sight, scale, hold).run()
+        extra = Extra(bias, seed, dropout)
+        return Forward(query, key, value, vector, sight, scale, hold, extra=extra).run()
 
 
 additive_forward = torch.library.custom_op(
     "regard::additive_forward",
     run_forward,
     mutates_args=(),
-    schema=f"(Tensor query, Tensor key, Tensor value, Tensor vector, {_SIGHT}, {_PLACE}, bool hold)"
+    schema=f"(Tensor query, Tensor key, Tensor value, Tensor vector, {_SIGHT}, {_PLACE}, bool hold, {_EXTRA})"
     " -> (Tensor output, Tensor lse, Tensor norm, Tensor scores)",
 )
 
 
 @additive_forward.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object) -> tuple[Tensor, ...]:
-    hold = bool(rest[-1])
+def _(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    hold = rest[7]
     shape = Shape.of(query, key, value)
     batch, heads, queries, keys = shape.batch, shape.heads, shape.queries, shape.keys
     held = hold and shape.held
@@ -110,20 +117,26 @@ def run_backward(
     right: int | None,
     scale: float,
     others: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Backward pass of run_forward(): return the gradients of query, key, value and vector.
+    bias: Tensor | None,
+    seed: Tensor | None,
+    dropout: float,
+    learned: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Backward pass of run_forward(): return the gradients of query, key, value, vector and bias.
 
     doutput: gradient of the output, (B, H, T, E).
     norm, scores: the results of run_forward() with these names.
     others: whether to compute the gradients of key, value and vector too. If False, only the gradient of the
-        query is computed, and the other three results are empty tensors.
+        query is computed, and these three results are empty tensors.
+    learned: whether to compute the gradient of the bias. If False, it is an empty tensor.
 
     The other arguments are those of run_forward().
     """
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with _on_device_of(query):
-        forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True)
-        return Backward(forward, doutput, norm, scores, others).run()
+        extra = Extra(bias, seed, dropout)
+        forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True, extra=extra)
+        return Backward(forward, doutput, norm, scores, others, learned).run()
 
 
 additive_backward = torch.library.custom_op(
@@ -131,15 +144,16 @@ additive_backward = torch.library.custom_op(
     run_backward,
     mutates_args=(),
     schema="(Tensor doutput, Tensor query, Tensor key, Tensor value, Tensor vector, "
-    f"Tensor norm, Tensor scores, {_SIGHT}, {_PLACE}, bool others)"
-    " -> (Tensor dquery, Tensor dkey, Tensor dvalue, Tensor dvector)",
+    f"Tensor norm, Tensor scores, {_SIGHT}, {_PLACE}, bool others, {_EXTRA}, bool learned)"
+    " -> (Tensor dquery, Tensor dkey, Tensor dvalue, Tensor dvector, Tensor dbias)",
 )
 
 
 @additive_backward.register_fake
 def _(
-    doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object
+    doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: Any
 ) -> tuple[Tensor, ...]:
-    others = bool(rest[-1])
+    others, bias, learned = rest[9], rest[10], rest[13]
     gradients = (each.new_empty(each.shape if others else (0,)) for each in (key, value, vector))
-    return query.new_empty(query.shape), *gradients
+    dbias = query.new_empty(0, dtype=torch.float32) if bias is None or not learned else torch.empty_like(bias)
+    return query.new_empty(query.shape), *gradients, dbias
