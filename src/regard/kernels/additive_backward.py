@@ -23,6 +23,7 @@ import triton.language as tl
 from regard.kernels.additive_scores import up_to_four
 from regard.kernels.additive_wide import is_near, wide_channel, write_wide_key, write_wide_query
 from regard.kernels.kernel_mask import end_of, tile_is_seen
+from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import CENTRE, FLOOR, LIMIT, denominator, furthest, multiply_add, reciprocal
 
 __all__ = ["additive_key_backward_kernel", "additive_query_backward_kernel"]
@@ -151,6 +152,7 @@ def _walked(
     return shares, slopes
 
 
+@quick_launch
 @triton.jit(do_not_specialize=["zero"])
 def additive_query_backward_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, turned, dquery, dvector,
@@ -233,6 +235,7 @@ def additive_query_backward_kernel(
     tl.store(place, tl.sum(shares, 2) * (-2.0 * FLOOR), mask=there)
 
 
+@quick_launch
 @triton.jit(do_not_specialize=["zero"])
 def additive_key_backward_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, dscores, dkey,

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from regard.kernels.kernel_mask import end_of, tile_is_seen
+from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import FLOOR, LIMIT, SCALE, exact_share, exponential, furthest, packed, shared_sum
 
 __all__ = ["additive_prepare_kernel", "additive_scores_kernel", "up_to_four"]
@@ -111,6 +112,7 @@ def _exponentials(
                 tl.store(wide_whole + channels, is_wide.to(tl.int8), mask=(channels < high) & is_wide)
 
 
+@quick_launch
 @triton.jit
 def additive_prepare_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, vector_padded,
@@ -311,6 +313,7 @@ def _stored(
         tl.store(place + at, found, mask=inside)
 
 
+@quick_launch
 @triton.jit(do_not_specialize=["one"])
 def additive_scores_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key,

@@ -59,6 +59,7 @@ import triton.language as tl
 
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
+from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import TWICE_LOG2E, furthest
 
 __all__ = [
@@ -183,6 +184,7 @@ def _within(x):
     return tl.where(tl.abs(x) <= REACH, x, 0.0)
 
 
+@quick_launch
 @triton.jit
 def additive_basis_kernel(
     source, basis, ranges, constants, lengths, length_step, heads, count, first_channel, width, padded,
@@ -350,6 +352,7 @@ def _near_rows(
 #                      the window: row i attends at most to rows i + offset - before to i + offset + after of
 #                      the other side; BEFORE, AFTER: whether there is such a limit
 # Launch grid: (row tiles, blocks of CHANNELS channels, B H or B K).
+@quick_launch
 @triton.jit
 def additive_series_kernel(
     gradients, own, basis, ranges, constants, reach_of_own, reach_of_other, vector, bounds, peaks, beyond,

@@ -22,6 +22,7 @@ from regard.kernels.additive_series import REACH, scaling
 from regard.kernels.kernel_dropout import dropout_factors
 from regard.kernels.kernel_mask import end_of, tile_is_seen, visible
 from regard.kernels.matrix_product import product
+from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import LOG2E, furthest
 
 __all__ = ["additive_balance_kernel", "additive_value_backward_kernel", "additive_weigh_kernel"]
@@ -43,6 +44,7 @@ def _weights(scores, norm, place, size, there, seen):
     return tl.where(seen, found, 0.0)
 
 
+@quick_launch
 @triton.jit
 def additive_weigh_kernel(
     scores, norm, value, doutput, dscores, deltas, magnitudes, column_bounds, peaks, seed, dropout,
@@ -125,6 +127,7 @@ def additive_weigh_kernel(
         tl.store(column_bounds + tile * (key_tiles * COLUMNS) + columns, column_bound)
 
 
+@quick_launch
 @triton.jit
 def additive_balance_kernel(
     scores, norm, dscores, turned, deltas, half, half_turned, row_bounds, column_bounds, peaks, beyond, dbias,
@@ -207,6 +210,7 @@ def additive_balance_kernel(
         tl.store(beyond + place + local, rest)
 
 
+@quick_launch
 @triton.jit
 def additive_value_backward_kernel(
     scores, norm, doutput, dvalue, seed, dropout, lengths, document_of_query, document_of_key,
