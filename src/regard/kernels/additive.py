@@ -13,6 +13,7 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -21,7 +22,9 @@ from torch import Tensor
 
 from regard.kernels.backward_pass import Backward
 from regard.kernels.forward_pass import Extra, Forward, Sight
+from regard.kernels.kernel_choice import is_current
 from regard.kernels.launch import Shape
+from regard.kernels.replay import replayed
 
 __all__ = ["additive_backward", "additive_forward", "run_backward", "run_forward"]
 
@@ -32,7 +35,23 @@ _EXTRA = "Tensor? bias, Tensor? seed, float dropout"
 
 def _on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
     """Return a context manager that makes the device of `tensor` current, so that Triton launches there."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+    return nullcontext() if is_current(tensor.device) else torch.cuda.device(tensor.device)
+
+
+FEW_SCORES, FEW_ELEMENTS = 1 << 24, 1 << 26
+"""Calls with at most this many scores and elements of the key are replayed (see replay.py). For larger calls,
+the time on the device is much longer than that on the host."""
+
+
+def _run(
+    function: Callable[..., tuple[Tensor, ...]], tensors: tuple[Tensor | None, ...], numbers: tuple[Any, ...],
+    query: Tensor, key: Tensor,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Return function(*tensors, *numbers), replayed if the call is small enough."""
+    batch, heads, queries, _ = query.shape
+    few = batch * heads * queries * key.shape[2] <= FEW_SCORES and key.numel() <= FEW_ELEMENTS
+    with _on_device_of(query):
+        return replayed(function, tensors, numbers) if few else function(*tensors, *numbers)
 
 
 def run_forward(
@@ -71,10 +90,23 @@ def run_forward(
         exp(score - maximum). The backward pass recomputes the weights from them.
     scores: (B H, T, S) if they are kept, otherwise an empty tensor.
     """
+    if left is None and right is None and document_of_query is None:
+        start = 0  # not read
+    tensors = (query, key, value, vector, lengths, document_of_query, document_of_key, bias, seed)
+    numbers = (start, left, right, scale, hold, dropout)
+    output, lse, norm, scores = _run(_forward, tensors, numbers, query, key)
+    return output, lse, norm, scores
+
+
+def _forward(
+    query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
+    document_of_query: Tensor | None, document_of_key: Tensor | None, bias: Tensor | None, seed: Tensor | None,
+    start: int, left: int | None, right: int | None, scale: float, hold: bool, dropout: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """run_forward(), with tensors first. replayed() needs this order."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
-    with _on_device_of(query):
-        extra = Extra(bias, seed, dropout)
-        return Forward(query, key, value, vector, sight, scale, hold, extra=extra).run()
+    extra = Extra(bias, seed, dropout)
+    return Forward(query, key, value, vector, sight, scale, hold, extra=extra).run()
 
 
 additive_forward = torch.library.custom_op(
@@ -132,11 +164,28 @@ def run_backward(
 
     The other arguments are those of run_forward().
     """
+    if left is None and right is None and document_of_query is None:
+        start = 0  # not read
+    tensors = (
+        doutput, query, key, value, vector, norm, scores, lengths, document_of_query, document_of_key, bias,
+        seed,
+    )  # fmt: skip
+    numbers = (start, left, right, scale, others, dropout, learned)
+    dquery, dkey, dvalue, dvector, dbias = _run(_backward, tensors, numbers, query, key)
+    return dquery, dkey, dvalue, dvector, dbias
+
+
+def _backward(
+    doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, norm: Tensor, scores: Tensor,
+    lengths: Tensor | None, document_of_query: Tensor | None, document_of_key: Tensor | None,
+    bias: Tensor | None, seed: Tensor | None, start: int, left: int | None, right: int | None, scale: float,
+    others: bool, dropout: float, learned: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """run_backward(), with tensors first. replayed() needs this order."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
-    with _on_device_of(query):
-        extra = Extra(bias, seed, dropout)
-        forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True, extra=extra)
-        return Backward(forward, doutput, norm, scores, others, learned).run()
+    extra = Extra(bias, seed, dropout)
+    forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True, extra=extra)
+    return Backward(forward, doutput, norm, scores, others, learned).run()
 
 
 additive_backward = torch.library.custom_op(

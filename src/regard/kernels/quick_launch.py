@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.kernels import interpreting
+from regard.kernels.replay import recorder, without_recording
 
 __all__ = ["quick_launch"]
 
@@ -20,17 +21,17 @@ KEPT = 4096
 
 
 def quick_launch(kernel: Any) -> Any:
-    """Decorate a kernel, above @triton.jit. In Triton's interpreter, the kernel is returned unchanged."""
-    return kernel if interpreting() else _Quick(kernel)
+    """Decorate a kernel, above @triton.jit."""
+    return _Quick(kernel)
 
 
 class _Quick:
-    """A kernel whose compiled variants are kept."""
+    """A kernel whose compiled variants are kept. In Triton's interpreter, it is run as usual."""
 
     def __init__(self, kernel: Any):
         self.kernel, self.__name__ = kernel, kernel.__name__
         self.names: list[str] = kernel.arg_names
-        self.constant = [parameter.is_constexpr for parameter in kernel.params]
+        self.constant = [] if interpreting() else [parameter.is_constexpr for parameter in kernel.params]
         self.compiled: dict[tuple[Any, ...], Any] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
@@ -38,23 +39,41 @@ class _Quick:
             values = list(arguments)
             for name in self.names[len(values) :]:
                 values.append(named[name])
-            options = [(name, value) for name, value in named.items() if name not in self.names]
-            kinds = [
-                value if constant else _kind(value)
-                for value, constant in zip(values, self.constant, strict=True)
-            ]
-            key = (values[0].device, *kinds, *options)
-            compiled = self.compiled.get(key)
-            if compiled is not None:
-                compiled[(*grid, 1, 1)[:3]](*values)
-                return
-            compiled = self.kernel[grid](*arguments, **named)
-            if compiled is not None:
-                if len(self.compiled) >= KEPT:
-                    self.compiled.clear()
-                self.compiled[key] = compiled
+            recording = recorder()
+            if recording is not None:
+                with without_recording():
+                    run = self._run(grid, values, arguments, named)
+                recording.launched(run, values)
+            else:
+                self._run(grid, values, arguments, named)
 
         return launch
+
+    def _run(
+        self, grid: tuple[int, ...], values: list[Any], arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
+        """Launch the kernel. Return a function that launches it with other values and tensors."""
+        if interpreting():
+            self.kernel[grid](*arguments, **named)
+            return lambda *others, stream: self.kernel[grid](*others)
+        options = [(name, value) for name, value in named.items() if name not in self.names]
+        kinds = [
+            value if constant else _kind(value)
+            for value, constant in zip(values, self.constant, strict=True)
+        ]
+        key = (values[0].device, *kinds, *options)
+        compiled = self.compiled.get(key)
+        if compiled is not None:
+            run = compiled[(*grid, 1, 1)[:3]]
+            run(*values)
+            return run
+        compiled = self.kernel[grid](*arguments, **named)
+        if compiled is None:  # compiled without a launch
+            return None
+        if len(self.compiled) >= KEPT:
+            self.compiled.clear()
+        self.compiled[key] = compiled
+        return compiled[(*grid, 1, 1)[:3]]
 
 
 def _kind(value: Any) -> Any:

@@ -1,0 +1,324 @@
+"""Replay the launches of a function: less time on the host for calls of the same shapes.
+
+A pass of additive attention launches up to ten kernels with up to 60 arguments each, and allocates about ten
+tensors. What it launches and allocates depends only on the shapes, strides and dtypes of its tensors, and on
+numbers. replayed() therefore records the second call of each combination of them (signature): its kernel
+launches, from quick_launch, and its PyTorch operations, from a TorchDispatchMode. Later calls run this list
+(Tape), with the addresses of the new tensors. Temporary tensors that only kernels use become one tensor.
+
+The function must not read values of tensors on the host, and every tensor that changes between calls must be
+one of its inputs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from regard.kernels import interpreting
+
+__all__ = ["Recorder", "Tape", "forget", "recorder", "replayed", "without_recording"]
+
+KEPT = 1024
+"""Maximum number of signatures that are kept. When it is reached, all are removed."""
+
+ALIGNMENT = 512
+"""Tensors begin at a multiple of this number of bytes, as in PyTorch's CUDA allocator."""
+
+EMPTY = {"aten::empty.memory_format", "aten::empty_strided", "aten::empty_like", "aten::new_empty"}
+"""Operations that only allocate."""
+
+READS_VALUES = {"aten::_local_scalar_dense", "aten::equal"}
+"""Operations whose result on the host can change what a function does."""
+
+_active = threading.local()
+
+
+def recorder() -> Recorder | None:
+    """Return the recorder of this thread; None if nothing is recorded."""
+    return getattr(_active, "recorder", None)
+
+
+class Place(NamedTuple):
+    """A tensor argument of a recorded step: the number of a tensor, and an offset in bytes."""
+
+    tensor: int
+    offset: int = 0
+
+
+class Operation(NamedTuple):
+    """A PyTorch operation.
+
+    arguments, named: its arguments, with a Place instead of each tensor.
+    result: the number of the tensor that it returns.
+    view: whether it only creates a view.
+    """
+
+    function: Any
+    arguments: Any
+    named: Any
+    result: int
+    view: bool
+
+
+class Allocation(NamedTuple):
+    """An allocation of the tensor with the number `result`."""
+
+    result: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Launch(NamedTuple):
+    """A kernel launch. arguments: its numbers, with None for tensors. places: (position, tensor, offset)."""
+
+    run: Callable[..., None]
+    arguments: list[Any]
+    places: list[tuple[int, int, int]]
+
+
+class Recorder(TorchDispatchMode):
+    """Records the operations and launches of a function.
+
+    tensors: all tensors by number. They are kept, so that no two have the same address; the inputs are the
+        first ones.
+    origin: for a view, the number of the tensor that it is a view of.
+    constants: numbers of tensors that are neither inputs nor results.
+    valid: False if the function cannot be replayed.
+    """
+
+    def __init__(self, inputs: list[Tensor]):
+        super().__init__()
+        self.tensors: list[Tensor] = []
+        self.numbers: dict[int, int] = {}
+        self.origin: dict[int, int] = {}
+        self.constants: list[int] = []
+        self.steps: list[Operation | Launch] = []
+        self.valid = True
+        for each in inputs:
+            self.numbers[id(each)] = len(self.tensors)
+            self.tensors.append(each)
+        self.inputs = len(inputs)
+
+    def number(self, tensor: Tensor) -> int:
+        """Return the number of a tensor. An unknown tensor is a constant."""
+        number = self.numbers.get(id(tensor))
+        if number is None:
+            number = self._new(tensor)
+            self.constants.append(number)
+        return number
+
+    def _new(self, tensor: Tensor) -> int:
+        self.numbers[id(tensor)] = number = len(self.tensors)
+        self.tensors.append(tensor)
+        return number
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        arguments, named = self._numbered(args), self._numbered(kwargs or {})
+        result = function(*args, **(kwargs or {}))
+        name = function.name()
+        if name in READS_VALUES or not isinstance(result, Tensor):
+            self.valid = False
+            return result
+        number, view = self.numbers.get(id(result)), False
+        if number is None:
+            number = self._new(result)
+            address = result.untyped_storage().data_ptr()
+            for each in args:
+                if isinstance(each, Tensor) and address and each.untyped_storage().data_ptr() == address:
+                    self.origin[number], view = self.number(each), True
+        self.steps.append(Operation(function, arguments, named, number, view))
+        return result
+
+    def _numbered(self, value: Any) -> Any:
+        """Return arguments with a Place instead of each tensor."""
+        if isinstance(value, Tensor):
+            return Place(self.number(value))
+        if isinstance(value, dict):
+            return {name: self._numbered(each) for name, each in value.items()}
+        return type(value)(map(self._numbered, value)) if type(value) in (list, tuple) else value
+
+    def launched(self, run: Callable[..., None] | None, values: list[Any]) -> None:
+        """Record a launch. run: launches the kernel with other values; None if this is not possible."""
+        if run is None:
+            self.valid = False
+            return
+        places = [(i, self.number(each), 0) for i, each in enumerate(values) if isinstance(each, Tensor)]
+        numbers = [None if isinstance(each, Tensor) else each for each in values]
+        self.steps.append(Launch(run, numbers, places))
+
+    def root(self, number: int) -> int:
+        """Return the number of the tensor of which this tensor is a view, or the number itself."""
+        while number in self.origin:
+            number = self.origin[number]
+        return number
+
+
+class Tape:
+    """The recorded steps of a function.
+
+    results: number of each tensor that it returns.
+    room: size in bytes of the tensor that contains all temporary tensors that only kernels use.
+    """
+
+    def __init__(self, recorder: Recorder, results: list[int]):
+        self.results, self.inputs = results, recorder.inputs
+        self.count = len(recorder.tensors)
+        constants = ((number, recorder.tensors[number]) for number in recorder.constants)
+        self.constants = [(number, tensor, tensor.data_ptr()) for number, tensor in constants]
+        self.by_address = not interpreting()
+        self.device = recorder.tensors[0].device
+        needed = self._needed(recorder)
+        self.room, offsets = 0, dict[int, int]()
+        self.steps: list[Operation | Allocation | Launch] = []
+        for step in recorder.steps:
+            if isinstance(step, Launch):
+                self.steps.append(self._launch(step, recorder, offsets))
+            elif step.function.name() in EMPTY:
+                tensor = recorder.tensors[step.result]
+                if step.result in needed:
+                    sizes, strides = tuple(tensor.shape), tensor.stride()
+                    self.steps.append(Allocation(step.result, sizes, strides, tensor.dtype))
+                else:
+                    offsets[step.result] = self.room
+                    size = tensor.untyped_storage().nbytes()
+                    self.room += -(-size // ALIGNMENT) * ALIGNMENT
+            elif not step.view or step.result in needed:
+                self.steps.append(step)
+
+    def _needed(self, recorder: Recorder) -> set[int]:
+        """Return the numbers of all tensors that must exist as tensors: results, and inputs of operations."""
+        needed = set(self.results)
+        for step in reversed(recorder.steps):
+            if isinstance(step, Launch):
+                if not self.by_address:
+                    needed.update(number for _, number, _ in step.places)
+            elif step.function.name() in EMPTY:
+                continue
+            elif not step.view or step.result in needed:
+                _collect((step.arguments, step.named), needed)
+        return needed
+
+    def _launch(self, step: Launch, recorder: Recorder, offsets: dict[int, int]) -> Launch:
+        """Return the launch with the address of each tensor: relative to its root, or to the one tensor."""
+        if not self.by_address:
+            return step
+        places = []
+        for position, number, _ in step.places:
+            root = recorder.root(number)
+            offset = recorder.tensors[number].data_ptr() - recorder.tensors[root].data_ptr()
+            if not recorder.tensors[number].numel():  # not read
+                step.arguments[position] = 0
+            elif root in offsets:
+                places.append((position, self.count, offset + offsets[root]))
+            else:
+                places.append((position, root, offset))
+        return Launch(step.run, step.arguments, places)
+
+    def run(self, inputs: list[Tensor], addresses: list[int]) -> list[Tensor]:
+        """Run the steps with other inputs, whose addresses are given; return the results."""
+        tensors: list[Any] = [*inputs, *[None] * (self.count - len(inputs))]
+        addresses = addresses + [0] * (self.count + 1 - len(addresses))
+        for number, constant, address in self.constants:
+            tensors[number], addresses[number] = constant, address
+        if self.room:
+            temporary = torch.empty(self.room, dtype=torch.uint8, device=self.device)
+            addresses[self.count] = temporary.data_ptr()
+        stream = torch._C._cuda_getCurrentRawStream(self.device.index) if self.device.type == "cuda" else 0
+        for step in self.steps:
+            if type(step) is Launch:
+                launch, numbers, places = step
+                values = numbers.copy()
+                if self.by_address:
+                    for position, number, offset in places:
+                        values[position] = addresses[number] + offset
+                else:
+                    for position, number, offset in places:
+                        values[position] = tensors[number]
+                launch(*values, stream=stream)
+                continue
+            if type(step) is Allocation:
+                result = torch.empty_strided(step.sizes, step.strides, dtype=step.dtype, device=self.device)
+            else:
+                assert type(step) is Operation
+                result = step.function(*_filled(step.arguments, tensors), **_filled(step.named, tensors))
+            tensors[step.result], addresses[step.result] = result, result.data_ptr()
+        return [tensors[number] for number in self.results]
+
+
+def _collect(value: Any, numbers: set[int]) -> None:
+    """Add the numbers of all tensors in these arguments."""
+    if type(value) is Place:
+        numbers.add(value.tensor)
+    elif isinstance(value, dict):
+        _collect(list(value.values()), numbers)
+    elif type(value) in (list, tuple):
+        for each in value:
+            _collect(each, numbers)
+
+
+def _filled(value: Any, tensors: list[Any]) -> Any:
+    """Return arguments with the tensor instead of each Place."""
+    if type(value) is Place:
+        return tensors[value.tensor]
+    if type(value) is dict:
+        return {name: _filled(each, tensors) for name, each in value.items()}
+    return type(value)(_filled(each, tensors) for each in value) if type(value) in (list, tuple) else value
+
+
+_tapes: dict[tuple[Any, ...], Tape | str] = {}
+"""By signature: the tape, or `seen` after the first call, or `never` if the function cannot be replayed."""
+
+
+def replayed(
+    function: Callable[..., tuple[Tensor, ...]], tensors: tuple[Tensor | None, ...], numbers: tuple[Any, ...]
+) -> tuple[Tensor, ...]:
+    """Return function(*tensors, *numbers), replayed if such a call was recorded before.
+
+    tensors: all on one device. numbers: hashable values.
+    """
+    inputs, addresses, signature = [], [], [function, numbers]
+    for tensor in tensors:
+        if tensor is None:
+            signature.append(None)
+        else:
+            address = tensor.data_ptr()
+            inputs.append(tensor)
+            addresses.append(address)
+            signature += (tensor.shape, tensor.stride(), tensor.dtype, address % 16)
+    key = (*signature, inputs[0].device)
+    tape = _tapes.get(key)
+    if type(tape) is Tape:
+        return tuple(tape.run(inputs, addresses))
+    if tape != "seen" or recorder() is not None:
+        if tape is None:
+            if len(_tapes) >= KEPT:
+                _tapes.clear()
+            _tapes[key] = "seen"
+        return function(*tensors, *numbers)
+    _tapes[key] = "never"
+    _active.recorder = recording = Recorder(inputs)
+    try:
+        with recording:
+            results = function(*tensors, *numbers)
+    finally:
+        _active.recorder = None
+    if recording.valid:
+        _tapes[key] = Tape(recording, [recording.number(each) for each in results])
+    return results
+
+
+def forget() -> None:
+    """Remove all tapes, after a change of what functions launch."""
+    _tapes.clear()
+
+
+def without_recording() -> Any:
+    """Return a context manager in which operations are not recorded, for a kernel launch."""
+    return _disable_current_modes()
