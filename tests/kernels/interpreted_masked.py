@@ -10,12 +10,13 @@ from torch import Tensor
 
 import regard
 from regard.backends import BACKENDS, plans
-from regard.backends.call_plan import CallPlan
+from regard.backends.fused_plan import FusedPlan
 from regard.kernels import inner_launch
 from regard.kernels.inner_launch import Tiles
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
+from tests.kernels.series_bound import Unprojected
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, about NaN and log2(0)
 
@@ -152,7 +153,38 @@ def test_a_planned_additive_step_is_the_checked_step(shape: tuple[int, ...], len
         attended = regard.attention(query, memory, backend=backend)
         gradients = torch.autograd.grad(attended.output.square().sum(), leaves, retain_graph=True)
         results.append([attended.output, attended.lse, *gradients])
-    assert any(type(plan) is CallPlan for plan in plans._plans.values())
+    assert any(type(plan) is FusedPlan for plan in plans._plans.values())
     for checked_one, planned, exact in zip(*results, strict=True):
         assert torch.equal(checked_one, planned)
         torch.testing.assert_close(planned, exact)
+
+
+ADDITIVE_MASKS = {
+    "none": None,
+    "causal": regard.causal(),
+    "padding": regard.padding([7, 3]),
+    "causal and padding": regard.causal() & regard.padding([7, 3]),
+}
+
+
+@pytest.mark.parametrize("projected", [True, False])
+@pytest.mark.parametrize("name", ADDITIVE_MASKS)
+def test_a_planned_additive_call_is_the_checked_call(name: str, projected: bool):
+    plans._plans.clear()
+    mask = ADDITIVE_MASKS[name]
+    vector = torch.linspace(-1, 1, 5)[None].requires_grad_()
+    score = regard.Additive(5, 5, 6) if projected else Unprojected(vector)
+    leaves = [torch.randn(2, each, 5, requires_grad=True) for each in (7, 7, 7)]
+    if "padding" in name:
+        leaves[1].data[1, 3:], leaves[2].data[1, 3:] = torch.nan, torch.inf
+    leaves += [*score.parameters()] if projected else [vector]
+    results = []
+    for backend in ("fused", "fused", "fused", "reference"):
+        attended = regard.attention(*leaves[:3], score=score, mask=mask, backend=backend)
+        gradients = torch.autograd.grad(attended.output.square().sum(), leaves, retain_graph=True)
+        results.append([attended.output, attended.lse, *gradients])
+    planned = any(type(plan) is FusedPlan for plan in plans._plans.values())
+    assert planned == ((not projected and name == "padding") or "padding" not in name)
+    for checked_one, second, third, exact in zip(*results, strict=True):
+        assert torch.equal(checked_one, second) and torch.equal(checked_one, third)
+        torch.testing.assert_close(third, exact, atol=2e-5, rtol=1e-4)

@@ -63,7 +63,7 @@ def computed(source: Tensor, other: Tensor | None, number: float) -> tuple[Tenso
 def test_replayed_results_are_those_of_the_function(other: bool):
     replay.forget()
     AddKernel.by_address = 0
-    for turn in range(4):
+    for _ in range(4):
         source = torch.randn(3, 4)[1:]
         more = torch.randn(4) if other else None
         results = replay.replayed(computed, (source, more), (0.5,))

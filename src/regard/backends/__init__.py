@@ -62,6 +62,7 @@ BACKENDS: dict[str, Backend] = {
         about="Triton kernels for additive scores; memory linear in length",
         device="cuda",
         approximations=fused.approximations,
+        skips_hidden=fused.skips_hidden,
     ),
     "blocked": Backend(
         blocked.reasons, blocked.run, about="plain PyTorch, block by block; memory linear in length"

@@ -11,6 +11,7 @@ scheme becomes a bias, a tensor broadcastable to (B, H, T, S); -inf hides a key.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from regard.masks.readable import PLAIN
 from regard.positions import Bias
 from regard.select import Soft
 
-__all__ = ["approximations", "not_requested", "reasons", "run"]
+__all__ = ["approximations", "attend", "not_requested", "reasons", "run", "skips_hidden"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -102,6 +103,11 @@ def not_requested(call: Call) -> list[str]:
     return []
 
 
+def skips_hidden(call: Call) -> bool:
+    """Whether the kernels read no key or value that the mask of this call hides: if it is padding() alone."""
+    return call.mask.parts == ("lengths",) and call.bias is None
+
+
 def approximations(call: Call) -> list[str]:
     """Return what the kernels approximate in this call; empty if nothing. See kernels/additive_series.py."""
     if not call.trains or not Shape.of(call.query, call.key, call.value).series:
@@ -118,22 +124,35 @@ def run(call: Call) -> Forward:
     torch.compile and other tracers get the custom operator additive_forward, into which they do not trace.
     Otherwise its function is called directly, which takes less time on the host.
     """
-    _load()
     assert call.vector is not None
-    tensors = (call.query, call.key, call.value, call.vector)
     bias, seed = _bias(call), None
     if call.dropout:  # on the device, so that each replay of a CUDA graph draws a new seed
         seed = torch.randint(2**31, (1,), device=call.query.device)
-    arguments = (*tensors, *_mask(call), 1.0 / call.temperature, call.trains, bias, seed, call.dropout)
+    tensors = (call.query, call.key, call.value, call.vector)
+    rest = (*_mask(call), 1.0 / call.temperature)
+    return Forward(*attend(tensors, rest, call.trains, bias, seed, call.dropout))
+
+
+def attend(
+    tensors: tuple[Tensor, ...], rest: tuple[Any, ...], trains: bool, bias: Tensor | None,
+    seed: Tensor | None, dropout: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return output (B, H, T, E) and lse (B, H, T).
+
+    tensors: query, key, value and vector.
+    rest: the mask as _mask() returns it, and the factor of the scores.
+    trains: whether a gradient is needed.
+    bias, seed, dropout: as in kernels/forward_pass.Extra.
+    """
+    _load()
+    arguments = (*tensors, *rest, trains, bias, seed, dropout)
     if torch.compiler.is_compiling() or _traced(tensors):
         output, lse, *_ = torch.ops.regard.additive_forward(*arguments)
-    elif call.trains:
+    elif trains:
         output, lse, *_ = _Additive.apply(*arguments)
     else:
-        from regard.kernels.additive import run_forward
-
-        output, lse, *_ = run_forward(*arguments)
-    return Forward(output, lse)
+        output, lse, *_ = _functions[0](*arguments)
+    return output, lse
 
 
 def _traced(tensors: tuple[Tensor, ...]) -> bool:
@@ -153,19 +172,17 @@ def _mask(call: Call) -> tuple[Any, ...]:
     return mask.lengths, *documents, call.start, *mask.sides
 
 
-_loaded: list[str] = []
+_functions: list[Callable[..., Any]] = []
+"""run_forward() and run_backward() of kernels/additive.py, after the first call."""
 
 
 def _load() -> bool:
-    """Import the custom operators and Triton on the first call, and register the backward pass.
-
-    It always returns True, because run() calls it in an assert statement.
-    """
-    if not _loaded:
-        from regard.kernels.additive import additive_forward
+    """Import the custom operators and Triton on the first call, and register the backward pass."""
+    if not _functions:
+        from regard.kernels.additive import additive_forward, run_backward, run_forward
 
         additive_forward.register_autograd(_backward, setup_context=_save)
-        _loaded.append(additive_forward._qualname)
+        _functions.extend((run_forward, run_backward))
     return True
 
 
@@ -179,9 +196,7 @@ class _Additive(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        from regard.kernels.additive import run_forward
-
-        output = run_forward(*inputs)
+        output: tuple[Tensor, ...] = _functions[0](*inputs)
         _save(ctx, inputs, output)
         return output
 
@@ -211,9 +226,7 @@ def _backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...
         return *gradients, *no_gradients, dbias, None, None
     operator: Any = torch.ops.regard.additive_backward
     if not torch.compiler.is_compiling() and not _traced((doutput, *tensors)):
-        from regard.kernels.additive import run_backward
-
-        operator = run_backward
+        operator = _functions[1]
     *gradients, dbias = operator(
         doutput, *tensors, norm, scores, lengths, of_query, of_key, start, left, right, scale,
         any(needed[1:4]), bias, seed, ctx.dropout, needed[12],

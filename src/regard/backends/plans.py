@@ -6,8 +6,8 @@ with all of these as the key (Signature). A later call with the same signature r
 
 Only frequent calls have a plan: softmax without bias, dropout and look. They have no mask, or the mask is
 causal(), padding() or a bool tensor. The score is an inner product without projection (ScaledDot, Dot), or
-the additive score with a Memory. All other calls are checked each time. What depends on values, such as
-lengths above S, is checked in each call.
+the additive score: with a Memory, or by the backend fused. All other calls are checked each time. What
+depends on values, such as lengths above S, is checked in each call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from regard import sites
 from regard.attended import Attended
 from regard.backends import BACKENDS, blocked, fused, masked, sdpa, small_inputs
 from regard.backends.backend import Backend
-from regard.backends.call_plan import CallPlan, call_plan
+from regard.backends.fused_plan import FusedPlan, fused_plan
 from regard.backends.planned_masks import PlannedMask
 from regard.backends.strides import dense
 from regard.backends.transforms import raise_in_double_backward
@@ -44,7 +44,7 @@ PLANS = 512
 Signature = tuple[Any, ...]
 """All that a plan depends on: shapes, dtypes, devices, gradients, and the options of the call."""
 
-_plans: dict[Signature, Plan | MaskedPlan | AdditivePlan | CallPlan] = {}
+_plans: dict[Signature, Plan | MaskedPlan | AdditivePlan | FusedPlan] = {}
 _lock = threading.Lock()
 
 
@@ -328,14 +328,13 @@ def _masked_plan(signature: Signature, call: Call, name: str, dims: int) -> Mask
     )
 
 
-def _fused_plan(signature: Signature, call: Call, name: str, dims: int) -> CallPlan | None:
-    """Return a plan that runs the backend `fused` for a Memory; None if this call is not run by it."""
-    key_size, (mask_part, prepared) = signature[13], signature[-3:-1]
-    if name != "fused" or BACKENDS[name].run != fused.run or key_size is None:
+def _fused_plan(signature: Signature, call: Call, name: str, dims: int) -> FusedPlan | None:
+    """Return a plan that runs the kernels of the backend `fused`; None if this call is not run by them."""
+    if name != "fused" or BACKENDS[name].run != fused.run:
         return None
-    if call.mask.causal or "table" in mask_part or ("lengths" in mask_part and not prepared):
-        return None
-    return call_plan(call, name, BACKENDS[name], dims)
+    score, key_size, (mask_part, prepared) = signature[11], signature[13], signature[-3:-1]
+    padded = "lengths" in mask_part and not prepared
+    return fused_plan(call, name, BACKENDS[name], dims, score, key_size is not None, padded)
 
 
 def _additive_plan(signature: Signature, call: Call, name: str, dims: int) -> AdditivePlan | None:

@@ -100,8 +100,9 @@ def run_forward(
 
 def _forward(
     query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
-    document_of_query: Tensor | None, document_of_key: Tensor | None, bias: Tensor | None, seed: Tensor | None,
-    start: int, left: int | None, right: int | None, scale: float, hold: bool, dropout: float,
+    document_of_query: Tensor | None, document_of_key: Tensor | None, bias: Tensor | None,
+    seed: Tensor | None, start: int, left: int | None, right: int | None, scale: float, hold: bool,
+    dropout: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """run_forward(), with tensors first. replayed() needs this order."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)

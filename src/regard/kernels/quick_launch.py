@@ -58,8 +58,7 @@ class _Quick:
             return lambda *others, stream: self.kernel[grid](*others)
         options = [(name, value) for name, value in named.items() if name not in self.names]
         kinds = [
-            value if constant else _kind(value)
-            for value, constant in zip(values, self.constant, strict=True)
+            value if constant else _kind(value) for value, constant in zip(values, self.constant, strict=True)
         ]
         key = (values[0].device, *kinds, *options)
         compiled = self.compiled.get(key)

@@ -56,7 +56,7 @@ class Operation(NamedTuple):
 
     arguments, named: its arguments, with a Place instead of each tensor.
     result: the number of the tensor that it returns.
-    view: whether it only creates a view.
+    view: whether it only creates a view, or a tensor without elements.
     """
 
     function: Any
@@ -129,7 +129,7 @@ class Recorder(TorchDispatchMode):
         number, view = self.numbers.get(id(result)), False
         if number is None:
             number = self._new(result)
-            address = result.untyped_storage().data_ptr()
+            address, view = result.untyped_storage().data_ptr(), result.numel() == 0
             for each in args:
                 if isinstance(each, Tensor) and address and each.untyped_storage().data_ptr() == address:
                     self.origin[number], view = self.number(each), True
@@ -239,7 +239,7 @@ class Tape:
                     for position, number, offset in places:
                         values[position] = addresses[number] + offset
                 else:
-                    for position, number, offset in places:
+                    for position, number, _ in places:
                         values[position] = tensors[number]
                 launch(*values, stream=stream)
                 continue
