@@ -9,11 +9,12 @@ import torch
 
 import regard
 from regard.backends import reference
+from regard.kernels import replay
 from regard.kernels.launch import Shape
 from tests.agreement.cases import Case, checked
 from tests.agreement.test_backends import assert_case_agrees
 from tests.conftest import seed
-from tests.kernels.series_bound import assert_within_bound, generated
+from tests.kernels.series_bound import Unprojected, assert_within_bound, generated
 
 pytestmark = pytest.mark.gpu
 
@@ -192,6 +193,27 @@ def test_two_runs_give_the_same_bits(dtype: torch.dtype):
             output = regard.attention(*inputs, score=score, backend="fused").output
             runs.append([output, *torch.autograd.grad(output.square().sum(), [*inputs, score.vector])])
         assert all(map(torch.equal, *runs)), name
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", SHAPES)
+def test_replayed_calls_give_the_same_bits(name: str, dtype: torch.dtype):
+    """The third call of the same shapes is replayed, with other values and addresses."""
+    batch, queries, keys, width, _ = SHAPES[name]
+    score = Unprojected(torch.randn(1, width, device="cuda", dtype=dtype).requires_grad_())
+    lengths = torch.full((batch,), keys // 2, device="cuda")
+    bias = torch.randn(queries, keys, device="cuda", requires_grad=True)
+    for options in ({}, {"mask": regard.padding(lengths)}, {"bias": bias, "dropout": 0.2}):
+        runs, leaves = [], [score.vector, *([bias] if "bias" in options else [])]
+        replay.forget()
+        for step in (1, 0, 2, 1):
+            torch.manual_seed(step)
+            inputs = tensors(SHAPES[name], dtype)
+            output = regard.attention(*inputs, score=score, backend="fused", **options).output
+            doutput = torch.randn_like(output)
+            runs.append([output, *torch.autograd.grad(output, [*inputs, *leaves], doutput)])
+        assert sum(isinstance(each, replay.Tape) for each in replay._tapes.values()) == 2
+        assert all(map(torch.equal, runs[0], runs[3]))
 
 
 def test_memory_is_linear():

@@ -81,6 +81,15 @@ def test_other_shapes_strides_and_numbers_are_other_signatures():
                 assert torch.equal(result, computed(source, None, number)[0])
 
 
+def test_a_tensor_that_is_passed_twice_can_be_two_tensors_later():
+    replay.forget()
+    same = torch.randn(2, 4)
+    for pair in [(same, same)] * 3 + [(same, torch.randn(2, 4))] * 2:
+        results = replay.replayed(computed, pair, (0.5,))
+        for result, expected in zip(results, computed(*pair, 0.5), strict=True):
+            assert torch.equal(result, expected)
+
+
 def test_functions_that_read_values_are_not_replayed():
     def chosen(source: Tensor) -> tuple[Tensor, ...]:
         return (source + 1,) if source[0].item() > 0 else (source - 1,)

@@ -303,7 +303,9 @@ def replayed(
             _tapes[key] = "seen"
         return function(*tensors, *numbers)
     _tapes[key] = "never"
-    _active.recorder = recording = Recorder(inputs)
+    # Each input is another object, because in later calls each can be another tensor.
+    tensors = tuple(None if tensor is None else tensor.view_as(tensor) for tensor in tensors)
+    _active.recorder = recording = Recorder([tensor for tensor in tensors if tensor is not None])
     try:
         with recording:
             results = function(*tensors, *numbers)
