@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import regard
+from regard.backends import plans
 
 __all__ = ["Pair", "pairs"]
 
@@ -52,6 +53,7 @@ def small_pairs(device: str, gradients: bool) -> Iterator[Pair]:
         batch, _, keys, _ = shape
         pair = partial(_masked_pair, name, gradients, query, key, value)
         yield pair("plain", {}, {})
+        yield _operator_pair(name, gradients, query, key, value)
         yield pair("causal", {"mask": regard.causal()}, {"is_causal": True})
         lengths = torch.full((batch,), keys - 1, device=device)
         seen = (torch.arange(keys, device=device) < lengths[:, None])[:, None, None]
@@ -71,6 +73,22 @@ def _masked_pair(
         gradients,
         lambda: regard.attention(query, key, value, **ours).output,
         lambda: sdpa(query, key, value, **theirs),
+    )
+
+
+def _operator_pair(shape: str, gradients: bool, query: Tensor, key: Tensor, value: Tensor) -> Pair:
+    """Attention without a mask, beside the aten operator that it runs, called from Python."""
+    with torch.set_grad_enabled(gradients):
+        regard.attention(query, key, value)
+        signature, _ = plans.planned(query, key, value, None, regard.ScaledDot(), regard.Soft(), 0, "auto")
+    plan = plans._plans[signature] if signature is not None else None
+    assert isinstance(plan, plans.Plan)
+    operator, scale = plan.kernel.operator, plan.scale
+    return Pair(
+        f"plain, beside the aten operator, {shape}",
+        gradients,
+        lambda: regard.attention(query, key, value).output,
+        lambda: operator(query, key, value, None, 0.0, False, scale)[0],
     )
 
 
