@@ -216,6 +216,33 @@ def test_replayed_calls_give_the_same_bits(name: str, dtype: torch.dtype):
         assert all(map(torch.equal, runs[0], runs[3]))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", SHAPES)
+def test_keys_behind_padding_are_not_read(name: str, dtype: torch.dtype):
+    """Hidden keys and values are NaN and inf, and are not set to 0 before."""
+    batch, _, keys, width, _ = SHAPES[name]
+    inputs, count = tensors(SHAPES[name], dtype), keys // 2 - 1
+    score = Unprojected(torch.randn(1, width, device="cuda", dtype=dtype).requires_grad_())
+    cut = [each.detach()[:, :count].clone().requires_grad_() for each in inputs[1:]]
+    with torch.no_grad():
+        inputs[1][:, count:], inputs[2][:, count:] = torch.nan, torch.inf
+    results = []
+    for each, mask in (
+        (inputs, regard.padding(torch.full((batch,), count, device="cuda"))),
+        ([inputs[0], *cut], None),
+    ):
+        output = regard.attention(*each, score=score, mask=mask, backend="fused").output
+        doutput = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
+        results.append([output, *torch.autograd.grad(output, [*each, score.vector], doutput)])
+    for hidden in results[0][2:4]:
+        assert not hidden[:, count:].any()
+    results[0][2:4] = [each[:, :count] for each in results[0][2:4]]
+    for ours, exact in zip(*results, strict=True):
+        assert (ours.float() - exact.float()).norm() <= (
+            2e-2 if dtype == torch.bfloat16 else 1e-4
+        ) * exact.float().norm()
+
+
 def test_memory_is_linear():
     peaks = []
     for length in (2048, 8192):
