@@ -54,6 +54,9 @@ def computed(source: Tensor, other: Tensor | None, number: float) -> tuple[Tenso
     copied[2].copy_(copied.sum(0))
     if other is not None:
         add_kernel[(1,)](other, copied[0], 4, number=0.0)
+    rows, unused = copied.split_with_sizes([2, 1]), temporary.unbind(0)
+    rows[0].mul_(2.0)
+    add_kernel[(1,)](unused[2], rows[1], 4, number=3.0)
     last = torch.empty(4)
     add_kernel[(1,)](CONSTANT, last, count=4, number=number)
     return copied, torch.cat([copied, last[None]]), last[1:]
@@ -69,7 +72,7 @@ def test_replayed_results_are_those_of_the_function(other: bool):
         results = replay.replayed(computed, (source, more), (0.5,))
         for result, expected in zip(results, computed(source, more, 0.5), strict=True):
             assert torch.equal(result, expected)
-    assert AddKernel.by_address == 2 * (6 if other else 5)  # only the third and fourth call are replayed
+    assert AddKernel.by_address == 2 * (7 if other else 6)  # only the third and fourth call are replayed
 
 
 def test_other_shapes_strides_and_numbers_are_other_signatures():
@@ -88,6 +91,18 @@ def test_a_tensor_that_is_passed_twice_can_be_two_tensors_later():
         results = replay.replayed(computed, pair, (0.5,))
         for result, expected in zip(results, computed(*pair, 0.5), strict=True):
             assert torch.equal(result, expected)
+
+
+def test_a_function_that_calls_another_replayed_function():
+    def outer(source: Tensor) -> tuple[Tensor, ...]:
+        return (replay.replayed(computed, (source, None), (0.5,))[1] * 2,)
+
+    replay.forget()
+    for _ in range(5):
+        source = torch.randn(2, 4)
+        replay.replayed(computed, (source, None), (0.5,))
+        result = replay.replayed(outer, (source,), ())[0]
+        assert torch.equal(result, 2 * computed(source, None, 0.5)[1])
 
 
 def test_functions_that_read_values_are_not_replayed():

@@ -31,7 +31,8 @@ class _Quick:
     def __init__(self, kernel: Any):
         self.kernel, self.__name__ = kernel, kernel.__name__
         self.names: list[str] = kernel.arg_names
-        self.constant = [] if interpreting() else [parameter.is_constexpr for parameter in kernel.params]
+        self.interpreted = interpreting()
+        self.constant = [] if self.interpreted else [parameter.is_constexpr for parameter in kernel.params]
         self.compiled: dict[tuple[Any, ...], Any] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
@@ -53,7 +54,7 @@ class _Quick:
         self, grid: tuple[int, ...], values: list[Any], arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> Any:
         """Launch the kernel. Return a function that launches it with other values and tensors."""
-        if interpreting():
+        if self.interpreted:
             self.kernel[grid](*arguments, **named)
             return lambda *others, stream: self.kernel[grid](*others)
         options = [(name, value) for name, value in named.items() if name not in self.names]

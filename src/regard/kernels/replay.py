@@ -24,8 +24,9 @@ from regard.kernels import interpreting
 
 __all__ = ["Recorder", "Tape", "forget", "recorder", "replayed", "without_recording"]
 
-KEPT = 1024
-"""Maximum number of signatures that are kept. When it is reached, all are removed."""
+KEPT, KEPT_STEPS = 1024, 1 << 16
+"""Maximum number of signatures that are kept, and of steps of all tapes. When one is reached, all tapes are
+removed."""
 
 ALIGNMENT = 512
 """Tensors begin at a multiple of this number of bytes, as in PyTorch's CUDA allocator."""
@@ -55,21 +56,21 @@ class Operation(NamedTuple):
     """A PyTorch operation.
 
     arguments, named: its arguments, with a Place instead of each tensor.
-    result: the number of the tensor that it returns.
-    view: whether it only creates a view, or a tensor without elements.
+    results: the numbers of the tensors that it returns.
+    view: whether it only creates views, or tensors without elements.
     """
 
     function: Any
     arguments: Any
     named: Any
-    result: int
+    results: list[int]
     view: bool
 
 
 class Allocation(NamedTuple):
-    """An allocation of the tensor with the number `result`."""
+    """An allocation of the tensor with the number `number`."""
 
-    result: int
+    number: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
@@ -122,19 +123,28 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         arguments, named = self._numbered(args), self._numbered(kwargs or {})
         result = function(*args, **(kwargs or {}))
-        name = function.name()
-        if name in READS_VALUES or not isinstance(result, Tensor):
+        results = result if isinstance(result, (list, tuple)) else [result]
+        if function.name() in READS_VALUES or not all(isinstance(each, Tensor) for each in results):
             self.valid = False
             return result
-        number, view = self.numbers.get(id(result)), False
-        if number is None:
-            number = self._new(result)
-            address, view = result.untyped_storage().data_ptr(), result.numel() == 0
-            for each in args:
-                if isinstance(each, Tensor) and address and each.untyped_storage().data_ptr() == address:
-                    self.origin[number], view = self.number(each), True
-        self.steps.append(Operation(function, arguments, named, number, view))
+        known = [id(each) in self.numbers for each in results]
+        numbers = [
+            self.numbers[id(each)] if old else self._new(each)
+            for each, old in zip(results, known, strict=True)
+        ]
+        views = [self._is_view(each, args) for each, old in zip(results, known, strict=True) if not old]
+        view = bool(views) and all(views) and not any(known)
+        self.steps.append(Operation(function, arguments, named, numbers, view))
         return result
+
+    def _is_view(self, result: Tensor, arguments: Any) -> bool:
+        """Whether a new tensor is a view of an argument, whose number is then kept, or has no elements."""
+        address = result.untyped_storage().data_ptr()
+        for each in arguments:
+            if isinstance(each, Tensor) and address and each.untyped_storage().data_ptr() == address:
+                self.origin[self.numbers[id(result)]] = self.number(each)
+                return True
+        return result.numel() == 0
 
     def _numbered(self, value: Any) -> Any:
         """Return arguments with a Place instead of each tensor."""
@@ -181,15 +191,15 @@ class Tape:
             if isinstance(step, Launch):
                 self.steps.append(self._launch(step, recorder, offsets))
             elif step.function.name() in EMPTY:
-                tensor = recorder.tensors[step.result]
-                if step.result in needed:
-                    sizes, strides = tuple(tensor.shape), tensor.stride()
-                    self.steps.append(Allocation(step.result, sizes, strides, tensor.dtype))
+                (number,) = step.results
+                tensor = recorder.tensors[number]
+                if number in needed:
+                    self.steps.append(Allocation(number, tuple(tensor.shape), tensor.stride(), tensor.dtype))
                 else:
-                    offsets[step.result] = self.room
+                    offsets[number] = self.room
                     size = tensor.untyped_storage().nbytes()
                     self.room += -(-size // ALIGNMENT) * ALIGNMENT
-            elif not step.view or step.result in needed:
+            elif not step.view or not needed.isdisjoint(step.results):
                 self.steps.append(step)
 
     def _needed(self, recorder: Recorder) -> set[int]:
@@ -201,7 +211,7 @@ class Tape:
                     needed.update(number for _, number, _ in step.places)
             elif step.function.name() in EMPTY:
                 continue
-            elif not step.view or step.result in needed:
+            elif not step.view or not needed.isdisjoint(step.results):
                 _collect((step.arguments, step.named), needed)
         return needed
 
@@ -244,11 +254,16 @@ class Tape:
                 launch(*values, stream=stream)
                 continue
             if type(step) is Allocation:
-                result = torch.empty_strided(step.sizes, step.strides, dtype=step.dtype, device=self.device)
-            else:
-                assert type(step) is Operation
-                result = step.function(*_filled(step.arguments, tensors), **_filled(step.named, tensors))
-            tensors[step.result], addresses[step.result] = result, result.data_ptr()
+                number, sizes, strides, dtype = step
+                result = torch.empty_strided(sizes, strides, dtype=dtype, device=self.device)
+                tensors[number], addresses[number] = result, result.data_ptr()
+                continue
+            assert type(step) is Operation
+            result = step.function(*_filled(step.arguments, tensors), **_filled(step.named, tensors))
+            for number, each in zip(
+                step.results, result if type(result) in (list, tuple) else (result,), strict=True
+            ):
+                tensors[number], addresses[number] = each, each.data_ptr()
         return [tensors[number] for number in self.results]
 
 
@@ -275,6 +290,9 @@ def _filled(value: Any, tensors: list[Any]) -> Any:
 _tapes: dict[tuple[Any, ...], Tape | str] = {}
 """By signature: the tape, or `seen` after the first call, or `never` if the function cannot be replayed."""
 
+_count = [0]
+"""Number of steps of all tapes."""
+
 
 def replayed(
     function: Callable[..., tuple[Tensor, ...]], tensors: tuple[Tensor | None, ...], numbers: tuple[Any, ...]
@@ -283,6 +301,8 @@ def replayed(
 
     tensors: all on one device. numbers: hashable values.
     """
+    if recorder() is not None:  # this call is a part of a function that is being recorded
+        return function(*tensors, *numbers)
     inputs, addresses, signature = [], [], [function, numbers]
     for tensor in tensors:
         if tensor is None:
@@ -296,10 +316,10 @@ def replayed(
     tape = _tapes.get(key)
     if type(tape) is Tape:
         return tuple(tape.run(inputs, addresses))
-    if tape != "seen" or recorder() is not None:
+    if tape != "seen":
         if tape is None:
-            if len(_tapes) >= KEPT:
-                _tapes.clear()
+            if len(_tapes) >= KEPT or _count[0] >= KEPT_STEPS:
+                forget()
             _tapes[key] = "seen"
         return function(*tensors, *numbers)
     _tapes[key] = "never"
@@ -312,13 +332,15 @@ def replayed(
     finally:
         _active.recorder = None
     if recording.valid:
-        _tapes[key] = Tape(recording, [recording.number(each) for each in results])
+        _tapes[key] = tape = Tape(recording, [recording.number(each) for each in results])
+        _count[0] += len(tape.steps)
     return results
 
 
 def forget() -> None:
-    """Remove all tapes, after a change of what functions launch."""
+    """Remove all tapes, for example after a change of what functions launch."""
     _tapes.clear()
+    _count[0] = 0
 
 
 def without_recording() -> Any:
