@@ -24,6 +24,8 @@ ADDITIVE, DOT = "Additive", ("Scaled dot", "Causal scaled dot")
 PLACES = {
     "call-cuda": "on this page",
     "call-cpu": "on this page",
+    "additive-calls": "on this page",
+    "additive-scales": "on this page",
     "cpu": "on this page",
     "gpu": "on this page",
     "recurrent": "on this page",
@@ -211,6 +213,8 @@ def calls(kind: str) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "call_cuda": partial(calls, "call-cuda"),
     "call_cpu": partial(calls, "call-cpu"),
+    "additive_calls": partial(calls, "additive-calls"),
+    "additive_scales": partial(calls, "additive-scales"),
     "measured": measured,
     "targets": targets,
     "additive": additive,
