@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -229,6 +230,27 @@ def test_inputs_of_every_scale_are_as_precise(name: str):
     ours = results_of(tensors, "fused", torch.float32)
     for mine, exact in zip(ours, results_of(tensors, "reference", torch.float64), strict=True):
         assert (mine.double() - exact).norm() <= 4e-6 * exact.norm()
+
+
+@pytest.mark.parametrize("queries", [19, 1])
+def test_uninitialised_memory_has_no_effect(queries: int, monkeypatch: pytest.MonkeyPatch):
+    """With a wide channel in one of three spans of channels, and other numbers in all allocated tensors."""
+    tensors = [torch.randn(2, 1, size, 130) for size in (queries, 35)] + [
+        torch.randn(2, 1, 35, 5),
+        torch.randn(1, 130),
+    ]
+    tensors[0][0, 0, 0, 70], tensors[1][1, 0, 3, 129] = 90.0, -80.0
+    expected = results_of(tensors, "reference", torch.float64)
+    allocate = torch.Tensor.new_empty
+
+    def filled(self: torch.Tensor, *sizes: Any, **options: Any) -> torch.Tensor:
+        tensor = allocate(self, *sizes, **options)
+        return tensor.fill_(torch.nan if tensor.is_floating_point() else 0x55)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", filled)
+    ours = results_of(tensors, "fused", torch.float32)
+    for mine, exact in zip(ours, expected, strict=True):
+        assert (mine.double() - exact).norm() <= 1e-5 * exact.norm()
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN")

@@ -82,8 +82,7 @@ def _exponentials(
         the whole sequence in row-major order, (up_to_four(size), padded). In wide channels, which contain
         NaN or |x| > LIMIT in this tile, the result is 0.
     reach: pointer to one number, to which the largest |x| is written; inf if there is a NaN.
-    wide: pointer to one number per channel, (padded,), to which is written whether the channel is wide. It is
-        written only if the largest |x| is above LIMIT.
+    wide: pointer to one number per channel, (padded,), to which is written whether the channel is wide.
     wide_whole: the same for the whole sequence; used if TURNED is False. Only ones are written.
     PRECISE: see exponential() in tanh.py.
     PIECES: if True, and TURNED is True, write only the rows below up_to_four(end). The other rows are never
@@ -110,6 +109,10 @@ def _exponentials(
             _write(x, place, rows, channels, size, end, padded, high, ROWS, TURNED, PIECES)
             if not TURNED:  # Several tiles may write the same number to the same place.
                 tl.store(wide_whole + channels, is_wide.to(tl.int8), mask=(channels < high) & is_wide)
+    elif TURNED:  # Another span of the tile may have wide channels; then the flags of all spans are read.
+        for first in range(low, high, WIDTH):
+            channels = first + tl.arange(0, WIDTH)
+            tl.store(wide + channels, tl.zeros([WIDTH], tl.int8), mask=channels < high)
 
 
 @quick_launch
@@ -134,8 +137,7 @@ def additive_prepare_kernel(
     vector_padded: (1 or H, padded).
     reach_of_query, reach_of_key: the largest |q| or |k| in each tile and span, (tiles, spans). A span is a
         range of SPAN channels.
-    wide_of_query, wide_of_key: whether a channel of a tile is wide, (tiles, padded), int8. Written only where
-        `reach` is above LIMIT; see _exponentials().
+    wide_of_query, wide_of_key: whether a channel of a tile is wide, (tiles, padded), int8.
     whole_of_query, whole_of_key: if TURNED is False, whether a channel is wide in any tile of the sequence,
         (B H or B K, padded), int8. The caller fills them with zeros. Otherwise they are not written.
 
