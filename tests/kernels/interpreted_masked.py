@@ -11,7 +11,7 @@ from torch import Tensor
 import regard
 from regard.backends import BACKENDS, plans
 from regard.backends.fused_plan import FusedPlan
-from regard.kernels import inner_launch
+from regard.kernels import inner_launch, kernel_choice
 from regard.kernels.inner_launch import Tiles
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
@@ -77,8 +77,14 @@ MASKS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_hidden_keys_may_be_nan(name: str):
+@pytest.mark.parametrize(
+    ("name", "few"), [*((name, 128) for name in MASKS), ("table", 0), ("table of keys", 0)]
+)
+def test_hidden_keys_may_be_nan(name: str, few: int, monkeypatch: pytest.MonkeyPatch):
+    """few: number of keys up to which the kernels find the keys that a bool tensor hides."""
+    monkeypatch.setattr(kernel_choice, "FEW_KEYS", few)
+    monkeypatch.setattr(inner_launch, "_kept", {})
+    plans._plans.clear()
     queries, keys, start = 19, 50, 3
     mask = MASKS[name](queries, keys)
     as_mask = regard.dense(mask) if isinstance(mask, Tensor) else mask

@@ -105,6 +105,28 @@ def test_a_function_that_calls_another_replayed_function():
         assert torch.equal(result, 2 * computed(source, None, 0.5)[1])
 
 
+def test_temporary_tensors_share_memory_after_their_last_launch():
+    def chained(source: Tensor) -> tuple[Tensor, ...]:
+        total = torch.zeros(8)
+        for _ in range(20):
+            first, second = source.new_empty(200), source.new_empty(200)
+            add_kernel[(1,)](source, first, 8, 1.0)
+            add_kernel[(1,)](first, second[100:], 8, 1.0)
+            third = source.new_empty(8)
+            add_kernel[(1,)](second[100:], third, 8, 1.0)
+            add_kernel[(1,)](third, total, 8, 1.0)
+            source = source + total
+        return total, source
+
+    replay.forget()
+    for _ in range(4):
+        source = torch.randn(8)
+        results = replay.replayed(chained, (source,), ())
+        assert all(map(torch.equal, results, chained(source)))
+    (tape,) = (each for each in replay._tapes.values() if isinstance(each, replay.Tape))
+    assert tape.room == 2 * 1024  # not 20 times as much
+
+
 def test_functions_that_read_values_are_not_replayed():
     def chosen(source: Tensor) -> tuple[Tensor, ...]:
         return (source + 1,) if source[0].item() > 0 else (source - 1,)

@@ -145,13 +145,13 @@ def attend(
     bias, seed, dropout: as in kernels/forward_pass.Extra.
     """
     _load()
-    arguments = (*tensors, *rest, trains, bias, seed, dropout)
+    extra = (bias, seed, dropout)
     if torch.compiler.is_compiling() or _traced(tensors):
-        output, lse, *_ = torch.ops.regard.additive_forward(*arguments)
+        output, lse, *_ = torch.ops.regard.additive_forward(*tensors, *rest, trains, *extra)
     elif trains:
-        output, lse, *_ = _Additive.apply(*arguments)
+        output, lse, *_ = _Additive.apply(*tensors, *rest, trains, *extra)
     else:
-        output, lse, *_ = _functions[0](*arguments)
+        output, lse = _functions[2](*tensors, *rest, *extra)
     return output, lse
 
 
@@ -173,16 +173,16 @@ def _mask(call: Call) -> tuple[Any, ...]:
 
 
 _functions: list[Callable[..., Any]] = []
-"""run_forward() and run_backward() of kernels/additive.py, after the first call."""
+"""run_forward(), run_backward() and run_inference() of kernels/additive.py, after the first call."""
 
 
 def _load() -> bool:
     """Import the custom operators and Triton on the first call, and register the backward pass."""
     if not _functions:
-        from regard.kernels.additive import additive_forward, run_backward, run_forward
+        from regard.kernels.additive import additive_forward, run_backward, run_forward, run_inference
 
         additive_forward.register_autograd(_backward, setup_context=_save)
-        _functions.extend((run_forward, run_backward))
+        _functions.extend((run_forward, run_backward, run_inference))
     return True
 
 

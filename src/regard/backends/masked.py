@@ -2,8 +2,8 @@
 
 The kernels evaluate the mask in each tile of scores and skip tiles that are hidden as a whole. They read no
 key and no value that the mask hides from all queries of a tile, so these may be NaN, and no copy of key and
-value and no table of the mask is needed. Only for a mask that is a bool tensor, hidden keys and values are
-set to 0 before. Without a mask, PyTorch's kernels are faster, and "auto" uses them.
+value and no table of the mask is needed. Only if the mask is a bool tensor and there are many keys, hidden
+keys and values are set to 0 before. Without a mask, PyTorch's kernels are faster, and "auto" uses them.
 
 This backend runs on CUDA. If TRITON_INTERPRET=1 is set in the environment before the first call, the
 kernels run in Triton's interpreter on the CPU, which is slow and meant for tests.
@@ -23,7 +23,7 @@ from regard.backends.sdpa import AMPERE, device_capability
 from regard.backends.transforms import reasons_of_transforms
 from regard.call import Call, Forward
 from regard.errors import install_command
-from regard.kernels import TRITON, interpreting
+from regard.kernels import TRITON, interpreting, kernel_choice
 from regard.masks.mask import Mask
 from regard.masks.readable import PLAIN
 from regard.select import Soft
@@ -111,7 +111,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *arguments: Any, trains: b
 
 def skips_hidden(call: Call) -> bool:
     """Whether hidden keys and values have no effect even if they are NaN, see kernels/inner_forward.py."""
-    return call.mask.parts != ("table",)
+    return call.mask.parts != ("table",) or call.key.shape[2] <= kernel_choice.FEW_KEYS
 
 
 def cleaned(key: Tensor, value: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,7 @@ inner_look         looking pass: entropy, alignment and column mass of inner pro
 inner_look_pass    launches the kernel of inner_look, as a custom operator
 recurrent_cells    one step of a recurrent cell
 quick_launch       launches compiled kernels with less time on the host
+recording          records the operations and launches of a function
 replay             runs the recorded launches of a function again, for calls of the same shapes
 lstmn_step         one step of an LSTMN layer
 cross_entropy      cross-entropy over a large vocabulary

@@ -1,4 +1,4 @@
-"""Additive attention: run_forward() and run_backward(), and the same two as custom operators.
+"""Additive attention: run_inference(), run_forward() and run_backward(); the latter also as custom operators.
 
 torch.compile does not trace into the operators. Outside of it, the functions take less time on the host.
 
@@ -26,7 +26,7 @@ from regard.kernels.kernel_choice import is_current
 from regard.kernels.launch import Shape
 from regard.kernels.replay import replayed
 
-__all__ = ["additive_backward", "additive_forward", "run_backward", "run_forward"]
+__all__ = ["additive_backward", "additive_forward", "run_backward", "run_forward", "run_inference"]
 
 _SIGHT = "Tensor? lengths, Tensor? document_of_query, Tensor? document_of_key"
 _PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
@@ -38,9 +38,9 @@ def _on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
     return nullcontext() if is_current(tensor.device) else torch.cuda.device(tensor.device)
 
 
-FEW_SCORES, FEW_ELEMENTS = 1 << 24, 1 << 26
+FEW_SCORES, FEW_ELEMENTS = 1 << 28, 1 << 26
 """Calls with at most this many scores and elements of the key are replayed (see replay.py). For larger calls,
-the time on the device is much longer than that on the host."""
+the time on the device is longer than that on the host."""
 
 
 def _run(
@@ -96,6 +96,27 @@ def run_forward(
     numbers = (start, left, right, scale, hold, dropout)
     output, lse, norm, scores = _run(_forward, tensors, numbers, query, key)
     return output, lse, norm, scores
+
+
+def run_inference(
+    query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
+    document_of_query: Tensor | None, document_of_key: Tensor | None, start: int, left: int | None,
+    right: int | None, scale: float, bias: Tensor | None, seed: Tensor | None, dropout: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Compute additive attention without what the backward pass needs; return output and lse.
+
+    The arguments and results are those of run_forward().
+    """
+    if left is None and right is None and document_of_query is None:
+        start = 0  # not read
+    tensors = (query, key, value, vector, lengths, document_of_query, document_of_key, bias, seed)
+    output, lse = _run(_inference, tensors, (start, left, right, scale, False, dropout), query, key)
+    return output, lse
+
+
+def _inference(*arguments: Any) -> tuple[Tensor, ...]:
+    """run_inference(), with tensors first. replayed() needs this order."""
+    return _forward(*arguments)[:2]
 
 
 def _forward(

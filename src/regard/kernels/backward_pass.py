@@ -154,7 +154,9 @@ class Backward:
         if not self.others:
             return vector.new_empty(0)
         whole = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-        return whole.sum((0, 1, 2) if len(vector) == 1 else (0, 2)).view(vector.shape).to(vector.dtype)
+        if whole.shape[1] != len(vector):  # several heads share one vector
+            whole = whole.flatten(1, 2).unsqueeze(1)
+        return whole.sum((0, 2)).to(vector.dtype)
 
     def chunk(self, scores: Tensor, first: int, rows: int) -> list[Tensor]:
         """Compute the gradients from one chunk of query rows: rows `first` to `first + rows - 1`.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.kernels import interpreting
+from regard.kernels import interpreting, kernel_choice
 from regard.kernels.inner_backward import inner_key_backward_kernel, inner_query_backward_kernel
 from regard.kernels.inner_forward import inner_forward_kernel
 from regard.kernels.kernel_choice import is_current
@@ -69,15 +69,15 @@ class Hidden(NamedTuple):
     left: int | None
     right: int | None
 
-    @property
-    def reads_values(self) -> bool:
+    def reads_values(self, keys: int) -> bool:
         """Whether a kernel must read the mask to find keys that no query of a tile sees.
 
-        Lengths and windows hide keys by their position. If a bool tensor is the only part, the hidden keys
-        and values are 0 already.
+        Lengths and windows hide keys by their position. If a bool tensor is the only part, and there are more
+        than FEW_KEYS keys, the hidden keys and values are 0 already.
         """
         others = self.lengths is not None or self.left is not None or self.right is not None
-        return self.document_of_query is not None or (self.table is not None and others)
+        table = self.table is not None and (others or keys <= kernel_choice.FEW_KEYS)
+        return self.document_of_query is not None or table
 
 
 def up(width: int) -> int:
@@ -180,7 +180,9 @@ def _step(tensor: Tensor | None) -> int:
     return 0 if tensor is None or tensor.shape[0] == 1 else tensor.stride(0)
 
 
-def _constants(hidden: Hidden, query: Tensor, value: Tensor, tiles: Tiles, eights: bool) -> dict[str, Any]:
+def _constants(
+    hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, tiles: Tiles, eights: bool
+) -> dict[str, Any]:
     """Return the compile-time arguments of a kernel, in their order, and its launch parameters."""
     return {
         "LENGTHS": hidden.lengths is not None,
@@ -188,7 +190,7 @@ def _constants(hidden: Hidden, query: Tensor, value: Tensor, tiles: Tiles, eight
         "RIGHT": hidden.right is not None,
         "DOCUMENTS": hidden.document_of_query is not None,
         "TABLE": hidden.table is not None,
-        "REDUCE": hidden.reads_values,
+        "REDUCE": hidden.reads_values(key.shape[2]),
         "ROWS": tiles.rows,
         "COLUMNS": tiles.columns,
         "WIDTH": up(query.shape[3]),
@@ -262,7 +264,7 @@ def _forward_launch(
     tiles = tiles_of("forward", query, key, value)
     numbers = _numbers(hidden, query, key, value)
     numbers += (*output.stride()[:3], *_mask_steps(hidden, query, key))
-    constants = _constants(hidden, query, value, tiles, _in_eights(query, key, value))
+    constants = _constants(hidden, query, key, value, tiles, _in_eights(query, key, value))
     programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // tiles.rows)
     return (Launch(inner_forward_kernel, programs, numbers, constants),)
 
@@ -294,7 +296,7 @@ def _backward_launches(
     from_keys = (*masks, *doutput.stride()[:3], *dkey.stride()[:3], *dvalue.stride()[:3])
     query_programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // of_query.rows)
     key_programs = key.shape[0] * key.shape[1] * -(-key.shape[2] // of_key.columns)
-    shared = (hidden, query, value)
+    shared = (hidden, query, key, value)
     return (
         Launch(
             inner_query_backward_kernel,

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.kernels import interpreting
-from regard.kernels.replay import recorder, without_recording
+from regard.kernels.recording import recorder, without_recording
 
 __all__ = ["quick_launch"]
 

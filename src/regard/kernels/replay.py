@@ -12,17 +12,16 @@ one of its inputs.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from regard.kernels import interpreting
+from regard.kernels.recording import Launch, Operation, Place, Recorder, recorder, recording
 
-__all__ = ["Recorder", "Tape", "forget", "recorder", "replayed", "without_recording"]
+__all__ = ["Tape", "forget", "replayed"]
 
 KEPT, KEPT_STEPS = 1024, 1 << 16
 """Maximum number of signatures that are kept, and of steps of all tapes. When one is reached, all tapes are
@@ -33,38 +32,6 @@ ALIGNMENT = 512
 
 EMPTY = {"aten::empty.memory_format", "aten::empty_strided", "aten::empty_like", "aten::new_empty"}
 """Operations that only allocate."""
-
-READS_VALUES = {"aten::_local_scalar_dense", "aten::equal"}
-"""Operations whose result on the host can change what a function does."""
-
-_active = threading.local()
-
-
-def recorder() -> Recorder | None:
-    """Return the recorder of this thread; None if nothing is recorded."""
-    return getattr(_active, "recorder", None)
-
-
-class Place(NamedTuple):
-    """A tensor argument of a recorded step: the number of a tensor, and an offset in bytes."""
-
-    tensor: int
-    offset: int = 0
-
-
-class Operation(NamedTuple):
-    """A PyTorch operation.
-
-    arguments, named: its arguments, with a Place instead of each tensor.
-    results: the numbers of the tensors that it returns.
-    view: whether it only creates views, or tensors without elements.
-    """
-
-    function: Any
-    arguments: Any
-    named: Any
-    results: list[int]
-    view: bool
 
 
 class FlatOperation(NamedTuple):
@@ -91,100 +58,6 @@ class Allocation(NamedTuple):
     dtype: torch.dtype
 
 
-class Launch(NamedTuple):
-    """A kernel launch. arguments: its numbers, with None for tensors. places: (position, tensor, offset)."""
-
-    run: Callable[..., None]
-    arguments: list[Any]
-    places: list[tuple[int, int, int]]
-
-
-class Recorder(TorchDispatchMode):
-    """Records the operations and launches of a function.
-
-    tensors: all tensors by number. They are kept, so that no two have the same address; the inputs are the
-        first ones.
-    origin: for a view, the number of the tensor that it is a view of.
-    constants: numbers of tensors that are neither inputs nor results.
-    valid: False if the function cannot be replayed.
-    """
-
-    def __init__(self, inputs: list[Tensor]):
-        super().__init__()
-        self.tensors: list[Tensor] = []
-        self.numbers: dict[int, int] = {}
-        self.origin: dict[int, int] = {}
-        self.constants: list[int] = []
-        self.steps: list[Operation | Launch] = []
-        self.valid = True
-        for each in inputs:
-            self.numbers[id(each)] = len(self.tensors)
-            self.tensors.append(each)
-        self.inputs = len(inputs)
-
-    def number(self, tensor: Tensor) -> int:
-        """Return the number of a tensor. An unknown tensor is a constant."""
-        number = self.numbers.get(id(tensor))
-        if number is None:
-            number = self._new(tensor)
-            self.constants.append(number)
-        return number
-
-    def _new(self, tensor: Tensor) -> int:
-        self.numbers[id(tensor)] = number = len(self.tensors)
-        self.tensors.append(tensor)
-        return number
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        arguments, named = self._numbered(args), self._numbered(kwargs or {})
-        result = function(*args, **(kwargs or {}))
-        results = result if isinstance(result, (list, tuple)) else [result]
-        if function.name() in READS_VALUES or not all(isinstance(each, Tensor) for each in results):
-            self.valid = False
-            return result
-        known = [id(each) in self.numbers for each in results]
-        numbers = [
-            self.numbers[id(each)] if old else self._new(each)
-            for each, old in zip(results, known, strict=True)
-        ]
-        views = [self._is_view(each, args) for each, old in zip(results, known, strict=True) if not old]
-        view = bool(views) and all(views) and not any(known)
-        self.steps.append(Operation(function, arguments, named, numbers, view))
-        return result
-
-    def _is_view(self, result: Tensor, arguments: Any) -> bool:
-        """Whether a new tensor is a view of an argument, whose number is then kept, or has no elements."""
-        address = result.untyped_storage().data_ptr()
-        for each in arguments:
-            if isinstance(each, Tensor) and address and each.untyped_storage().data_ptr() == address:
-                self.origin[self.numbers[id(result)]] = self.number(each)
-                return True
-        return result.numel() == 0
-
-    def _numbered(self, value: Any) -> Any:
-        """Return arguments with a Place instead of each tensor."""
-        if isinstance(value, Tensor):
-            return Place(self.number(value))
-        if isinstance(value, dict):
-            return {name: self._numbered(each) for name, each in value.items()}
-        return type(value)(map(self._numbered, value)) if type(value) in (list, tuple) else value
-
-    def launched(self, run: Callable[..., None] | None, values: list[Any]) -> None:
-        """Record a launch. run: launches the kernel with other values; None if this is not possible."""
-        if run is None:
-            self.valid = False
-            return
-        places = [(i, self.number(each), 0) for i, each in enumerate(values) if isinstance(each, Tensor)]
-        numbers = [None if isinstance(each, Tensor) else each for each in values]
-        self.steps.append(Launch(run, numbers, places))
-
-    def root(self, number: int) -> int:
-        """Return the number of the tensor of which this tensor is a view, or the number itself."""
-        while number in self.origin:
-            number = self.origin[number]
-        return number
-
-
 class Tape:
     """The recorded steps of a function.
 
@@ -193,27 +66,20 @@ class Tape:
     """
 
     def __init__(self, recorder: Recorder, results: list[int]):
-        self.results, self.inputs = results, recorder.inputs
-        self.count = len(recorder.tensors)
-        constants = ((number, recorder.tensors[number]) for number in recorder.constants)
-        self.constants = [(number, tensor, tensor.data_ptr()) for number, tensor in constants]
+        self.results, self.device = results, recorder.device
+        self.count = len(recorder.facts)
+        self.constants = [(number, each, each.data_ptr()) for number, each in recorder.constants.items()]
         self.by_address = not interpreting()
-        self.device = recorder.tensors[0].device
         needed = self._needed(recorder)
-        self.room, offsets = 0, dict[int, int]()
+        self.room, offsets = self._arranged(recorder, needed)
         self.steps: list[Operation | FlatOperation | Allocation | Launch] = []
         for step in recorder.steps:
             if isinstance(step, Launch):
                 self.steps.append(self._launch(step, recorder, offsets))
             elif step.function.name() in EMPTY:
                 (number,) = step.results
-                tensor = recorder.tensors[number]
                 if number in needed:
-                    self.steps.append(Allocation(number, tuple(tensor.shape), tensor.stride(), tensor.dtype))
-                else:
-                    offsets[number] = self.room
-                    size = tensor.untyped_storage().nbytes()
-                    self.room += -(-size // ALIGNMENT) * ALIGNMENT
+                    self.steps.append(Allocation(number, *recorder.facts[number][:3]))
             elif not step.view or not needed.isdisjoint(step.results):
                 self.steps.append(_flattened(step))
 
@@ -230,15 +96,41 @@ class Tape:
                 _collect((step.arguments, step.named), needed)
         return needed
 
+    def _arranged(self, recorder: Recorder, needed: set[int]) -> tuple[int, dict[int, int]]:
+        """Arrange the temporary tensors that only kernels use; return the room they need, and their offsets.
+
+        After its last launch, the room of a tensor is used for others."""
+        last: dict[int, int] = {}
+        for i, step in enumerate(recorder.steps):
+            if isinstance(step, Launch):
+                last.update((recorder.root(number)[0], i) for _, number, _ in step.places)
+        room, offsets = 0, dict[int, int]()
+        used: list[tuple[int, int, int]] = []  # (begin, end, last launch) of each tensor in use
+        for i, step in enumerate(recorder.steps):
+            if isinstance(step, Launch) or step.function.name() not in EMPTY:
+                continue
+            (number,) = step.results
+            if number in needed or number not in last:
+                continue
+            used = sorted(each for each in used if each[2] >= i)
+            begin, size = 0, -(-recorder.facts[number].size // ALIGNMENT) * ALIGNMENT
+            for low, high, _ in used:
+                if begin + size <= low:
+                    break
+                begin = max(begin, high)
+            offsets[number] = begin
+            used.append((begin, begin + size, last[number]))
+            room = max(room, begin + size)
+        return room, offsets
+
     def _launch(self, step: Launch, recorder: Recorder, offsets: dict[int, int]) -> Launch:
         """Return the launch with the address of each tensor: relative to its root, or to the one tensor."""
         if not self.by_address:
             return step
         places = []
         for position, number, _ in step.places:
-            root = recorder.root(number)
-            offset = recorder.tensors[number].data_ptr() - recorder.tensors[root].data_ptr()
-            if not recorder.tensors[number].numel():  # not read
+            root, offset = recorder.root(number)
+            if recorder.facts[number].empty:  # not read
                 step.arguments[position] = 0
             elif root in offsets:
                 places.append((position, self.count, offset + offsets[root]))
@@ -343,16 +235,13 @@ def replayed(
     """
     if recorder() is not None:  # this call is a part of a function that is being recorded
         return function(*tensors, *numbers)
-    inputs, addresses, signature = [], [], [function, numbers]
-    for tensor in tensors:
-        if tensor is None:
-            signature.append(None)
-        else:
-            address = tensor.data_ptr()
-            inputs.append(tensor)
-            addresses.append(address)
-            signature += (tensor.shape, tensor.stride(), tensor.dtype, address % 16)
-    key = (*signature, inputs[0].device)
+    inputs = [tensor for tensor in tensors if tensor is not None]
+    addresses = [tensor.data_ptr() for tensor in inputs]
+    facts = [
+        None if each is None else (each.shape, each.stride(), each.dtype, each.data_ptr() % 16)
+        for each in tensors
+    ]
+    key = (function, numbers, *facts, inputs[0].device)
     tape = _tapes.get(key)
     if type(tape) is Tape:
         return tuple(tape.run(inputs, addresses))
@@ -365,14 +254,15 @@ def replayed(
     _tapes[key] = "never"
     # Each input is another object, because in later calls each can be another tensor.
     tensors = tuple(None if tensor is None else tensor.view_as(tensor) for tensor in tensors)
-    _active.recorder = recording = Recorder([tensor for tensor in tensors if tensor is not None])
+    recorded = Recorder([tensor for tensor in tensors if tensor is not None])
+    recording(recorded)
     try:
-        with recording:
+        with recorded:
             results = function(*tensors, *numbers)
     finally:
-        _active.recorder = None
-    if recording.valid:
-        _tapes[key] = tape = Tape(recording, [recording.number(each) for each in results])
+        recording(None)
+    if recorded.valid:
+        _tapes[key] = tape = Tape(recorded, [recorded.number(each) for each in results])
         _count[0] += len(tape.steps)
     return results
 
@@ -381,8 +271,3 @@ def forget() -> None:
     """Remove all tapes, for example after a change of what functions launch."""
     _tapes.clear()
     _count[0] = 0
-
-
-def without_recording() -> Any:
-    """Return a context manager in which operations are not recorded, for a kernel launch."""
-    return _disable_current_modes()
