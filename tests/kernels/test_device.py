@@ -263,8 +263,14 @@ def test_memory_is_linear():
 def test_auto_selects_the_fused_backend():
     query, key, value = tensors((2, 5, 7, 16, 16), torch.float32)
     score = regard.Additive(16, 16).cuda()
-    assert regard.explain(query, key, value, score=score, mask=regard.causal()).backend == "fused"
-    assert regard.explain(query, key, value, score=score, dropout=0.5).backend != "fused"
+    table = torch.ones(5, 7, dtype=torch.bool, device="cuda")
+    for options in (
+        {"mask": regard.causal()},
+        {"dropout": 0.5},
+        {"bias": torch.zeros(5, 7)},
+        {"mask": table},
+    ):
+        assert regard.explain(query, key, value, score=score, **options).backend == "fused"
 
 
 def test_cuda_graph_replay():

@@ -98,8 +98,8 @@ def _bias(call: Call) -> Tensor | None:
 
 def not_requested(call: Call) -> list[str]:
     """Return why "auto" does not select this backend although it can run the call; empty if it may."""
-    if call.dropout or call.bias is not None or _creates_table(call):
-        return ['dropout, biases and tables are not yet tested on a GPU; backend="fused" selects it']
+    if _creates_table(call) and math.prod(call.sizes) > LARGE_TABLE // 4:
+        return ["would need more than 256 MiB for this mask or bias, but blocked needs little memory"]
     return []
 
 
