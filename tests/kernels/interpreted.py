@@ -11,7 +11,7 @@ import torch
 
 import regard
 from regard.backends import BACKENDS, fused
-from regard.kernels import launch, replay
+from regard.kernels import additive, launch, replay
 from tests.agreement.cases import DTYPES, Inputs, checked
 from tests.agreement.test_backends import assert_case_agrees
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
@@ -230,6 +230,20 @@ def test_inputs_of_every_scale_are_as_precise(name: str):
     ours = results_of(tensors, "fused", torch.float32)
     for mine, exact in zip(ours, results_of(tensors, "reference", torch.float64), strict=True):
         assert (mine.double() - exact).norm() <= 4e-6 * exact.norm()
+
+
+@pytest.mark.parametrize("lengths", [None, [3, 1]])
+def test_many_queries_in_parts_agree(lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(additive, "MANY_QUERIES", 48)
+    monkeypatch.setattr(additive, "ROWS_OF_PART", 16)
+    split = []
+    in_parts = additive._backward_in_parts
+    monkeypatch.setattr(
+        additive, "_backward_in_parts", lambda *each: split.append(each[0]) or in_parts(*each)
+    )
+    mask = None if lengths is None else regard.padding(lengths)
+    assert_agrees({**inputs(48, 3), "mask": mask})
+    assert split == [3]
 
 
 @pytest.mark.parametrize("queries", [19, 1])

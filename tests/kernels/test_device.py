@@ -81,6 +81,14 @@ def assert_as_precise(
         assert error <= 2 * allowed + step * oracle.abs().max().item()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_many_queries_of_few_keys_agree(dtype: torch.dtype):
+    """The backward pass splits the queries into parts."""
+    score = regard.Additive(96, 96).cuda()
+    for mask in (None, regard.padding(torch.tensor([5, 2], device="cuda"))):
+        assert_as_precise(tensors((2, 2048, 5, 96, 40), dtype), score, mask, 0)
+
+
 SCALES = {
     "8": lambda x, sign: x * 8,
     "outlier channel": lambda x, sign: torch.cat([x[..., :1] * 100, x[..., 1:]], -1),

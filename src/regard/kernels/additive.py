@@ -206,8 +206,52 @@ def _backward(
     """run_backward(), with tensors first. replayed() needs this order."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     extra = Extra(bias, seed, dropout)
+    parts = _query_parts(query, key, scores, sight, extra)
+    if parts > 1:
+        return _backward_in_parts(
+            parts, doutput, query, key, value, vector, norm, scores, lengths, scale, others
+        )
     forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True, extra=extra)
     return Backward(forward, doutput, norm, scores, others, learned).run()
+
+
+MANY_QUERIES, ROWS_OF_PART = 1024, 64
+"""If there are at least MANY_QUERIES queries, and 16 times as many as keys, they are split into parts of
+ROWS_OF_PART queries for the backward pass. The kernels for the gradients of key and value run one program for
+some keys and all queries, which would use a small part of the GPU."""
+
+
+def _query_parts(query: Tensor, key: Tensor, scores: Tensor, sight: Sight, extra: Extra) -> int:
+    """Return the number of parts that the queries are split into for the backward pass; 1 for no split."""
+    (batch, heads, queries, _), keys = query.shape, key.shape[2]
+    placed = sight.document_of_query is not None or sight.left is not None or sight.right is not None
+    if placed or extra.bias is not None or extra.seed is not None or not scores.numel():
+        return 1  # what a query sees depends on its position
+    if heads > 1 or queries < max(MANY_QUERIES, 16 * keys) or queries % ROWS_OF_PART:
+        return 1
+    return queries // ROWS_OF_PART if batch * queries // ROWS_OF_PART <= 65535 else 1
+
+
+def _backward_in_parts(
+    parts: int, doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, norm: Tensor,
+    scores: Tensor, lengths: Tensor | None, scale: float, others: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """run_backward() with the queries of each sequence split into parts, as further sequences."""
+    batch, _, queries, _ = query.shape
+    many, rows, keys = batch * parts, queries // parts, key.shape[2]
+    doutput, query = (each.reshape(many, 1, rows, each.shape[3]) for each in (doutput, query))
+    key, value = (
+        each[:, None].expand(-1, parts, -1, -1, -1).reshape(many, *each.shape[1:]) for each in (key, value)
+    )
+    if lengths is not None and len(lengths) > 1:
+        lengths = lengths[:, None].expand(-1, parts).reshape(many)
+    sight = Sight(lengths, None, None, 0, None, None)
+    forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True)
+    norm, scores = norm.reshape(2, many, 1, rows), scores.reshape(many, rows, keys)
+    dquery, dkey, dvalue, dvector, dbias = Backward(forward, doutput, norm, scores, others).run()
+    if others:
+        dkey, dvalue = (each.unflatten(0, (batch, parts)).sum(1) for each in (dkey, dvalue))
+    return dquery.reshape(batch, 1, queries, -1), dkey, dvalue, dvector, dbias
 
 
 additive_backward = torch.library.custom_op(
