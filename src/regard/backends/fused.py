@@ -28,7 +28,7 @@ from regard.masks.readable import PLAIN
 from regard.positions import Bias
 from regard.select import Soft
 
-__all__ = ["approximations", "attend", "not_requested", "reasons", "run", "skips_hidden"]
+__all__ = ["approximations", "attend", "attend_untraced", "not_requested", "reasons", "run", "skips_hidden"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -152,6 +152,19 @@ def attend(
         output, lse, *_ = _Additive.apply(*tensors, *rest, trains, *extra)
     else:
         output, lse = _functions[2](*tensors, *rest, *extra)
+    return output, lse
+
+
+def attend_untraced(arguments: tuple[Any, ...], trains: bool) -> tuple[Tensor, Tensor]:
+    """attend() without bias and dropout, if no tracer is active.
+
+    arguments: those of attend() called `tensors` and `rest`.
+    """
+    _load()
+    if trains:
+        output, lse, *_ = _Additive.apply(*arguments, True, None, None, 0.0)
+    else:
+        output, lse = _functions[2](*arguments, None, None, 0.0)
     return output, lse
 
 

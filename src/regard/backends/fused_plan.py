@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from regard.backends.backend import Backend
 from regard.call import Call
 from regard.dimensions import lift, lower
 from regard.masks.mask import Mask
-from regard.scores import Score
+from regard.scores import Additive, Score
 
 __all__ = ["FusedPlan", "fused_plan"]
 
@@ -43,18 +43,21 @@ class FusedPlan(NamedTuple):
         lengths = mask.lengths if isinstance(mask, Mask) else None
         if lengths is not None and lengths.is_cpu and max(lengths.tolist()) > key.shape[-2]:
             return None
-        query, vector = score.project_query(query), score.mixing_vector()
-        key = score.project_key(key) if self.projects else key
-        assert vector is not None
+        if type(score) is Additive:  # reading parameters from this dict is faster
+            parameters: Any = score._parameters
+            query, vector = query @ parameters["query_weight"], parameters["vector"]
+            key = key @ parameters["key_weight"] if self.projects else key
+            vector = vector if vector.dim() == 2 else vector.unsqueeze(0)
+        else:
+            query, vector = score.project_query(query), score.mixing_vector()
+            key = score.project_key(key) if self.projects else key
         if self.dims == 3:
             query, key, value = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
         elif self.dims != 4:
             query, key, value = lift(query), lift(key), lift(value)
         needed = query.requires_grad or key.requires_grad or value.requires_grad or vector.requires_grad
-        rest = (lengths, None, None, self.start, None, self.right, self.scale)
-        output, lse = fused.attend(
-            (query, key, value, vector), rest, needed and torch.is_grad_enabled(), None, None, 0.0
-        )
+        arguments = (query, key, value, vector, lengths, None, None, self.start, None, self.right, self.scale)
+        output, lse = fused.attend_untraced(arguments, needed and torch.is_grad_enabled())
         if self.dims == 3:
             return Attended(output.squeeze(1), lse.squeeze(1))
         attended = Attended(output, lse)
