@@ -299,8 +299,7 @@ def tape_backward_kernel(
         if CONTENT:
             found = _get(content + here, slot, in_slots)
             if LOCATION:
-                gate = tl.load(own + at_gate + head)
-                change = found - _get(before + here, slot, in_slots)
+                gate, change = tl.load(own + at_gate + head), found - _get(before + here, slot, in_slots)
                 dgate = tl.sum(change * dbefore, 0) * gate * (1.0 - gate)
                 tl.store(down + at_gate + head, _clip(dgate, MOST))
                 dweight = dbefore * gate
