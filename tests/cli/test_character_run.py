@@ -87,6 +87,13 @@ def test_gold_links_are_between_words_unless_characters_are_requested(command, d
     given = ("--unit", "character", "--gold-alignments", tmp_path / "characters")
     result = command("align", dates / "run", *sides(dates), *given)
     assert result.status == 0 and "50 links proposed" in result.err
+    found = json.loads(command("evaluate", dates / "run", *sides(dates), *given, "--json").out)
+    assert (found["alignment"]["proposed"], found["alignment"]["sure"]) == (50, 5)
+    for wrong in ("morpheme", "letter"):
+        result = command("evaluate", dates / "run", *sides(dates), *given, "--unit", wrong)
+        assert result.status == 2 and wrong in result.err
+    alone = command("evaluate", dates / "run", *sides(dates), "--unit", "character")
+    assert alone.status == 2 and "--gold-alignments" in alone.err
     chosen = command("align", dates / "run", *sides(dates), "--choose", tmp_path / "characters")
     assert chosen.status == 2, "the tenth word of one"
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import regard
 from regard.compare.comparison import Comparison
@@ -109,9 +110,7 @@ def test_longest_runs_are_trained_first_and_no_minutes_train_nothing(tmp_path, m
     monkeypatch.setattr(
         sys.modules["regard.compare.comparison"],
         "run_seconds",
-        lambda runs, options, device: [
-            {"seq2seq": 1.0, "luong": 2.0, "bahdanau": 9.0}[r.label] for r in runs
-        ],
+        lambda runs, device: [{"seq2seq": 1.0, "luong": 2.0, "bahdanau": 9.0}[r.label] for r in runs],
     )
     options = {
         "models": ["seq2seq", "luong", "bahdanau"],
@@ -126,6 +125,16 @@ def test_longest_runs_are_trained_first_and_no_minutes_train_nothing(tmp_path, m
     trained.clear()
     result = regard.compare("length", minutes=0, **options)
     assert not trained and not result.interrupted and "Not trained yet" in result.results[0].notes[0]
+
+
+def test_threads_are_used_in_this_process_and_restored(tmp_path, monkeypatch):
+    used: list[int] = []
+    monkeypatch.setattr(RunCache, "train", lambda self, runs, until: used.append(torch.get_num_threads()))
+    monkeypatch.setattr(sys.modules["regard.compare.comparison"], "run_seconds", lambda runs, device: [1.0])
+    before = torch.get_num_threads()
+    options = {"models": ["seq2seq"], "quick": True, "cache": tmp_path, "sentences": 2, "bins": (9, 24)}
+    regard.compare("length", threads=before + 1, device="cpu", say=str, **options)
+    assert used == [before + 1] and torch.get_num_threads() == before
 
 
 def test_files_of_an_earlier_comparison_are_removed(tmp_path):

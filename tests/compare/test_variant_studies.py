@@ -112,6 +112,7 @@ def test_every_claim_is_judged_and_every_figure_is_drawn(name, tmp_path):
         assert len(result.tables[0].rows) == 3 * len({row["model"] for row in result.tables[0].rows})
     if name == "cost":
         assert all(verdict.outcome == SUPPORTED for verdict in result.verdicts)
+        assert ", 1 thread, " in result.tables[0].title
     if name == "hard":
         noise = {each: judged[f"hard.{each}"].values[0] for each in ("noise", "variance", "alignment")}
         assert noise == pytest.approx({"noise": 0.4, "variance": math.log(2), "alignment": 0.2})

@@ -155,6 +155,37 @@ def test_extreme_weights_give_finite_gradients(scale: float):
         assert all(each.isfinite().all() for each in grads)
 
 
+@pytest.mark.parametrize("controller", ["lstm", "feedforward"])
+def test_gradients_are_clipped_at_each_step(controller: str):
+    """With large gradients, both ways to run the steps clip alike."""
+    model, x = machine(controller=controller, heads=2), torch.randn(3, 6, 5, dtype=torch.float64)
+
+    def grads(run: Any, factor: float) -> list[torch.Tensor]:
+        model.zero_grad()
+        logits, state = run(x, model.start(len(x)))
+        (factor * (logits**2).sum() + factor * sum((each**2).sum() for each in state.tensors)).backward()
+        return [each.grad for each in model.parameters()]
+
+    small, fused, stepwise = (
+        grads(run, factor)
+        for run, factor in ((model._fused, 1e-3), (model._fused, 1e4), (model._stepwise, 1e4))
+    )
+    for (name, _), one, two in zip(model.named_parameters(), fused, stepwise, strict=True):
+        assert torch.allclose(one, two, rtol=1e-9, atol=1e-9), name
+    heads = next(i for i, (name, _) in enumerate(model.named_parameters()) if name == "heads.weight")
+    assert fused[heads].norm() < 0.1 * (small[heads] * 1e7).norm()
+
+
+def test_exploding_gradients_stay_finite():
+    """Without clipping, the gradient of 800 steps exceeds the range of float32."""
+    model = machine().float()
+    with torch.no_grad():
+        model.recurrent.mul_(8)
+    torch.manual_seed(0)
+    x = 0.05 * torch.randn(4, 800, 5)
+    assert all(each.isfinite().all() for each in gradients(model, model._fused, x)[1])
+
+
 def test_a_blank_tape_of_zeros_is_safe():
     model = machine()
     model.blank = 0.0

@@ -252,6 +252,7 @@ def _advice(settings: Mapping[str, Any]) -> str:
 
 def _print_estimate(run: Estimate) -> None:
     """Print the result of --dry-run: the data report, the settings, the model size and the estimated time."""
+    from regard.runs.estimate import duration_text
     from regard.training.settings_toml import to_toml
 
     console = Console(highlight=False)
@@ -269,18 +270,7 @@ def _print_estimate(run: Estimate) -> None:
         "memory": f"about {run.memory / 2**20:,.0f} MiB for weights, optimizer and the largest batch",
     }
     if run.seconds is not None:
-        rows["time"] = f"about {_duration(run.seconds)} on this machine"
+        rows["time"] = f"about {duration_text(run.seconds)} on this machine"
     for name, value in ((name, value) for name, value in rows.items() if value):
         table.add_row(Text(name, style="cyan"), Text(value))
     console.print(table)
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in seconds, minutes or hours.
-
-    >>> _duration(42), _duration(300), _duration(30_000)
-    ('42 seconds', '5 minutes', '8.3 hours')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -17,9 +17,9 @@ from regard.compare.run_cache import RunCache
 from regard.compare.run_checks import check_runs, checked_width, checked_widths
 from regard.compare.studies import QUICK_STUDIES, STUDIES
 from regard.compare.study import PlannedRun, Study, StudyResult, Table, Verdict
-from regard.compare.study_context import StudyContext
-from regard.compare.training_progress import duration
+from regard.compare.study_context import StudyContext, cpu_threads
 from regard.errors import ArgumentError, RegardError, UnknownName, message
+from regard.runs.estimate import duration_text
 from regard.tasks.translation.translation_settings import Data, TranslationSettings, ways_named
 from regard.training.settings import build, check_names, merged, without_alternatives
 
@@ -106,18 +106,26 @@ def compare(
     options = make_options(models, seeds, quick, settings, bins, sentences, device, threads, jobs, widths)
     if output is None and cache is None:
         raise ArgumentError(message("compare()", "neither output nor cache is set", hint="set output=FOLDER"))
-    until = math.inf if minutes is None else time.monotonic() + 60 * minutes
     place = Path(str(output)) / "runs" if cache is None else Path(cache)
     runs_cache = RunCache(place, options, say)
     context = StudyContext(options, runs_cache, say)
+    with cpu_threads(runs_cache.device, threads):
+        comparison = _compared(chosen, context, minutes)
+    return comparison if output is None else write_comparison(comparison, context, Path(output))
+
+
+def _compared(chosen: Sequence[Study], context: StudyContext, minutes: float | None) -> Comparison:
+    """Train the runs that are missing, for at most `minutes`, and measure all finished runs."""
+    until = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    cache, options = context.cache, context.options
     planned = [run for study in chosen for run in study.runs(options)]
     check_runs(planned)
     if planned:
         _ = context.bins  # raise an error before training if the data are too short
     if minutes is None or minutes > 0:
-        runs_cache.train(_missing_runs(runs_cache, planned, say), until)
-    late = bool(minutes) and time.monotonic() > until and bool(runs_cache.missing(planned))
-    stopped = runs_cache.interrupted or ("time limit" if late else "")
+        cache.train(_missing_runs(cache, planned, context.say), until)
+    late = bool(minutes) and time.monotonic() > until and bool(cache.missing(planned))
+    stopped = cache.interrupted or ("time limit" if late else "")
     results = []
     try:
         measure_in_processes(chosen, context)
@@ -125,9 +133,8 @@ def compare(
             results.append(_measured(study, context))
     except KeyboardInterrupt:  # report the studies that are measured
         stopped = "Ctrl-C"
-    failed, seconds = _failures(runs_cache, planned), _seconds(runs_cache, planned)
-    comparison = Comparison(tuple(results), failed, stopped, seconds)
-    return comparison if output is None else write_comparison(comparison, context, Path(output))
+    failed, seconds = _failures(cache, planned), _seconds(cache, planned)
+    return Comparison(tuple(results), failed, stopped, seconds)
 
 
 def make_options(
@@ -190,9 +197,9 @@ def _missing_runs(
     if not missing:
         return []
     say("estimating the time ...")
-    seconds = run_seconds(missing, cache.options, cache.device)
+    seconds = run_seconds(missing, cache.device)
     whole = estimated_seconds(seconds, cache.options, cache.device)
-    say(f"estimated time: about {duration(whole)} of training, then the measurements")
+    say(f"estimated time: about {duration_text(whole)} of training, then the measurements")
     if cache.options.jobs == 1:
         return missing
     uses = Counter(cache.place(run) for run in planned)

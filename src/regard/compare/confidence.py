@@ -6,10 +6,11 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from regard.compare.study import CONTRADICTED, NOT_MEASURED, SUPPORTED, UNCLEAR, Claim, Verdict
+from regard.compare.study import CONTRADICTED, NOT_MEASURED, SUPPORTED, UNCLEAR, Claim, Series, Verdict
 
-__all__ = ["SEEDS_NEEDED", "Interval", "interval", "judge", "judge_near"]
+__all__ = ["SEEDS_NEEDED", "Interval", "by_model", "interval", "judge", "judge_near", "series_of"]
 
 SEEDS_NEEDED = 3
 """A verdict other than "not distinguishable" needs at least this many seeds."""
@@ -54,6 +55,24 @@ def interval(values: Sequence[float]) -> Interval:
     quantile = T_QUANTILES[count - 2] if count - 2 < len(T_QUANTILES) else 1.96
     half = quantile * statistics.stdev(values) / math.sqrt(count)
     return Interval(mean, mean - half, mean + half, count)
+
+
+def by_model(rows: Sequence[dict[str, Any]], column: str) -> dict[str, Interval]:
+    """Return the mean of a column with its interval for each model; each row has one model and one seed."""
+    models = dict.fromkeys(row["model"] for row in rows)
+    return {model: interval([row[column] for row in rows if row["model"] == model]) for model in models}
+
+
+def series_of(label: str, x: Sequence[Any], stats: Sequence[Interval]) -> Series:
+    """Return means as a line or as bars, with a confidence band if all of them have an interval.
+
+    >>> series_of("BLEU", ["luong"], [interval([1.0, 2.0])])
+    Series(label='BLEU', x=['luong'], y=[1.5], low=(), high=(), cells=())
+    """
+    bounds = [(each.low, each.high) for each in stats if each.low is not None and each.high is not None]
+    band = len(bounds) == len(stats)
+    low, high = ([each[side] for each in bounds] if band else () for side in (0, 1))
+    return Series(label, x, [each.mean for each in stats], low, high)
 
 
 def judge(claim: Claim, values: Sequence[float], what: str, unit: str = "seeds") -> Verdict:

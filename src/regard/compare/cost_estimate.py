@@ -28,12 +28,14 @@ FIRST = 4
 STARTING = {"cpu": 8.0}
 """Seconds that a training takes before its first step and after its last one; 20 on other devices."""
 
+STEPS = 5
+"""Number of steps that are timed. The first one is slow; on a busy machine, others may be slow too."""
 
 ENOUGH = 20.0
 """Seconds for timing models. After that, a model gets the mean time of the timed models of the same name."""
 
 
-def run_seconds(runs: Sequence[PlannedRun], options: Options, device: str) -> list[float]:
+def run_seconds(runs: Sequence[PlannedRun], device: str) -> list[float]:
     """Estimate the duration of each training in seconds. Each distinct model is timed once."""
     keys = [json.dumps(run.settings["model"], sort_keys=True, default=str) for run in runs]
     names = {key: str(run.settings["model"]["name"]) for key, run in zip(keys, runs, strict=True)}
@@ -44,7 +46,7 @@ def run_seconds(runs: Sequence[PlannedRun], options: Options, device: str) -> li
         if key in timed or (names[key] in known and time.monotonic() > began + ENOUGH):
             continue
         tokens = run.settings["training"].get("batch_tokens") or 2048
-        timed[key] = _step_seconds(run.settings["model"], tokens, device, options.threads)
+        timed[key] = _step_seconds(run.settings["model"], tokens, device)
     means = {
         name: statistics.fmean(seconds for key, seconds in timed.items() if names[key] == name)
         for name in set(names.values())
@@ -63,25 +65,20 @@ def estimated_seconds(seconds: Sequence[float], options: Options, device: str) -
     return sum(seconds) / (min(at_once, os.cpu_count() or 1) if device == "cpu" else at_once)
 
 
-def _step_seconds(model: Mapping[str, Any], tokens: int, device: str, threads: int | None) -> float:
-    """Return the duration of one training step: the second of two, forward and backward."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
-    try:
-        options = {name: value for name, value in model.items() if name != "name"}
-        built = build_model(model["name"], VOCABULARY, VOCABULARY, **options).to(device)
-        generator = torch.Generator().manual_seed(0)
-        rows = max(tokens // WORDS, 1)
-        ids = torch.randint(FIRST, VOCABULARY, (2, rows, WORDS - 1), generator=generator).tolist()
-        batch = Batch.collate(*ids).to(device)
-        seconds = 0.0
-        for _ in range(2):
-            start = time.perf_counter()
-            cross_entropy(built(batch), batch.labels)[0].backward()
-            seconds = _synchronised(device) - start
-        return seconds
-    finally:
-        torch.set_num_threads(before)
+def _step_seconds(model: Mapping[str, Any], tokens: int, device: str) -> float:
+    """Return the duration of one training step, forward and backward: the shortest after the first one."""
+    options = {name: value for name, value in model.items() if name != "name"}
+    built = build_model(model["name"], VOCABULARY, VOCABULARY, **options).to(device)
+    generator = torch.Generator().manual_seed(0)
+    rows = max(tokens // WORDS, 1)
+    ids = torch.randint(FIRST, VOCABULARY, (2, rows, WORDS - 1), generator=generator).tolist()
+    batch = Batch.collate(*ids).to(device)
+    seconds = []
+    for _ in range(STEPS):
+        start = time.perf_counter()
+        cross_entropy(built(batch), batch.labels)[0].backward()
+        seconds.append(_synchronised(device) - start)
+    return min(seconds[1:])
 
 
 def _synchronised(device: str) -> float:

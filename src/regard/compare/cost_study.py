@@ -28,6 +28,10 @@ REPEATED = "repetitions"
 TOLERANCE = 0.3
 """A fitted exponent agrees with the theory if it differs by at most this much."""
 
+CPU_THREADS = 1
+"""Threads on a CPU, if --threads is not set. On a busy machine, several threads wait for each other, and the
+times become many times longer."""
+
 LARGE = 4.0
 """A size is large if its time is at least this many times the shortest time."""
 
@@ -57,8 +61,8 @@ def _measure(context: StudyContext) -> StudyResult:
     options, cache = context.options, context.cache
     device = cache.device
     before = torch.get_num_threads()
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    if options.threads is not None or device == "cpu":
+        torch.set_num_threads(options.threads or CPU_THREADS)
     threads = torch.get_num_threads()
     try:
         lengths, width, widths, length = _grid(options, device)
@@ -73,7 +77,7 @@ def _measure(context: StudyContext) -> StudyResult:
     finally:
         torch.set_num_threads(before)
     where = f"float32, batch size {BATCH}, {base['device']}"
-    where += f", {threads} threads" if device == "cpu" else ""
+    where += f", {threads} thread{'s' * (threads != 1)}" if device == "cpu" else ""
     exponents = _exponents(rows)
     tables = (
         Table(

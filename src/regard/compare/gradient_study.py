@@ -51,7 +51,7 @@ CLAIMS = (
     ),
     Claim(
         "gradient.recurrent",
-        "Attention shortens the way to h_j only: from h_j to x_i, the gradient of a recurrent encoder still "
+        "Attention shortens the path to h_j only: from h_j to x_i, the gradient of a recurrent encoder still "
         "falls with |i - j|, and more than in a Transformer.",
     ),
     Claim("gradient.weight", "The gradient that reaches a value row follows its attention weight."),

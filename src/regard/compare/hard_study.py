@@ -8,9 +8,9 @@ from typing import Any
 
 from regard.compare.attention_weights import GOLD_PAIRS, alignment_errors, gradient_noise, weight_entropy
 from regard.compare.comparison_options import Options
-from regard.compare.confidence import interval, judge
+from regard.compare.confidence import by_model, judge, series_of
 from regard.compare.run_cache import TrainedRun
-from regard.compare.study import Claim, Figure, Series, StudyResult
+from regard.compare.study import Claim, Figure, StudyResult
 from regard.compare.study_context import StudyContext
 from regard.compare.variant_study import Better, Variant, variant_study
 
@@ -94,15 +94,11 @@ def _noise(context: StudyContext, trained: Sequence[TrainedRun]) -> StudyResult:
 
 
 def _bars(rows: Sequence[dict[str, Any]], of: str, text: str) -> Figure:
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    stats = [interval([row[of] for row in rows if row["model"] == model]) for model in models]
-    band = all(each.low is not None for each in stats)
-    low = [each.low or 0.0 for each in stats] if band else ()
-    high = [each.high or 0.0 for each in stats] if band else ()
+    stats = by_model(rows, of)
     seeds = len({row["seed"] for row in rows})
     where = f"trained models, test sentences, mean over {seeds} seed{'s' * (seeds != 1)}"
-    listed = "; ".join(f"{model}: {each.mean:.2g}" for model, each in zip(models, stats, strict=True))
-    series = [Series(text, models, [each.mean for each in stats], low, high)]
+    listed = "; ".join(f"{model}: {each.mean:.2g}" for model, each in stats.items())
+    series = [series_of(text, list(stats), list(stats.values()))]
     name = f"hard-{of.replace('_', '-')}"
     return Figure(name, f"{text}: {where}.", f"Bars. {text}. {listed}.", series, "bars", y=text)
 

@@ -163,8 +163,11 @@ def measure_projection(steps: int, length: int, d: int, device: str, rounds: int
             attention(query, prepare(states, score=score))
 
     once()
-    times = {"once": once, "every": every}
-    return {name: [median_seconds(call, device, 3) for _ in range(rounds)] for name, call in times.items()}
+    times: dict[str, list[float]] = {"once": [], "every": []}
+    for _ in range(rounds):  # alternately, so that other work on the machine slows down both
+        times["once"].append(median_seconds(once, device, 3))
+        times["every"].append(median_seconds(every, device, 3))
+    return times
 
 
 def peak_operations(device: str) -> float:

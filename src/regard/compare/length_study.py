@@ -10,14 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from regard.compare.comparison_options import Options
-from regard.compare.confidence import interval, judge
+from regard.compare.confidence import interval, judge, series_of
 from regard.compare.run_cache import TrainedRun
 from regard.compare.study import Claim, Figure, PlannedRun, Series, Study, StudyResult, Table, Verdict
 from regard.compare.study_context import StudyContext
 
-__all__ = ["LENGTH", "quality_series", "quality_table", "seeds_text"]
+__all__ = ["LENGTH", "SOURCE_LENGTH", "quality_series", "quality_table", "seeds_text", "training_mark"]
 
 FIXED, ATTENTIVE = "seq2seq", "bahdanau"
+SOURCE_LENGTH = "source length (words)"
 
 CLAIMS = (
     Claim("length.attention", "Attention gives better translations than a fixed vector."),
@@ -100,16 +101,7 @@ def quality_series(rows: Sequence[dict[str, Any]], metric: str = "bleu") -> list
         own = [row for row in rows if row["model"] == model]
         bins = list(dict.fromkeys(row["length"] for row in own))
         stats = [interval([row[metric] for row in own if row["length"] == name]) for name in bins]
-        band = all(each.low is not None for each in stats)
-        lines.append(
-            Series(
-                model,
-                bins,
-                [each.mean for each in stats],
-                [each.low or 0.0 for each in stats] if band else (),
-                [each.high or 0.0 for each in stats] if band else (),
-            )
-        )
+        lines.append(series_of(model, bins, stats))
     return lines
 
 
@@ -118,10 +110,14 @@ def _figure(context: StudyContext, name: str, rows: Sequence[dict[str, Any]], ca
     ends = "; ".join(f"{line.label}: {line.y[0]:.0f} to {line.y[-1]:.0f}" for line in series)
     bins = context.bins
     alt = f"Lines of BLEU from sources of {bins[0]} words to sources of {bins[-1]} words. {ends}."
+    return Figure(name, caption, alt, series, x=SOURCE_LENGTH, y="BLEU", marks=training_mark(context))
+
+
+def training_mark(context: StudyContext) -> dict[float, str]:
+    """Return the mark where the sources are longer than those of the training, for a figure by length."""
     longest = context.sentences.longest_trained
-    beyond = [at for at, bin in enumerate(bins) if longest and int(bin.split("-")[0]) > longest]
-    marks = {beyond[0] - 0.5: "longer than training"} if beyond else {}
-    return Figure(name, caption, alt, series, x="source length (words)", y="BLEU", marks=marks)
+    beyond = [at for at, bin in enumerate(context.bins) if longest and int(bin.split("-")[0]) > longest]
+    return {beyond[0] - 0.5: "longer than training"} if beyond else {}
 
 
 def _verdicts(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from regard.compare.confidence import interval, judge
+from regard.compare.confidence import interval, judge, series_of
 from regard.compare.run_cache import TrainedRun
-from regard.compare.study import Claim, Figure, Series, StudyResult, Table
+from regard.compare.study import Claim, Figure, StudyResult, Table
 from regard.compare.study_context import StudyContext
 from regard.compare.two_lookups import STEPS, accuracy_with_heads
 from regard.compare.variant_study import Better, Variant, variant_study
@@ -81,8 +81,7 @@ def _lookups(context: StudyContext, trained: Sequence[TrainedRun]) -> StudyResul
             interval([row["both_letters"] for row in rows if (row["readout"], row["heads"]) == (readout, n)])
             for n in HEADS[readout]
         ]
-        low, high = [each.low or 0.0 for each in stats], [each.high or 0.0 for each in stats]
-        lines.append(Series(readout, HEADS[readout], [each.mean for each in stats], low, high))
+        lines.append(series_of(readout, HEADS[readout], stats))
     about = f"one attention layer, random sequences that were not used for training, {len(seeds)} seeds"
     text = "share of words with both letters right"
     ends = "; ".join(f"{line.label}: {line.y[0]:.2f} with 1 head, {line.y[1]:.2f} with 2" for line in lines)

@@ -11,7 +11,7 @@ import torch
 
 from regard.compare.attention_weights import score_state
 from regard.compare.comparison_options import Options
-from regard.compare.confidence import interval, judge
+from regard.compare.confidence import interval, judge, series_of
 from regard.compare.random_sentences import VOCABULARY, random_batch
 from regard.compare.run_cache import TrainedRun
 from regard.compare.score_gradients import sample_scores, score_statistics
@@ -231,11 +231,8 @@ def _lines(
             if not math.isnan(found := value(row, name)):
                 points.setdefault(row[x], []).append(found)
         stats = {at: interval(values) for at, values in sorted(points.items())}
-        band = all(each.low is not None for each in stats.values())
-        low = [each.low or 0.0 for each in stats.values()] if band else ()
-        high = [each.high or 0.0 for each in stats.values()] if band else ()
         if stats:
-            lines.append(Series(name, list(stats), [each.mean for each in stats.values()], low, high))
+            lines.append(series_of(name, list(stats), list(stats.values())))
     return lines
 
 

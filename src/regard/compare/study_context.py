@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
+
+import torch
 
 from regard.compare.comparison_options import Options
 from regard.compare.length_bins import SentenceSet, choose_bins, read_sentences
@@ -15,8 +19,9 @@ from regard.decoding import Greedy
 from regard.models import Model
 from regard.select import Select, build_select
 from regard.tasks.task_table import load
+from regard.training.step_speed import fastest_threads
 
-__all__ = ["StudyContext", "set_selection"]
+__all__ = ["StudyContext", "cpu_threads", "set_selection"]
 
 
 def set_selection(model: Model, select: Any) -> None:
@@ -26,6 +31,23 @@ def set_selection(model: Model, select: Any) -> None:
     for module in model.modules():
         if isinstance(getattr(module, "select", None), Select):
             module.select = build_select(select)  # type: ignore[assignment]
+
+
+@contextmanager
+def cpu_threads(device: str, threads: int | None) -> Iterator[None]:
+    """Set the number of CPU threads of this process to `threads`; if it is None, on a CPU, to the fastest.
+
+    `regard train` chooses the number of threads in the same way.
+    """
+    before = torch.get_num_threads()
+    try:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        elif device == "cpu" and before > 1 and "OMP_NUM_THREADS" not in os.environ:
+            fastest_threads(before)
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class StudyContext:

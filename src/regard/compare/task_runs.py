@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from regard.compare.confidence import interval, judge
-from regard.compare.study import Claim, Figure, Series, StudyResult, Table, Verdict
+from regard.compare.confidence import by_model, interval, judge, series_of
+from regard.compare.study import Claim, Figure, StudyResult, Table, Verdict
 from regard.errors import DataError, message, shown
 from regard.runs.run_facts import RunFacts, facts_of
 from regard.runs.run_task import RunTask
@@ -86,13 +86,9 @@ def _summary(task: type[RunTask], rows: Sequence[dict[str, Any]]) -> list[dict[s
 
 
 def _figure(rows: Sequence[dict[str, Any]], metric: str, where: str) -> Figure:
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    stats = [interval([row[metric] for row in rows if row["model"] == model]) for model in models]
-    band = all(each.low is not None for each in stats)
-    low = [each.low or 0.0 for each in stats] if band else ()
-    high = [each.high or 0.0 for each in stats] if band else ()
-    listed = "; ".join(f"{model}: {each.mean:.4g}" for model, each in zip(models, stats, strict=True))
-    series = [Series(metric, models, [each.mean for each in stats], low, high)]
+    stats = by_model(rows, metric)
+    listed = "; ".join(f"{model}: {each.mean:.4g}" for model, each in stats.items())
+    series = [series_of(metric, list(stats), list(stats.values()))]
     return Figure("runs", f"{metric}: {where}.", f"Bars of {metric}. {listed}.", series, "bars", y=metric)
 
 

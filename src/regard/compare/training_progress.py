@@ -6,13 +6,18 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["SHOWN", "duration", "progress_line", "step_of"]
+from regard.runs.estimate import duration_text
+
+__all__ = ["SHOWN", "progress_line", "step_of"]
 
 STEP = re.compile(r"^step ([\d,]+)/([\d,]+) ", re.M)
 """The line that `regard train` prints: "step 365/1,000  loss ..."."""
 
 SHOWN = 3
 """Maximum number of running training runs that are named; the others are only counted."""
+
+ENOUGH = 0.1
+"""The time left is shown from this mean share of the running trainings on: the first steps take longer."""
 
 
 def step_of(log: Path) -> tuple[int, int] | None:
@@ -41,24 +46,17 @@ def progress_line(
 
     >>> progress_line(1, 4, [("luong, seed 0", (500, 1000))], 90)
     'trained 1 of 4, about 2 minutes left; running: luong, seed 0, step 500 of 1,000'
+    >>> progress_line(0, 4, [("luong, seed 0", (1, 1000))], 9)
+    'trained 0 of 4; running: luong, seed 0, step 1 of 1,000'
     """
     shares = [step / max(steps, 1) for _, place in running if place is not None for step, steps in [place]]
     finished = done + sum(shares)
-    left = f", about {duration(seconds * (total - finished) / finished)} left" if finished else ""
+    left = ""
+    if finished >= ENOUGH * max(len(running), 1):
+        left = f", about {duration_text(seconds * (total - finished) / finished)} left"
     names = [
         f"{name}, starting" if place is None else f"{name}, step {place[0]:,} of {place[1]:,}"
         for name, place in running[:SHOWN]
     ]
     more = f"; and {len(running) - SHOWN} more" if len(running) > SHOWN else ""
     return f"trained {done} of {total}{left}; running: {'; '.join(names)}{more}"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in seconds, minutes or hours: "5 minutes".
-
-    >>> duration(1), duration(150), duration(9000)
-    ('1 second', '2 minutes', '2.5 hours')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} second{'s' * (f'{seconds:.0f}' != '1')}"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -8,10 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regard.compare.comparison_options import Options
-from regard.compare.confidence import interval, judge
-from regard.compare.length_study import quality_series, quality_table, seeds_text
+from regard.compare.confidence import interval, judge, series_of
+from regard.compare.length_study import (
+    SOURCE_LENGTH,
+    quality_series,
+    quality_table,
+    seeds_text,
+    training_mark,
+)
 from regard.compare.run_cache import TrainedRun
-from regard.compare.study import Claim, Figure, PlannedRun, Series, Study, StudyResult, Table, Verdict
+from regard.compare.study import Claim, Figure, PlannedRun, Study, StudyResult, Table, Verdict
 from regard.compare.study_context import StudyContext
 
 __all__ = ["Better", "Extra", "Variant", "variant_study"]
@@ -156,16 +162,13 @@ def _figures(context: StudyContext, name: str, rows: list[dict[str, Any]]) -> tu
     for model in models:
         seeds = dict.fromkeys(row["seed"] for row in rows if row["model"] == model)
         stats.append(interval([statistics.fmean(_values(rows, model, seed, "bleu")) for seed in seeds]))
-    band = all(each.low is not None for each in stats)
-    low = [each.low or 0.0 for each in stats] if band else ()
-    high = [each.high or 0.0 for each in stats] if band else ()
     listed = "; ".join(f"{model}: {each.mean:.1f}" for model, each in zip(models, stats, strict=True))
     return (
         Figure(
             name,
             f"BLEU, mean over the classes of source length: {where}.",
             f"Bars of BLEU. {listed}.",
-            [Series("BLEU", models, [each.mean for each in stats], low, high)],
+            [series_of("BLEU", models, stats)],
             "bars",
             y="BLEU",
         ),
@@ -174,8 +177,9 @@ def _figures(context: StudyContext, name: str, rows: list[dict[str, Any]]) -> tu
             f"BLEU by source length in words: {where}.",
             f"Lines of BLEU from short to long sources. Means: {listed}.",
             quality_series(rows),
-            x="source length (words)",
+            x=SOURCE_LENGTH,
             y="BLEU",
+            marks=training_mark(context),
         ),
     )
 

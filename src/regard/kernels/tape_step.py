@@ -35,6 +35,7 @@ class TapeLayout(NamedTuple):
     places: the first columns of gate, beta, gamma, shift and key in the outputs of the controller.
     most_beta, most_gamma: the largest beta and gamma.
     smallest: added to the shifted weights before the logarithm.
+    most_gradient: the largest absolute value of gradients of the head parameters, the weights and the slots.
     """
 
     reads: int
@@ -46,6 +47,7 @@ class TapeLayout(NamedTuple):
     most_beta: float
     most_gamma: float
     smallest: float
+    most_gradient: float
 
 
 @triton.jit
@@ -73,6 +75,12 @@ def _softplus_slope(y, most):
 def _at_most(x, most):
     """Return the smaller of x and `most`. Unlike with tl.minimum, the result is NaN if x is NaN."""
     return tl.where(x > most, most, x)
+
+
+@triton.jit
+def _clip(x, most):
+    """Clip x to [-most, most]. The result is NaN if x is NaN."""
+    return _at_most(tl.where(x < -most, -most, x), most)
 
 
 @triton.jit
@@ -198,7 +206,7 @@ def _erased(parts, weights, slot, column, slots, width, head, READS: tl.constexp
 
 @triton.jit
 def _location_backward(
-    gamma, shift, gated, logs, scratch, dshift, weight, dweight, slots,
+    gamma, shift, gated, logs, scratch, dshift, weight, dweight, slots, MOST: tl.constexpr,
     SHIFTS: tl.constexpr, SLOTS: tl.constexpr, MOVES: tl.constexpr,
 ):  # fmt: skip
     """Backward pass of the shift and the sharpening of one head. Return the gradients of gamma and of w_g.
@@ -208,6 +216,7 @@ def _location_backward(
         has loaded `dweight`.
     dshift: receives the gradient of the shift before its softmax.
     weight, dweight: w and its gradient.
+    MOST: the largest absolute value of the gradient of the shift.
     """
     slot, move = tl.arange(0, SLOTS), tl.arange(0, MOVES)
     in_slots, in_moves = slot < slots, move < SHIFTS
@@ -223,7 +232,7 @@ def _location_backward(
         moved = _neighbours(gated, slot, in_slots, slots, q - SHIFTS // 2)
         dchances += tl.where(move == q, tl.sum(moved * dshifted, 0), 0.0)
         dgated += chance * _neighbours(scratch, slot, in_slots, slots, SHIFTS // 2 - q)
-    tl.store(dshift + move, _softmax_gradient(chances, dchances), mask=in_moves)
+    tl.store(dshift + move, _clip(_softmax_gradient(chances, dchances), MOST), mask=in_moves)
     return tl.sum(dscaled * powers, 0), dgated
 
 
@@ -232,10 +241,10 @@ def tape_backward_kernel(
     parts, before, memory, content, gated, logs, weights, dreads, dweights, dmemory, dparts, slots, width,
     parts_row, dreads_row, dparts_row, at_gate, at_beta, at_gamma, at_shift, at_key,
     READS: tl.constexpr, WRITES: tl.constexpr, SHIFTS: tl.constexpr, CONTENT: tl.constexpr,
-    LOCATION: tl.constexpr, MOST_BETA: tl.constexpr, MOST_GAMMA: tl.constexpr,
+    LOCATION: tl.constexpr, MOST_BETA: tl.constexpr, MOST_GAMMA: tl.constexpr, MOST: tl.constexpr,
     SLOTS: tl.constexpr, WIDTH: tl.constexpr, MOVES: tl.constexpr,
 ):  # fmt: skip
-    """Backward pass of tape_forward_kernel.
+    """Backward pass of tape_forward_kernel. It clips gradients to [-MOST, MOST].
 
     parts: (E, P), the head parameters that the forward pass has stored.
     dreads: (E, R M), the gradient of `reads`.
@@ -250,7 +259,7 @@ def tape_backward_kernel(
     in_slots, in_width = slot < slots, column < width
     in_tile = in_slots[:, None] & in_width[None, :]
     tile = row * slots * width + slot[:, None] * width + column[None, :]
-    mem, dafter = _get(memory, tile, in_tile), _get(dmemory, tile, in_tile)
+    mem, dafter = _get(memory, tile, in_tile), _clip(_get(dmemory, tile, in_tile), MOST)
     lengths = _length(tl.sum(mem * mem, 1))
     own, down, every = parts + row * parts_row, dparts + row * dparts_row, weights + row * HEADS * slots
     dmem = dafter
@@ -260,7 +269,7 @@ def tape_backward_kernel(
     for head in tl.static_range(HEADS):
         here = (row * HEADS + head) * slots
         weight = _get(weights + here, slot, in_slots)
-        dweight = _get(dweights + here, slot, in_slots)
+        dweight = _clip(_get(dweights + here, slot, in_slots), MOST)
         if head < READS:
             dread = _get(dreads + row * dreads_row, head * width + column, in_width)
             dweight += tl.sum(mem * dread[None, :], 1)
@@ -275,23 +284,24 @@ def tape_backward_kernel(
                     others -= others * _erased(own, every, slot, column, slots, width, other, READS, WRITES)
             dadd, derase = tl.sum(weight[:, None] * dafter, 0), -tl.sum(weight[:, None] * others, 0)
             dweight += tl.sum(dafter * add[None, :] - others * erase[None, :], 1)
-            tl.store(down + add_at, dadd * (1.0 - add * add), mask=in_width)
-            tl.store(down + erase_at, derase * erase * (1.0 - erase), mask=in_width)
+            tl.store(down + add_at, _clip(dadd * (1.0 - add * add), MOST), mask=in_width)
+            tl.store(down + erase_at, _clip(derase * erase * (1.0 - erase), MOST), mask=in_width)
         dbefore = tl.zeros([SLOTS], tl.float32)
         if LOCATION:
             at, moves = at_gamma + head, at_shift + head * SHIFTS
             dgamma, dbefore = _location_backward(
                 own + at, own + moves, gated + here, logs + here, dweights + here, down + moves, weight,
-                dweight, slots, SHIFTS, SLOTS, MOVES,
+                dweight, slots, MOST, SHIFTS, SLOTS, MOVES,
             )  # fmt: skip
-            tl.store(down + at, dgamma * _softplus_slope(tl.load(own + at) - 1.0, MOST_GAMMA - 1.0))
+            slope = _softplus_slope(tl.load(own + at) - 1.0, MOST_GAMMA - 1.0)
+            tl.store(down + at, _clip(dgamma * slope, MOST))
             dweight = dbefore
         if CONTENT:
             found = _get(content + here, slot, in_slots)
             if LOCATION:
-                gate = tl.load(own + at_gate + head)
-                change = found - _get(before + here, slot, in_slots)
-                tl.store(down + at_gate + head, tl.sum(change * dbefore, 0) * gate * (1.0 - gate))
+                gate, change = tl.load(own + at_gate + head), found - _get(before + here, slot, in_slots)
+                dgate = tl.sum(change * dbefore, 0) * gate * (1.0 - gate)
+                tl.store(down + at_gate + head, _clip(dgate, MOST))
                 dweight = dbefore * gate
                 dbefore -= dweight
             divided = _softmax_gradient(found, dweight) / lengths
@@ -300,8 +310,8 @@ def tape_backward_kernel(
             size = _length(tl.sum(key * key, 0))
             unit, dkey = key / size, tl.sum(divided[:, None] * mem, 0)
             dbeta = tl.sum(unit * dkey, 0)
-            tl.store(down + at_beta + head, dbeta * _softplus_slope(beta, MOST_BETA))
-            tl.store(down + at, (dkey - unit * dbeta) * beta / size, mask=in_width)
+            tl.store(down + at_beta + head, _clip(dbeta * _softplus_slope(beta, MOST_BETA), MOST))
+            tl.store(down + at, _clip((dkey - unit * dbeta) * beta / size, MOST), mask=in_width)
             inward += divided * tl.sum(mem * unit[None, :], 1) * beta / (lengths * lengths)
             dmem += divided[:, None] * (unit * beta)[None, :]
         tl.debug_barrier()
@@ -331,8 +341,9 @@ def tape_step_backward(
     tensors = parts, before, memory, content, gated, logs, weights, dreads, dweights, dmemory, dparts
     rows = parts.stride(0), dreads.stride(0), dparts.stride(0)
     tape_backward_kernel[(len(memory),)](
-        *tensors, *memory.shape[1:], *rows, *layout.places, **_constants(layout, memory)
-    )
+        *tensors, *memory.shape[1:], *rows, *layout.places, MOST=layout.most_gradient,
+        **_constants(layout, memory),
+    )  # fmt: skip
 
 
 def _constants(layout: TapeLayout, memory: Tensor) -> dict[str, Any]:

@@ -28,6 +28,11 @@ MOST_BETA, MOST_GAMMA = 100.0, 50.0
 SMALLEST = 1e-16
 """Added to the shifted weights before the logarithm, so that log(0) does not occur."""
 
+MOST_GRADIENT = 10.0
+"""The backward pass clips the gradients of the state and of the head parameters at each step, element by
+element, to [-MOST_GRADIENT, MOST_GRADIENT]. Otherwise they can overflow over many steps. Graves et al. (2014)
+clip gradients to the same range."""
+
 CONTENT_SITE, READ_SITE, WRITE_SITE = "tape.content", "tape.read", "tape.write"
 """The names for record() and intervene() of three kinds of attention: content addressing of all heads, the
 read heads, and the write heads."""
@@ -192,7 +197,8 @@ class Tape(NamedTuple):
 
         M(i) <- M(i) prod_h (1 - w_h(i) e_h) + sum_h w_h(i) a_h
 
-    Differs from the paper: reads of a step come before its writes; beta and gamma have upper limits.
+    Differs from the paper: reads of a step come before its writes; beta and gamma have upper limits;
+    gradients are clipped at each step (MOST_GRADIENT), not only those of the parameters.
     """
 
     weights: Tensor
@@ -282,6 +288,30 @@ def shifted(weights: Tensor, shift: Tensor) -> Tensor:
 def around(weights: Tensor, radius: int) -> Tensor:
     """Pad weights (..., N) at both ends with `radius` weights of the opposite end (circular padding)."""
     return torch.cat((weights[..., -radius:], weights, weights[..., :radius]), -1)
+
+
+class _Clipped(torch.autograd.Function):
+    """Autograd function of clipped()."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0].clamp(-MOST_GRADIENT, MOST_GRADIENT)
+
+
+def clipped(x: Tensor) -> Tensor:
+    """Return `x`. The backward pass clips its gradient to [-MOST_GRADIENT, MOST_GRADIENT]."""
+    result: Tensor = _Clipped.apply(x)
+    return result
 
 
 def check_tape(slots: int, needed: int, place: str, length: str, hint: str = "") -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.kernels import lstmn_step, tape_step
 from regard.kernels.tape_step import TapeLayout
 from regard.layers.tape_buffers import Saved, flat, summed
-from regard.layers.tape_heads import MOST_BETA, MOST_GAMMA, SMALLEST, HeadLayout
+from regard.layers.tape_heads import MOST_BETA, MOST_GAMMA, MOST_GRADIENT, SMALLEST, HeadLayout
 
 __all__ = ["kernel_backward", "kernel_forward", "tape_layout"]
 
@@ -103,6 +103,7 @@ def kernel_backward(
     heads_layout = tape_layout(layout)
     for t in reversed(range(steps)):
         before = flat(saved.weights[t - 1]) if t else first_weights
+        dstate[t + 1].clamp_(-MOST_GRADIENT, MOST_GRADIENT)
         tape_step.tape_step_backward(
             heads_layout, flat(saved.parts[t]), before, flat(saved.memory[t]), flat(saved.content[t]),
             flat(saved.gated[t]), flat(saved.logs[t]), flat(saved.weights[t]),
@@ -134,5 +135,5 @@ def tape_layout(layout: HeadLayout) -> TapeLayout:
         layout.slices[name].start for name in ("gate", "beta", "gamma", "shift", "key")
     )
     ways = layout.content, layout.location
-    places, limits = (gate, beta, gamma, shift, key), (MOST_BETA, MOST_GAMMA, SMALLEST)
+    places, limits = (gate, beta, gamma, shift, key), (MOST_BETA, MOST_GAMMA, SMALLEST, MOST_GRADIENT)
     return TapeLayout(layout.reads, layout.writes, layout.shifts, *ways, places, *limits)

@@ -30,7 +30,7 @@ from regard.layers.tape_buffers import (
     step_views,
     summed,
 )
-from regard.layers.tape_heads import SMALLEST, HeadLayout, HeadParts, around
+from regard.layers.tape_heads import MOST_GRADIENT, SMALLEST, HeadLayout, HeadParts, around
 
 __all__ = ["MachineSteps", "machine_steps"]
 
@@ -307,15 +307,18 @@ def _backward(
     )
     for t in reversed(range(steps)):
         row, parts, dparts = rows[t], all_parts[t], all_dparts[t]
+        dstate = dread + dreads_T[t], dhidden + dhidden_T[t], dcell, dweights, dmemory
+        dread, dhidden, dcell, dweights, dmemory = (_clipped(each) for each in dstate)
         dwrites, dmemory = _write_backward(layout, parts, dparts, row.weights, row.memory, dmemory)
-        dread_EHM = flat(dread + dreads_T[t]).unflatten(-1, (layout.reads, layout.width))
+        dread_EHM = flat(dread).unflatten(-1, (layout.reads, layout.width))
         dreads = torch.bmm(dread_EHM, row.memory.transpose(1, 2))
         dmemory.baddbmm_(row.weights[:, : layout.reads].transpose(1, 2), dread_EHM)
         dweights = dweights + torch.cat((dreads, dwrites), 1)
         before = rows[t - 1].weights if t else flat(weights0)
         dweights = _address_backward(layout, parts, dparts, before, row, dweights, dmemory)
         _activate_backward(layout, values, dvalues, t, limits)
-        dhidden = torch.baddbmm(dhidden + dhidden_T[t], dparts_TZBP[t], from_heads)
+        dparts_TZBP[t].clamp_(-MOST_GRADIENT, MOST_GRADIENT)
+        dhidden = torch.baddbmm(dhidden, dparts_TZBP[t], from_heads)
         if lstm:
             cells = rows[t - 1].cells if t else cell0
             dcell = _lstm_backward(row.gates, cells, row.cells, dhidden, dcell, dinputs_TZBG[t])
@@ -327,9 +330,13 @@ def _backward(
     hidden = torch.cat((hidden0[None], saved.hidden[:-1]))
     joined = torch.cat((reads, hidden), -1) if lstm else reads
     drecurrent, dto_heads = summed(joined, dinputs_TZBG), summed(saved.hidden, dparts_TZBP)
-    dstate = dhidden, dcell, dread, dweights.view_as(weights0), dmemory.view_as(dmemory_ZBNM)
+    dstart = dhidden, dcell, dread, dweights.view_as(weights0), dmemory.view_as(dmemory_ZBNM)
     dinputs = dinputs_TZBG.permute(1, 2, 0, 3).clone()
-    return dinputs, drecurrent, dto_heads, dparts_TZBP.sum((0, 2)), *(each.clone() for each in dstate)
+    return dinputs, drecurrent, dto_heads, dparts_TZBP.sum((0, 2)), *(each.clone() for each in dstart)
+
+
+def _clipped(gradient: Tensor) -> Tensor:
+    return gradient.clamp(-MOST_GRADIENT, MOST_GRADIENT)
 
 
 def _write_backward(

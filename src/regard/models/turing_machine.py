@@ -16,6 +16,7 @@ from regard.layers.tape_heads import (
     MEMORY_ROLE,
     HeadLayout,
     Tape,
+    clipped,
 )
 from regard.layers.tape_steps import MachineSteps, machine_steps
 from regard.sites import scopes_at
@@ -265,7 +266,10 @@ class NeuralTuringMachine(nn.Module):
         tape, outputs = Tape(*tape_parts), []
         for position, opened in enumerate(self.input(x).unbind(1), state.position):
             hidden, cell = self._controller(opened, hidden, cell, reads)
-            tape, reads = tape.step(self.layout, self.layout.activated(self.heads(hidden)), position)
+            parts = self.layout.activated(clipped(self.heads(hidden)))
+            tape, reads = tape.step(self.layout, parts, position)
+            hidden, cell, reads = clipped(hidden), clipped(cell), clipped(reads)
+            tape = Tape(*(clipped(each) for each in tape))
             outputs.append(torch.cat((hidden, reads), -1))
         logits = self.output(torch.stack(outputs, 1))
         return logits, MachineState(hidden, cell, reads, *tape, state.position + x.shape[1])

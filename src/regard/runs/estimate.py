@@ -17,7 +17,7 @@ from regard.runs.run_task import Plan, RunTask
 from regard.training.budget import total_steps
 from regard.training.distributed import Processes
 
-__all__ = ["Estimate", "estimate"]
+__all__ = ["Estimate", "duration_text", "estimate"]
 
 
 LINES = 10_000
@@ -122,3 +122,14 @@ def _activation_bytes(task: RunTask) -> int:
         loss = task.loss(task.prepare(largest, "cpu"))
     del loss
     return sum(size for pointer, size in sizes.items() if pointer not in weights)
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours, as text.
+
+    >>> duration_text(1), duration_text(150), duration_text(9000)
+    ('1 second', '2 minutes', '2.5 hours')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} second{'s' * (f'{seconds:.0f}' != '1')}"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -12,8 +12,9 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from regard.data.korean.corpus import VERSION
 from regard.data.line_io import check_standard_input
 from regard.data.pair_stream import RowPairs
+from regard.decoding.alignment_units import check_units
 from regard.decoding.search_options import build_search
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, UnknownName, message
 from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun
 from regard.runs.run_folder import config_of, is_run
@@ -86,6 +87,13 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
         panel=COMPARED,
     ),
     CommandOption(
+        "--unit",
+        "Unit that the links of --gold-alignments count: word, morpheme or character.",
+        "NAME",
+        default="word",
+        panel=COMPARED,
+    ),
+    CommandOption(
         "--lowercase/--cased",
         "Whether to lowercase translations and references before scoring.",
         kind=bool,
@@ -122,9 +130,12 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 )
 """The options of `regard evaluate` for translation."""
 
-REFERENCES = ("source", "target", "tsv", "jsonl", "split", "sentences", "gold_alignments", "base")
+REFERENCES = ("source", "target", "tsv", "jsonl", "split", "sentences", "gold_alignments", "base", "unit")
 """The options that become fields of ReferenceOptions. The options --columns and --fields are set
 separately."""
+
+GOLD_UNITS = ("word", "morpheme", "character")
+"""The values of --unit."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +193,7 @@ def evaluate_translation(
         raise ArgumentError(message("--translations", problem, expected=expected))
     limits = {"tokens_per_batch": options["batch_tokens"], "longest": options["max_source_length"]}
     translator = run.load(task, search=search, **limits)
+    check_units(translator.source_tokenizer, translator.target_tokenizer, given.unit)
     partner = None
     if options["other"] is not None:
         task_of(options["other"], "translation")  # raises an error if the other run has another task
@@ -190,7 +202,7 @@ def evaluate_translation(
     settings = translator.settings.evaluation
     lower = settings.lowercase if options["lowercase"] is None else options["lowercase"]
     scores = EvaluationOptions(options["tokenize"] or settings.tokenize, lower, options["moses"])
-    report = evaluate_run(translator, references, scores, options["output"], html)
+    report = evaluate_run(translator, references, scores, options["output"], html, given.unit)
     faithful = measure_faithfulness(translator, references, partner) if options["faithfulness"] else None
     return TranslationEvaluation(report, faithful)
 
@@ -214,6 +226,7 @@ class ReferenceOptions:
     sentences: int
     gold_alignments: Path | None
     base: int
+    unit: str
 
     @property
     def rows(self) -> list[str]:
@@ -245,7 +258,17 @@ class ReferenceOptions:
         ):
             problem = "alignments can be evaluated for a run only, not for a file of translations"
             raise ArgumentError(message("--gold-alignments", problem))
+        self._check_unit()
         check_standard_input(self.source, translations, *(self.target or ()))
+
+    def _check_unit(self) -> None:
+        if self.unit not in GOLD_UNITS:
+            raise UnknownName("unit of alignment", self.unit, GOLD_UNITS)
+        if self.unit != "word" and self.gold_alignments is None:
+            problem = "it counts the links of --gold-alignments, which is not set"
+            if self.split is not None:
+                problem = "the gold alignments of the built-in corpus link words"
+            raise ArgumentError(message(f"--unit {self.unit}", problem, hint="remove --unit"))
 
     def check_split(self, settings: TranslationSettings) -> None:
         """Raise ArgumentError if --split is used with a run that was not trained on the built-in corpus."""

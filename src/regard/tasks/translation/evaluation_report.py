@@ -20,6 +20,7 @@ from regard.data import korean_english
 from regard.data.korean.corpus import VERSION
 from regard.data.line_io import Lines, Notes, place_name, say, tell, writing
 from regard.data.pair_stream import PairStream, in_batches
+from regard.decoding.alignment_units import count_units
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import DataError, UnknownName, message, shown
 from regard.evaluation import AlignmentScore, Links, Score, evaluate_corpus, read_links
@@ -251,6 +252,7 @@ def evaluate_run(
     options: EvaluationOptions,
     out: Path | None,
     page: TranslationPage,
+    unit: str = "word",
 ) -> EvaluationReport:
     """Translate the source sentences with the model of a run, and score the translations.
 
@@ -262,6 +264,7 @@ def evaluate_run(
     options: how the scores are computed.
     out: file to write the translations to, or None.
     page: the HTML page to which the translations are added. The page is saved at the end.
+    unit: what the gold alignments link: "word", "morpheme" or "character".
     """
     if sys.stderr.isatty():  # the first batch may take seconds
         say(f"translating {len(references.sources):,} sentences")
@@ -282,28 +285,32 @@ def evaluate_run(
     tell(notes)
     unknown.say()
     scores = options.scores(texts, references.references)
-    reference_perplexity, alignment = _score_references(translator, references)
+    reference_perplexity, alignment = _score_references(translator, references, unit)
     run = {"folder": str(translator.folder), "step": translator.checkpoint.step}
     run |= {"search": repr(translator.search), "seconds": round(seconds, 3)}
     return EvaluationReport(references.name, len(texts), scores, run, reference_perplexity, alignment)
 
 
-def _score_references(translator: Any, references: References) -> tuple[float, AlignmentScore | None]:
+def _score_references(
+    translator: Any, references: References, unit: str
+) -> tuple[float, AlignmentScore | None]:
     """Return the perplexity of the references, and the alignment score if gold alignments are known."""
     total, count, look = 0.0, 0, None if references.links is None else CROSS
     links: list[tuple[tuple[int, int], ...]] = []
-    words: list[tuple[int, int]] = []
+    sizes: list[tuple[int, int]] = []
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
     pairs = zip(references.sources, references.references[0], strict=True)
     for batch in in_batches(pairs, AT_ONCE):
-        for each in translator.score(*batch, look=look, unit="word"):  # gold alignments link words
+        for each in translator.score(*batch, look=look, unit=unit):
             total, count = total + each.score, count + len(each.token_scores)
             if each.passages[0].attention:
                 links.append(aligned_at(each).align().links)
-                words.append((len(each.source.split()), len(each.text.split())))
+                source, target = map(count_units, tokenizers, (each.source, each.text), (unit, unit))
+                sizes.append((source, target))
     reference_perplexity = perplexity(-total / max(count, 1))
     if references.links is None:
         return reference_perplexity, None
     if not links:
         say("no alignment scores: the model has no attention to its source")
         return reference_perplexity, None
-    return reference_perplexity, evaluate_alignments(links, references.links, words, references.linked)
+    return reference_perplexity, evaluate_alignments(links, references.links, sizes, references.linked)
