@@ -65,10 +65,8 @@ def main() -> None:
             for i, (size, wide) in enumerate([(queries, width), (keys, width), (keys, depth)])
         )
         vector = torch.zeros(1, width, dtype=dtype)
-        extra = (torch.zeros(2, 1, 1, keys), torch.tensor([1]), 0.1) if sight is masked else (None, None, 0.0)
-        output, _, *held = additive_forward(query, key, value, vector, *sight, True, *extra)
-        inputs = (query, key, value, vector, *held, *sight, True, *extra, sight is masked)
-        additive_backward(torch.zeros_like(output), *inputs)
+        output, _, *held = additive_forward(query, key, value, vector, *sight, True)
+        additive_backward(torch.zeros_like(output), query, key, value, vector, *held, *sight, True)
     from regard.kernels.inner_look_pass import inner_look
 
     no_mask = (None, None, None, None, None, 0, None, None, 0.5, 1.0)

@@ -58,11 +58,9 @@ BACKENDS: dict[str, Backend] = {
     "fused": Backend(
         fused.reasons,
         fused.run,
-        fused.not_requested,
         about="Triton kernels for additive scores; memory linear in length",
         device="cuda",
         approximations=fused.approximations,
-        skips_hidden=fused.skips_hidden,
     ),
     "blocked": Backend(
         blocked.reasons, blocked.run, about="plain PyTorch, block by block; memory linear in length"

@@ -52,9 +52,7 @@ class FusedPlan(NamedTuple):
             query, key, value = lift(query), lift(key), lift(value)
         needed = query.requires_grad or key.requires_grad or value.requires_grad or vector.requires_grad
         rest = (lengths, None, None, self.start, None, self.right, self.scale)
-        output, lse = fused.attend(
-            (query, key, value, vector), rest, needed and torch.is_grad_enabled(), None, None, 0.0
-        )
+        output, lse = fused.attend((query, key, value, vector), rest, needed and torch.is_grad_enabled())
         if self.dims == 3:
             return Attended(output.squeeze(1), lse.squeeze(1))
         attended = Attended(output, lse)
@@ -76,9 +74,8 @@ def fused_plan(
         return None
     if mask.causal and call.start + queries < keys:  # hides keys from all queries
         return None
-    projects = not from_memory and score.project_key is not Score.project_key
-    skips = fused.skips_hidden(call) and not projects
-    if padded and not skips:
+    if padded:
         return None
+    projects = not from_memory and score.project_key is not Score.project_key
     right = 0 if mask.causal else None
     return FusedPlan(name, backend, 1.0 / call.temperature, dims, projects, call.start, right)

@@ -2,8 +2,7 @@
 
 torch.compile does not trace into the operators. Outside of it, the functions take less time on the host.
 
-output = softmax(scale * (v . tanh(q + k) + bias)) value, with dropout of the weights, and with masks by
-lengths, window and documents. Other masks are a bias of -inf. Extra memory is
+output = softmax(scale * v . tanh(q + k)) value, with masks by lengths, window and documents. Extra memory is
 O(B (T + S) D). No tensor with B x T x S x D elements is allocated. A tensor with B x T x S elements is
 allocated only if B (T + S) D is larger. The reductions use no atomics, so results are reproducible bit by
 bit.
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels.backward_pass import Backward
-from regard.kernels.forward_pass import Extra, Forward, Sight
+from regard.kernels.forward_pass import Forward, Sight
 from regard.kernels.kernel_choice import is_current
 from regard.kernels.launch import Shape
 from regard.kernels.replay import replayed
@@ -30,7 +29,6 @@ __all__ = ["additive_backward", "additive_forward", "run_backward", "run_forward
 
 _SIGHT = "Tensor? lengths, Tensor? document_of_query, Tensor? document_of_key"
 _PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
-_EXTRA = "Tensor? bias, Tensor? seed, float dropout"
 
 
 def _on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -40,7 +38,7 @@ def _on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
 
 FEW_SCORES, FEW_ELEMENTS = 1 << 24, 1 << 26
 """Calls with at most this many scores and elements of the key are replayed (see replay.py). For larger calls,
-the time on the device is much longer than that on the host."""
+the time on the device is longer than that on the host."""
 
 
 def _run(
@@ -67,9 +65,6 @@ def run_forward(
     right: int | None,
     scale: float,
     hold: bool,
-    bias: Tensor | None,
-    seed: Tensor | None,
-    dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute additive attention; return output, lse, norm and scores.
 
@@ -81,7 +76,6 @@ def run_forward(
     scale: the factor of the score.
     hold: whether to return the scores, so that the backward pass need not recompute them. If there are too
         many scores (see launch.Shape.held), they are not returned.
-    bias, seed, dropout: as in forward_pass.Extra.
 
     Returns:
     output: (B, H, T, E).
@@ -92,36 +86,33 @@ def run_forward(
     """
     if left is None and right is None and document_of_query is None:
         start = 0  # not read
-    tensors = (query, key, value, vector, lengths, document_of_query, document_of_key, bias, seed)
-    numbers = (start, left, right, scale, hold, dropout)
-    output, lse, norm, scores = _run(_forward, tensors, numbers, query, key)
+    tensors = (query, key, value, vector, lengths, document_of_query, document_of_key)
+    output, lse, norm, scores = _run(_forward, tensors, (start, left, right, scale, hold), query, key)
     return output, lse, norm, scores
 
 
 def _forward(
     query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
-    document_of_query: Tensor | None, document_of_key: Tensor | None, bias: Tensor | None,
-    seed: Tensor | None, start: int, left: int | None, right: int | None, scale: float, hold: bool,
-    dropout: float,
+    document_of_query: Tensor | None, document_of_key: Tensor | None, start: int, left: int | None,
+    right: int | None, scale: float, hold: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """run_forward(), with tensors first. replayed() needs this order."""
+    """run_forward() as replayed() needs it."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
-    extra = Extra(bias, seed, dropout)
-    return Forward(query, key, value, vector, sight, scale, hold, extra=extra).run()
+    return Forward(query, key, value, vector, sight, scale, hold).run()
 
 
 additive_forward = torch.library.custom_op(
     "regard::additive_forward",
     run_forward,
     mutates_args=(),
-    schema=f"(Tensor query, Tensor key, Tensor value, Tensor vector, {_SIGHT}, {_PLACE}, bool hold, {_EXTRA})"
+    schema=f"(Tensor query, Tensor key, Tensor value, Tensor vector, {_SIGHT}, {_PLACE}, bool hold)"
     " -> (Tensor output, Tensor lse, Tensor norm, Tensor scores)",
 )
 
 
 @additive_forward.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    hold = rest[7]
+def _(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object) -> tuple[Tensor, ...]:
+    hold = bool(rest[-1])
     shape = Shape.of(query, key, value)
     batch, heads, queries, keys = shape.batch, shape.heads, shape.queries, shape.keys
     held = hold and shape.held
@@ -150,43 +141,35 @@ def run_backward(
     right: int | None,
     scale: float,
     others: bool,
-    bias: Tensor | None,
-    seed: Tensor | None,
-    dropout: float,
-    learned: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Backward pass of run_forward(): return the gradients of query, key, value, vector and bias.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Backward pass of run_forward(): return the gradients of query, key, value and vector.
 
     doutput: gradient of the output, (B, H, T, E).
     norm, scores: the results of run_forward() with these names.
     others: whether to compute the gradients of key, value and vector too. If False, only the gradient of the
-        query is computed, and these three results are empty tensors.
-    learned: whether to compute the gradient of the bias. If False, it is an empty tensor.
+        query is computed, and the other three results are empty tensors.
 
     The other arguments are those of run_forward().
     """
     if left is None and right is None and document_of_query is None:
         start = 0  # not read
     tensors = (
-        doutput, query, key, value, vector, norm, scores, lengths, document_of_query, document_of_key, bias,
-        seed,
+        doutput, query, key, value, vector, norm, scores, lengths, document_of_query, document_of_key
     )  # fmt: skip
-    numbers = (start, left, right, scale, others, dropout, learned)
-    dquery, dkey, dvalue, dvector, dbias = _run(_backward, tensors, numbers, query, key)
-    return dquery, dkey, dvalue, dvector, dbias
+    gradients = _run(_backward, tensors, (start, left, right, scale, others), query, key)
+    dquery, dkey, dvalue, dvector = gradients
+    return dquery, dkey, dvalue, dvector
 
 
 def _backward(
     doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, norm: Tensor, scores: Tensor,
-    lengths: Tensor | None, document_of_query: Tensor | None, document_of_key: Tensor | None,
-    bias: Tensor | None, seed: Tensor | None, start: int, left: int | None, right: int | None, scale: float,
-    others: bool, dropout: float, learned: bool,
+    lengths: Tensor | None, document_of_query: Tensor | None, document_of_key: Tensor | None, start: int,
+    left: int | None, right: int | None, scale: float, others: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """run_backward(), with tensors first. replayed() needs this order."""
+    """run_backward() as replayed() needs it."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
-    extra = Extra(bias, seed, dropout)
-    forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True, extra=extra)
-    return Backward(forward, doutput, norm, scores, others, learned).run()
+    forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True)
+    return Backward(forward, doutput, norm, scores, others).run()
 
 
 additive_backward = torch.library.custom_op(
@@ -194,16 +177,15 @@ additive_backward = torch.library.custom_op(
     run_backward,
     mutates_args=(),
     schema="(Tensor doutput, Tensor query, Tensor key, Tensor value, Tensor vector, "
-    f"Tensor norm, Tensor scores, {_SIGHT}, {_PLACE}, bool others, {_EXTRA}, bool learned)"
-    " -> (Tensor dquery, Tensor dkey, Tensor dvalue, Tensor dvector, Tensor dbias)",
+    f"Tensor norm, Tensor scores, {_SIGHT}, {_PLACE}, bool others)"
+    " -> (Tensor dquery, Tensor dkey, Tensor dvalue, Tensor dvector)",
 )
 
 
 @additive_backward.register_fake
 def _(
-    doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: Any
+    doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object
 ) -> tuple[Tensor, ...]:
-    others, bias, learned = rest[9], rest[10], rest[13]
+    others = bool(rest[-1])
     gradients = (each.new_empty(each.shape if others else (0,)) for each in (key, value, vector))
-    dbias = query.new_empty(0, dtype=torch.float32) if bias is None or not learned else torch.empty_like(bias)
-    return query.new_empty(query.shape), *gradients, dbias
+    return query.new_empty(query.shape), *gradients

@@ -4,7 +4,7 @@
 The keys can be split over several programs of additive_read_kernel (split-K, as in FlashDecoding);
 additive_combine_kernel then combines their partial results.
 
-Tested: under Triton's interpreter (triton 3.7); before the last change also on an NVIDIA H200 (triton 3.6).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.kernel_dropout import dropout_factors
 from regard.kernels.kernel_mask import end_of, tile_is_seen, visible
 from regard.kernels.matrix_product import product
 from regard.kernels.quick_launch import quick_launch
@@ -22,7 +21,7 @@ __all__ = ["additive_combine_kernel", "additive_read_kernel"]
 
 
 @triton.jit
-def _joined(best, total, output, scores, value, factors, DROPOUT: tl.constexpr, PRECISION: tl.constexpr):
+def _joined(best, total, output, scores, value, PRECISION: tl.constexpr):
     """One step of the online softmax: return row maximum, row sum and output after one more tile of keys.
 
     best: row maximum of the tiles so far, (ROWS,).
@@ -30,7 +29,6 @@ def _joined(best, total, output, scores, value, factors, DROPOUT: tl.constexpr, 
     output: sum of exp(score - maximum) value so far, (ROWS, DEPTH).
     scores: the scores of the new tile, -inf where masked, (ROWS, COLUMNS).
     value: the values of the new tile, (COLUMNS, DEPTH).
-    factors: if DROPOUT is True, the dropout factors of the weights of the new tile, (ROWS, COLUMNS).
     """
     highest = tl.maximum(best, tl.max(scores, 1))
     level = tl.where(highest == float("-inf"), 0.0, highest)
@@ -38,8 +36,6 @@ def _joined(best, total, output, scores, value, factors, DROPOUT: tl.constexpr, 
     shrink = tl.exp2((best - level) * LOG2E)
     total = total * shrink + tl.sum(weights, 1)
     output = output * shrink[:, None]
-    if DROPOUT:
-        weights = weights * factors
     output = product(weights.to(value.dtype), value, output, PRECISION)
     return highest, total, output
 
@@ -82,20 +78,18 @@ def _finish(
 @quick_launch
 @triton.jit
 def additive_read_kernel(
-    scores, held, value, output, lse, norm, seed, dropout, lengths, document_of_query, document_of_key,
+    scores, held, value, output, lse, norm, lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, depth, first_row, row_count, value_batch, value_head, value_row,
-    scores_part, scores_head, scores_row, parts, key_tiles, part_tiles, size,
+    score_parts, scores_part, scores_head, scores_row, parts, key_tiles, part_tiles, size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, HOLD: tl.constexpr,
-    SCORE_PARTS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PARTED: tl.constexpr,
-    EIGHTS: tl.constexpr,
+    PRECISION: tl.constexpr, PARTED: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """Compute mask and softmax for ROWS query rows, and DEPTH channels of their output, weights @ value.
 
-    scores: reads (SCORE_PARTS, B H, rows, S): partial sums over the channels. The kernel adds the parts.
+    scores: reads (score_parts, B H, rows, S): partial sums over the channels. The kernel adds the parts.
     held: if HOLD is True, writes the complete scores for the backward pass, (B H, rows, S).
-    seed, dropout: used if DROPOUT is True; see kernel_dropout.py.
     output, lse, norm: writes (B, H, T, E), (B, H, T) and (2, B, H, T); if PARTED is True, writes partial
         results instead (see _finish()).
     parts: number of parts into which the keys are split.
@@ -129,7 +123,7 @@ def additive_read_kernel(
             )  # fmt: skip
             at = both * scores_head + local.to(tl.int64)[:, None] * scores_row + columns[None, :]
             these = tl.load(scores + at, mask=seen, other=0.0)
-            for each in tl.static_range(1, SCORE_PARTS):  # unrolled, so that all loads are in flight at once
+            for each in range(1, score_parts):
                 these += tl.load(scores + each * scores_part + at, mask=seen, other=0.0)
             if HOLD & (tl.program_id(1) == 0):
                 tl.store(held + at, these, mask=seen)
@@ -138,10 +132,7 @@ def additive_read_kernel(
                 mask=(columns < end)[:, None] & (channels < depth)[None, :], other=0.0,
             )  # fmt: skip
             these = tl.where(seen, these, float("-inf"))
-            factors = these
-            if DROPOUT:
-                factors = dropout_factors(seed, dropout, both, rows, columns, queries, keys)
-            best, total, found = _joined(best, total, found, these, values, factors, DROPOUT, PRECISION)
+            best, total, found = _joined(best, total, found, these, values, PRECISION)
     place = both * row_count + local if PARTED else both * queries + rows
     at = place[:, None] * depth + channels[None, :]
     inside = (rows < last)[:, None] & (channels < depth)[None, :]

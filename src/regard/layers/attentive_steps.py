@@ -20,9 +20,6 @@ __all__ = ["run_backward", "run_forward"]
 NO_MASK: tuple[Any, ...] = (None, None, 0, None, None, 1.0)
 """Arguments of the kernels after the lengths: no documents, no window, and the factor of the scores."""
 
-NO_EXTRA: tuple[Any, ...] = (None, None, 0.0)
-"""No bias and no dropout."""
-
 
 def run_forward(
     gates: Tensor, first: Tensor, weights: tuple[Tensor, ...], key: Tensor, value: Tensor, vector: Tensor,
@@ -49,7 +46,7 @@ def _forward(
     scores: list[Tensor] = []
 
     def attend(query_B1A: Tensor) -> Tensor:
-        arguments: list[Any] = [query_B1A[:, None], *memory, *NO_MASK, True, *NO_EXTRA]
+        arguments: list[Any] = [query_B1A[:, None], *memory, *NO_MASK, True]
         output, _, norm, score = additive.run_forward(*arguments)
         norms.append(norm)
         scores.append(score)
@@ -85,7 +82,7 @@ def _backward(
     def dattend(dcontext_BE: Tensor, t: int) -> Tensor:
         query = both_TBN[t, :, None, None, :hidden]
         arguments: list[Any] = [dcontext_BE[:, None, None], query, *memory, norms[t], scores[t], lengths]
-        arguments += (*NO_MASK, False, *NO_EXTRA, False)
+        arguments += (*NO_MASK, False)
         dquery, *_ = additive.run_backward(*arguments)
         return dquery.view(len(dquery), -1)
 
