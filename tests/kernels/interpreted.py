@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -116,6 +117,25 @@ def test_replayed_calls_give_the_same_bits(parts, name: str):
         results = run(seed)
     tapes = [each for each in replay._tapes.values() if isinstance(each, replay.Tape)]
     assert len(tapes) == 2 and all(map(torch.equal, results, expected))
+
+
+@pytest.mark.parametrize("queries", [19, 1])
+def test_uninitialised_memory_has_no_effect(parts, queries: int, monkeypatch: pytest.MonkeyPatch):
+    """With large elements in two of three spans of channels, and other numbers in all allocated tensors."""
+    arguments = {
+        "query": torch.randn(2, queries, 130),
+        "key": torch.randn(2, 35, 130),
+        "value": torch.randn(2, 35, 5),
+    }
+    arguments["query"][0, 0, 70], arguments["key"][1, 3, 129] = 90.0, -80.0
+    allocate = torch.Tensor.new_empty
+
+    def filled(self: torch.Tensor, *sizes: Any, **options: Any) -> torch.Tensor:
+        tensor = allocate(self, *sizes, **options)
+        return tensor.fill_(torch.nan if tensor.is_floating_point() else 0x55)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", filled)
+    assert_agrees({**arguments, "mask": regard.padding([35, 20])})
 
 
 def test_document_ids_may_be_non_contiguous():
