@@ -1,4 +1,4 @@
-"""Benchmark of additive attention: Regard, eager PyTorch and torch.compile, against the throughput of tanh.
+"""Benchmark of additive attention: Regard, eager PyTorch and torch.compile, against the bound of the GPU.
 
 python -m benchmarks.additive                         check, then time every case and peer: a Markdown table
 python -m benchmarks.additive long-2048 --only regard one case, Regard only
@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,8 +28,12 @@ from benchmarks.device import Device, graphed, timed
 
 __all__ = ["CASES", "PEERS", "Shape", "additive_case", "gate", "graphed", "passes", "run_case"]
 
-TANH = 4.13e12
-"""tanh evaluations per second of the special-function units of an H200, measured."""
+FP32 = 132 * 128 * 1.98e9
+"""FP32 instructions per second of an H200: 132 multiprocessors with 128 lanes, at 1.98 GHz."""
+
+INSTRUCTIONS = 3.75
+"""Instructions for each pair of query and key and each channel, if four channels share one reciprocal: four
+multiply-adds for the denominators, ten instructions for the sum of four fractions, and one reciprocal."""
 
 EAGER_COPIES, COMPILED_COPIES = 3.3, 1.2
 """Number of (B, T, S, D) tensors that forward and backward hold at the same time, measured on long-2048."""
@@ -36,21 +41,36 @@ EAGER_COPIES, COMPILED_COPIES = 3.3, 1.2
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes B, T, S and D = E of a case, and its mask: "" for none, `padding` or `causal`."""
+    """The sizes B, T, S and D = E of a case, its mask, and the scale of query and key.
+
+    seen: the mask: "" for none, `padding` or `causal`.
+    deviation: standard deviation of query and key.
+    outlier: factor of channel 0 of query and key.
+    """
 
     batch: int
     queries: int
     keys: int
     width: int
     seen: str = ""
+    deviation: float = 1.0
+    outlier: float = 1.0
 
     def __str__(self) -> str:
-        sizes = f"B={self.batch} T={self.queries} S={self.keys} D=E={self.width}"
-        return f"{sizes}, {self.seen}" if self.seen else sizes
+        texts = [f"B={self.batch} T={self.queries} S={self.keys} D=E={self.width}"]
+        texts += [self.seen] if self.seen else []
+        texts += [f"standard deviation {self.deviation:g}"] if self.deviation != 1 else []
+        texts += [f"one channel times {self.outlier:g}"] if self.outlier != 1 else []
+        return ", ".join(texts)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the case has no mask, and query and key have unit variance."""
+        return not self.seen and self.deviation == self.outlier == 1
 
     @property
     def elements(self) -> float:
-        """Number of tanh evaluations: B x T x S x D without masked pairs."""
+        """Number of pairs of query and key times channels: B x T x S x D without masked pairs."""
         if self.seen == "causal":
             return self.batch * self.queries * (self.queries + 1) / 2 * self.width
         if self.seen == "padding":
@@ -59,8 +79,8 @@ class Shape:
 
     @property
     def limit(self) -> float:
-        """Lower bound of the forward time in milliseconds: one tanh per element."""
-        return self.elements / TANH * 1e3
+        """Lower bound of the forward time in milliseconds: the instructions of the scores, and no others."""
+        return self.elements * INSTRUCTIONS / FP32 * 1e3
 
     @property
     def judged(self) -> Shape:
@@ -92,6 +112,9 @@ class Shape:
         shapes = [(self.batch, n, self.width) for n in (self.queries, self.keys, self.keys)]
         numbers = [torch.randn(shape, generator=source) for shape in [*shapes, (self.width,)]]
         numbers[3] /= self.width**0.5
+        for number in numbers[:2]:
+            number *= self.deviation
+            number[..., 0] *= self.outlier
         return [each.to(torch.bfloat16).to(device, dtype).requires_grad_() for each in numbers]
 
 
@@ -101,7 +124,15 @@ CASES = {
     "long-512": Shape(8, 512, 512, 256),
     "long-2048": Shape(4, 2048, 2048, 128),
     "decode-50": Shape(64, 1, 50, 1000),
+    "short-50-deviation-2": Shape(64, 50, 50, 1000, deviation=2.0),
+    "short-50-deviation-8": Shape(64, 50, 50, 1000, deviation=8.0),
+    "short-50-outlier": Shape(64, 50, 50, 1000, outlier=100.0),
+    "long-512-deviation-2": Shape(8, 512, 512, 256, deviation=2.0),
+    "long-512-deviation-8": Shape(8, 512, 512, 256, deviation=8.0),
+    "long-512-outlier": Shape(8, 512, 512, 256, outlier=100.0),
+    "long-2048-deviation-8": Shape(4, 2048, 2048, 128, deviation=8.0),
     "padded-50": Shape(64, 50, 50, 1000, "padding"),
+    "padded-512": Shape(8, 512, 512, 256, "padding"),
     "causal-2048": Shape(4, 2048, 2048, 128, "causal"),
 }
 
@@ -116,6 +147,9 @@ class AsGiven(regard.Score):
 
     def mixing_vector(self) -> Tensor:
         return self.vector[None]
+
+    def plan_key(self) -> tuple[Any, ...]:
+        return self.vector.shape, self.vector.dtype, self.vector.requires_grad
 
 
 def eager(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, hidden: Tensor | None = None) -> Tensor:
@@ -199,7 +233,7 @@ def additive_case(
     """Return a case of the suite.
 
     compiled: the turn of torch.compile for each dtype (see Peer). backend: that of Regard. The limit on a GPU
-    is the tanh throughput of an H200.
+    is the FP32 throughput of an H200.
     """
     peers = []
     for dtype, turn in zip(dtypes, compiled, strict=True):
@@ -217,7 +251,7 @@ def additive_case(
             compiling = name == "torch.compile" and device == "cpu"
             note = (lambda: "peak with what compiling takes") if compiling else str
             peers.append(Peer(name, make, dtype, ours=mine, turn=when, holds=holds.get(name, 0.0), note=note))
-    limits = (shape.limit, "tanh") if device == "cuda" else (None, "")
+    limits = (shape.limit, "FP32 instructions") if device == "cuda" else (None, "")
     return Case(
         f"Additive attention, {shape}",
         tuple(peers),
@@ -242,7 +276,7 @@ def run_case(name: str, peer: str, dtype: torch.dtype) -> dict[str, float | str]
 def table(rows: list[dict[str, float | str]]) -> str:
     """Return a Markdown table with one row per peer."""
     lines = [
-        "| case | dtype | peer | forward ms | of the tanh limit | forward + backward ms | peak MiB |",
+        "| case | dtype | peer | forward ms | of the FP32 limit | forward + backward ms | peak MiB |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:

@@ -53,7 +53,7 @@ class Case:
     """A benchmark case: what is computed (about), and the peers that compute it.
 
     gate: checks a peer of Regard, raises Wrong. limit: lower bound of the forward time in milliseconds, by
-    the throughput of `limited_by` (tanh or matmul).
+    the throughput of `limited_by` (FP32 instructions or matmul).
     """
 
     about: str

@@ -62,12 +62,16 @@ class Learned(Task):
         return Batch(**tensors)
 
 
-def eager_loss(model: Bahdanau) -> Callable[[Batch], tuple[Tensor, Tensor]]:
-    """Return the loss in plain PyTorch with the weights of the model: a Python loop over the target steps."""
+def eager_loss(model: Bahdanau, one_length: bool = False) -> Callable[[Batch], tuple[Tensor, Tensor]]:
+    """Return the loss in plain PyTorch with the weights of the model: a Python loop over the target steps.
+
+    one_length: whether all sentences have the same length, so that the lengths need not be read. Reading them
+        on the host cannot be captured in a CUDA graph.
+    """
     gru, cell, score, width = model.encoder.layers.layers, model.cell, model.score, model.width
 
     def encoded(embedded: Tensor, lengths: Tensor) -> Tensor:
-        if embedded.shape[1] * len(lengths) == int(lengths.sum()):
+        if one_length or embedded.shape[1] * len(lengths) == int(lengths.sum()):
             return gru(embedded)[0]
         packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
         return pad_packed_sequence(gru(packed)[0], batch_first=True, total_length=embedded.shape[1])[0]

@@ -22,6 +22,10 @@ __all__ = ["PARTS", "newest", "plots"]
 NOTHING = "Not measured yet: no such result is committed.\n"
 ADDITIVE, DOT = "Additive", ("Scaled dot", "Causal scaled dot")
 PLACES = {
+    "call-cuda": "on this page",
+    "call-cpu": "on this page",
+    "additive-calls": "on this page",
+    "additive-scales": "on this page",
     "cpu": "on this page",
     "gpu": "on this page",
     "recurrent": "on this page",
@@ -200,7 +204,17 @@ def answering_tasks() -> str:
     return markdown(["task", "joint", "published", "each task alone", "published"], rows)
 
 
+def calls(kind: str) -> str:
+    """Return the newest times of plain calls: the machine and the table."""
+    text = report(kind)
+    return text if text == NOTHING else text.split("\n", 2)[2].lstrip()
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "call_cuda": partial(calls, "call-cuda"),
+    "call_cpu": partial(calls, "call-cpu"),
+    "additive_calls": partial(calls, "additive-calls"),
+    "additive_scales": partial(calls, "additive-scales"),
     "measured": measured,
     "targets": targets,
     "additive": additive,

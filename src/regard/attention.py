@@ -111,7 +111,7 @@ def attention(
         start=start,
         dropout=dropout,
         look=look,
-        leave_padding=True,
+        leave_hidden=True,
     )
     if beams != 1:
         call = _with_beams(call, beams)
@@ -190,7 +190,7 @@ def _attend(
         name = choose_backend(call, backend)
         if signature is not None:
             keep_plan(signature, call, name, dims)
-        if not BACKENDS[name].skips_padding(call):
+        if not BACKENDS[name].skips_hidden(call):
             call = cleaned_call(call)
         forward = BACKENDS[name].run(call)
         attended = look_at(call, forward, call.look)

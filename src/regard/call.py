@@ -37,7 +37,7 @@ class Forward(NamedTuple):
 class Call:
     """The arguments of one attention() call, with query and key projected by the score function.
 
-    Keys and values that no query can see are set to 0; those behind the padding only if `uncleaned` is False.
+    Keys and values that no query can see are set to 0, unless `uncleaned` is True.
 
     query: (B, H, T, D).
     key: (B, K, S, D), where H is a multiple of K.

@@ -38,12 +38,12 @@ def check(
     start: int = 0,
     dropout: float = 0.0,
     look: Look | None = None,
-    leave_padding: bool = False,
+    leave_hidden: bool = False,
 ) -> Call:
     """Check the arguments of attention(), project query and key, add missing dimensions; return a Call.
 
-    leave_padding: on a GPU, leave the keys and values behind the padding as they are, if this is possible.
-        Before a backend runs that reads them, cleaned_call() sets them to 0.
+    leave_hidden: leave the keys and values that the mask hides as they are, if this is possible. Before a
+        backend runs that reads them, cleaned_call() sets them to 0.
     """
     _check_tensors(query, key, value, look)
     start, dropout = _python_numbers(start, dropout)
@@ -73,8 +73,7 @@ def check(
     added = bias if isinstance(bias, Tensor) else None
     hides = hiding if hiding.parts else None
     projects = memory is None and type(score).project_key is not Score.project_key
-    uncleaned = leave_padding and hiding.parts == ("lengths",) and added is None and not projects
-    uncleaned = uncleaned and query.device.type == "cuda"
+    uncleaned = leave_hidden and hides is not None and added is None and not projects
     if not uncleaned and (hides is not None or added is not None):
         raw_key, raw_value = cleaned(raw_key, raw_value, hides, queries, start, heads, added)
     projected_query, projected_key = (
@@ -107,12 +106,11 @@ def check(
 
 
 def cleaned_call(call: Call) -> Call:
-    """Return the call with 0 for the keys and values behind its padding, if check() has left them."""
+    """Return the call with 0 for the keys and values that its mask hides, if check() has left them."""
     if not call.uncleaned:
         return call
     _, heads, queries, _ = call.sizes
-    padding = Mask(lengths=call.mask.lengths)
-    key, value = cleaned(call.key, call.value, padding, queries, call.start, heads)
+    key, value = cleaned(call.key, call.value, call.mask, queries, call.start, heads)
     return replace(call, key=key, value=value, uncleaned=False)
 
 

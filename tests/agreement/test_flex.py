@@ -170,6 +170,23 @@ def test_masks_without_tensors_are_cached():
     assert visible_blocks.seen_blocks(calls[1]) is not other
 
 
+def test_captured_calls_use_tables_from_before_the_capture(monkeypatch: pytest.MonkeyPatch):
+    x = torch.randn(2, 4, 21, 16)
+    masks = regard.window(4), regard.window(5)
+    known, unknown = (Call(x, x, x, "inner", 1.0, None, mask, None, regard.Soft(), 0, 0.0) for mask in masks)
+    monkeypatch.setattr(visible_blocks, "_kept", {})
+    monkeypatch.setattr(visible_blocks, "_in_graphs", {})
+    monkeypatch.setattr(visible_blocks, "KEPT", 1)
+    first = visible_blocks.seen_blocks(known)
+    monkeypatch.setattr(visible_blocks, "_capturing", lambda device: True)
+    assert visible_blocks.seen_blocks(known) is first
+    assert visible_blocks.seen_blocks(unknown) is not visible_blocks.seen_blocks(unknown)
+    monkeypatch.setattr(visible_blocks, "_capturing", lambda device: False)
+    visible_blocks.seen_blocks(unknown)  # removes the first from the cache, but not from that of graphs
+    monkeypatch.setattr(visible_blocks, "_capturing", lambda device: True)
+    assert len(visible_blocks._kept) == 1 and visible_blocks.seen_blocks(known) is first
+
+
 def test_fake_tensors_are_not_cached():
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 

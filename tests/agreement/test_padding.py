@@ -1,4 +1,4 @@
-"""Padding by FlashAttention with variable lengths: key and value are neither copied nor read behind it."""
+"""Padding on CUDA: key and value are neither copied nor read behind it."""
 
 from __future__ import annotations
 
@@ -74,14 +74,16 @@ def test_sequences_and_layouts_are_passed_as_the_operator_expects(
 @pytest.mark.parametrize("layout", ["heads last", "heads first"])
 @pytest.mark.parametrize("name", LENGTHS)
 @pytest.mark.parametrize("width", [8, 20, 64])
-def test_padding_on_a_gpu(layout: str, name: str, width: int, dtype: torch.dtype):
+@pytest.mark.parametrize("backend", ["masked", "sdpa-flash"])
+def test_padding_on_a_gpu(backend: str, layout: str, name: str, width: int, dtype: torch.dtype):
     query, key, value = leaves = tensors(layout, dtype, "cuda", width)
     lengths = torch.tensor(LENGTHS[name], device="cuda")
     mask = regard.padding(lengths)
-    assert regard.explain(query, key, value, mask=mask).backend == "sdpa-flash"
+    assert regard.explain(query, key, value, mask=mask).backend == "masked"
     poison(lengths, key, value)
-    seen = regard.attention(query, key, value, mask=mask)
-    looked = regard.attention(query, key, value, mask=mask, look=regard.Look(entropy=True))
+    options = {"mask": mask, "backend": backend}
+    seen = regard.attention(query, key, value, **options)
+    looked = regard.attention(query, key, value, **options, look=regard.Look(entropy=True))
     assert torch.equal(seen.output, looked.output) and torch.equal(seen.lse, looked.lse)
     wide = [each.detach().double().requires_grad_() for each in leaves]
     exact = regard.attention(*wide, mask=mask, backend="reference")
@@ -93,25 +95,26 @@ def test_padding_on_a_gpu(layout: str, name: str, width: int, dtype: torch.dtype
         assert torch.linalg.norm(torch.nan_to_num(ours.double() - theirs, 0.0, 0.0, 0.0)) <= budget * (
             torch.linalg.norm(torch.nan_to_num(theirs, 0.0, 0.0, 0.0)) + 1e-3
         )
-    output = regard.attention(query, key, value, mask=mask).output
+    output = regard.attention(query, key, value, mask=mask, backend="sdpa-flash").output
     (slope,) = torch.autograd.grad(output.square().sum(), query, create_graph=True)
     with pytest.raises(regard.BackendError, match="reference"):
         slope.square().sum().backward()
 
 
 @pytest.mark.gpu
-def test_padding_in_a_captured_graph_follows_its_lengths():
+@pytest.mark.parametrize("backend", ["masked", "sdpa-flash"])
+def test_padding_in_a_captured_graph_follows_its_lengths(backend: str):
     query, key, value = (each.detach() for each in tensors("heads last", torch.bfloat16, "cuda", 64))
     lengths = torch.tensor([5, 1, 7], device="cuda")
     mask = regard.padding(lengths)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        regard.attention(query, key, value, mask=mask)
+        regard.attention(query, key, value, mask=mask, backend=backend)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = regard.attention(query, key, value, mask=mask).output
+        captured = regard.attention(query, key, value, mask=mask, backend=backend).output
     for values in ([5, 1, 7], [2, 0, 6]):
         lengths.copy_(torch.tensor(values))
         graph.replay()
-        assert torch.equal(captured, regard.attention(query, key, value, mask=mask).output)
+        assert torch.equal(captured, regard.attention(query, key, value, mask=mask, backend=backend).output)

@@ -128,6 +128,21 @@ def test_masks_are_read_anew_in_each_call():
         regard.attention(query, key, value, mask=regard.padding(lengths))
 
 
+def test_the_position_of_the_query_counts_with_a_causal_mask_only(
+    fresh: dict[plans.Signature, plans.Plan],
+):
+    query, key, value = (each.detach() for each in tensors(6, 6))
+    for mask, count in ((None, 1), (regard.padding([6, 3]), 1), (regard.causal(), 2)):
+        fresh.clear()
+        for start in (0, 1, 2, 1):
+            found = regard.attention(query, key, value, mask=mask, start=start).output
+            exact = regard.attention(query, key, value, mask=mask, start=start, backend="reference").output
+            torch.testing.assert_close(found, exact)
+        assert 1 <= len(fresh) <= count
+        with pytest.raises(regard.ArgumentError, match="-1"):
+            regard.attention(query, key, value, mask=mask, start=-1)
+
+
 def test_errors_are_those_of_a_checked_call():
     query, key, value = (each.detach() for each in tensors(4, 6))
     wrong: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
@@ -253,11 +268,19 @@ def test_a_planned_additive_step_is_the_checked_step(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("mask", [None, regard.causal()], ids=["none", "causal"])
+@pytest.mark.parametrize("name", ["none", "causal", "padding", "causal and padding", "table"])
 @pytest.mark.parametrize("length", [1, 37, 64])
 def test_a_planned_call_on_a_gpu_is_the_checked_call(
-    dtype: torch.dtype, mask: regard.Mask | None, length: int, fresh: dict[plans.Signature, plans.Plan]
+    dtype: torch.dtype, name: str, length: int, fresh: dict[plans.Signature, plans.Plan]
 ):
+    lengths = torch.tensor([length, length // 2], device="cuda")
+    mask = {
+        "none": lambda: None,
+        "causal": regard.causal,
+        "padding": lambda: regard.padding(lengths),
+        "causal and padding": lambda: regard.causal() & regard.padding(lengths),
+        "table": lambda: torch.rand(2, 1, length, length, device="cuda") < 0.5,
+    }[name]()
     for width in (64, 20):
         leaves = [
             torch.randn(2, 3, length, width, device="cuda", dtype=dtype).requires_grad_() for _ in range(3)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -26,9 +29,19 @@ def test_a_wrong_result_is_not_measured():
         call_time.measured(wrong, "cpu", 0.0)
 
 
-def test_the_table_shows_losses_too():
+def test_the_table_shows_losses_and_the_spread(tmp_path: Path):
     right = Pair("right", True, lambda: torch.ones(3), lambda: torch.ones(3))
     (row,) = call_time.measured(right, "cpu", 0.0)
     assert 0 < row.ours <= row.ours_median and 0 < row.theirs <= row.theirs_median
-    text = call_time.table([Row("lost", False, "wall", 9.0, 4.0, 9.5, 4.5)])
-    assert "| lost | no | wall | 9.0 | 4.0 | 5.0 | 9.5 | 4.5 |" in text
+    processes = [
+        [Row("lost", False, "wall", ours, 4.0, 9.5, 4.5), Row("lost", False, "device", 6.0, 5.0, 6.0, 5.0)]
+        for ours in (9.0, 7.0, 12.0)
+    ]
+    results = call_time.merged([*processes, [row]])
+    text = call_time.table(results)
+    assert "| lost | no | 9.0 | 4.0 | 5.0 | 7.0 to 12.0 | 6.0 | 5.0 | 1.20 |" in text
+    assert "| right | yes |" in text
+    call_time.write(tmp_path / "new" / "folder", "cuda", "A note.", {"torch": "2"}, results)
+    (page,) = (tmp_path / "new" / "folder").glob("*-call-cuda.md")
+    assert text in page.read_text() and "A note." in page.read_text()
+    assert len(json.loads(page.with_suffix(".json").read_text())["rows"]) == 3

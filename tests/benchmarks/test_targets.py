@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.additive import CASES
 from benchmarks.targets import Verdict, losses, training, verdicts
 from tests.benchmarks.recorded import gpu, row
 
@@ -16,6 +17,14 @@ def test_limit_is_met_or_missed_by_a_percentage():
     missed = judged(gpu(), "forward within 1.6 x", "long-2048, bfloat16")
     assert (met.said, met.measured) == ("met", "1.00 x")
     assert (missed.said, missed.measured) == ("missed by 8 %", "1.73 x")
+
+
+def test_tanh_limit_follows_from_the_limit_of_instructions():
+    found, shape = gpu(), CASES["long-512"]
+    found["cases"]["long-512"] |= {"limit": shape.limit, "limited by": "FP32 instructions"}
+    tanh, taken = shape.elements / 4.13e12 * 1e3, found["cases"]["long-512"]["rows"][-1]["forward"]["median"]
+    measured = judged(found, "forward within 1.6 x", "long-512, bfloat16").measured
+    assert measured == f"{taken / tanh:.2f} x"
 
 
 def test_speed_up_is_met_or_missed_by_a_percentage():

@@ -50,7 +50,7 @@ class Stand(Processor):
 
 CASES = {
     "short": lambda: additive_case(Shape(2, 5, 7, 16), device="cpu"),
-    "padded": lambda: additive_case(Shape(2, 5, 7, 16, "padding"), ("float32",), (2,), "cpu"),
+    "padded": lambda: additive_case(Shape(2, 6, 9, 16, "padding"), ("float32",), (2,), "cpu"),
     "causal": lambda: additive_case(Shape(1, 9, 9, 16, "causal"), ("float32",), (2,), "cpu"),
     "large": lambda: additive_case(Shape(1, 100, 100, 32), ("bfloat16",), (2,), "cpu", "blocked"),
     "dot": lambda: dot_case(Heads(1, 2, 32, 16, "causal"), "cpu"),

@@ -65,8 +65,10 @@ def main() -> None:
             for i, (size, wide) in enumerate([(queries, width), (keys, width), (keys, depth)])
         )
         vector = torch.zeros(1, width, dtype=dtype)
-        output, _, *held = additive_forward(query, key, value, vector, *sight, True)
-        additive_backward(torch.zeros_like(output), query, key, value, vector, *held, *sight, True)
+        extra = (torch.zeros(2, 1, 1, keys), torch.tensor([1]), 0.1) if sight is masked else (None, None, 0.0)
+        output, _, *held = additive_forward(query, key, value, vector, *sight, True, *extra)
+        inputs = (query, key, value, vector, *held, *sight, True, *extra, sight is masked)
+        additive_backward(torch.zeros_like(output), *inputs)
     from regard.kernels.inner_look_pass import inner_look
 
     no_mask = (None, None, None, None, None, 0, None, None, 0.5, 1.0)
@@ -76,6 +78,24 @@ def main() -> None:
         bias, table = torch.zeros(2, 1, 300, 300, dtype=dtype), torch.ones(1, 1, 300, 300, dtype=torch.bool)
         masks = bias, table, lengths, documents, documents, 1, 7, 0, 0.5, 1.0
         inner_look(query, query[:, :1], torch.zeros(2, 2, 300), *masks, True, True, True, 64)
+    compile_masked(lengths, documents)
+
+
+def compile_masked(lengths: torch.Tensor, documents: torch.Tensor) -> None:
+    """Compile the kernels of the backend `masked`, with each part of a mask."""
+    from regard.kernels import inner_launch
+
+    inner_launch.processors = lambda device: 132
+    table = torch.ones(1, 1, 300, 300, dtype=torch.bool)
+    for width, dtype, hidden in (
+        (64, torch.bfloat16, (lengths, None, None, None, 0, None, None)),
+        (128, torch.float16, (lengths, None, None, None, 0, 7, 0)),
+        (60, torch.float32, (None, table, documents, documents, 1, None, 0)),
+    ):
+        query, key, value = (torch.zeros(2, heads, 300, width, dtype=dtype) for heads in (2, 1, 1))
+        mask = inner_launch.Hidden(*hidden)
+        output, lse = inner_launch.forward(query, key, value, mask, 0.5)
+        inner_launch.backward(output, query, key, value, output, lse, mask, 0.5)
 
 
 if __name__ == "__main__":

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 import regard
 from regard.backends import BACKENDS, fused
-from regard.kernels import launch
+from regard.kernels import additive, launch, replay
 from tests.agreement.cases import DTYPES, Inputs, checked
 from tests.agreement.test_backends import assert_case_agrees
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 from tests.kernels.cases import SMALL
+from tests.kernels.series_bound import Unprojected
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +26,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     tiles = dict.fromkeys(launch.LAUNCHES, tile) | {"short": replace(tile, lanes=16)}
     monkeypatch.setattr(launch, "LAUNCHES", tiles)
     monkeypatch.setattr(launch, "CHANGES", {})
+    replay.forget()
 
 
 @pytest.fixture
@@ -87,6 +90,65 @@ def test_long_shapes_agree(long, parts, mask, depth: int):
     assert_agrees({**inputs(18, 35, 5, depth), "mask": mask, "start": 2})
 
 
+@pytest.mark.parametrize(("queries", "mask"), [(20, regard.window(9, 7)), (1, None)], ids=str)
+def test_forward_and_backward_drop_the_same_weights(
+    parts, queries: int, mask: regard.Mask | None, monkeypatch: pytest.MonkeyPatch
+):
+    """With the unit matrix as value, the output is the dropped weights; so they are known here."""
+    monkeypatch.setattr(launch, "CHANGES", {("short", "back"): {"rows": 32, "columns": 16}})
+    query, key, vector = torch.randn(2, 2, queries, 6), torch.randn(2, 1, 35, 6), torch.randn(1, 6)
+    arguments = {"score": Unprojected(vector.requires_grad_()), "mask": mask, "start": 9, "backend": "fused"}
+    exact = regard.attention(query, key, torch.eye(35).expand(2, 1, 35, 35), **arguments).output
+    torch.manual_seed(3)
+    value = torch.eye(35).repeat(2, 1, 1, 1).requires_grad_()
+    inputs = [query.requires_grad_(), key.requires_grad_(), value, vector]
+    output = regard.attention(*inputs[:3], **arguments, dropout=0.4).output
+    kept = output != 0
+    torch.testing.assert_close(output[kept], exact[kept] / 0.6)
+    assert 0.5 < kept[exact > 0].double().mean() < 0.7
+    torch.manual_seed(3)
+    assert torch.equal(regard.attention(*inputs[:3], **arguments, dropout=0.4).output, output)
+    doutput = torch.linspace(-1, 1, output.numel()).view_as(output)
+    ours = torch.autograd.grad(output, inputs, doutput)
+    wide = [each.detach().double().requires_grad_() for each in inputs]
+    scores = torch.tanh(wide[0][..., :, None, :] + wide[1][..., None, :, :]) @ wide[3][0]
+    if mask is not None:
+        scores = scores.masked_fill(~mask.dense(queries, 35, start=9), -torch.inf)
+    expected = (scores.softmax(-1) * kept / 0.6) @ wide[2]
+    for mine, oracle in zip(ours, torch.autograd.grad(expected, wide, doutput.double()), strict=True):
+        assert (mine.double() - oracle).norm() <= 2e-6 * oracle.norm()
+
+
+REPLAYED = {
+    "bias and dropout": ((2, 20, 40, 24), {"bias": torch.linspace(-1, 1, 800).view(20, 40), "dropout": 0.3}),
+    "padding": ((2, 20, 40, 24), {"mask": regard.causal() & regard.padding(torch.tensor([40, 3]))}),
+    "one query": ((2, 1, 40, 24), {"mask": regard.padding(torch.tensor([9, 40]))}),
+    "strides": ((2, 20, 40, 24), {"mask": regard.window(5, 5)}),
+}
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_replayed_calls_give_the_same_bits(parts, name: str):
+    (batch, queries, keys, width), options = REPLAYED[name]
+    score = Unprojected(torch.linspace(-1, 1, width)[None])
+
+    def run(seed: int) -> list[torch.Tensor]:
+        torch.manual_seed(seed)
+        inputs = [torch.randn(batch, each, 2 * width) for each in (queries, keys, keys)]
+        inputs = [(each[..., ::2] if name == "strides" else each[..., width:]) for each in inputs]
+        inputs = [each.requires_grad_() for each in inputs]
+        output = regard.attention(*inputs, score=score, backend="fused", **options).output
+        gradients = torch.autograd.grad(output, inputs, torch.randn(output.shape))
+        return [each.detach().clone() for each in (output, *gradients)]
+
+    expected = run(3)
+    replay.forget()
+    for seed in (1, 2, 3):  # the third call is replayed
+        results = run(seed)
+    tapes = [each for each in replay._tapes.values() if isinstance(each, replay.Tape)]
+    assert len(tapes) == 2 and all(map(torch.equal, results, expected))
+
+
 def test_document_ids_may_be_non_contiguous():
     ids = torch.tensor([[0, 1], [0, 1], [1, 0], [1, 0], [2, 2]]).t()
     assert not ids.is_contiguous()
@@ -144,6 +206,83 @@ def test_large_queries_and_keys_agree(size: float):
     assert_agrees(arguments, error=1e-4)
 
 
+def results_of(tensors: list[torch.Tensor], backend: str, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Return output, lse and gradients of additive attention without projections."""
+    inputs = [each.to(dtype, copy=True).requires_grad_() for each in tensors]
+    attended = regard.attention(*inputs[:3], score=Unprojected(inputs[3]), backend=backend)
+    doutput = torch.linspace(-1, 1, attended.output.numel()).view_as(attended.output).to(dtype)
+    return [attended.output, attended.lse, *torch.autograd.grad(attended.output, inputs, doutput)]
+
+
+SCALES = {
+    "8": lambda x: x * 8,
+    "outlier channel": lambda x: x * torch.tensor([1, 1, 100.0, 1, 1, 1]),
+    "far channel": lambda x: x + torch.tensor([0, 0, 1e4, 0, 0, 0]) * (1 if x.shape[2] == 6 else -1),
+    "most channels are wide": lambda x: x * 60,
+}
+"""Changes of query and key. At |x| > 38, kernels compute a channel from q + k (see kernels/tanh.py)."""
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_inputs_of_every_scale_are_as_precise(name: str):
+    tensors = [*(SCALES[name](torch.randn(2, 1, size, 6)) for size in (6, 35)), torch.randn(2, 1, 35, 5)]
+    tensors.append(torch.randn(1, 6))
+    ours = results_of(tensors, "fused", torch.float32)
+    for mine, exact in zip(ours, results_of(tensors, "reference", torch.float64), strict=True):
+        assert (mine.double() - exact).norm() <= 4e-6 * exact.norm()
+
+
+@pytest.mark.parametrize("lengths", [None, [3, 1]])
+def test_many_queries_in_parts_agree(lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(additive, "MANY_QUERIES", 48)
+    monkeypatch.setattr(additive, "ROWS_OF_PART", 16)
+    split = []
+    in_parts = additive._backward_in_parts
+    monkeypatch.setattr(
+        additive, "_backward_in_parts", lambda *each: split.append(each[0]) or in_parts(*each)
+    )
+    mask = None if lengths is None else regard.padding(lengths)
+    assert_agrees({**inputs(48, 3), "mask": mask})
+    assert split == [3]
+
+
+@pytest.mark.parametrize("queries", [19, 1])
+def test_uninitialised_memory_has_no_effect(queries: int, monkeypatch: pytest.MonkeyPatch):
+    """With a wide channel in one of three spans of channels, and other numbers in all allocated tensors."""
+    tensors = [torch.randn(2, 1, size, 130) for size in (queries, 35)] + [
+        torch.randn(2, 1, 35, 5),
+        torch.randn(1, 130),
+    ]
+    tensors[0][0, 0, 0, 70], tensors[1][1, 0, 3, 129] = 90.0, -80.0
+    expected = results_of(tensors, "reference", torch.float64)
+    allocate = torch.Tensor.new_empty
+
+    def filled(self: torch.Tensor, *sizes: Any, **options: Any) -> torch.Tensor:
+        tensor = allocate(self, *sizes, **options)
+        return tensor.fill_(torch.nan if tensor.is_floating_point() else 0x55)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", filled)
+    ours = results_of(tensors, "fused", torch.float32)
+    for mine, exact in zip(ours, expected, strict=True):
+        assert (mine.double() - exact).norm() <= 1e-5 * exact.norm()
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN")
+@pytest.mark.parametrize("far", [torch.nan, torch.inf])
+def test_nan_and_inf_in_a_query_stay_in_its_row(far: float):
+    tensors = [
+        *(torch.randn(2, 1, size, 6) for size in (19, 35)),
+        torch.randn(2, 1, 35, 5),
+        torch.randn(1, 6),
+    ]
+    tensors[0][0, 0, 3, 2] = far
+    ours = results_of(tensors, "fused", torch.float32)
+    expected = results_of(tensors, "reference", torch.float64)
+    for mine, exact in zip(ours[:3], expected, strict=False):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5, equal_nan=True)
+    assert ours[0][0, 0, 3].isnan().all() == (far != far)
+
+
 @pytest.mark.parametrize("queries", [1, 18])
 def test_fully_masked_rows_and_masked_nan_keys(queries: int):
     arguments = inputs(queries, 34, heads=2)
@@ -174,9 +313,11 @@ def run_operators(arguments: dict, lengths: torch.Tensor) -> list[torch.Tensor]:
     projected = query @ weight, key @ weight
     sight = (lengths, None, None, 0, None, None, 1.0)
     forward, backward = torch.ops.regard.additive_forward, torch.ops.regard.additive_backward
-    output, lse, norm, scores = forward(*projected, value, ramp[None], *sight, True)
+    output, lse, norm, scores = forward(*projected, value, ramp[None], *sight, True, None, None, 0.0)
     doutput = torch.linspace(-1, 1, output.numel()).view_as(output)
-    gradients = backward(doutput, *projected, value, ramp[None], norm, scores, *sight, True)
+    gradients = backward(
+        doutput, *projected, value, ramp[None], norm, scores, *sight, True, None, None, 0.0, False
+    )
     return [output, lse, gradients[0] @ weight.T, gradients[1] @ weight.T, gradients[2]]
 
 
@@ -237,11 +378,12 @@ def test_operators_pass_opcheck(queries: int, others: bool):
     tensors = [torch.randn(2, 1, size, 3).half() for size in (queries, 20, 20)]
     tensors.append(torch.randn(1, 3).half())
     sight = (torch.tensor([20, 9]), None, None, 2, None, 0, 0.5)
+    extra = (torch.randn(1, 1, queries, 20), torch.tensor([7]), 0.1) if others else (None, None, 0.0)
     utilities = ("test_schema", "test_faketensor")
     forward, backward = torch.ops.regard.additive_forward, torch.ops.regard.additive_backward
-    checks = torch.library.opcheck(forward.default, (*tensors, *sight, True), test_utils=utilities)
+    checks = torch.library.opcheck(forward.default, (*tensors, *sight, True, *extra), test_utils=utilities)
     assert set(checks.values()) == {"SUCCESS"}
-    output, _, *held = forward(*tensors, *sight, True)
-    arguments = (torch.randn_like(output), *tensors, *held, *sight, others)
+    output, _, *held = forward(*tensors, *sight, True, *extra)
+    arguments = (torch.randn_like(output), *tensors, *held, *sight, others, *extra, others)
     checks = torch.library.opcheck(backward.default, arguments, test_utils=utilities)
     assert set(checks.values()) == {"SUCCESS"}

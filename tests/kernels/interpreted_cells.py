@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
+import regard
 from regard.data.batch import EOS, PAD
 from regard.decoding.slots.candidates import Forbidden, highest_in_order, next_tokens
+from regard.kernels import launch, replay
 from regard.kernels.kernel_choice import by_kernel
-from regard.layers import gated_cell, gru
+from regard.layers import attentive_steps, gated_cell, gru
+from regard.layers.attentive_cell import attend_along
 from regard.training.losses import cross_entropy
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
@@ -63,6 +68,32 @@ def test_mixed_backward():
 def test_gated_backward():
     arguments = [*random_tensors(WIDTH, 3 * WIDTH, WIDTH), *buffers(3 * WIDTH), *random_tensors(WIDTH)]
     assert_agrees(gated_cell.gated_backward, arguments, [3, 4])
+
+
+@pytest.mark.parametrize("lengths", [None, [5, 2, 4]])
+def test_all_steps_with_attention(lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch):
+    """The third call is replayed; the reference calls attention() at each step, in float64."""
+    monkeypatch.setattr(
+        launch, "LAUNCHES", {name: replace(each, width=16) for name, each in launch.LAUNCHES.items()}
+    )
+    replay.forget()
+    torch.manual_seed(0)
+    cell, score = gated_cell.GatedCell(3, 4, context_size=6), regard.Additive(4, 6, hidden=5)
+    mask = None if lengths is None else regard.padding(lengths)
+    results = []
+    for turn, dtype in enumerate([torch.float32] * 3 + [torch.float64]):
+        torch.manual_seed(min(turn, 2))
+        inputs = [torch.randn(sizes).to(dtype).requires_grad_() for sizes in ((3, 7, 3), (3, 4), (3, 5, 6))]
+        cell.to(dtype), score.to(dtype)
+        memory = regard.prepare(inputs[2], score=score, mask=mask)
+        states, contexts = attend_along(cell, cell.gates(inputs[0]), inputs[1], memory, "")
+        leaves = [*inputs, *cell.parameters(), *score.parameters()]
+        loss = states.square().sum() + contexts.sin().sum()
+        results.append([states, contexts, *torch.autograd.grad(loss, leaves)])
+    taped = {key[0] for key, each in replay._tapes.items() if isinstance(each, replay.Tape)}
+    assert {attentive_steps._forward, attentive_steps._backward} <= taped
+    for mine, exact in zip(results[2], results[3], strict=True):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("ways", [1, 2])

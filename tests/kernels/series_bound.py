@@ -7,7 +7,7 @@ exponentials is a small float16 number, because |q| or |k| is between 6.9 and 9.
 from __future__ import annotations
 
 import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,9 @@ class Unprojected(regard.Score):
 
     def mixing_vector(self) -> Tensor:
         return self.vector
+
+    def plan_key(self) -> tuple[Any, ...]:
+        return self.vector.shape, self.vector.dtype, self.vector.requires_grad
 
 
 class Call(NamedTuple):

@@ -9,11 +9,12 @@ import torch
 
 import regard
 from regard.backends import reference
+from regard.kernels import replay
 from regard.kernels.launch import Shape
 from tests.agreement.cases import Case, checked
 from tests.agreement.test_backends import assert_case_agrees
 from tests.conftest import seed
-from tests.kernels.series_bound import assert_within_bound, generated
+from tests.kernels.series_bound import Unprojected, assert_within_bound, generated
 
 pytestmark = pytest.mark.gpu
 
@@ -80,6 +81,71 @@ def assert_as_precise(
         assert error <= 2 * allowed + step * oracle.abs().max().item()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_many_queries_of_few_keys_agree(dtype: torch.dtype):
+    """The backward pass splits the queries into parts."""
+    score = regard.Additive(96, 96).cuda()
+    for mask in (None, regard.padding(torch.tensor([5, 2], device="cuda"))):
+        assert_as_precise(tensors((2, 2048, 5, 96, 40), dtype), score, mask, 0)
+
+
+SCALES = {
+    "8": lambda x, sign: x * 8,
+    "outlier channel": lambda x, sign: torch.cat([x[..., :1] * 100, x[..., 1:]], -1),
+    "far channel": lambda x, sign: torch.cat([x[..., :1] + sign * 100, x[..., 1:]], -1),
+}
+"""Changes of query and key; `sign` is 1 for the query and -1 for the key."""
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["short", "uneven", "held", "long", "decode"])
+def test_inputs_of_every_scale_are_as_precise(name: str, dtype: str, scale: str):
+    query, key, value = tensors(SHAPES[name], getattr(torch, dtype))
+    width = query.shape[-1]
+    score = regard.Additive(width, width).cuda()
+    with torch.no_grad():  # projections that change nothing
+        for weight in (score.query_weight, score.key_weight):
+            weight.copy_(torch.eye(width))
+    scaled = [SCALES[scale](each.detach(), sign) for each, sign in ((query, 1), (key, -1))]
+    assert_as_precise([*scaled, value], score, None, 0)
+
+
+@pytest.mark.parametrize("name", ["short", "held", "long", "decode"])
+def test_bias_and_dropout_agree(name: str):
+    batch, queries, keys, width, _ = SHAPES[name]
+    query, key, _ = tensors((batch, queries, keys, width, 1), torch.float32)
+    value = torch.eye(keys, device="cuda").expand(batch, keys, keys)  # the output is the dropped weights
+    bias = torch.randn(1, queries, keys, device="cuda")
+    bias[..., ::3] = -torch.inf
+    bias.requires_grad_()
+    score = regard.Additive(width, width).cuda()
+    options = {"score": score, "bias": bias, "mask": regard.window(700, 800), "dropout": 0.3}
+    output = regard.attention(query, key, value, **options, backend="fused").output
+    kept, inputs = output != 0, [query, key, bias, score.vector]
+    doutput = torch.randn_like(output)
+    ours = [output, *torch.autograd.grad(output, inputs, doutput)]
+    look, options["dropout"] = regard.Look(weights=True, gradient=True), 0.0
+    weights = regard.attention(query, key, value, **options, look=look, backend="blocked").weights
+    expected = weights.view_as(output) * kept / 0.7
+    assert 0.65 < kept[weights.view_as(output) > 1e-30].double().mean() < 0.75
+    for mine, theirs in zip(ours, [expected, *torch.autograd.grad(expected, inputs, doutput)], strict=True):
+        assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
+
+
+def test_each_replay_drops_other_weights():
+    query, key, value = (each.detach() for each in tensors((2, 33, 40, 16, 16), torch.float32))
+    score = regard.Additive(16, 16).cuda()
+    regard.attention(query, key, value, score=score, dropout=0.5, backend="fused")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), torch.no_grad():
+        output = regard.attention(query, key, value, score=score, dropout=0.5, backend="fused").output
+    graph.replay()
+    first = output.clone()
+    graph.replay()
+    assert not torch.equal(first, output)
+
+
 def test_series_in_chunks_with_far_keys_agrees(monkeypatch: pytest.MonkeyPatch):
     """With a shorter last chunk, channels in groups, and tiles that need the exact kernels."""
     from regard.kernels import backward_pass
@@ -137,6 +203,54 @@ def test_two_runs_give_the_same_bits(dtype: torch.dtype):
         assert all(map(torch.equal, *runs)), name
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", SHAPES)
+def test_replayed_calls_give_the_same_bits(name: str, dtype: torch.dtype):
+    """The third call of the same shapes is replayed, with other values and addresses."""
+    batch, queries, keys, width, _ = SHAPES[name]
+    score = Unprojected(torch.randn(1, width, device="cuda", dtype=dtype).requires_grad_())
+    lengths = torch.full((batch,), keys // 2, device="cuda")
+    bias = torch.randn(queries, keys, device="cuda", requires_grad=True)
+    for options in ({}, {"mask": regard.padding(lengths)}, {"bias": bias, "dropout": 0.2}):
+        runs, leaves = [], [score.vector, *([bias] if "bias" in options else [])]
+        replay.forget()
+        for step in (1, 0, 2, 1):
+            torch.manual_seed(step)
+            inputs = tensors(SHAPES[name], dtype)
+            output = regard.attention(*inputs, score=score, backend="fused", **options).output
+            doutput = torch.randn_like(output)
+            runs.append([output, *torch.autograd.grad(output, [*inputs, *leaves], doutput)])
+        assert sum(isinstance(each, replay.Tape) for each in replay._tapes.values()) == 2
+        assert all(map(torch.equal, runs[0], runs[3]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", SHAPES)
+def test_keys_behind_padding_are_not_read(name: str, dtype: torch.dtype):
+    """Hidden keys and values are NaN and inf, and are not set to 0 before."""
+    batch, _, keys, width, _ = SHAPES[name]
+    inputs, count = tensors(SHAPES[name], dtype), keys // 2 - 1
+    score = Unprojected(torch.randn(1, width, device="cuda", dtype=dtype).requires_grad_())
+    cut = [each.detach()[:, :count].clone().requires_grad_() for each in inputs[1:]]
+    with torch.no_grad():
+        inputs[1][:, count:], inputs[2][:, count:] = torch.nan, torch.inf
+    results = []
+    for each, mask in (
+        (inputs, regard.padding(torch.full((batch,), count, device="cuda"))),
+        ([inputs[0], *cut], None),
+    ):
+        output = regard.attention(*each, score=score, mask=mask, backend="fused").output
+        doutput = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
+        results.append([output, *torch.autograd.grad(output, [*each, score.vector], doutput)])
+    for hidden in results[0][2:4]:
+        assert not hidden[:, count:].any()
+    results[0][2:4] = [each[:, :count] for each in results[0][2:4]]
+    for ours, exact in zip(*results, strict=True):
+        assert (ours.float() - exact.float()).norm() <= (
+            2e-2 if dtype == torch.bfloat16 else 1e-4
+        ) * exact.float().norm()
+
+
 def test_memory_is_linear():
     peaks = []
     for length in (2048, 8192):
@@ -157,8 +271,14 @@ def test_memory_is_linear():
 def test_auto_selects_the_fused_backend():
     query, key, value = tensors((2, 5, 7, 16, 16), torch.float32)
     score = regard.Additive(16, 16).cuda()
-    assert regard.explain(query, key, value, score=score, mask=regard.causal()).backend == "fused"
-    assert regard.explain(query, key, value, score=score, dropout=0.5).backend != "fused"
+    table = torch.ones(5, 7, dtype=torch.bool, device="cuda")
+    for options in (
+        {"mask": regard.causal()},
+        {"dropout": 0.5},
+        {"bias": torch.zeros(5, 7)},
+        {"mask": table},
+    ):
+        assert regard.explain(query, key, value, score=score, **options).backend == "fused"
 
 
 def test_cuda_graph_replay():

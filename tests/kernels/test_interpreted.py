@@ -17,6 +17,11 @@ def test_additive_kernels_agree(share: str):
     assert_passes_interpreted("interpreted.py", "-k", SHARES[share])
 
 
+@pytest.mark.parametrize("part", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_masked_attention_agrees(part: str):
+    assert_passes_interpreted("interpreted_masked.py", "-m", part)
+
+
 def test_looks_agree():
     assert_passes_interpreted("interpreted_looks.py")
 

@@ -97,3 +97,28 @@ def test_paper_encoder_runs_in_half_precision():
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(Batch.collate([[4, 5, 6], [7]], [[8, 4], [5]]))
     assert logits.isfinite().all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("lengths", [[40, 1, 17], None])
+def test_replayed_steps_on_a_gpu(dtype: torch.dtype, lengths: list[int] | None):
+    """From the third call on, the steps are replayed, with other inputs. The reference is float64."""
+    cell = GatedCell(input_size=30, width=64, context_size=128).cuda()
+    score = regard.Additive(64, 128, hidden=72).cuda()
+    mask = None if lengths is None else regard.padding(torch.tensor(lengths, device="cuda"))
+    for turn in range(4):
+        torch.manual_seed(turn)
+        inputs = [torch.randn(sizes, device="cuda") for sizes in ((3, 40, 128), (3, 25, 30), (3, 64))]
+        results = []
+        for run, kind in ((step_by_step, torch.float64), (step_by_step, dtype), (attend_along, dtype)):
+            leaves = [each.to(dtype).to(kind).requires_grad_() for each in inputs]
+            cell.to(dtype).to(kind), score.to(dtype).to(kind)
+            memory = regard.prepare(leaves[0], score=score, mask=mask)
+            states, contexts = run(cell, cell.gates(leaves[1]), leaves[2], memory, "")
+            loss = states.double().square().sum() + contexts.double().sin().sum()
+            gradients = torch.autograd.grad(loss, [*leaves, *cell.parameters(), *score.parameters()])
+            results.append([each.detach().double() for each in (states, contexts, *gradients)])
+        for oracle, plain, along in zip(*results, strict=True):
+            error, allowed = ((each - oracle).norm().item() for each in (along, plain))
+            assert error <= 2 * allowed + torch.finfo(dtype).eps * oracle.norm().item(), turn

@@ -277,3 +277,25 @@ def test_defaults_of_torch_keywords_are_ignored():
     torch.testing.assert_close(
         regard.attention(x, x, attn_mask=None, scale=None).output, regard.attention(x, x).output
     )
+
+
+def test_hooks_and_parametrizations_of_the_projections_are_used():
+    layer, x = regard.MultiHead(8, 2), torch.randn(1, 5, 8)
+    plain = layer(x).output
+    called = []
+    layer.key.register_forward_hook(lambda *_: called.append("key"))
+    assert torch.equal(layer(x).output, plain) and called == ["key"]
+    torch.nn.utils.parametrizations.weight_norm(layer.value)
+    torch.testing.assert_close(layer(x).output, plain)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bias", [True, False])
+def test_joint_projections_on_a_gpu_are_the_separate_ones(bias: bool, monkeypatch: pytest.MonkeyPatch):
+    layer, x = regard.MultiHead(16, 4, key_heads=2, bias=bias).cuda(), torch.randn(2, 5, 16, device="cuda")
+    results = []
+    for rows in (4096, 0):
+        monkeypatch.setattr("regard.layers.joint_linear.FEW_ROWS", rows)
+        output = layer(x, mask=regard.causal()).output
+        results.append([output, *torch.autograd.grad(output.square().sum(), list(layer.parameters()))])
+    torch.testing.assert_close(*results)

@@ -5,7 +5,7 @@ BACKENDS is sorted by speed, fastest first. To add a kernel, write its file and 
 
 from __future__ import annotations
 
-from regard.backends import blocked, flex, fused, reference, sdpa
+from regard.backends import blocked, flex, fused, masked, reference, sdpa
 from regard.backends.backend import Backend
 from regard.call import Call
 from regard.errors import BackendError, UnknownName, message
@@ -40,8 +40,16 @@ def _not_requested(call: Call) -> list[str]:
 
 
 BACKENDS: dict[str, Backend] = {
+    "masked": Backend(
+        masked.reasons,
+        masked.run,
+        masked.not_requested,
+        "Triton kernels for inner products with masks; skips hidden blocks",
+        device="cuda",
+        skips_hidden=masked.skips_hidden,
+    ),
     **{
-        n: Backend(k.reasons, k.run, _not_requested, _SDPA_ABOUT[n], k.device, skips_padding=k.skips_padding)
+        n: Backend(k.reasons, k.run, _not_requested, _SDPA_ABOUT[n], k.device, skips_hidden=k.skips_padding)
         for n, k in sdpa.KERNELS.items()
     },
     "flex": Backend(
@@ -50,9 +58,11 @@ BACKENDS: dict[str, Backend] = {
     "fused": Backend(
         fused.reasons,
         fused.run,
+        fused.not_requested,
         about="Triton kernels for additive scores; memory linear in length",
         device="cuda",
         approximations=fused.approximations,
+        skips_hidden=fused.skips_hidden,
     ),
     "blocked": Backend(
         blocked.reasons, blocked.run, about="plain PyTorch, block by block; memory linear in length"

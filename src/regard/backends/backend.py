@@ -29,8 +29,8 @@ class Backend:
     about: a short description.
     device: the only device type that the backend supports; None if it supports all types.
     approximations(call): what the backend approximates, and how to get the exact result; empty if nothing.
-    skips_padding(call): whether the backend reads no key behind the padding, so that these keys and values
-        need not be set to 0 before.
+    skips_hidden(call): whether keys and values that the mask hides from all queries have no effect even if
+        they are NaN, so that they need not be set to 0 before.
     """
 
     reasons: Callable[[Call], list[str]]
@@ -39,4 +39,4 @@ class Backend:
     about: str = ""
     device: str | None = None
     approximations: Callable[[Call], list[str]] = _none
-    skips_padding: Callable[[Call], bool] = _no
+    skips_hidden: Callable[[Call], bool] = _no

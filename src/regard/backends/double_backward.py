@@ -28,7 +28,7 @@ def differentiable(call: Call, tensors: Sequence[Tensor | None], doutput: Tensor
         raise BackendError(
             message(
                 "attention()",
-                "backend 'blocked' does not support double backward with dropout",
+                "the backends 'blocked' and 'fused' do not support double backward with dropout",
                 hint='use backend="reference"',
             )
         )

@@ -3,10 +3,15 @@
 This backend runs on CUDA. If TRITON_INTERPRET=1 is set in the environment before the first call, the
 kernels run in Triton's interpreter on the CPU, which is slow and meant for tests. If the query in one row
 attends to a NaN, other rows of the same tile can become NaN too.
+
+Masks by length, window and documents are part of the kernels. A bool tensor, another mask or a position
+scheme becomes a bias, a tensor broadcastable to (B, H, T, S); -inf hides a key.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,9 +28,13 @@ from regard.masks.readable import PLAIN
 from regard.positions import Bias
 from regard.select import Soft
 
-__all__ = ["approximations", "reasons", "run"]
+__all__ = ["approximations", "attend", "attend_untraced", "not_requested", "reasons", "run", "skips_hidden"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+LARGE_TABLE = 1 << 28
+"""Maximum number of elements of a bias that this backend creates from a mask or a position scheme: 1 GiB of
+float32."""
 
 MAX_GRID = 65535
 """Maximum size of the second and third dimension of a CUDA grid."""
@@ -45,14 +54,13 @@ def reasons(call: Call) -> list[str]:
         reasons.append(f"runs on cuda, but the call is on {device}")
     if not isinstance(call.select, Soft):
         reasons.append(f"computes Soft only, not {type(call.select).__name__}")
-    if not call.mask.only("causal", "lengths", "window", "documents"):
-        reasons.append("supports causal(), padding(), window() and documents(), but no other masks")
-    if call.bias is not None:
+    if isinstance(call.bias, Bias) and call.bias.reads:
+        reasons.append(f"does not support {type(call.bias).__name__} with values")
+    if _creates_table(call) and math.prod(call.sizes) > LARGE_TABLE:
         reasons.append(
-            "does not support " + (type(call.bias).__name__ if isinstance(call.bias, Bias) else "bias")
+            "would need a large tensor (B, H, T, S) for this mask or bias; causal(), padding(), window() and "
+            "documents() need none"
         )
-    if call.dropout:
-        reasons.append("has no dropout")
     if call.query.dtype not in DTYPES or call.value.dtype != call.query.dtype:
         reasons.append(
             "supports float32, bfloat16 and float16, the same for all tensors; "
@@ -64,6 +72,40 @@ def reasons(call: Call) -> list[str]:
     if batch * heads > MAX_GRID:
         reasons.append(f"supports B * H up to {MAX_GRID:,}, not {batch * heads:,}")
     return reasons
+
+
+def _creates_table(call: Call) -> bool:
+    """Whether run() creates a bias for the call: from a mask that the kernels do not have, or from a Bias."""
+    return not call.mask.only("causal", "lengths", "window", "documents") or isinstance(call.bias, Bias)
+
+
+def _bias(call: Call) -> Tensor | None:
+    """Return what the call adds to its scores, broadcastable to (B, H, T, S); None if nothing.
+
+    It is the bias of the call, with -inf where a bool tensor or a condition of the mask hides a key. Autograd
+    differentiates this function, so that the parameters of a position scheme get their gradients.
+    """
+    bias = call.bias_tile(call.query, call.whole) if call.bias is not None else None
+    mask = call.mask
+    if mask.table is not None or mask.condition is not None:
+        visible = Mask(table=mask.table, condition=mask.condition).tile(call.whole)
+        nothing = torch.zeros((), dtype=torch.float32, device=visible.device)
+        bias = torch.where(visible, nothing if bias is None else bias, -torch.inf)
+    if bias is None:
+        return None
+    return bias if bias.dim() == 4 else bias.reshape((1,) * (4 - bias.dim()) + bias.shape)
+
+
+def not_requested(call: Call) -> list[str]:
+    """Return why "auto" does not select this backend although it can run the call; empty if it may."""
+    if _creates_table(call) and math.prod(call.sizes) > LARGE_TABLE // 4:
+        return ["would need more than 256 MiB for this mask or bias, but blocked needs little memory"]
+    return []
+
+
+def skips_hidden(call: Call) -> bool:
+    """Whether the kernels read no key or value that the mask of this call hides: if it is padding() alone."""
+    return call.mask.parts == ("lengths",) and call.bias is None
 
 
 def approximations(call: Call) -> list[str]:
@@ -82,19 +124,48 @@ def run(call: Call) -> Forward:
     torch.compile and other tracers get the custom operator additive_forward, into which they do not trace.
     Otherwise its function is called directly, which takes less time on the host.
     """
-    _load()
     assert call.vector is not None
+    bias, seed = _bias(call), None
+    if call.dropout:  # on the device, so that each replay of a CUDA graph draws a new seed
+        seed = torch.randint(2**31, (1,), device=call.query.device)
     tensors = (call.query, call.key, call.value, call.vector)
-    arguments = (*tensors, *_mask(call), 1.0 / call.temperature, call.trains)
-    if torch.compiler.is_compiling() or _traced(tensors):
-        output, lse, *_ = torch.ops.regard.additive_forward(*arguments)
-    elif call.trains:
-        output, lse, *_ = _Additive.apply(*arguments)
-    else:
-        from regard.kernels.additive import run_forward
+    rest = (*_mask(call), 1.0 / call.temperature)
+    return Forward(*attend(tensors, rest, call.trains, bias, seed, call.dropout))
 
-        output, lse, *_ = run_forward(*arguments)
-    return Forward(output, lse)
+
+def attend(
+    tensors: tuple[Tensor, ...], rest: tuple[Any, ...], trains: bool, bias: Tensor | None,
+    seed: Tensor | None, dropout: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return output (B, H, T, E) and lse (B, H, T).
+
+    tensors: query, key, value and vector.
+    rest: the mask as _mask() returns it, and the factor of the scores.
+    trains: whether a gradient is needed.
+    bias, seed, dropout: as in kernels/forward_pass.Extra.
+    """
+    _load()
+    extra = (bias, seed, dropout)
+    if torch.compiler.is_compiling() or _traced(tensors):
+        output, lse, *_ = torch.ops.regard.additive_forward(*tensors, *rest, trains, *extra)
+    elif trains:
+        output, lse, *_ = _Additive.apply(*tensors, *rest, trains, *extra)
+    else:
+        output, lse = _functions[2](*tensors, *rest, *extra)
+    return output, lse
+
+
+def attend_untraced(arguments: tuple[Any, ...], trains: bool) -> tuple[Tensor, Tensor]:
+    """attend() without bias and dropout, if no tracer is active.
+
+    arguments: those of attend() called `tensors` and `rest`.
+    """
+    _load()
+    if trains:
+        output, lse, *_ = _Additive.apply(*arguments, True, None, None, 0.0)
+    else:
+        output, lse = _functions[2](*arguments, None, None, 0.0)
+    return output, lse
 
 
 def _traced(tensors: tuple[Tensor, ...]) -> bool:
@@ -114,19 +185,17 @@ def _mask(call: Call) -> tuple[Any, ...]:
     return mask.lengths, *documents, call.start, *mask.sides
 
 
-_loaded: list[str] = []
+_functions: list[Callable[..., Any]] = []
+"""run_forward(), run_backward() and run_inference() of kernels/additive.py, after the first call."""
 
 
 def _load() -> bool:
-    """Import the custom operators and Triton on the first call, and register the backward pass.
-
-    It always returns True, because run() calls it in an assert statement.
-    """
-    if not _loaded:
-        from regard.kernels.additive import additive_forward
+    """Import the custom operators and Triton on the first call, and register the backward pass."""
+    if not _functions:
+        from regard.kernels.additive import additive_forward, run_backward, run_forward, run_inference
 
         additive_forward.register_autograd(_backward, setup_context=_save)
-        _loaded.append(additive_forward._qualname)
+        _functions.extend((run_forward, run_backward, run_inference))
     return True
 
 
@@ -140,9 +209,7 @@ class _Additive(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        from regard.kernels.additive import run_forward
-
-        output = run_forward(*inputs)
+        output: tuple[Tensor, ...] = _functions[0](*inputs)
         _save(ctx, inputs, output)
         return output
 
@@ -153,41 +220,46 @@ class _Additive(torch.autograd.Function):
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """Save for the backward pass: the inputs of additive_forward, and its outputs `norm` and `scores`."""
-    query, key, value, vector, lengths, of_query, of_key, *rest = inputs
+    query, key, value, vector, lengths, of_query, of_key, *rest, bias, seed, dropout = inputs
     _, *others = output
     ctx.mark_non_differentiable(*others)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(query, key, value, vector, lengths, of_query, of_key, *others[1:])
-    ctx.rest = rest
+    ctx.save_for_backward(query, key, value, vector, lengths, of_query, of_key, bias, seed, *others[1:])
+    ctx.rest, ctx.dropout = rest, dropout
 
 
 def _backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    query, key, value, vector, lengths, of_query, of_key, norm, scores = ctx.saved_tensors
+    *tensors, lengths, of_query, of_key, bias, seed, norm, scores = ctx.saved_tensors
     start, left, right, scale, _ = ctx.rest
-    no_gradients = (None,) * 8  # eight inputs after vector: the six of _mask(), scale and hold
+    needed = ctx.needs_input_grad
+    no_gradients = (None,) * 8  # eight inputs between vector and bias: the six of _mask(), scale and hold
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # for a double backward
-        call = _rebuilt_call(query, key, value, vector, lengths, of_query, of_key, start, left, right, scale)
-        return *differentiable(call, [query, key, value, vector], doutput), *no_gradients
+        call = _rebuilt_call(tensors, lengths, of_query, of_key, start, left, right, scale, bias, ctx.dropout)
+        *gradients, dbias = differentiable(call, [*tensors, bias], doutput)
+        return *gradients, *no_gradients, dbias, None, None
     operator: Any = torch.ops.regard.additive_backward
-    if not torch.compiler.is_compiling() and not _traced((doutput, query, key, value, vector)):
-        from regard.kernels.additive import run_backward
-
-        operator = run_backward
-    gradients = operator(
-        doutput, query, key, value, vector, norm, scores,
-        lengths, of_query, of_key, start, left, right, scale, any(ctx.needs_input_grad[1:4]),
+    if not torch.compiler.is_compiling() and not _traced((doutput, *tensors)):
+        operator = _functions[1]
+    *gradients, dbias = operator(
+        doutput, *tensors, norm, scores, lengths, of_query, of_key, start, left, right, scale,
+        any(needed[1:4]), bias, seed, ctx.dropout, needed[12],
     )  # fmt: skip
-    pairs = zip(gradients, ctx.needs_input_grad, strict=False)
-    return *(gradient if needed else None for gradient, needed in pairs), *no_gradients
+    pairs = zip(gradients, needed, strict=False)
+    gradients = [gradient if wanted else None for gradient, wanted in pairs]
+    return *gradients, *no_gradients, dbias if needed[12] else None, None, None
 
 
 def _rebuilt_call(
-    query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
-    of_query: Tensor | None, of_key: Tensor | None, start: int, left: int | None, right: int | None,
-    scale: float,
+    tensors: list[Tensor], lengths: Tensor | None, of_query: Tensor | None, of_key: Tensor | None, start: int,
+    left: int | None, right: int | None, scale: float, bias: Tensor | None, dropout: float,
 ) -> Call:  # fmt: skip
-    """Return a Call with these inputs of the operator additive_forward. A double backward needs it."""
+    """Return a Call with these inputs of the operator additive_forward. A double backward needs it.
+
+    tensors: query, key, value and vector.
+    """
+    query, key, value, vector = tensors
     documents = None if of_query is None or of_key is None else (of_query, of_key)
     window = None if left is None and right is None else (left, right)
     mask = Mask(lengths=lengths, window=window, documents=documents)
-    return Call(query, key, value, "additive", 1.0, vector, mask, None, Soft(1.0 / scale), start, 0.0)
+    select = Soft(1.0 / scale)
+    return Call(query, key, value, "additive", 1.0, vector, mask, bias, select, start, dropout)

@@ -25,24 +25,31 @@ class MaskTensors(NamedTuple):
         -inf, for which kernels return NaN.
     seeing: which queries see some key, broadcastable to (B, H, T); None if all do.
     seen: which keys some query sees, (B or 1, K or 1, S, 1); None if all are seen.
+    visible_rows, seeing_rows: if requested, for lengths: the visible keys, (B or 1, 1, S), and which queries
+        see some key, (B or 1, 1), for tensors without heads; None if all do.
     """
 
     values: list[int] | Tensor | None
     bias: Tensor
     seeing: Tensor | None
     seen: Tensor | None
+    visible_rows: Tensor | None = None
+    seeing_rows: Tensor | None = None
 
 
 class PlannedMask:
     """Reads the masks of the calls of one plan: padding(), or a bool tensor."""
 
-    def __init__(self, keys: int, key_heads: int, dtype: torch.dtype):
-        """Prepare for S = keys and K = key_heads; dtype: that of the bias."""
+    def __init__(self, keys: int, key_heads: int, dtype: torch.dtype, rows: bool = False):
+        """Prepare for S = keys and K = key_heads.
+
+        dtype: that of the bias. rows: whether to return visible_rows and seeing_rows.
+        """
         with torch.inference_mode(False):
             self.columns_S = torch.arange(keys, device="cpu")
             self.visible = torch.zeros((), dtype=dtype, device="cpu")
             self.hidden = torch.full((), -torch.inf, dtype=dtype, device="cpu")
-        self.keys, self.key_heads = keys, key_heads
+        self.keys, self.key_heads, self.rows = keys, key_heads, rows
         self.last: MaskTensors | None = None
 
     def of_lengths(self, lengths_B: Tensor, values: list[int]) -> MaskTensors:
@@ -57,7 +64,11 @@ class PlannedMask:
         seeing_B11 = None if min(values) > 0 else (lengths_B > 0).view(-1, 1, 1)
         kept = values if visible_B11S.numel() <= KEPT else None
         bias = self._bias(visible_B11S, seeing_B11)
-        return self._kept(MaskTensors(kept, bias, seeing_B11, visible_B11S.mT))
+        tensors = MaskTensors(kept, bias, seeing_B11, visible_B11S.mT)
+        if self.rows:
+            seeing_B1 = None if seeing_B11 is None else seeing_B11[:, 0]
+            tensors = tensors._replace(visible_rows=visible_B11S[:, 0], seeing_rows=seeing_B1)
+        return self._kept(tensors)
 
     def of_table(self, table_BHTS: Tensor) -> MaskTensors:
         """Return the tensors for a bool tensor that broadcasts to (B, H, T, S)."""

@@ -6,15 +6,14 @@ with all of these as the key (Signature). A later call with the same signature r
 
 Only frequent calls have a plan: softmax without bias, dropout and look. They have no mask, or the mask is
 causal(), padding() or a bool tensor. The score is an inner product without projection (ScaledDot, Dot), or
-the additive score with a Memory, for small inputs. All other calls are checked each time. What depends on
-values, such as lengths above S, is checked in each call.
+the additive score: with a Memory, or by the backend fused. All other calls are checked each time. What
+depends on values, such as lengths above S, is checked in each call.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -23,10 +22,11 @@ from torch.autograd import forward_ad
 
 from regard import sites
 from regard.attended import Attended
-from regard.backends import BACKENDS, blocked, sdpa, small_inputs
+from regard.backends import BACKENDS, blocked, fused, masked, sdpa, small_inputs
 from regard.backends.backend import Backend
+from regard.backends.fused_plan import FusedPlan, fused_plan
 from regard.backends.planned_masks import PlannedMask
-from regard.backends.strides import dense as dense_rows
+from regard.backends.strides import dense
 from regard.backends.transforms import raise_in_double_backward
 from regard.call import Call
 from regard.dimensions import autocast_on, lift, lower
@@ -44,7 +44,7 @@ PLANS = 512
 Signature = tuple[Any, ...]
 """All that a plan depends on: shapes, dtypes, devices, gradients, and the options of the call."""
 
-_plans: dict[Signature, Plan | AdditivePlan] = {}
+_plans: dict[Signature, Plan | MaskedPlan | AdditivePlan | FusedPlan] = {}
 _lock = threading.Lock()
 
 
@@ -93,10 +93,10 @@ class Plan(NamedTuple):
             if max(lengths) > keys:
                 return None
             if min(lengths) < keys:
-                _, bias, seeing, seen = self.mask.of_lengths(mask.lengths, lengths)
+                _, bias, seeing, seen, *_ = self.mask.of_lengths(mask.lengths, lengths)
         elif self.part == "table":
             assert self.mask is not None
-            _, bias, seeing, seen = self.mask.of_table(_table(mask))
+            _, bias, seeing, seen, *_ = self.mask.of_table(_table(mask))
         if seen is not None and not self.cleaned and (self.trains or not _finite(key, value)):
             same = value is key
             key = torch.where(seen, key, self.zero)
@@ -119,12 +119,46 @@ class Plan(NamedTuple):
         return attended if self.dims == 4 else attended.map(lower(self.dims))
 
 
-class AdditivePlan(NamedTuple):
-    """How to run the calls of one signature: an additive score, a Memory, and a small input.
+class MaskedPlan(NamedTuple):
+    """How to run the calls of one signature by the backend `masked`, whose kernels read the mask themselves.
 
     The fields of Plan, and:
 
-    template: the options of the call, for a double backward; it contains no tensors of the call.
+    start: position of the first query.
+    right: number of keys after its position that a query sees, 0 for a causal mask; None for no limit.
+    cleans: whether hidden keys and values are set to 0 before.
+    """
+
+    name: str
+    backend: Backend
+    scale: float
+    dims: int
+    trains: bool
+    start: int
+    right: int | None
+    cleans: bool
+
+    def run(
+        self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
+    ) -> Attended | None:
+        """Compute the call. Return None if a length of the mask is above S; check() then raises the error."""
+        if self.dims != 4:
+            query, key, value = lift(query), lift(key), lift(value)
+        lengths = mask.lengths if isinstance(mask, Mask) else None
+        if lengths is not None and lengths.is_cpu and max(lengths.tolist()) > key.shape[2]:
+            return None
+        table = None if isinstance(mask, Mask) and mask.table is None else _table(mask)
+        if table is not None and self.cleans:
+            key, value = masked.cleaned(key, value, table)
+        rest = (lengths, table, None, None, self.start, None, self.right, self.scale)
+        attended = Attended(*masked.attend(query, key, value, *rest, trains=self.trains))
+        return attended if self.dims == 4 else attended.map(lower(self.dims))
+
+
+class AdditivePlan(NamedTuple):
+    """How to run the calls of one signature: an additive score, a Memory, and a small input.
+
+    The fields have the same meaning as in Plan.
     """
 
     name: str
@@ -132,7 +166,6 @@ class AdditivePlan(NamedTuple):
     temperature: float
     dims: int
     mask: PlannedMask | None
-    template: Call
 
     def run(
         self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
@@ -145,22 +178,24 @@ class AdditivePlan(NamedTuple):
             if max(lengths) > keys:
                 return None
             if min(lengths) < keys:
-                _, _, seeing, seen = self.mask.of_lengths(mask.lengths, lengths)
-                assert seen is not None
-                visible = seen.mT
+                *_, seeing, seen, visible, seeing_rows = self.mask.of_lengths(mask.lengths, lengths)
                 if self.dims == 3:
-                    visible, seeing = visible[:, 0], None if seeing is None else seeing[:, 0]
-        query, vector = score.project_query(query), score.mixing_vector()
+                    seeing = seeing_rows
+                else:
+                    assert seen is not None
+                    visible = seen.mT
+        vector: Tensor | None
+        if type(score) is Additive:  # reading a parameter from this dict is faster
+            weight, vector = score._parameters["query_weight"], score._parameters["vector"]
+            assert weight is not None
+            query = query @ weight
+        else:
+            query, vector = score.project_query(query), score.mixing_vector()
         assert vector is not None
         if self.dims == 2:
             query, key, value = lift(query), lift(key), lift(value)
-
-        def call() -> Call:
-            return replace(self.template, mask=mask if isinstance(mask, Mask) else Mask())
-
-        attended = Attended(
-            *small_inputs.attend(query, key, value, vector, visible, seeing, self.temperature, call)
-        )
+        output, lse = small_inputs.attend(query, key, value, vector, visible, seeing, self.temperature)
+        attended = Attended(output, lse)
         return attended if self.dims != 2 else attended.map(lower(self.dims))
 
 
@@ -192,7 +227,7 @@ def planned(
     elif value is None:
         value = key
     of_score = score_signature(score)
-    if of_score is None or type(start) is not int or type(backend) is not str:
+    if of_score is None or type(start) is not int or start < 0 or type(backend) is not str:
         return None, None
     if type(query) not in PLAIN or type(key) not in PLAIN or type(value) not in PLAIN:
         return None, None
@@ -205,11 +240,18 @@ def planned(
     mask_part = _mask_signature(mask, device)
     if mask_part is None or _transformed() or autocast_on(device.type):
         return None, None
+    if not (mask_part and mask_part[-1]):  # only a causal mask depends on the position of the first query
+        start = 0
     trains = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    dense = dense_rows(query) and dense_rows(key) and dense_rows(value)
+    layout: Any
+    if query.is_cuda:  # what dense() needs; comparing it takes less time than calling dense()
+        places = query.data_ptr() | key.data_ptr() | value.data_ptr()
+        layout = query.stride(), key.stride(), value.stride(), places % 16
+    else:
+        layout = dense(query) and dense(key) and dense(value)
     signature = (
         query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, device, key.device,
-        value.device, trains, dense, type(score), of_score, key_size, select.temperature, start,
+        value.device, trains, layout, type(score), of_score, key_size, select.temperature, start,
         mask_part, prepared, backend,
     )  # fmt: skip
     plan = _plans.get(signature)
@@ -224,7 +266,12 @@ def keep_plan(signature: Signature, call: Call, name: str, dims: int) -> None:
     call, name: the checked call, and the backend that was chosen for it.
     dims: number of dimensions of the user's query.
     """
-    plan = _additive_plan(signature, call, name, dims) or _inner_plan(signature, call, name, dims)
+    plan = (
+        _masked_plan(signature, call, name, dims)
+        or _fused_plan(signature, call, name, dims)
+        or _additive_plan(signature, call, name, dims)
+        or _inner_plan(signature, call, name, dims)
+    )
     if plan is None:
         return
     with _lock:
@@ -237,13 +284,16 @@ def _inner_plan(signature: Signature, call: Call, name: str, dims: int) -> Plan 
     """Return a plan that runs an sdpa kernel; None if this call is not run by one."""
     kernel = sdpa.KERNELS.get(name)
     _, _, queries, keys = call.sizes
-    dense, (mask_part, prepared) = signature[10], signature[-3:-1]
+    mask_part, prepared = signature[-3:-1]
     if kernel is None or BACKENDS[name].run != kernel.run or kernel.skips_padding(call):
         return None
     is_causal = kernel.is_causal(call)
     if call.mask.causal != is_causal or (is_causal and queries < keys):  # the latter hides keys
         return None
     part = next((part for part in ("lengths", "table") if part in mask_part), None)
+    if part is not None and not call.query.is_cpu:  # reading the mask would wait for the device
+        return None
+    tensors = (call.query, call.key, call.value)
     dtype = call.query.dtype
     of_bias = torch.promote_types(dtype, torch.float32)
     with torch.inference_mode(False):
@@ -254,7 +304,7 @@ def _inner_plan(signature: Signature, call: Call, name: str, dims: int) -> Plan 
         kernel=kernel,
         scale=call.scale / call.temperature,
         is_causal=is_causal,
-        direct=dense and kernel.takes(call.query, call.key, call.value),
+        direct=all(map(dense, tensors)) and kernel.takes(*tensors),
         few_keys=kernel.may_lose_nan(keys),
         dims=dims,
         part=part,
@@ -265,6 +315,31 @@ def _inner_plan(signature: Signature, call: Call, name: str, dims: int) -> Plan 
     )
 
 
+def _masked_plan(signature: Signature, call: Call, name: str, dims: int) -> MaskedPlan | None:
+    """Return a plan that runs the backend `masked`; None if this call is not run by it."""
+    if name != "masked" or BACKENDS[name].run != masked.run or not signature[-3]:
+        return None
+    return MaskedPlan(
+        name=name,
+        backend=BACKENDS[name],
+        scale=call.scale / call.temperature,
+        dims=dims,
+        trains=call.trains,
+        start=call.start,
+        right=call.mask.sides[1],
+        cleans=not masked.skips_hidden(call),
+    )
+
+
+def _fused_plan(signature: Signature, call: Call, name: str, dims: int) -> FusedPlan | None:
+    """Return a plan that runs the kernels of the backend `fused`; None if this call is not run by them."""
+    if name != "fused" or BACKENDS[name].run != fused.run:
+        return None
+    score, key_size, (mask_part, prepared) = signature[11], signature[13], signature[-3:-1]
+    padded = "lengths" in mask_part and not prepared
+    return fused_plan(call, name, BACKENDS[name], dims, score, key_size is not None, padded)
+
+
 def _additive_plan(signature: Signature, call: Call, name: str, dims: int) -> AdditivePlan | None:
     """Return a plan that runs the small-input path of `blocked`; None if this call does not take it."""
     key_size, (mask_part, prepared) = signature[13], signature[-3:-1]
@@ -273,15 +348,14 @@ def _additive_plan(signature: Signature, call: Call, name: str, dims: int) -> Ad
     lengths = "lengths" in mask_part
     if key_size is None or call.mask.causal or "table" in mask_part or (lengths and not prepared):
         return None
-    with torch.inference_mode(False):
-        none = call.query.new_empty(0)
+    if lengths and not call.query.is_cpu:  # reading the lengths would wait for the device
+        return None
     return AdditivePlan(
         name=name,
         backend=BACKENDS[name],
         temperature=call.temperature,
         dims=dims,
-        mask=PlannedMask(call.key.shape[2], 1, torch.float32) if lengths else None,
-        template=replace(call, query=none, key=none, value=none, vector=None, mask=Mask()),
+        mask=PlannedMask(call.key.shape[2], 1, torch.float32, rows=dims == 3) if lengths else None,
     )
 
 
@@ -293,18 +367,22 @@ def score_signature(score: Score) -> Signature | None:
     if type(score) in (ScaledDot, Dot):
         return ()
     if type(score) is Additive:
-        sizes = score.query_size, score.key_size, score.heads
-        return *sizes, *_placed(score.query_weight), *_placed(score.vector)
+        sizes, parameters = (score.query_size, score.key_size, score.heads), score._parameters
+        return *sizes, *_placed(parameters["query_weight"]), *_placed(parameters["vector"])
     return score.plan_key() if hasattr(score, "plan_key") else None
 
 
-def _placed(tensor: Tensor) -> Signature:
+def _placed(tensor: Tensor | None) -> Signature:
     """Return shape, dtype and device of a parameter, and whether it requires a gradient."""
+    assert tensor is not None
     return tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
 
 
 def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signature | None:
-    """Return the part of a signature that describes the mask; None if such masks are always checked."""
+    """Return the part of a signature that describes the mask; None if such masks are always checked.
+
+    It is empty without a mask. Its last element says whether the mask has a causal part.
+    """
     if mask is None:
         return ()
     causal, lengths, table = False, None, None
@@ -317,13 +395,13 @@ def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signatu
             return None
         causal, lengths, table = mask.causal, mask.lengths, mask.table
         if lengths is None and table is None:
-            return ("causal",) if causal else ()
+            return ("causal", True) if causal else ()
         if lengths is not None and table is not None:
             return None
     tensor = table if lengths is None else lengths
     if not isinstance(tensor, PLAIN) or type(tensor) not in PLAIN or not tensor.numel():
         return None
-    if not tensor.is_cpu or device.type != "cpu" or (lengths is None and tensor.dtype is not torch.bool):
+    if tensor.device != device or (lengths is None and tensor.dtype is not torch.bool):
         return None
     return ("table" if lengths is None else "lengths", tensor.shape, causal)
 

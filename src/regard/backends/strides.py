@@ -18,7 +18,9 @@ def last_dense(tensor: Tensor) -> Tensor:
 
 def dense(tensor: Tensor) -> bool:
     """Whether the kernels take the tensor with its strides: the last is 1, and on CUDA, rows are aligned."""
-    return tensor.stride(-1) == 1 and (not tensor.is_cuda or _rows_are_aligned(tensor))
+    if not tensor.is_cuda:
+        return tensor.is_contiguous() or tensor.stride(-1) == 1
+    return tensor.stride(-1) == 1 and _rows_are_aligned(tensor)
 
 
 def aligned(tensor: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ it stores the whole T x S mask.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,15 @@ PAIRS_AT_ONCE = 1 << 24
 
 REMEMBERED = 1 << 18
 """A block mask is cached if it has at most this many blocks. A larger block mask is computed again for each
-call. The cache holds the last 32 causal and window masks, with up to 4 MiB each."""
+call."""
+
+KEPT = 32
+"""The cache holds the last 32 causal and window masks, with up to 4 MiB each, and all those that CUDA graphs
+use: a graph reads them at each replay."""
+
+_Key = tuple[bool, Window | None, int, int, int, torch.device]
+_kept: dict[_Key, BlockMask] = {}
+_in_graphs: dict[_Key, BlockMask] = {}
 
 
 def seen_blocks(call: Call) -> BlockMask:
@@ -47,20 +54,39 @@ def seen_blocks(call: Call) -> BlockMask:
     _, _, queries, keys = call.sizes
     mask, device = call.mask, call.query.device
     plain = mask.only("causal", "window") and queries * keys <= REMEMBERED * BLOCK**2
-    # Tensors that are created during CUDA graph capture or tracing, and fake tensors, must not be cached.
-    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     real = type(call.query) in (Tensor, nn.Parameter)
-    if not plain or not real or capturing or torch.compiler.is_compiling():
+    if not plain or not real or torch.compiler.is_compiling():  # fake tensors must not be cached
         return _block_mask(mask, call.whole)
-    return _cached(mask.causal, mask.window, queries, keys, call.start, device)
+    key = (mask.causal, mask.window, queries, keys, call.start, device)
+    if not _capturing(device):
+        return _cached(key)
+    # Tensors that are created during the capture of a CUDA graph must not be cached, but a table from before
+    # the capture serves. The graph then does not compute it in each replay.
+    blocks = _in_graphs.get(key, _kept.get(key))
+    if blocks is None:
+        return _block_mask(mask, call.whole)
+    _in_graphs[key] = blocks
+    return blocks
 
 
-@functools.lru_cache(maxsize=32)
-def _cached(
-    causal: bool, window: Window | None, queries: int, keys: int, start: int, device: torch.device
-) -> BlockMask:
-    with torch.inference_mode(False):
-        return _block_mask(Mask(causal=causal, window=window), whole_tile(queries, keys, start, 1, 1, device))
+def _capturing(device: torch.device) -> bool:
+    """Whether operations on this device are being captured in a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _cached(key: _Key) -> BlockMask:
+    """Return the block mask of a causal or window mask from the cache."""
+    blocks = _kept.pop(key, None)
+    if blocks is None:
+        causal, window, queries, keys, start, device = key
+        with torch.inference_mode(False):
+            blocks = _block_mask(
+                Mask(causal=causal, window=window), whole_tile(queries, keys, start, 1, 1, device)
+            )
+    _kept[key] = blocks  # the last one is the last used
+    for oldest in list(_kept)[: max(0, len(_kept) - KEPT)]:
+        _kept.pop(oldest, None)
+    return blocks
 
 
 def _block_mask(mask: Mask, tile: Tile) -> BlockMask:

@@ -4,20 +4,30 @@ Modules:
 
 tanh               tanh(q + k) from e^2q and e^2k, with shared reciprocals
 kernel_mask        masks inside a kernel
+kernel_dropout     dropout inside a kernel
 matrix_product     matrix products inside a kernel
 additive_scores    scores of additive attention, in tiles
 additive_forward   online softmax and output
 additive_decode    one query per sequence (decoding), forward and backward
 additive_weights   backward pass, part 1: gradients of values and scores
 additive_backward  backward pass, part 2: gradients of query, key and vector
+additive_wide      part 2 in channels with very large elements
 additive_series    part 2 for bfloat16, as matrix products (Fourier series of tanh)
 launch             tile sizes, and the choice of kernels by shape
 forward_pass       launches the kernels of the forward pass
 backward_pass      launches the kernels of the backward pass
 additive           forward and backward pass as custom operators for torch.compile
+inner_tiles        tiles and masks of inner-product attention
+inner_forward      inner-product attention with masks, forward pass
+inner_backward     the same, backward pass
+inner_launch       launches the kernels of both passes
+inner_attention    both passes as custom operators for torch.compile
 inner_look         looking pass: entropy, alignment and column mass of inner products
 inner_look_pass    launches the kernel of inner_look, as a custom operator
 recurrent_cells    one step of a recurrent cell
+quick_launch       launches compiled kernels with less time on the host
+recording          records the operations and launches of a function
+replay             runs the recorded launches of a function again, for calls of the same shapes
 lstmn_step         one step of an LSTMN layer
 cross_entropy      cross-entropy over a large vocabulary
 token_candidates   the most probable tokens of a large vocabulary
@@ -46,6 +56,10 @@ x_part                        stride of the tensor x between two of its partial 
 ROWS, COLUMNS, WIDTH, DEPTH   tile sizes along T, S, D and E
 spans                         number of spans; a span is a range of SPAN channels (see launch)
 reach_of_query, reach_of_key  largest |q| or |k| of each tile and span
+bias                          added to v . tanh(q + k), (B, H, T, S) with strides that can be 0
+seed, dropout                 dropout of the weights; see kernel_dropout
+wide_of_query, wide_of_key    which channels of each tile are wide (see tanh)
+whole_of_query, whole_of_key  which channels of each sequence are wide
 EIGHTS                        whether all strides are multiples of 8, which allows vectorised loads
 APPROXIMATE                   use approximate GPU instructions; False in the interpreter
 PRECISION                     precision of matrix products; see matrix_product

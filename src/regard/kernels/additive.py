@@ -1,8 +1,9 @@
-"""Additive attention: run_forward() and run_backward(), and the same two as custom operators.
+"""Additive attention: run_inference(), run_forward() and run_backward(); the latter also as custom operators.
 
 torch.compile does not trace into the operators. Outside of it, the functions take less time on the host.
 
-output = softmax(scale * v . tanh(q + k)) value, with masks by lengths, window and documents. Extra memory is
+output = softmax(scale * (v . tanh(q + k) + bias)) value, with dropout of the weights, and with masks by
+lengths, window and documents. Other masks are a bias of -inf. Extra memory is
 O(B (T + S) D). No tensor with B x T x S x D elements is allocated. A tensor with B x T x S elements is
 allocated only if B (T + S) D is larger. The reductions use no atomics, so results are reproducible bit by
 bit.
@@ -12,6 +13,7 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -19,18 +21,37 @@ import torch
 from torch import Tensor
 
 from regard.kernels.backward_pass import Backward
-from regard.kernels.forward_pass import Forward, Sight
+from regard.kernels.forward_pass import Extra, Forward, Sight
+from regard.kernels.kernel_choice import is_current
 from regard.kernels.launch import Shape
+from regard.kernels.replay import replayed
 
-__all__ = ["additive_backward", "additive_forward", "run_backward", "run_forward"]
+__all__ = ["additive_backward", "additive_forward", "run_backward", "run_forward", "run_inference"]
 
 _SIGHT = "Tensor? lengths, Tensor? document_of_query, Tensor? document_of_key"
 _PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
+_EXTRA = "Tensor? bias, Tensor? seed, float dropout"
 
 
 def _on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
     """Return a context manager that makes the device of `tensor` current, so that Triton launches there."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+    return nullcontext() if is_current(tensor.device) else torch.cuda.device(tensor.device)
+
+
+FEW_SCORES, FEW_ELEMENTS = 1 << 28, 1 << 26
+"""Calls with at most this many scores and elements of the key are replayed (see replay.py). For larger calls,
+the time on the device is longer than that on the host."""
+
+
+def _run(
+    function: Callable[..., tuple[Tensor, ...]], tensors: tuple[Tensor | None, ...], numbers: tuple[Any, ...],
+    query: Tensor, key: Tensor,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Return function(*tensors, *numbers), replayed if the call is small enough."""
+    batch, heads, queries, _ = query.shape
+    few = batch * heads * queries * key.shape[2] <= FEW_SCORES and key.numel() <= FEW_ELEMENTS
+    with _on_device_of(query):
+        return replayed(function, tensors, numbers) if few else function(*tensors, *numbers)
 
 
 def run_forward(
@@ -46,6 +67,9 @@ def run_forward(
     right: int | None,
     scale: float,
     hold: bool,
+    bias: Tensor | None,
+    seed: Tensor | None,
+    dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute additive attention; return output, lse, norm and scores.
 
@@ -57,6 +81,7 @@ def run_forward(
     scale: the factor of the score.
     hold: whether to return the scores, so that the backward pass need not recompute them. If there are too
         many scores (see launch.Shape.held), they are not returned.
+    bias, seed, dropout: as in forward_pass.Extra.
 
     Returns:
     output: (B, H, T, E).
@@ -65,23 +90,59 @@ def run_forward(
         exp(score - maximum). The backward pass recomputes the weights from them.
     scores: (B H, T, S) if they are kept, otherwise an empty tensor.
     """
+    if left is None and right is None and document_of_query is None:
+        start = 0  # not read
+    tensors = (query, key, value, vector, lengths, document_of_query, document_of_key, bias, seed)
+    numbers = (start, left, right, scale, hold, dropout)
+    output, lse, norm, scores = _run(_forward, tensors, numbers, query, key)
+    return output, lse, norm, scores
+
+
+def run_inference(
+    query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
+    document_of_query: Tensor | None, document_of_key: Tensor | None, start: int, left: int | None,
+    right: int | None, scale: float, bias: Tensor | None, seed: Tensor | None, dropout: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Compute additive attention without what the backward pass needs; return output and lse.
+
+    The arguments and results are those of run_forward().
+    """
+    if left is None and right is None and document_of_query is None:
+        start = 0  # not read
+    tensors = (query, key, value, vector, lengths, document_of_query, document_of_key, bias, seed)
+    output, lse = _run(_inference, tensors, (start, left, right, scale, False, dropout), query, key)
+    return output, lse
+
+
+def _inference(*arguments: Any) -> tuple[Tensor, ...]:
+    """run_inference(), with tensors first. replayed() needs this order."""
+    return _forward(*arguments)[:2]
+
+
+def _forward(
+    query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
+    document_of_query: Tensor | None, document_of_key: Tensor | None, bias: Tensor | None,
+    seed: Tensor | None, start: int, left: int | None, right: int | None, scale: float, hold: bool,
+    dropout: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """run_forward(), with tensors first. replayed() needs this order."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
-    with _on_device_of(query):
-        return Forward(query, key, value, vector, sight, scale, hold).run()
+    extra = Extra(bias, seed, dropout)
+    return Forward(query, key, value, vector, sight, scale, hold, extra=extra).run()
 
 
 additive_forward = torch.library.custom_op(
     "regard::additive_forward",
     run_forward,
     mutates_args=(),
-    schema=f"(Tensor query, Tensor key, Tensor value, Tensor vector, {_SIGHT}, {_PLACE}, bool hold)"
+    schema=f"(Tensor query, Tensor key, Tensor value, Tensor vector, {_SIGHT}, {_PLACE}, bool hold, {_EXTRA})"
     " -> (Tensor output, Tensor lse, Tensor norm, Tensor scores)",
 )
 
 
 @additive_forward.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object) -> tuple[Tensor, ...]:
-    hold = bool(rest[-1])
+def _(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    hold = rest[7]
     shape = Shape.of(query, key, value)
     batch, heads, queries, keys = shape.batch, shape.heads, shape.queries, shape.keys
     held = hold and shape.held
@@ -110,20 +171,87 @@ def run_backward(
     right: int | None,
     scale: float,
     others: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Backward pass of run_forward(): return the gradients of query, key, value and vector.
+    bias: Tensor | None,
+    seed: Tensor | None,
+    dropout: float,
+    learned: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Backward pass of run_forward(): return the gradients of query, key, value, vector and bias.
 
     doutput: gradient of the output, (B, H, T, E).
     norm, scores: the results of run_forward() with these names.
     others: whether to compute the gradients of key, value and vector too. If False, only the gradient of the
-        query is computed, and the other three results are empty tensors.
+        query is computed, and these three results are empty tensors.
+    learned: whether to compute the gradient of the bias. If False, it is an empty tensor.
 
     The other arguments are those of run_forward().
     """
+    if left is None and right is None and document_of_query is None:
+        start = 0  # not read
+    tensors = (
+        doutput, query, key, value, vector, norm, scores, lengths, document_of_query, document_of_key, bias,
+        seed,
+    )  # fmt: skip
+    numbers = (start, left, right, scale, others, dropout, learned)
+    dquery, dkey, dvalue, dvector, dbias = _run(_backward, tensors, numbers, query, key)
+    return dquery, dkey, dvalue, dvector, dbias
+
+
+def _backward(
+    doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, norm: Tensor, scores: Tensor,
+    lengths: Tensor | None, document_of_query: Tensor | None, document_of_key: Tensor | None,
+    bias: Tensor | None, seed: Tensor | None, start: int, left: int | None, right: int | None, scale: float,
+    others: bool, dropout: float, learned: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """run_backward(), with tensors first. replayed() needs this order."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
-    with _on_device_of(query):
-        forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True)
-        return Backward(forward, doutput, norm, scores, others).run()
+    extra = Extra(bias, seed, dropout)
+    parts = _query_parts(query, key, scores, sight, extra)
+    if parts > 1:
+        return _backward_in_parts(
+            parts, doutput, query, key, value, vector, norm, scores, lengths, scale, others
+        )
+    forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True, extra=extra)
+    return Backward(forward, doutput, norm, scores, others, learned).run()
+
+
+MANY_QUERIES, ROWS_OF_PART = 1024, 64
+"""If there are at least MANY_QUERIES queries, and 16 times as many as keys, they are split into parts of
+ROWS_OF_PART queries for the backward pass. The kernels for the gradients of key and value run one program for
+some keys and all queries, which would use a small part of the GPU."""
+
+
+def _query_parts(query: Tensor, key: Tensor, scores: Tensor, sight: Sight, extra: Extra) -> int:
+    """Return the number of parts that the queries are split into for the backward pass; 1 for no split."""
+    (batch, heads, queries, _), keys = query.shape, key.shape[2]
+    placed = sight.document_of_query is not None or sight.left is not None or sight.right is not None
+    if placed or extra.bias is not None or extra.seed is not None or not scores.numel():
+        return 1  # what a query sees depends on its position
+    if heads > 1 or queries < max(MANY_QUERIES, 16 * keys) or queries % ROWS_OF_PART:
+        return 1
+    return queries // ROWS_OF_PART if batch * queries // ROWS_OF_PART <= 65535 else 1
+
+
+def _backward_in_parts(
+    parts: int, doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, norm: Tensor,
+    scores: Tensor, lengths: Tensor | None, scale: float, others: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """run_backward() with the queries of each sequence split into parts, as further sequences."""
+    batch, _, queries, _ = query.shape
+    many, rows, keys = batch * parts, queries // parts, key.shape[2]
+    doutput, query = (each.reshape(many, 1, rows, each.shape[3]) for each in (doutput, query))
+    key, value = (
+        each[:, None].expand(-1, parts, -1, -1, -1).reshape(many, *each.shape[1:]) for each in (key, value)
+    )
+    if lengths is not None and len(lengths) > 1:
+        lengths = lengths[:, None].expand(-1, parts).reshape(many)
+    sight = Sight(lengths, None, None, 0, None, None)
+    forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True)
+    norm, scores = norm.reshape(2, many, 1, rows), scores.reshape(many, rows, keys)
+    dquery, dkey, dvalue, dvector, dbias = Backward(forward, doutput, norm, scores, others).run()
+    if others:
+        dkey, dvalue = (each.unflatten(0, (batch, parts)).sum(1) for each in (dkey, dvalue))
+    return dquery.reshape(batch, 1, queries, -1), dkey, dvalue, dvector, dbias
 
 
 additive_backward = torch.library.custom_op(
@@ -131,15 +259,16 @@ additive_backward = torch.library.custom_op(
     run_backward,
     mutates_args=(),
     schema="(Tensor doutput, Tensor query, Tensor key, Tensor value, Tensor vector, "
-    f"Tensor norm, Tensor scores, {_SIGHT}, {_PLACE}, bool others)"
-    " -> (Tensor dquery, Tensor dkey, Tensor dvalue, Tensor dvector)",
+    f"Tensor norm, Tensor scores, {_SIGHT}, {_PLACE}, bool others, {_EXTRA}, bool learned)"
+    " -> (Tensor dquery, Tensor dkey, Tensor dvalue, Tensor dvector, Tensor dbias)",
 )
 
 
 @additive_backward.register_fake
 def _(
-    doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object
+    doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: Any
 ) -> tuple[Tensor, ...]:
-    others = bool(rest[-1])
+    others, bias, learned = rest[9], rest[10], rest[13]
     gradients = (each.new_empty(each.shape if others else (0,)) for each in (key, value, vector))
-    return query.new_empty(query.shape), *gradients
+    dbias = query.new_empty(0, dtype=torch.float32) if bias is None or not learned else torch.empty_like(bias)
+    return query.new_empty(query.shape), *gradients, dbias

@@ -8,9 +8,11 @@ It loops over the rows of the other side, so no sum is divided between threads. 
 results are reproducible bit by bit.
 
 Symbols in this file: g is the gradient of v . tanh(q + k), the score without the factor `scale`;
-r = 1 / (1 + e^2q e^2k), so that tanh(q + k) = 1 - 2 r; "exponentials" are e^2q and e^2k.
+r = 1 / (1 + e^2q e^2k), so that tanh(q + k) = 1 - 2 r; "exponentials" are e^2q and e^2k. The sums
+are computed from u = SCALE (r - 1/2): u^2 - CENTRE^2 = -SCALE^2 (r - r^2). With u, limited denominators need
+no more instructions than others; see tanh.py. additive_wide.py computes the wide channels.
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+Tested: under Triton's interpreter (triton 3.7); before the last change also on an NVIDIA H200 (triton 3.6).
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ import triton
 import triton.language as tl
 
 from regard.kernels.additive_scores import up_to_four
-from regard.kernels.additive_series import REACH
+from regard.kernels.additive_wide import is_near, wide_channel, write_wide_key, write_wide_query
 from regard.kernels.kernel_mask import end_of, tile_is_seen
-from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, furthest, reciprocal
+from regard.kernels.quick_launch import quick_launch
+from regard.kernels.tanh import CENTRE, FLOOR, LIMIT, denominator, furthest, multiply_add, reciprocal
 
 __all__ = ["additive_key_backward_kernel", "additive_query_backward_kernel"]
 
@@ -73,17 +76,6 @@ def _lanes(pitch, zero, LANES: tl.constexpr, FOURS: tl.constexpr):
 
 
 @triton.jit
-def _is_near(reach, SERIES: tl.constexpr):
-    """Whether additive_series_kernel computes this tile, so that the kernels of this file skip it.
-
-    This is the case if SERIES is True and `reach` is at most REACH, the range of the Fourier series.
-
-    reach: the largest |q| plus the largest |k| of the tile.
-    """
-    return (reach <= REACH) & SERIES
-
-
-@triton.jit
 def _zeros(LANES: tl.constexpr):
     return tl.zeros([LANES, 4, 4], tl.float32)
 
@@ -104,50 +96,39 @@ def _pair(others, gradients, wide, step):
 
 
 @triton.jit
-def _share(r, SERIES: tl.constexpr):
-    """Return the factor of g in the gradient of the vector: r - 0.5 if SERIES is True, otherwise r.
-
-    The gradient of the vector is dv = -2 * sum over keys of g (r - 0.5), where g is the gradient of the
-    score, and r = 1 / (1 + e^2q e^2k). If SERIES is False, this kernel processes all keys of a row. Over all
-    keys of a row, g sums to 0, so r gives the same dv as r - 0.5.
-    """
-    return r - 0.5 if SERIES else r
-
-
-@triton.jit
 def _added(
-    shares, slopes, mine, first, second, g, g2,
-    SHARES: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
+    shares, slopes, mine, first, second, g, g2, SHARES: tl.constexpr, APPROXIMATE: tl.constexpr
 ):  # fmt: skip
     """Add the terms of two rows of the other side to the accumulators `shares` and `slopes`.
 
     If the gradient of the query is computed, the own side is the query, and the other side is the key; if the
-    gradient of the key is computed, vice versa. r = 1 / (1 + mine * first) for the first row, and
-    1 / (1 + mine * second) for the second row; both are computed with one reciprocal.
+    gradient of the key is computed, vice versa. r is computed for both rows with one reciprocal.
 
-    slopes: g * (r - r^2) is added to it.
-    shares: if SHARES is True, g * _share(r) is added to it.
+    slopes: -SCALE^2 g (r - r^2) is added to it.
+    shares: if SHARES is True, SCALE g (r - 1/2) is added to it.
     mine: exponentials of the own rows, e^2q or e^2k.
     first, second: exponentials of the first and the second row of the other side.
     g, g2: gradients of the scores of the first and of the second row.
     """
-    x, y = 1.0 + mine * first[:, :, None], 1.0 + mine * second[:, :, None]
+    x = denominator(mine, first[:, :, None], APPROXIMATE)
+    y = denominator(mine, second[:, :, None], APPROXIMATE)
     both = reciprocal(x * y, APPROXIMATE)
-    r, r2 = both * y, both * x
+    u = multiply_add(both, y, -CENTRE, APPROXIMATE)
+    u2 = multiply_add(both, x, -CENTRE, APPROXIMATE)
     g, g2 = g[:, None, :], g2[:, None, :]
     if SHARES:
-        shares += g * _share(r, SERIES)
-    slopes += g * (r - r * r)
+        shares += g * u
+    slopes += g * multiply_add(u, u, -CENTRE * CENTRE, APPROXIMATE)
     if SHARES:
-        shares += g2 * _share(r2, SERIES)
-    slopes += g2 * (r2 - r2 * r2)
+        shares += g2 * u2
+    slopes += g2 * multiply_add(u2, u2, -CENTRE * CENTRE, APPROXIMATE)
     return shares, slopes
 
 
 @triton.jit
 def _walked(
     shares, slopes, mine, others, gradients, wide, step, fours,
-    SHARES: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
+    SHARES: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Call _added() for 4 * `fours` rows of the other side, two rows at a time.
 
@@ -164,17 +145,18 @@ def _walked(
     for four in range(fours):
         at = 4 * four
         b, b2, h, h2 = _pair(others + (at + 2) * wide, gradients + (at + 2) * step, wide, step)
-        shares, slopes = _added(shares, slopes, mine, a, a2, g, g2, SHARES, SERIES, APPROXIMATE)
+        shares, slopes = _added(shares, slopes, mine, a, a2, g, g2, SHARES, APPROXIMATE)
         at = 4 * tl.minimum(four + 1, fours - 1)
         a, a2, g, g2 = _pair(others + at * wide, gradients + at * step, wide, step)
-        shares, slopes = _added(shares, slopes, mine, b, b2, h, h2, SHARES, SERIES, APPROXIMATE)
+        shares, slopes = _added(shares, slopes, mine, b, b2, h, h2, SHARES, APPROXIMATE)
     return shares, slopes
 
 
+@quick_launch
 @triton.jit(do_not_specialize=["zero"])
 def additive_query_backward_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, turned, dquery, dvector,
-    reach_of_query, reach_of_key, lengths,
+    reach_of_query, reach_of_key, whole_of_query, whole_of_key, lengths,
     length_step, start, left, right, heads, groups, queries, keys, width, pitch,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head, zero,
     query_tiles, key_tiles, spans, first_row, row_count, parts, part_tiles,
@@ -186,15 +168,15 @@ def additive_query_backward_kernel(
     """Compute partial sums of dq and dv: from 4 * FOURS rows of the query and `part_tiles` tiles of keys.
 
     dq = sum over keys of 4 v g (r - r^2), where r = 1 / (1 + e^2q e^2k) and g is the gradient of the score
-    dv = sum over rows and keys of g (1 - 2 r) = sum of -2 g r, since g sums to 0 over the keys of a row
+    dv = sum over rows and keys of g (1 - 2 r)
 
     turned: reads g, transposed, (B H, keys, rows).
     exponentials_of_query, exponentials_of_key: read e^2q and e^2k, in row-major order.
     dquery: writes partial sums, (parts, B H, rows, D).
     dvector: writes one partial sum for each part and group of four rows, (B H, parts * groups of rows, D).
     EXACT: first sum each tile in a separate accumulator, because long float32 sums lose precision.
-    SERIES: skip tiles that additive_series_kernel computes. Over the remaining tiles, g need not sum to 0, so
-        _share() returns r - 0.5.
+    SERIES: skip tiles that additive_series_kernel computes.
+    whole_of_query, whole_of_key: read which channels are wide; see tanh.py. additive_wide.py computes them.
     Launch grid: (groups of 4 * FOURS rows, blocks of channels, B H * parts).
     """
     both = tl.program_id(2).to(tl.int64) // parts
@@ -210,53 +192,54 @@ def additive_query_backward_kernel(
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
     wide, step = tl.full([], 0, tl.int64) + pitch, tl.full([], 0, tl.int64) + turned_row
     at = exponentials_of_query + (both * up_to_four(queries) + row + own) * wide + within
-    e = _four(at, wide, row + own, last, there, 1.0)
+    e = _four(at, wide, row + own, last, there, 0.0)
     key_at = exponentials_of_key + key_both * up_to_four(keys) * wide + within
     far = furthest(reach_of_query, both * query_tiles + tile, spans)
+    largest = far
     gradient_at = turned + both * dscores_head + local + four
     shares, slopes = _zeros(LANES), _zeros(LANES)
-    for key_tile in range(part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)):
+    first_tile, last_tile = part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)
+    for key_tile in range(first_tile, last_tile):
         column = key_tile * COLUMNS
         if tile_is_seen(tile * ROWS, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
             stop = tl.minimum(column + COLUMNS, end)
-            reach = far + furthest(reach_of_key, key_both * key_tiles + key_tile, spans)
-            if _is_near(reach, SERIES):
-                pass
-            elif reach * (2.0 * TWICE_LOG2E) <= BITS:
+            of_key = furthest(reach_of_key, key_both * key_tiles + key_tile, spans)
+            largest = tl.maximum(largest, of_key)
+            if is_near(far + of_key, SERIES) == 0:
                 share, slope = (_zeros(LANES), _zeros(LANES)) if EXACT else (shares, slopes)
                 share, slope = _walked(
                     share, slope, e, key_at + column * wide, gradient_at + column * step, wide, step,
-                    tl.cdiv(stop - column, 4), True, SERIES, APPROXIMATE,
+                    tl.cdiv(stop - column, 4), True, APPROXIMATE,
                 )  # fmt: skip
                 shares, slopes = (shares + share, slopes + slope) if EXACT else (share, slope)
-            else:
-                query_step = tl.full([], 0, tl.int64) + query_row
-                query_at = query + batch * query_batch + head * query_head
-                query_at += (row + own) * query_step + channels
-                q = _four(query_at, query_step, row + own, last, there, 0.0)
-                plain = key + batch * key_batch + head // groups * key_head + channels
-                key_step = tl.full([], 0, tl.int64) + key_row
-                for j in range(column, stop):
-                    k = tl.load(plain + j * key_step, mask=there, other=0.0).to(tl.float32)
-                    r = exact_share(q + k[:, :, None], APPROXIMATE)
-                    g = tl.load(gradient_at + j * step)[:, None, :]
-                    shares += g * _share(r, SERIES)
-                    slopes += g * (r - r * r)
-    v = 4.0 * tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
+    v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
     rows = local + own[:, :, None] + tl.arange(0, 4)[None, None, :]
     place = dquery + part * dquery_part + both * dquery_head
-    place += rows.to(tl.int64) * width + channels[:, :, None]
-    tl.store(place, v[:, :, None] * slopes, mask=(rows < row_count) & there[:, :, None])
     program = tl.program_id(2).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(
-        dvector + (program * FOURS + own // 4) * dvector_row + channels, -2.0 * tl.sum(shares, 2), mask=there
-    )
+    if largest > LIMIT:
+        of_query, of_key = whole_of_query + both * pitch, whole_of_key + key_both * pitch
+        there = there & (wide_channel(of_query, of_key, 1, pitch, channels, there) == 0)
+        write_wide_query(
+            query + batch * query_batch + head * query_head,
+            key + batch * key_batch + head // groups * key_head,
+            vector + head * vector_head, turned + both * dscores_head, place, dvector, program,
+            of_query, of_key, far, reach_of_key + key_both * key_tiles * spans,
+            query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, spans,
+            first_tile, last_tile, last, end, start, left, right,
+            ROWS, COLUMNS, LANES, FOURS, LEFT, RIGHT, SERIES, APPROXIMATE,
+        )  # fmt: skip
+    place += rows.to(tl.int64) * width + channels[:, :, None]
+    slopes *= v[:, :, None] * (-4.0 * FLOOR * FLOOR)
+    tl.store(place, slopes, mask=(rows < row_count) & there[:, :, None])
+    place = dvector + (program * FOURS + own // 4) * dvector_row + channels
+    tl.store(place, tl.sum(shares, 2) * (-2.0 * FLOOR), mask=there)
 
 
+@quick_launch
 @triton.jit(do_not_specialize=["zero"])
 def additive_key_backward_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, dscores, dkey,
-    reach_of_query, reach_of_key, lengths,
+    reach_of_query, reach_of_key, whole_of_query, whole_of_key, lengths,
     length_step, start, left, right, heads, groups, queries, keys, width, pitch,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head, zero,
     query_tiles, key_tiles, spans, first_row, row_count, dscores_head, dscores_row,
@@ -275,6 +258,7 @@ def additive_key_backward_kernel(
     ADD: add to dkey instead of overwriting it.
     EXACT: first sum each tile in a separate accumulator, because long float32 sums lose precision.
     SERIES: skip tiles that additive_series_kernel computes.
+    whole_of_query, whole_of_key: read which channels are wide; see tanh.py. additive_wide.py computes them.
     Launch grid: (groups of 4 * FOURS keys, blocks of channels, B K).
     """
     local = tl.program_id(0) * 4 * FOURS
@@ -288,8 +272,10 @@ def additive_key_backward_kernel(
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
     wide, step = tl.full([], 0, tl.int64) + pitch, tl.full([], 0, tl.int64) + dscores_row
     at = exponentials_of_key + (key_both * up_to_four(keys) + local + own) * wide + within
-    e = _four(at, wide, local + own, end, there, 1.0)
+    e = _four(at, wide, local + own, end, there, 0.0)
     far = furthest(reach_of_key, key_both * key_tiles + column // COLUMNS, spans)
+    largest = far
+    row_tiles = tl.cdiv(row_count, ROWS)
     found = _zeros(LANES)
     for group in range(groups):
         head = key_head_here * groups + group
@@ -297,33 +283,33 @@ def additive_key_backward_kernel(
         query_at = exponentials_of_query + both * up_to_four(queries) * wide + within
         gradient_at = dscores + both * dscores_head + local - first_row * step + four
         slopes = _zeros(LANES)
-        for tile in range(tl.cdiv(row_count, ROWS)):
+        for tile in range(row_tiles):
             row = first_row + tile * ROWS
             if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
                 stop = tl.minimum(row + ROWS, last)
-                reach = far + furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
-                if _is_near(reach, SERIES):
-                    pass
-                elif reach * (2.0 * TWICE_LOG2E) <= BITS:
+                of_query = furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
+                largest = tl.maximum(largest, of_query)
+                if is_near(far + of_query, SERIES) == 0:
                     slope = _zeros(LANES) if EXACT else slopes
                     _, slope = _walked(
                         slope, slope, e, query_at + row * wide, gradient_at + row * step, wide, step,
-                        tl.cdiv(stop - row, 4), False, False, APPROXIMATE,
+                        tl.cdiv(stop - row, 4), False, APPROXIMATE,
                     )  # fmt: skip
                     slopes = slopes + slope if EXACT else slope
-                else:
-                    key_step = tl.full([], 0, tl.int64) + key_row
-                    key_at = key + batch * key_batch + key_head_here * key_head
-                    key_at += (local + own) * key_step + channels
-                    k = _four(key_at, key_step, local + own, end, there, 0.0)
-                    plain = query + batch * query_batch + head * query_head + channels
-                    query_step = tl.full([], 0, tl.int64) + query_row
-                    for i in range(row, stop):
-                        q = tl.load(plain + i * query_step, mask=there, other=0.0).to(tl.float32)
-                        r = exact_share(q[:, :, None] + k, APPROXIMATE)
-                        slopes += tl.load(gradient_at + i * step)[:, None, :] * (r - r * r)
         v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
-        found += 4.0 * v[:, :, None] * slopes
+        found += slopes * (v[:, :, None] * (-4.0 * FLOOR * FLOOR))
+    if largest > LIMIT:
+        of_key = whole_of_key + key_both * pitch
+        of_query = whole_of_query + (batch * heads + key_head_here * groups) * pitch
+        there = there & (wide_channel(of_query, of_key, groups, pitch, channels, there) == 0)
+        write_wide_key(
+            query, key + batch * key_batch + key_head_here * key_head, vector, dscores, dkey,
+            of_query, of_key, far, reach_of_query, batch, key_both, key_head_here, heads, groups,
+            query_batch, query_head, query_row, key_row, vector_head, dscores_head, step,
+            local, column, first_row, keys, width, pitch, query_tiles, spans, row_tiles,
+            last, end, start, left, right,
+            ROWS, COLUMNS, LANES, FOURS, LEFT, RIGHT, SERIES, ADD, APPROXIMATE,
+        )  # fmt: skip
     rows = local + own[:, :, None] + tl.arange(0, 4)[None, None, :]
     place = dkey + (key_both * keys + rows) * width + channels[:, :, None]
     wanted = (rows < keys) & there[:, :, None]

@@ -5,7 +5,7 @@ The channels are divided between the threads. additive_decode_kernel computes th
 and key. It does not need the exponentials of additive_prepare_kernel, so it loads each key only once. Then
 additive_read_kernel computes softmax and output.
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+Tested: under Triton's interpreter (triton 3.7); before the last change also on an NVIDIA H200 (triton 3.6).
 """
 
 from __future__ import annotations
@@ -14,20 +14,25 @@ import triton
 import triton.language as tl
 
 from regard.kernels.kernel_mask import end_of
+from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import exact_share
 
 __all__ = ["additive_decode_backward_kernel", "additive_decode_kernel"]
 
 
+@quick_launch
 @triton.jit
 def additive_decode_kernel(
-    query, key, vector, scores, lengths, length_step, heads, groups, keys, width, scale,
+    query, key, vector, bias, scores, lengths, length_step, heads, groups, keys, width, scale,
     query_batch, query_head, key_batch, key_head, key_row, vector_head, scores_head,
-    LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, APPROXIMATE: tl.constexpr,
+    bias_batch, bias_head, bias_column,
+    LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, BIAS: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute scale * v . tanh(q + k) for COLUMNS keys and the single query of a sequence.
 
-    Reads query, (B, H, 1, D), key and vector; writes scores, (B H, 1, S). Launch grid: (key tiles, B H).
+    Reads query, (B, H, 1, D), key and vector; writes scores, (B H, 1, S). If BIAS is True, scale * bias is
+    added, where bias is a tensor (B, H, 1, S). Launch grid: (key tiles, B H).
     """
     both = tl.program_id(1).to(tl.int64)
     batch, head = both // heads, both % heads
@@ -46,9 +51,14 @@ def additive_decode_kernel(
             k = tl.load(key_base + channels[None, :], mask=inside, other=0.0).to(tl.float32)
             tanh = 1.0 - 2.0 * exact_share(q[None, :] + k, APPROXIMATE)
             shares += v[None, :] * tanh
-        tl.store(scores + both * scores_head + columns, tl.sum(shares, 1) * scale, mask=columns < end)
+        found = tl.sum(shares, 1)
+        if BIAS:
+            at = batch * bias_batch + head * bias_head + columns.to(tl.int64) * bias_column
+            found += tl.load(bias + at, mask=columns < end, other=0.0).to(tl.float32)
+        tl.store(scores + both * scores_head + columns, found * scale, mask=columns < end)
 
 
+@quick_launch
 @triton.jit
 def additive_decode_backward_kernel(
     query, key, vector, dscores, dquery, dkey, dvector, lengths, length_step,

@@ -4,7 +4,7 @@
 The keys can be split over several programs of additive_read_kernel (split-K, as in FlashDecoding);
 additive_combine_kernel then combines their partial results.
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+Tested: under Triton's interpreter (triton 3.7); before the last change also on an NVIDIA H200 (triton 3.6).
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from regard.kernels.kernel_dropout import dropout_factors
 from regard.kernels.kernel_mask import end_of, tile_is_seen, visible
 from regard.kernels.matrix_product import product
+from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import LOG2E
 
 __all__ = ["additive_combine_kernel", "additive_read_kernel"]
 
 
 @triton.jit
-def _joined(best, total, output, scores, value, PRECISION: tl.constexpr):
+def _joined(best, total, output, scores, value, factors, DROPOUT: tl.constexpr, PRECISION: tl.constexpr):
     """One step of the online softmax: return row maximum, row sum and output after one more tile of keys.
 
     best: row maximum of the tiles so far, (ROWS,).
@@ -28,6 +30,7 @@ def _joined(best, total, output, scores, value, PRECISION: tl.constexpr):
     output: sum of exp(score - maximum) value so far, (ROWS, DEPTH).
     scores: the scores of the new tile, -inf where masked, (ROWS, COLUMNS).
     value: the values of the new tile, (COLUMNS, DEPTH).
+    factors: if DROPOUT is True, the dropout factors of the weights of the new tile, (ROWS, COLUMNS).
     """
     highest = tl.maximum(best, tl.max(scores, 1))
     level = tl.where(highest == float("-inf"), 0.0, highest)
@@ -35,6 +38,8 @@ def _joined(best, total, output, scores, value, PRECISION: tl.constexpr):
     shrink = tl.exp2((best - level) * LOG2E)
     total = total * shrink + tl.sum(weights, 1)
     output = output * shrink[:, None]
+    if DROPOUT:
+        weights = weights * factors
     output = product(weights.to(value.dtype), value, output, PRECISION)
     return highest, total, output
 
@@ -74,20 +79,23 @@ def _finish(
         tl.store(norm + size + place, 1.0 / something, mask=rows_inside & first)
 
 
+@quick_launch
 @triton.jit
 def additive_read_kernel(
-    scores, held, value, output, lse, norm, lengths, document_of_query, document_of_key,
+    scores, held, value, output, lse, norm, seed, dropout, lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, depth, first_row, row_count, value_batch, value_head, value_row,
-    score_parts, scores_part, scores_head, scores_row, parts, key_tiles, part_tiles, size,
+    scores_part, scores_head, scores_row, parts, key_tiles, part_tiles, size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, HOLD: tl.constexpr,
-    PRECISION: tl.constexpr, PARTED: tl.constexpr, EIGHTS: tl.constexpr,
+    SCORE_PARTS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PARTED: tl.constexpr,
+    EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """Compute mask and softmax for ROWS query rows, and DEPTH channels of their output, weights @ value.
 
-    scores: reads (score_parts, B H, rows, S): partial sums over the channels. The kernel adds the parts.
+    scores: reads (SCORE_PARTS, B H, rows, S): partial sums over the channels. The kernel adds the parts.
     held: if HOLD is True, writes the complete scores for the backward pass, (B H, rows, S).
+    seed, dropout: used if DROPOUT is True; see kernel_dropout.py.
     output, lse, norm: writes (B, H, T, E), (B, H, T) and (2, B, H, T); if PARTED is True, writes partial
         results instead (see _finish()).
     parts: number of parts into which the keys are split.
@@ -121,7 +129,7 @@ def additive_read_kernel(
             )  # fmt: skip
             at = both * scores_head + local.to(tl.int64)[:, None] * scores_row + columns[None, :]
             these = tl.load(scores + at, mask=seen, other=0.0)
-            for each in range(1, score_parts):
+            for each in tl.static_range(1, SCORE_PARTS):  # unrolled, so that all loads are in flight at once
                 these += tl.load(scores + each * scores_part + at, mask=seen, other=0.0)
             if HOLD & (tl.program_id(1) == 0):
                 tl.store(held + at, these, mask=seen)
@@ -130,7 +138,10 @@ def additive_read_kernel(
                 mask=(columns < end)[:, None] & (channels < depth)[None, :], other=0.0,
             )  # fmt: skip
             these = tl.where(seen, these, float("-inf"))
-            best, total, found = _joined(best, total, found, these, values, PRECISION)
+            factors = these
+            if DROPOUT:
+                factors = dropout_factors(seed, dropout, both, rows, columns, queries, keys)
+            best, total, found = _joined(best, total, found, these, values, factors, DROPOUT, PRECISION)
     place = both * row_count + local if PARTED else both * queries + rows
     at = place[:, None] * depth + channels[None, :]
     inside = (rows < last)[:, None] & (channels < depth)[None, :]
@@ -140,6 +151,7 @@ def additive_read_kernel(
     )  # fmt: skip
 
 
+@quick_launch
 @triton.jit
 def additive_combine_kernel(
     outputs, norms, output, lse, norm, size, part_size, queries, first_row, row_count, depth, parts,

@@ -8,7 +8,7 @@ Each thread computes 4 x 4 scores of a tile and loops over the channels. So each
 times, and no sum is divided between threads. For this access pattern the exponentials are stored in
 transposed tiles, (B H, tiles, D, rows of a tile).
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+Tested: under Triton's interpreter (triton 3.7); before the last change also on an NVIDIA H200 (triton 3.6).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import triton
 import triton.language as tl
 
 from regard.kernels.kernel_mask import end_of, tile_is_seen
-from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, exponential, furthest, shared_sum
+from regard.kernels.quick_launch import quick_launch
+from regard.kernels.tanh import FLOOR, LIMIT, SCALE, exact_share, exponential, furthest, packed, shared_sum
 
 __all__ = ["additive_prepare_kernel", "additive_scores_kernel", "up_to_four"]
 
@@ -33,55 +34,100 @@ def up_to_four(size):
 
 
 @triton.jit
+def _rows(source, rows, channels, end, width, step):
+    """Load these rows and channels in float32; 0 for padding. The arguments are those of _exponentials()."""
+    inside = (rows < end)[:, None] & (channels < width)[None, :]
+    x = tl.load(source + rows.to(tl.int64)[:, None] * step + channels[None, :], mask=inside, other=0.0)
+    return x.to(tl.float32)
+
+
+@triton.jit
+def _sizes(x):
+    """Return |x|; inf for NaN."""
+    return tl.where(x == x, tl.abs(x), float("inf"))
+
+
+@triton.jit
+def _write(
+    x, place, rows, channels, size, end, padded, high,
+    ROWS: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr,
+):  # fmt: skip
+    """Write the exponentials `x` of these rows and channels; the arguments are those of _exponentials()."""
+    if TURNED:
+        there = place + channels.to(tl.int64)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+        inside = (channels < high)[:, None]
+        if PIECES:
+            inside = inside & (rows < up_to_four(end))[None, :]
+        tl.store(there, tl.trans(x), mask=inside)
+    else:
+        at = place + rows.to(tl.int64)[:, None] * padded + channels[None, :]
+        tl.store(at, x, mask=(rows < up_to_four(size))[:, None] & (channels < high)[None, :])
+
+
+@triton.jit
 def _exponentials(
-    source, place, reach, tile, size, end, width, padded, low, high, step,
+    source, place, reach, wide, wide_whole, tile, size, end, width, padded, low, high, step,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr,
+    PRECISE: tl.constexpr,
 ):  # fmt: skip
     """Write e^2x for the ROWS rows of one tile, where x is an element of query or key.
 
-    Only the channels from `low` to high - 1 are computed. Padding gets the value 1.
+    Only the channels from `low` to high - 1 are computed. For padding, x = 0.
 
     source: pointer to the query or key of one sequence and head, (size, D), with row stride `step`.
     end: number of rows without padding: the rows from `end` on are padding.
     width: D, the number of channels.
     padded: the number of channels with padding.
     place: pointer to the result. If TURNED is True, it is a transposed tile, (padded, ROWS). Otherwise it is
-        the whole sequence in row-major order, (up_to_four(size), padded).
-    reach: pointer to one number, to which the largest |x| is written.
+        the whole sequence in row-major order, (up_to_four(size), padded). In wide channels, which contain
+        NaN or |x| > LIMIT in this tile, the result is 0.
+    reach: pointer to one number, to which the largest |x| is written; inf if there is a NaN.
+    wide: pointer to one number per channel, (padded,), to which is written whether the channel is wide.
+    wide_whole: the same for the whole sequence; used if TURNED is False. Only ones are written.
+    PRECISE: see exponential() in tanh.py.
     PIECES: if True, and TURNED is True, write only the rows below up_to_four(end). The other rows are never
         read.
     """
     rows = tile * ROWS + tl.arange(0, ROWS)
-    largest = tl.zeros([ROWS], tl.float32)
+    largest = tl.zeros([ROWS, WIDTH], tl.float32)
     for first in range(low, high, WIDTH):
         channels = first + tl.arange(0, WIDTH)
-        inside = (rows < end)[:, None] & (channels < width)[None, :]
-        x = tl.load(source + rows.to(tl.int64)[:, None] * step + channels[None, :], mask=inside, other=0.0)
-        x = x.to(tl.float32)
-        largest = tl.maximum(largest, tl.max(tl.abs(x), 1))
-        if TURNED:
-            there = place + channels.to(tl.int64)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
-            inside = (channels < high)[:, None]
-            if PIECES:
-                inside = inside & (rows < up_to_four(end))[None, :]
-            tl.store(there, tl.trans(exponential(x)), mask=inside)
-        else:
-            at = place + rows.to(tl.int64)[:, None] * padded + channels[None, :]
-            inside = (rows < up_to_four(size))[:, None] & (channels < high)[None, :]
-            tl.store(at, exponential(x), mask=inside)
-    tl.store(reach, tl.max(largest, 0))
+        x = _rows(source, rows, channels, end, width, step)
+        largest = tl.maximum(largest, _sizes(x))
+        _write(exponential(x, PRECISE), place, rows, channels, size, end, padded, high, ROWS, TURNED, PIECES)
+    top = tl.max(tl.max(largest, 1), 0)
+    tl.store(reach, top)
+    if top > LIMIT:
+        tl.debug_barrier()  # before the exponentials of wide channels are overwritten
+        for first in range(low, high, WIDTH):
+            channels = first + tl.arange(0, WIDTH)
+            x = _rows(source, rows, channels, end, width, step)
+            is_wide = tl.max(_sizes(x), 0) > LIMIT
+            tl.store(wide + channels, is_wide.to(tl.int8), mask=channels < high)
+            x = exponential(tl.where(is_wide[None, :], 0.0, x), PRECISE)
+            x = tl.where(is_wide[None, :], 0.0, x)
+            _write(x, place, rows, channels, size, end, padded, high, ROWS, TURNED, PIECES)
+            if not TURNED:  # Several tiles may write the same number to the same place.
+                tl.store(wide_whole + channels, is_wide.to(tl.int8), mask=(channels < high) & is_wide)
+    elif TURNED:  # Another span of the tile may have wide channels; then the flags of all spans are read.
+        for first in range(low, high, WIDTH):
+            channels = first + tl.arange(0, WIDTH)
+            tl.store(wide + channels, tl.zeros([WIDTH], tl.int8), mask=channels < high)
 
 
+@quick_launch
 @triton.jit
 def additive_prepare_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, vector_padded,
-    reach_of_query, reach_of_key, lengths, length_step, heads, key_heads, queries, keys, width, padded,
+    reach_of_query, reach_of_key, wide_of_query, wide_of_key, whole_of_query, whole_of_key,
+    lengths, length_step, heads, key_heads, queries, keys, width, padded,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
     query_programs, key_programs, query_tiles, key_tiles,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr,
-    LENGTHS: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr, EIGHTS: tl.constexpr,
+    LENGTHS: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr, PRECISE: tl.constexpr,
+    EIGHTS: tl.constexpr,
 ):  # fmt: skip
-    """Compute e^2q, e^2k (1 for padding), and -2 v padded with zeros, all in float32.
+    """Compute e^2q, e^2k (see exponential() in tanh.py), and -2 v padded with zeros, all in float32.
 
     Reads query, key and vector. Writes the following tensors; `padded` is D rounded up. If TURNED is True,
     the exponentials are in transposed tiles, otherwise in row-major order.
@@ -91,6 +137,9 @@ def additive_prepare_kernel(
     vector_padded: (1 or H, padded).
     reach_of_query, reach_of_key: the largest |q| or |k| in each tile and span, (tiles, spans). A span is a
         range of SPAN channels.
+    wide_of_query, wide_of_key: whether a channel of a tile is wide, (tiles, padded), int8.
+    whole_of_query, whole_of_key: if TURNED is False, whether a channel is wide in any tile of the sequence,
+        (B H or B K, padded), int8. The caller fills them with zeros. Otherwise they are not written.
 
     PIECES: if True, the rows of a transposed tile that lie beyond the end of the sequence, rounded up to a
         multiple of 4, are not written. They are never read.
@@ -118,8 +167,9 @@ def additive_prepare_kernel(
             program * padded * ROWS if TURNED else head * up_to_four(queries) * padded
         )
         _exponentials(
-            source, place, reach_of_query + program * spans + span, tile, queries, queries, width, padded,
-            low, high, query_row, ROWS, WIDTH, TURNED, PIECES,
+            source, place, reach_of_query + program * spans + span, wide_of_query + program * padded,
+            whole_of_query + head * padded, tile, queries, queries, width, padded, low, high, query_row,
+            ROWS, WIDTH, TURNED, PIECES, PRECISE,
         )  # fmt: skip
     else:
         program -= query_programs
@@ -131,15 +181,46 @@ def additive_prepare_kernel(
             program * padded * COLUMNS if TURNED else head * up_to_four(keys) * padded
         )
         _exponentials(
-            source, place, reach_of_key + program * spans + span, tile, keys, end, width, padded, low, high,
-            key_row, COLUMNS, WIDTH, TURNED, PIECES,
+            source, place, reach_of_key + program * spans + span, wide_of_key + program * padded,
+            whole_of_key + head * padded, tile, keys, end, width, padded, low, high, key_row,
+            COLUMNS, WIDTH, TURNED, PIECES, PRECISE,
         )  # fmt: skip
 
 
 @triton.jit
+def _wide_channels(
+    shares, query, key, vector, reach_of_query, reach_of_key, wide_of_query, wide_of_key, rows, columns,
+    row, column, queries, keys, query_row, key_row, low, high, APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """Return `shares` with the wide channels from `low` to high - 1 computed from q + k.
+
+    In a wide channel, e^2q or e^2k is 0, so `shares` contains -2 v r with r = 1. This term is replaced.
+    The arguments are those of _summed().
+    """
+    query_at = query + (row + rows).to(tl.int64) * query_row
+    key_at = key + (column + columns).to(tl.int64) * key_row
+    for first in range(low, high, 64):
+        channels = first + tl.arange(0, 64)
+        there = channels < high
+        flags = tl.load(wide_of_query + channels, mask=there & (reach_of_query > LIMIT), other=0)
+        flags |= tl.load(wide_of_key + channels, mask=there & (reach_of_key > LIMIT), other=0)
+        bits = packed(flags)
+        if bits != 0:
+            for index in range(64):
+                if ((bits >> index) & 1) != 0:
+                    at = first + index
+                    q = tl.load(query_at + at, mask=row + rows < queries, other=0.0).to(tl.float32)
+                    k = tl.load(key_at + at, mask=column + columns < keys, other=0.0).to(tl.float32)
+                    share = exact_share(q[:, None, :] + k[None, :, :], APPROXIMATE)
+                    shares += (tl.load(vector + at) * SCALE) * (share - 1.0)
+    return shares
+
+
+@triton.jit
 def _summed(
-    query, key, vector, exponentials_of_query, exponentials_of_key, reach,
-    rows, columns, row, column, queries, keys, width, query_row, key_row, low, high, scale,
+    query, key, vector, exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key,
+    wide_of_query, wide_of_key, rows, columns, row, column, queries, keys, query_row, key_row, low, high,
+    scale,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
     CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
@@ -153,32 +234,29 @@ def _summed(
     exponentials_of_query, exponentials_of_key: pointers to the transposed tiles of e^2q and e^2k.
     vector: pointer to -2 v in float32, padded with zeros.
     GROUP: number of channels that share one reciprocal; see shared_sum() in tanh.py.
-    reach: largest |q| plus largest |k| of the tile. GROUP channels share the reciprocal of a product: the
-        product of their denominators 1 + e^2q e^2k. If `reach` is so large that this product could overflow,
-        exact_share() computes r from q + k instead.
+    reach_of_query, reach_of_key: the largest |q| and the largest |k| of the tile. If one of them is above
+        LIMIT, there are wide channels.
+    wide_of_query, wide_of_key: pointers to the wide channels of the query tile and the key tile, (padded,).
     row, column: first row and first key of the tile.
     rows, columns: the four rows and four keys of each thread, counted from `row` and `column`, (4, threads).
     UNROLL: number of groups of GROUP channels per loop iteration.
     CENTRED: see shared_sum() in tanh.py.
     """
     shares = tl.zeros([4, 4, rows.shape[1]], tl.float32)
-    if reach * (GROUP * TWICE_LOG2E) <= BITS:
-        for first in range(low, high, GROUP * UNROLL):
-            for unrolled in tl.static_range(UNROLL):
-                channel = first + unrolled * GROUP
-                shares += shared_sum(
-                    exponentials_of_query + channel * ROWS + rows,
-                    exponentials_of_key + channel * COLUMNS + columns,
-                    vector + channel, ROWS, COLUMNS, GROUP, CENTRED, APPROXIMATE,
-                )  # fmt: skip
-    else:
-        query_at = query + (row + rows).to(tl.int64) * query_row
-        key_at = key + (column + columns).to(tl.int64) * key_row
-        for channel in range(low, tl.minimum(high, width)):
-            q = tl.load(query_at + channel, mask=row + rows < queries, other=0.0).to(tl.float32)
-            k = tl.load(key_at + channel, mask=column + columns < keys, other=0.0).to(tl.float32)
-            share = exact_share(q[:, None, :] + k[None, :, :], APPROXIMATE)
-            shares += tl.load(vector + channel) * (share - 0.5 if CENTRED else share)
+    for first in range(low, high, GROUP * UNROLL):
+        for unrolled in tl.static_range(UNROLL):
+            channel = first + unrolled * GROUP
+            shares += shared_sum(
+                exponentials_of_query + channel * ROWS + rows,
+                exponentials_of_key + channel * COLUMNS + columns,
+                vector + channel, ROWS, COLUMNS, GROUP, CENTRED, APPROXIMATE,
+            )  # fmt: skip
+    if tl.maximum(reach_of_query, reach_of_key) > LIMIT:
+        shares = _wide_channels(
+            shares, query, key, vector, reach_of_query, reach_of_key, wide_of_query, wide_of_key,
+            rows, columns, row, column, queries, keys, query_row, key_row, low, high, APPROXIMATE,
+        )  # fmt: skip
+    shares *= FLOOR
     if not CENTRED:
         total = tl.zeros([64], tl.float32)
         for first in range(low, high, 64):
@@ -189,14 +267,24 @@ def _summed(
 
 
 @triton.jit
+def _bias(bias, rows, columns, bias_row, bias_column, inside):
+    """Load the bias of these rows and columns in float32; 0 where `inside` is False."""
+    at = rows.to(tl.int64) * bias_row + columns.to(tl.int64) * bias_column
+    return tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def _stored(
-    found, place, rows_left, columns_left, across, piece, scores_row, one,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PIECES: tl.constexpr,
+    found, place, bias, rows_left, columns_left, across, piece, scores_row, bias_row, bias_column, scale,
+    first, one, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PIECES: tl.constexpr,
+    BIAS: tl.constexpr,
 ):  # fmt: skip
     """Store the scores of a tile, or of a piece of a tile if PIECES is True.
 
     found: the scores, (4, 4, threads): each thread has the scores of 4 rows x 4 keys.
     place: pointer to the first score of the tile.
+    bias: if BIAS is True, pointer to the bias of the first score; scale * bias is added to the scores.
+    first: whether this is the first part of the channels. The bias is added to the first part only.
     rows_left, columns_left: the number of rows and keys from the start of the tile to the end of the
         sequence; nothing is stored beyond the end.
     across: number of groups of four keys in a row of the tile.
@@ -212,32 +300,44 @@ def _stored(
         rows = (lane // across * 4)[:, None, None] + four[None, :, None]
         columns = (lane % across * 4)[:, None, None] + four[None, None, :]
         inside = (rows < tl.minimum(rows_left, ROWS)) & (columns < columns_left)
-        tl.store(place + (rows * scores_row + columns), tl.permute(found, [2, 0, 1]), mask=inside)
+        found = tl.permute(found, [2, 0, 1])
+        if BIAS:
+            found += _bias(bias, rows, columns, bias_row, bias_column, inside & first) * scale
+        tl.store(place + (rows * scores_row + columns), found, mask=inside)
     else:
         parted = tl.permute(tl.reshape(found, [4, 4, ROWS // 4, COLUMNS // 4]), [2, 0, 3, 1])
         rows, columns = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
         inside = (rows < rows_left) & (columns < columns_left)
         at = rows.to(tl.int64) * scores_row + columns
-        tl.store(place + at, tl.reshape(parted, [ROWS, COLUMNS]), mask=inside)
+        found = tl.reshape(parted, [ROWS, COLUMNS])
+        if BIAS:
+            found += _bias(bias, rows, columns, bias_row, bias_column, inside & first) * scale
+        tl.store(place + at, found, mask=inside)
 
 
+@quick_launch
 @triton.jit(do_not_specialize=["one"])
 def additive_scores_kernel(
-    query, key, vector, exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key, scores,
+    query, key, vector, exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key,
+    wide_of_query, wide_of_key, bias, scores,
     lengths, length_step, start, left, right,
-    heads, groups, queries, keys, width, padded, scale,
+    heads, groups, queries, keys, padded, scale, bias_batch, bias_head, bias_row, bias_column,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
     query_tiles, key_tiles, spans, first_tile, one, pieces, parts, part_width,
     scores_part, scores_head, scores_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
-    UNROLL: tl.constexpr, PIECES: tl.constexpr, CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
+    UNROLL: tl.constexpr, PIECES: tl.constexpr, BIAS: tl.constexpr, CENTRED: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute scale * v . tanh(q + k) in tiles, for the query tiles from `first_tile` on.
 
-    query, key: read only in tiles where products of exponentials could overflow.
+    query, key: read only in wide channels; see tanh.py.
     vector: -2 v, from additive_prepare_kernel.
-    exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key: from additive_prepare_kernel.
+    exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key, wide_of_query, wide_of_key: from
+        additive_prepare_kernel.
+    bias: if BIAS is True, reads a tensor (B, H, T, S), and adds scale * bias to the first part of the scores.
+        Its strides can be 0. The bias is -inf where the query must not attend to the key.
     scores: writes (parts, B H, rows, S). Each part is the sum over `part_width` channels.
 
     Launch grid: (query tiles * pieces, key tiles, B H * parts).
@@ -262,7 +362,6 @@ def additive_scores_kernel(
     if seen & (piece < down * across):
         query_tile = both * query_tiles + tile
         key_tile = (batch * (heads // groups) + key_head_here) * key_tiles + tl.program_id(1)
-        reach = furthest(reach_of_query, query_tile, spans) + furthest(reach_of_key, key_tile, spans)
         low = part * part_width
         lane, four = piece + tl.arange(0, LANES), tl.arange(0, 4)[:, None]
         rows = tl.minimum(lane // across, down - 1)[None, :] * 4 + four
@@ -273,13 +372,16 @@ def additive_scores_kernel(
             vector + head * vector_head,
             exponentials_of_query + query_tile * padded * ROWS,
             exponentials_of_key + key_tile * padded * COLUMNS,
-            reach, rows, columns, row, column, queries, keys, width, query_row, key_row,
+            furthest(reach_of_query, query_tile, spans), furthest(reach_of_key, key_tile, spans),
+            wide_of_query + query_tile * padded, wide_of_key + key_tile * padded,
+            rows, columns, row, column, queries, keys, query_row, key_row,
             low, tl.minimum(low + part_width, padded), scale,
             ROWS, COLUMNS, GROUP, UNROLL, CENTRED, APPROXIMATE,
         )  # fmt: skip
         place = scores + part * scores_part + both * scores_head + column
         place += (row - first_tile * ROWS).to(tl.int64) * scores_row
+        bias += batch * bias_batch + head * bias_head + row.to(tl.int64) * bias_row + column * bias_column
         _stored(
-            found, place, queries - row, end - column, across, piece, scores_row, one,
-            ROWS, COLUMNS, LANES, PIECES,
+            found, place, bias, queries - row, end - column, across, piece, scores_row, bias_row, bias_column,
+            scale, part == 0, one, ROWS, COLUMNS, LANES, PIECES, BIAS,
         )  # fmt: skip

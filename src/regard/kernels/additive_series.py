@@ -44,8 +44,8 @@ on it rounds tanh to 1, which gives zero gradients for query and key.
 g is stored as float16. For dq and dv, each query row of g is scaled by its own power of 2; for dk, each key.
 So rows with small output gradients keep their precision next to rows with large output gradients.
 
-Tested: on an NVIDIA H200 (triton 3.6; there with inputs of unit variance), and under Triton's interpreter
-(triton 3.7; with saturated channels, and with rows and keys of very different scales).
+Tested: under Triton's interpreter (triton 3.7; with saturated channels, and with rows and keys of very
+different scales); before the last change also on an NVIDIA H200 (triton 3.6; with inputs of unit variance).
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ import triton.language as tl
 
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
-from regard.kernels.tanh import TWICE_LOG2E
+from regard.kernels.quick_launch import quick_launch
+from regard.kernels.tanh import TWICE_LOG2E, furthest
 
 __all__ = [
     "BASIS",
@@ -183,6 +184,7 @@ def _within(x):
     return tl.where(tl.abs(x) <= REACH, x, 0.0)
 
 
+@quick_launch
 @triton.jit
 def additive_basis_kernel(
     source, basis, ranges, constants, lengths, length_step, heads, count, first_channel, width, padded,
@@ -294,6 +296,41 @@ def _row_sums(tanhs, tail, above, below, rest):
     return tl.where(above, -ends, tl.where(below, ends, tanhs))
 
 
+@triton.jit
+def _near_rows(
+    reach_of_own, reach_of_other, spans, ROWS: tl.constexpr, own_count, low, high,
+    OWN: tl.constexpr, OTHER: tl.constexpr,
+):  # fmt: skip
+    """Return the range of rows of the other side outside which no tile is within REACH.
+
+    A tile is within REACH if its largest |q| + largest |k| is at most REACH. In the other tiles, the gradient
+    of the scores is 0 here. The range is empty if there is no tile within REACH, as for inputs with a
+    standard deviation of 2.
+
+    reach_of_own, reach_of_other: pointers to the largest |element| of each tile and span, (tiles, spans).
+    ROWS, own_count: number of rows of this program, and of all rows of the own side.
+    low, high: the range of rows of the other side to begin with.
+    OWN, OTHER: number of rows of a tile.
+    """
+    first = tl.program_id(0) * ROWS
+    smallest = furthest(reach_of_own, first // OWN, spans)
+    for tile in range(first // OWN + 1, tl.cdiv(tl.minimum(first + ROWS, own_count), OWN)):
+        of_tile = furthest(reach_of_own, tile, spans)
+        smallest = tl.where(of_tile < smallest, of_tile, smallest)
+    from_row, to_row = high, low
+    for block in range(low // OTHER, tl.cdiv(high, OTHER), 64):
+        tiles = block + tl.arange(0, 64)
+        inside = tiles < tl.cdiv(high, OTHER)
+        reach = tl.zeros([64], tl.float32)
+        for span in range(spans):
+            of_span = tl.load(reach_of_other + tiles * spans + span, mask=inside, other=float("inf"))
+            reach = tl.maximum(reach, of_span)
+        near = inside & (smallest + reach <= REACH)
+        from_row = tl.minimum(from_row, tl.min(tl.where(near, tiles * OTHER, high), 0))
+        to_row = tl.maximum(to_row, tl.max(tl.where(near, (tiles + 1) * OTHER, low), 0))
+    return tl.maximum(from_row, low), tl.minimum(to_row, high)
+
+
 # Arguments of additive_series_kernel. With QUERY, the own side is the query and the other side is the key;
 # otherwise the own side is the key. In shapes, `own` and `other` are the numbers of rows of the two sides.
 # g is the gradient of v . tanh(q + k); the exact kernels are those of additive_backward.py.
@@ -302,6 +339,9 @@ def _row_sums(tanhs, tail, above, below, rest):
 # own                  reads the query or the key
 # basis, ranges        reads the results of additive_basis_kernel for the other side
 # constants            reads w_n, d_n and c_n; see series()
+# reach_of_own, reach_of_other
+#                      reads the largest |element| of each tile and span of the two sides; OWN_TILE,
+#                      OTHER_TILE: rows of such a tile; own_reach, other_reach: stride of a sequence
 # bounds, peaks        reads the arguments of scaling(), to undo the scale of g: (B H, own) and (B H,)
 # beyond               reads the sum of g over the tiles beyond REACH, (B H, own)
 # exact                reads the sums over the tiles beyond REACH from the exact kernels, (exact_parts, B H,
@@ -312,21 +352,21 @@ def _row_sums(tanhs, tail, above, below, rest):
 #                      the window: row i attends at most to rows i + offset - before to i + offset + after of
 #                      the other side; BEFORE, AFTER: whether there is such a limit
 # Launch grid: (row tiles, blocks of CHANNELS channels, B H or B K).
+@quick_launch
 @triton.jit
 def additive_series_kernel(
-    gradients, own, basis, ranges, constants, vector, bounds, peaks, beyond, found, exact, dvector,
+    gradients, own, basis, ranges, constants, reach_of_own, reach_of_other, vector, bounds, peaks, beyond,
+    found, exact, dvector,
     heads, groups, own_count, other_count, first_channel, width, padded, scale,
     gradients_head, gradients_row, own_batch, own_head, own_row, vector_head, bounds_head, beyond_head,
     found_head, exact_head, exact_part, exact_parts, dvector_row, offset, before, after,
+    own_reach, other_reach, spans, OWN_TILE: tl.constexpr, OTHER_TILE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, BEFORE: tl.constexpr,
     AFTER: tl.constexpr, QUERY: tl.constexpr, PRECISION: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute dq (if QUERY is True) or dk by the Fourier series, for ROWS rows and CHANNELS channels.
 
-    The formulas are at the top of this file. g is the gradient of the scores. For dq, A_n and B_n are matrix
-    products of g with sines and cosines of the keys. For dk, they are matrix products of g with sines and
-    cosines of the queries. In channels where tanh is saturated, exponentials replace the series. If QUERY is
-    True, dv is computed too. The comment above this function explains the arguments.
+    The formulas are at the top of this file. If QUERY is True, dv is computed too.
     """
     WIDE: tl.constexpr = CHANNELS * BASIS
     own_both = tl.program_id(2).to(tl.int64)
@@ -350,14 +390,18 @@ def additive_series_kernel(
     own_at = own + batch * own_batch + own_both % own_heads * own_head
     own_at += local.to(tl.int64)[:, None] * own_row + channels[None, :]
     blocks = tl.cdiv(other_count, BASIS_ROWS)
-    total = tl.zeros([ROWS, CHANNELS], tl.float32)
+    total, term = tl.zeros([ROWS, CHANNELS], tl.float32), tl.arange(0, BASIS // 2)
     for walk in range(walks):
         head = first_head + walk
         both = batch * heads + head
         other = batch * key_heads + head // groups if QUERY else both
         gradient_at = gradients + both * gradients_head + local.to(tl.int64)[:, None] * gradients_row
         sums = tl.zeros([ROWS, WIDE], tl.float32)
-        for start in range(low, high, COLUMNS):
+        of_own, of_other = reach_of_own + own_both * own_reach, reach_of_other + other * other_reach
+        from_row, to_row = _near_rows(
+            of_own, of_other, spans, ROWS, own_count, low, high, OWN_TILE, OTHER_TILE
+        )  # fmt: skip
+        for start in range(from_row // COLUMNS * COLUMNS, to_row, COLUMNS):
             others = start + tl.arange(0, COLUMNS)
             known = here[:, None] & (others < other_count)[None, :]
             g = tl.load(gradient_at + others[None, :], mask=known, other=0.0)
@@ -371,9 +415,8 @@ def additive_series_kernel(
         with_sine, with_cosine = tl.split(tl.permute(by_term, (0, 1, 3, 2)))
         x = _within(tl.load(own_at, mask=inside, other=0.0).to(tl.float32))
         range_at = ranges + other * blocks * 2 * padded + tl.program_id(1) * CHANNELS
-        saturation = _saturation(x, range_at, with_sine, with_cosine, low, high, blocks, padded, CHANNELS)
-        above, below, tail = saturation
-        term = tl.arange(0, BASIS // 2)
+        saturated = _saturation(x, range_at, with_sine, with_cosine, low, high, blocks, padded, CHANNELS)
+        above, below, tail = saturated
         frequency = tl.load(constants + term)
         sine, cosine = _sines(x, frequency, 0.0, APPROXIMATE), _sines(x, frequency, QUARTER, APPROXIMATE)
         slope = tl.load(constants + BASIS + term)[None, None, :]

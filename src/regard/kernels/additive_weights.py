@@ -5,10 +5,12 @@ Formulas, with weights p, output gradient dO and values V:
 
     dp = dO . V     delta = sum over keys of p dp     dscore = p (dp - delta)     dV = p^T dO
 
+With dropout, dp and the p of dV are multiplied by the dropout factors of the forward pass.
+
 additive_weigh_kernel computes dp and partial sums of delta. additive_balance_kernel computes dscore.
 additive_value_backward_kernel computes dV.
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+Tested: under Triton's interpreter (triton 3.7); before the last change also on an NVIDIA H200 (triton 3.6).
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ import triton
 import triton.language as tl
 
 from regard.kernels.additive_series import REACH, scaling
+from regard.kernels.kernel_dropout import dropout_factors
 from regard.kernels.kernel_mask import end_of, tile_is_seen, visible
 from regard.kernels.matrix_product import product
+from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import LOG2E, furthest
 
 __all__ = ["additive_balance_kernel", "additive_value_backward_kernel", "additive_weigh_kernel"]
@@ -40,9 +44,10 @@ def _weights(scores, norm, place, size, there, seen):
     return tl.where(seen, found, 0.0)
 
 
+@quick_launch
 @triton.jit
 def additive_weigh_kernel(
-    scores, norm, value, doutput, dscores, deltas, magnitudes, column_bounds, peaks,
+    scores, norm, value, doutput, dscores, deltas, magnitudes, column_bounds, peaks, seed, dropout,
     lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, depth, first_row, row_count,
@@ -50,13 +55,14 @@ def additive_weigh_kernel(
     scores_head, scores_row, dscores_head, dscores_row, key_tiles, size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
-    EIGHTS: tl.constexpr, SERIES: tl.constexpr,
+    EIGHTS: tl.constexpr, SERIES: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
     """Compute dp = dO . V, the gradient of the weights p, and partial sums of delta = sum over keys of p dp.
 
     dO is the gradient of the output, and V are the values.
 
     scores, norm, value, doutput: read, to recompute p and to compute dp.
+    seed, dropout: used if DROPOUT is True; see kernel_dropout.py.
     dscores: writes dp, (B H, rows, keys), where rows and keys are rounded up to whole tiles.
     deltas: writes one partial sum per key tile, (B H, key tiles, rows).
     SERIES: if True, also write upper bounds for the gradient of the scores. scaling() in additive_series.py
@@ -104,6 +110,8 @@ def additive_weigh_kernel(
         found = tl.load(scores + at, mask=seen, other=0.0)
         weights = _weights(found, norm, both * queries + rows, size, rows < last, seen)
         dweights = tl.where(seen, dweights, 0.0)
+        if DROPOUT:
+            dweights *= dropout_factors(seed, dropout, both, rows, columns, queries, keys)
         at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
         tl.store(dscores + at, dweights)
         made = tl.sum(weights * dweights, 1)
@@ -119,9 +127,10 @@ def additive_weigh_kernel(
         tl.store(column_bounds + tile * (key_tiles * COLUMNS) + columns, column_bound)
 
 
+@quick_launch
 @triton.jit
 def additive_balance_kernel(
-    scores, norm, dscores, turned, deltas, half, half_turned, row_bounds, column_bounds, peaks, beyond,
+    scores, norm, dscores, turned, deltas, half, half_turned, row_bounds, column_bounds, peaks, beyond, dbias,
     reach_of_query, reach_of_key,
     lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
@@ -130,20 +139,18 @@ def additive_balance_kernel(
     delta_parts,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr, SERIES: tl.constexpr,
+    BIAS: tl.constexpr,
 ):  # fmt: skip
     """Compute g = p (dp - delta) scale, the gradient of v . tanh(q + k).
 
-    The score is scale * v . tanh(q + k), and its gradient is p (dp - delta). p are the weights, dp is the
-    gradient of the weights, and delta is the sum of p dp over the keys.
-
-    scores, norm: read, to recompute the weights p.
+    scores, norm: read, to recompute the weights p. dp is their gradient, delta the sum of p dp over the keys.
     deltas: reads the partial sums of delta, (B H, delta_parts, rows), and adds them.
     dscores: reads dp and overwrites it with g, (B H, rows, keys).
     turned: if TURNED is True, writes g transposed, (B H, keys, rows).
+    dbias: if BIAS is True, writes g, the gradient of the bias too, except in fully masked tiles.
 
     SERIES: if True, tiles with largest |q| + largest |k| <= REACH are written in float16, to other tensors:
-        half: g times a scale per row; 0 in the tiles beyond REACH.
-        half_turned: g transposed, times a scale per key; 0 in the tiles beyond REACH.
+        half: g times a scale per row; half_turned: g transposed, times a scale per key; 0 in other tiles.
         row_bounds, (B H, T), column_bounds, (B H, keys), peaks, (B H): read, to compute these scales.
         beyond: writes the sum of each row of g over the tiles beyond REACH, (B H, key tiles, rows).
     """
@@ -171,6 +178,8 @@ def additive_balance_kernel(
         found = tl.load(scores + of_scores, mask=seen, other=0.0)
         weights = _weights(found, norm, both * queries + rows, size, rows < last, seen)
         found = tl.where(seen, weights * (tl.load(dscores + at) - delta[:, None]) * scale, 0.0)
+        if BIAS:
+            tl.store(dbias + at, found)
         if SERIES:
             key_both = batch * (heads // groups) + both % heads // groups
             reach = furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
@@ -201,20 +210,22 @@ def additive_balance_kernel(
         tl.store(beyond + place + local, rest)
 
 
+@quick_launch
 @triton.jit
 def additive_value_backward_kernel(
-    scores, norm, doutput, dvalue, lengths, document_of_query, document_of_key,
+    scores, norm, doutput, dvalue, seed, dropout, lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, depth, first_row, row_count,
     doutput_batch, doutput_head, doutput_row, scores_head, scores_row, size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, ADD: tl.constexpr,
-    PRECISION: tl.constexpr, EIGHTS: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """Compute dV = p^T dO, the gradient of the values, for COLUMNS keys, DEPTH channels, `row_count` queries.
 
     scores, norm: read, to recompute the weights p.
     doutput: reads dO, (B, H, T, E).
+    seed, dropout: used if DROPOUT is True; see kernel_dropout.py.
     dvalue: writes (B, K, S, E).
     ADD: add to dvalue instead of overwriting it.
 
@@ -253,6 +264,8 @@ def additive_value_backward_kernel(
                 doutput_at + rows.to(tl.int64)[:, None] * doutput_row + channels[None, :],
                 mask=(rows < last)[:, None] & (channels < depth)[None, :], other=0.0,
             )  # fmt: skip
+            if DROPOUT:
+                weights *= dropout_factors(seed, dropout, both, rows, columns, queries, keys)
             turned = tl.trans(weights.to(of_output.dtype))
             found = product(turned, of_output, found, PRECISION)
     place = dvalue + (key_both * keys + columns)[:, None] * depth + channels[None, :]

@@ -78,18 +78,31 @@ class Backward:
     norm: row maximum and 1 / row sum, from the forward pass.
     scores: the scores, if the forward pass has kept them; otherwise an empty tensor.
     others: whether to compute the gradients of key, value and vector besides the gradient of the query.
+    learned: whether to compute the gradient of the bias.
     """
 
-    def __init__(self, forward: Forward, doutput: Tensor, norm: Tensor, scores: Tensor, others: bool):
+    def __init__(
+        self,
+        forward: Forward,
+        doutput: Tensor,
+        norm: Tensor,
+        scores: Tensor,
+        others: bool,
+        learned: bool = False,
+    ):
         self.forward, self.doutput, self.others = forward, in_rows(doutput), others
         self.norm, self.held = norm, scores
+        bias = forward.extra.bias
+        self.dbias = torch.zeros_like(bias, dtype=torch.float32) if learned and bias is not None else None
         self.key_basis: Basis | None = None
         self.shape, self.launch = forward.shape, forward.launch
         self.sequences = self.shape.batch * self.shape.heads
         self.key_sequences = self.shape.batch * self.shape.key_heads
 
-    def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the gradients of query, key, value and vector; the last three are empty if not `others`."""
+    def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return the gradients of query, key, value, vector and bias.
+
+        Those of key, value and vector are empty if not `others`, that of the bias if not `learned`."""
         forward, shape = self.forward, self.shape
         chunks = range(0, shape.queries, shape.chunk)
         several = len(chunks) > 1
@@ -113,12 +126,18 @@ class Backward:
                 parts = forward.scores(prepared, first, rows)
                 scores = parts[0] if len(parts) == 1 else parts.sum(0)
             dvector += self.chunk(scores, first, rows)
+        bias = forward.extra.bias
         return (
             self.dquery,
             self.dkey.to(forward.key.dtype),
             self.dvalue.to(forward.value.dtype),
             self.to_vector(dvector),
+            self.norm.new_empty(0) if bias is None or self.dbias is None else self.dbias.to(bias.dtype),
         )
+
+    def whole(self, prepared: Prepared) -> tuple[Tensor, Tensor]:
+        """Split Prepared.whole into the values of the query and those of the key."""
+        return prepared.whole[: self.sequences], prepared.whole[self.sequences :]
 
     def place(self, like: Tensor, added: bool) -> Tensor:
         """Allocate the gradient of `like` (key or value); an empty tensor if this gradient is not needed.
@@ -135,7 +154,9 @@ class Backward:
         if not self.others:
             return vector.new_empty(0)
         whole = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-        return whole.sum((0, 1, 2) if len(vector) == 1 else (0, 2)).view(vector.shape).to(vector.dtype)
+        if whole.shape[1] != len(vector):  # several heads share one vector
+            whole = whole.flatten(1, 2).unsqueeze(1)
+        return whole.sum((0, 2)).to(vector.dtype)
 
     def chunk(self, scores: Tensor, first: int, rows: int) -> list[Tensor]:
         """Compute the gradients from one chunk of query rows: rows `first` to `first + rows - 1`.
@@ -177,6 +198,7 @@ class Backward:
             for each in (dscores, other)
         )
         deltas = forward.new(self.sequences, grid[1], whole[0])
+        dbias = None if self.dbias is None else torch.zeros_like(dscores)  # fully masked tiles stay 0
         peaks, column_bounds, beyond = deltas, deltas, deltas
         if shape.series:
             peaks, beyond = forward.new(self.sequences, *grid[:2]), forward.new(*deltas.shape)
@@ -190,7 +212,7 @@ class Backward:
         }  # fmt: skip
         additive_weigh_kernel[grid](
             scores, self.norm, forward.value, self.doutput, dscores, deltas, self.magnitudes,
-            column_bounds, peaks, **both, depth=shape.depth,
+            column_bounds, peaks, **forward.extra.of_dropout(self.norm), **both, depth=shape.depth,
             **steps("value", forward.value), **steps("doutput", self.doutput),
             DEPTH=launch.depth, PRECISION=forward.precision,
             EIGHTS=in_eights(forward.value, self.doutput), SERIES=shape.series,
@@ -202,13 +224,23 @@ class Backward:
         reach = (deltas, deltas) if self.rows is None else forward.split(self.rows.reach)
         additive_balance_kernel[grid](
             scores, self.norm, dscores, other, deltas, half, half_turned, self.row_bounds, column_bounds,
-            peaks, beyond, *reach, **both, scale=forward.scale, turned_row=other.stride(1),
-            query_tiles=shape.tiles[0], delta_parts=deltas.shape[1], spans=shape.spans, TURNED=turned,
-            SERIES=shape.series,
+            peaks, beyond, dscores if dbias is None else dbias, *reach, **both, scale=forward.scale,
+            turned_row=other.stride(1), query_tiles=shape.tiles[0], delta_parts=deltas.shape[1],
+            spans=shape.spans, TURNED=turned, SERIES=shape.series, BIAS=dbias is not None,
         )  # fmt: skip
+        if dbias is not None:
+            self.to_bias(dbias[:, :rows, : shape.keys], first, rows)
         row_bounds = self.row_bounds[:, first : first + rows]
         beyond = beyond.sum(1) if shape.series and grid[1] > 1 else beyond[:, 0]
         return Weighed(dscores, other, half, half_turned, row_bounds, column_bounds, peaks, beyond)
+
+    def to_bias(self, gradient: Tensor, first: int, rows: int) -> None:
+        """Add the gradient of the bias from query rows `first` to first + rows - 1 to self.dbias.
+
+        gradient: gradient of v . tanh(q + k) + bias for these rows, (B H, rows, S)."""
+        assert self.dbias is not None
+        place = self.dbias if self.dbias.shape[2] == 1 else self.dbias[:, :, first : first + rows]
+        place += gradient.unflatten(0, (self.shape.batch, self.shape.heads)).sum_to_size(place.shape)
 
     def to_value(self, scores: Tensor, first: int, rows: int) -> None:
         """Add the gradient of the values from query rows `first` to first + rows - 1 to self.dvalue.
@@ -219,7 +251,7 @@ class Backward:
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-shape.keys // launch.columns), -(-shape.depth // launch.depth), self.key_sequences
         additive_value_backward_kernel[grid](
-            scores, self.norm, self.doutput, self.dvalue,
+            scores, self.norm, self.doutput, self.dvalue, **forward.extra.of_dropout(self.norm),
             **forward.sight.whole(forward.query), **forward.sizes, depth=shape.depth,
             first_row=first, row_count=rows, **steps("doutput", self.doutput),
             scores_head=scores.stride(0), scores_row=scores.stride(1), size=self.norm[0].numel(),
@@ -239,7 +271,7 @@ class Backward:
         grid = -(-shape.keys // owned), -(-shape.width // launch.channels), self.key_sequences
         additive_key_backward_kernel[grid](
             forward.query, forward.key, forward.vector, prepared.query, prepared.key, dscores, self.dkey,
-            *forward.split(prepared.reach),
+            *forward.split(prepared.reach), *self.whole(prepared),
             **forward.sight.by_position(forward.query), **forward.sizes, width=shape.width, pitch=shape.pitch,
             **forward.sources, zero=0, **forward.tiles, first_row=first, row_count=rows,
             dscores_head=dscores.stride(0), dscores_row=dscores.stride(1),
@@ -272,7 +304,7 @@ class Backward:
         dvector = forward.new(shape.batch, shape.heads, parts * grid[0] * launch.fours, shape.width)
         additive_query_backward_kernel[(*grid, self.sequences * parts)](
             forward.query, forward.key, forward.vector, prepared.query, prepared.key, turned, place, dvector,
-            *forward.split(prepared.reach),
+            *forward.split(prepared.reach), *self.whole(prepared),
             **forward.sight.by_position(forward.query), **forward.sizes, width=shape.width, pitch=shape.pitch,
             **forward.sources, zero=0, **forward.tiles, first_row=first, row_count=rows,
             parts=parts, part_tiles=part_tiles, dscores_head=turned.stride(0), turned_row=turned.stride(1),
@@ -306,13 +338,13 @@ class Backward:
                 self.key_basis = self.basis(forward.key, channel, count, sight.by_length(forward.key))
             self.multiplied(
                 weighed.half, query, self.key_basis, weighed.row_bounds, weighed, dquery, exact, dvector,
-                channel, offset=first + sight.start, before=sight.left, after=sight.right, QUERY=True,
+                channel, first, offset=first + sight.start, before=sight.left, after=sight.right, QUERY=True,
             )  # fmt: skip
             if self.others:
                 query_basis = self.basis(query, channel, count, NO_LENGTHS.by_length(query))
                 self.multiplied(
                     weighed.half_turned, forward.key, query_basis, weighed.column_bounds, weighed,
-                    self.dkey, self.dkey[None], dvector, channel,
+                    self.dkey, self.dkey[None], dvector, channel, first,
                     offset=-first - sight.start, before=sight.right, after=sight.left, QUERY=False,
                 )  # fmt: skip
         return dvector
@@ -338,21 +370,33 @@ class Backward:
 
     def multiplied(
         self, gradients: Tensor, own: Tensor, basis: Basis, bounds: Tensor, weighed: Weighed, found: Tensor,
-        exact: Tensor, dvector: Tensor, channel: int, *, offset: int, before: int | None, after: int | None,
-        QUERY: bool,
+        exact: Tensor, dvector: Tensor, channel: int, first: int, *, offset: int, before: int | None,
+        after: int | None, QUERY: bool,
     ) -> None:  # fmt: skip
         """Launch additive_series_kernel, which writes the gradient of `own` (query or key) to `found`.
 
-        The arguments are explained in the comment above additive_series_kernel."""
+        first: the first query row of the chunk.
+
+        The other arguments are explained in the comment above additive_series_kernel."""
         forward, shape, rows = self.forward, self.shape, own.shape[2]
         count, padded = basis.functions.shape[1:3]
+        assert self.rows is not None
+        of_query, of_key = forward.split(self.rows.reach)
+        # The query is a chunk of rows, which begins with a whole tile.
+        begin = first // self.launch.rows * shape.spans
+        reach = (of_query.flatten()[begin:], of_key) if QUERY else (of_key, of_query.flatten()[begin:])
+        sides = (shape.tiles[0], self.launch.rows), (shape.tiles[1], self.launch.columns)
+        (own_tiles, own_tile), (other_tiles, other_tile) = sides if QUERY else sides[::-1]
         grid = -(-rows // self.tiles["ROWS"]), padded // self.tiles["CHANNELS"]
         additive_series_kernel[(*grid, own.shape[0] * own.shape[1])](
-            gradients, own, *basis, series(own.device), forward.vector, bounds, weighed.peaks, weighed.beyond,
-            found, exact, dvector, shape.heads, shape.groups, rows, count, channel, shape.width, padded,
+            gradients, own, *basis, series(own.device), *reach, forward.vector, bounds, weighed.peaks,
+            weighed.beyond, found, exact, dvector, shape.heads, shape.groups, rows, count, channel,
+            shape.width, padded,
             forward.scale, gradients.stride(0), gradients.stride(1), *own.stride()[:3],
             forward.sources["vector_head"], bounds.stride(0), weighed.beyond.stride(0), found.stride(1),
             exact.stride(2), exact.stride(0), len(exact), shape.width, offset, before or 0, after or 0,
+            own_tiles * shape.spans, other_tiles * shape.spans, shape.spans,
+            OWN_TILE=own_tile, OTHER_TILE=other_tile,
             BEFORE=before is not None, AFTER=after is not None, QUERY=QUERY, PRECISION=forward.precision,
             APPROXIMATE=forward.approximate, **self.tiles,
         )  # fmt: skip

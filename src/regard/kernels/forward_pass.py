@@ -17,22 +17,27 @@ from regard.kernels.additive_forward import (
 from regard.kernels.additive_scores import additive_prepare_kernel, additive_scores_kernel
 from regard.kernels.launch import SPAN, Shape, multiplies_tf32, up
 
-__all__ = ["Forward", "Prepared", "Sight", "in_eights", "in_rows", "precision_of", "steps"]
+__all__ = ["Extra", "Forward", "Prepared", "Sight", "in_eights", "in_rows", "precision_of", "steps"]
 
 
 class Prepared(NamedTuple):
-    """The results of additive_prepare_kernel, all float32.
+    """The results of additive_prepare_kernel, float32 or int8.
 
-    query, key: e^2q and e^2k, in transposed tiles or in row-major order.
+    query, key: e^2q and e^2k (see exponential() in tanh.py), in transposed tiles or in row-major order.
     vector: -2 v, padded with zeros.
     reach: the largest |q| or |k| in each tile and span, (query tiles + key tiles, spans). A span is a range
         of SPAN channels.
+    wide: whether a channel of a tile is wide (see tanh.py), (query tiles + key tiles, channels), int8.
+    whole: whether a channel is wide in any tile of a sequence, (B H + B K, channels), int8; only if the
+        exponentials are in row-major order.
     """
 
     query: Tensor
     key: Tensor
     vector: Tensor
     reach: Tensor
+    wide: Tensor
+    whole: Tensor
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,35 @@ class Sight:
         return documents | self.by_position(anything)
 
 
+class Extra(NamedTuple):
+    """What a call can have besides a mask: a bias and dropout.
+
+    bias: added to v . tanh(q + k), (B or 1, H or 1, T or 1, S or 1); -inf hides a key from a query.
+    seed: seed of the dropout, an int64 tensor with one element; None for no dropout.
+    dropout: probability of dropping a weight.
+    """
+
+    bias: Tensor | None = None
+    seed: Tensor | None = None
+    dropout: float = 0.0
+
+    def of_bias(self, anything: Tensor) -> dict[str, Any]:
+        """Return the bias as keyword arguments of a kernel; `anything` is passed if there is no bias."""
+        bias = anything if self.bias is None else self.bias
+        strides = (step if size > 1 else 0 for step, size in zip(bias.stride(), bias.shape, strict=True))
+        names = ("bias_batch", "bias_head", "bias_row", "bias_column")
+        return {"bias": bias, "BIAS": self.bias is not None, **dict(zip(names, strides, strict=True))}
+
+    def of_dropout(self, anything: Tensor) -> dict[str, Any]:
+        """Return the dropout as keyword arguments; `anything` is passed if there is no dropout."""
+        seed = anything if self.seed is None else self.seed
+        return {"seed": seed, "dropout": self.dropout, "DROPOUT": self.seed is not None}
+
+
+NO_EXTRA = Extra()
+"""No bias and no dropout."""
+
+
 def steps(name: str, tensor: Tensor) -> dict[str, int]:
     """Return the strides of a tensor (B, H, T, D) as keyword arguments of a kernel.
 
@@ -141,6 +175,7 @@ class Forward:
         scores (see Shape.held), they are not kept.
     back: whether this object is created for the backward pass, which takes the shapes and launch parameters
         from it and recomputes the scores with it.
+    extra: bias and dropout.
     """
 
     def __init__(
@@ -153,9 +188,10 @@ class Forward:
         scale: float,
         hold: bool,
         back: bool = False,
+        extra: Extra = NO_EXTRA,
     ):
         self.query, self.key, self.value, self.vector = map(in_rows, (query, key, value, vector))
-        self.sight, self.scale = sight, scale
+        self.sight, self.scale, self.extra = sight, scale, extra
         self.shape = Shape.of(query, key, value, back)
         self.hold = hold and self.shape.held
         self.launch = self.shape.launch
@@ -210,16 +246,20 @@ class Forward:
             self.new(*((key_programs, shape.padded, launch.columns) if turned else key_rows)),
             self.new(self.vector.shape[0], padded),
             self.new(programs + key_programs, shape.spans),
+            self.query.new_empty(programs + key_programs, padded, dtype=torch.int8),
+            self.query.new_zeros(0 if turned else sequences + key_sequences, padded, dtype=torch.int8),
         )
         additive_prepare_kernel[(programs + key_programs + self.vector.shape[0], shape.spans)](
             self.query, self.key, self.vector, prepared.query, prepared.key, prepared.vector,
-            prepared.reach[:programs], prepared.reach[programs:],
+            *self.split(prepared.reach), *self.split(prepared.wide),
+            prepared.whole[:sequences], prepared.whole[sequences:],
             **self.sight.by_length(self.query),
             heads=shape.heads, key_heads=shape.key_heads, queries=shape.queries, keys=shape.keys,
             width=shape.width, padded=padded, **self.sources,
             query_programs=programs, key_programs=key_programs, query_tiles=tiles, key_tiles=key_tiles,
             ROWS=launch.rows, COLUMNS=launch.columns, WIDTH=64, SPAN=SPAN, TURNED=turned,
-            PIECES=launch.lanes is not None, EIGHTS=in_eights(self.query, self.key), num_warps=4,
+            PIECES=launch.lanes is not None, PRECISE=self.centred, EIGHTS=in_eights(self.query, self.key),
+            num_warps=4,
         )  # fmt: skip
         return prepared
 
@@ -227,10 +267,10 @@ class Forward:
         """Return the strides of query, key and Prepared.vector as keyword arguments of a kernel."""
         return self.sources | {"vector_head": 0 if self.vector.shape[0] == 1 else self.shape.padded}
 
-    def split(self, reach: Tensor) -> tuple[Tensor, Tensor]:
-        """Split Prepared.reach into two tensors: the values of the query tiles and those of the key tiles."""
+    def split(self, of_tiles: Tensor) -> tuple[Tensor, Tensor]:
+        """Split Prepared.reach or Prepared.wide into the values of query tiles and those of key tiles."""
         programs = self.shape.batch * self.shape.heads * self.shape.tiles[0]
-        return reach[:programs], reach[programs:]
+        return of_tiles[:programs], of_tiles[programs:]
 
     def scores(self, prepared: Prepared, first: int, rows: int) -> Tensor:
         """Compute the scores of `rows` query rows, from row `first` on, in parts: (parts, B H, rows, S).
@@ -245,8 +285,8 @@ class Forward:
         pieces = shape.pieces
         additive_scores_kernel[(-(-rows // launch.rows) * pieces, shape.tiles[1], sequences * parts)](
             self.query, self.key, prepared.vector, prepared.query, prepared.key, *self.split(prepared.reach),
-            scores,
-            **self.sight.by_position(self.query), **self.sizes, width=shape.width, padded=shape.padded,
+            *self.split(prepared.wide), scores=scores, **self.extra.of_bias(self.query),
+            **self.sight.by_position(self.query), **self.sizes, padded=shape.padded,
             scale=self.scale, **self.padded_sources(), **self.tiles, first_tile=first // launch.rows,
             one=1, pieces=pieces, parts=parts, part_width=part_width, scores_part=scores.stride(0),
             scores_head=scores.stride(1), scores_row=scores.stride(2), ROWS=launch.rows,
@@ -262,8 +302,9 @@ class Forward:
         scores = self.new(shape.batch * shape.heads, 1, shape.keys)
         sizes = {name: size for name, size in self.sizes.items() if name != "queries"}
         sources = {name: step for name, step in self.sources.items() if name != "query_row"}
+        bias = {name: step for name, step in self.extra.of_bias(self.query).items() if name != "bias_row"}
         additive_decode_kernel[(-(-shape.keys // columns), shape.batch * shape.heads)](
-            self.query, self.key, self.vector, scores,
+            self.query, self.key, self.vector, scores=scores, **bias,
             **self.sight.by_length(self.query),
             **sizes, width=shape.width, scale=self.scale, **sources, scores_head=scores.stride(0),
             COLUMNS=columns, WIDTH=self.launch.width, APPROXIMATE=self.approximate,
@@ -303,8 +344,9 @@ class Forward:
             output, norm = self.new(parts, size, shape.depth), self.new(parts, 2, size)
         additive_read_kernel[(*grid, sequences * parts)](
             scores, scores if held is None else held, self.value, output, self.lse, norm,
-            **self.sight.whole(self.query), **self.sizes, depth=shape.depth, first_row=first, row_count=rows,
-            **steps("value", self.value), score_parts=len(scores), scores_part=scores.stride(0),
+            **self.extra.of_dropout(self.query), **self.sight.whole(self.query), **self.sizes,
+            depth=shape.depth, first_row=first, row_count=rows, **steps("value", self.value),
+            SCORE_PARTS=len(scores), scores_part=scores.stride(0),
             scores_head=scores.stride(1), scores_row=scores.stride(2), parts=parts, key_tiles=tiles,
             part_tiles=part_tiles, size=size,
             ROWS=launch.read_rows, COLUMNS=launch.read_columns, DEPTH=launch.depth, HOLD=held is not None,

@@ -48,7 +48,7 @@ FEW = 8
 there are more, PyTorch adds them before the kernel is launched. delta is the sum over the keys of weight *
 gradient of the weight."""
 
-SPAN = 256
+SPAN = 64
 """Number of channels in a span, the range of channels that one program of additive_prepare_kernel processes.
 This kernel computes e^2q and e^2k."""
 
@@ -75,6 +75,8 @@ class Launch:
         at least this many warps.
     lanes: number of threads per program if tiles of scores are computed in pieces; None if one program
         computes a whole tile.
+    score_registers: maximum number of registers per thread in additive_scores_kernel; None for no limit. If
+        tiles are computed in pieces, 96 lets ten programs run on a multiprocessor at once.
     """
 
     rows: int
@@ -91,18 +93,12 @@ class Launch:
     width: int = 512
     fill: int = 16
     lanes: int | None = None
+    score_registers: int | None = None
 
     @property
     def score_threads(self) -> int:
         """Number of threads per program of additive_scores_kernel."""
         return self.lanes or self.rows * self.columns // 16
-
-    @property
-    def score_registers(self) -> int | None:
-        """Maximum number of registers per thread in additive_scores_kernel; None for no limit.
-
-        If tiles are computed in pieces, the limit lets ten programs run on a multiprocessor at once."""
-        return 96 if self.lanes else None
 
     @property
     def channels(self) -> int:
@@ -117,9 +113,28 @@ LAUNCHES: dict[str, Launch] = {
     "decode": Launch(
         rows=16, columns=32, group=2, unroll=2, read_rows=16, read_columns=64, depth=64, warps=4
     ),
-    "short": Launch(rows=32, columns=32, group=4, unroll=2, read_rows=64, read_columns=64, depth=64, warps=1),
+    "short": Launch(
+        rows=32,
+        columns=32,
+        group=4,
+        unroll=2,
+        read_rows=64,
+        read_columns=64,
+        depth=64,
+        warps=1,
+        score_registers=80,
+    ),
     "middle": Launch(
-        rows=64, columns=64, group=4, unroll=1, read_rows=64, read_columns=64, depth=64, warps=4, fours=4
+        rows=64,
+        columns=32,
+        group=4,
+        unroll=1,
+        read_rows=64,
+        read_columns=64,
+        depth=64,
+        warps=4,
+        fours=4,
+        score_registers=80,
     ),
     "long": Launch(
         rows=64, columns=32, group=4, unroll=1, read_rows=32, read_columns=128, depth=128, warps=4, fours=4
@@ -135,12 +150,13 @@ CHANGES: dict[tuple[str, str], dict[str, int]] = {
     ("short", "float32"): {"unroll": 1, "read_rows": 16},
     ("middle", "float32"): {"read_rows": 32, "read_columns": 32},
     ("long", "float32"): {"read_rows": 32, "read_columns": 32, "depth": 64},
-    # For "short" and "decode" the forward pass keeps the scores. So the backward pass does not recompute them
-    # and can use other tiles.
+    # For all kinds except "long" the forward pass keeps the scores. So the backward pass does not recompute
+    # them and can use other tiles.
     ("short", "back"): {"rows": 64, "columns": 64},
+    ("middle", "back"): {"rows": 64, "columns": 64},
     ("decode", "back"): {"depth": 128},
     # Tiles that extend beyond the sequence are computed in pieces.
-    ("short", "ragged"): {"rows": 64, "columns": 64, "unroll": 1, "lanes": 64},
+    ("short", "ragged"): {"rows": 64, "columns": 64, "unroll": 1, "lanes": 64, "score_registers": 96},
 }
 """Changes to LAUNCHES, by kind of shape and case. The cases are "float32", "back" (the backward pass) and
 "ragged" (many tiles extend beyond the sequence; see Shape.ragged)."""

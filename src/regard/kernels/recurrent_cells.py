@@ -26,6 +26,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from regard.kernels.quick_launch import quick_launch
+
 __all__ = ["gated", "gated_backward", "gru", "gru_backward", "mixed", "mixed_backward"]
 
 BLOCK = 256
@@ -50,6 +52,7 @@ def _get(pointer, places, there):
     return tl.load(pointer + places, mask=there, other=0.0).to(tl.float32)
 
 
+@quick_launch
 @triton.jit
 def gated_forward_kernel(
     gates, more, state, reset, width, gates_row, more_row, state_row, reset_row, BLOCK: tl.constexpr
@@ -76,6 +79,7 @@ def gated_forward_kernel(
     tl.store(reset + row * reset_row + columns, keep * s, mask=there)
 
 
+@quick_launch
 @triton.jit
 def mixed_forward_kernel(gates, state, after, width, gates_row, state_row, after_row, BLOCK: tl.constexpr):
     """Compute the candidate state s~ and the next state, s + z (s~ - s), of the gated cell.
@@ -95,6 +99,7 @@ def mixed_forward_kernel(gates, state, after, width, gates_row, state_row, after
     tl.store(after + row * after_row + columns, s + take * (new - s), mask=there)
 
 
+@quick_launch
 @triton.jit
 def mixed_backward_kernel(
     parts, dstate, more, gates, state, dgates, before, width, part_step,
@@ -125,6 +130,7 @@ def mixed_backward_kernel(
     tl.store(before + row * before_row + columns, d * (1.0 - take), mask=there)
 
 
+@quick_launch
 @triton.jit
 def gated_backward_kernel(
     dreset, gates, state, dgates, before, width,
@@ -148,6 +154,7 @@ def gated_backward_kernel(
     tl.store(before + before_at, _get(before, before_at, there) + d * keep, mask=there)
 
 
+@quick_launch
 @triton.jit
 def gru_forward_kernel(
     gates, more, bias, state, after, width, rows, gates_row, more_row, state_row, after_row,
@@ -184,6 +191,7 @@ def gru_forward_kernel(
     tl.store(after + row * after_row + columns, new + keep * (s - new), mask=there)
 
 
+@quick_launch
 @triton.jit
 def gru_backward_kernel(
     parts, dstate, dafter, gates, more, state, dgates, dmore, before, width, rows,

@@ -14,9 +14,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from regard import sites
 from regard.attention import attention
 from regard.dimensions import autocast_on
-from regard.layers.gated_cell import GatedCell, gated, gated_backward, mixed, mixed_backward
+from regard.kernels.kernel_choice import by_kernel
+from regard.layers.gated_cell import GatedCell
+from regard.layers.gated_steps import Steps, backward_steps, forward_steps
 from regard.memory import Memory
 from regard.scores import Additive, Score
 
@@ -96,79 +99,82 @@ class _Along(torch.autograd.Function):
     context. G = 3 M is the size of the gates z, r and s~ together. A is the hidden size of the score
     function. N = A + 2 M is the size of the query, z and r together.
 
-    gates_TBG is updated in place. Before a step, it contains the input part of the gates. After the step, it
-    contains the activations of the gates.
+    If attentive_steps.py can run the steps, attention() is not called at each step.
     """
 
     @staticmethod
     def forward(ctx: Any, memory: Memory, site: str, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         gates, first, key, value, vector, of_query, of_context, of_gate, of_state = tensors
-        (batch, steps, _), width, hidden = gates.shape, first.shape[1], of_query.shape[1]
-        gates_TBG = gates.transpose(0, 1).clone(memory_format=torch.contiguous_format)
-        states_TBM = first.new_empty(steps + 1, batch, width)
-        states_TBM[0] = first
-        reset_TBM = first.new_empty(steps, batch, width)
         joint_MN = torch.cat((of_query, of_gate.T), 1)  # s @ joint_MN gives the query, U_z s and U_r s
-        projected, contexts, graphs = _with_tensors(memory, key, value, vector), [], []
-        # A different value of `start` at each step would compile a new kernel at each step. If the mask
-        # contains only lengths, `start` has no effect, so 0 is passed at all steps.
-        timeless = memory.mask.only("lengths")
-        for t in range(steps):
-            both_BN = states_TBM[t] @ joint_MN
-            with torch.enable_grad():
-                query = both_BN[:, None, :hidden].detach().requires_grad_()
-                context = attention(query, projected, start=0 if timeless else t, site=site).output
-            graphs.append((context, query))
-            contexts.append(context.detach()[:, 0])
-            gates_TBG[t].addmm_(contexts[t], of_context.T)
-            gated(gates_TBG[t], both_BN[:, hidden:], states_TBM[t], reset_TBM[t])
-            gates_TBG[t, :, 2 * width :].addmm_(reset_TBM[t], of_state.T)
-            mixed(gates_TBG[t], states_TBM[t], states_TBM[t + 1])
-        contexts_TBE = torch.stack(contexts)
+        weights = joint_MN, of_context, of_state
+        graphs: list[tuple[Tensor, Tensor]] = []
+        ctx.lengths, ctx.by_kernels = memory.mask.lengths, _by_kernels(memory, tensors)
+        if ctx.by_kernels:
+            from regard.layers.attentive_steps import run_forward
+
+            steps, held = run_forward(gates, first, weights, key, value, vector, ctx.lengths)
+        else:
+            projected, held = _with_tensors(memory, key, value, vector), ()
+            # A different value of `start` at each step would compile a new kernel at each step. If the mask
+            # contains only lengths, `start` has no effect, so 0 is passed at all steps.
+            timeless = memory.mask.only("lengths")
+
+            def attend(query_B1A: Tensor) -> Tensor:
+                with torch.enable_grad():
+                    query = query_B1A.detach().requires_grad_()
+                    start = 0 if timeless else len(graphs)
+                    context = attention(query, projected, start=start, site=site).output
+                graphs.append((context, query))
+                return context.detach()[:, 0]
+
+            steps = forward_steps(attend, gates, first, *weights)
         ctx.memory, ctx.site, ctx.graphs = memory, site, graphs
-        ctx.save_for_backward(*tensors[2:], joint_MN, gates_TBG, states_TBM, reset_TBM, contexts_TBE)
-        return states_TBM[1:].transpose(0, 1), contexts_TBE.transpose(0, 1)
+        ctx.save_for_backward(key, value, vector, *weights, *steps, *held)
+        return steps.states_TBM[1:].transpose(0, 1), steps.contexts_TBE.transpose(0, 1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dstates: Tensor, dcontexts: Tensor) -> tuple[Tensor | None, ...]:
-        key, value, vector, of_query, of_context, _, of_state, *saved = ctx.saved_tensors
-        joint_MN, gates_TBG, states_TBM, reset_TBM, contexts_TBE = saved
-        (steps, batch, width), hidden = reset_TBM.shape, of_query.shape[1]
-        dstates_TBM = dstates.transpose(0, 1).contiguous()
-        dcontexts_TBE = dcontexts.transpose(0, 1).clone(memory_format=torch.contiguous_format)
-        # The gradients of the query, z, r and s~, in this order. For z, r and s~, they are the gradients
-        # before the activation function (sigmoid or tanh).
-        d_TBN = gates_TBG.new_empty(steps, batch, hidden + 3 * width)
-        # The matrix product below sums over N. If N is divisible by 3, split this sum into P = 3 parts: three
-        # smaller products use more of the device in parallel. The next iteration adds the parts.
-        joint_PNM = joint_MN.T.unflatten(0, (3 if joint_MN.shape[1] % 3 == 0 else 1, -1)).contiguous()
-        dstate_BM = torch.zeros_like(states_TBM[0])
-        parts_PBM = dstate_BM.new_zeros(len(joint_PNM), batch, width)
-        for t in reversed(range(steps)):
-            d_BN, gates_BG, state_BM = d_TBN[t], gates_TBG[t], states_TBM[t]
-            dgates_BG = d_BN[:, hidden:]
-            dstate_BM = mixed_backward(parts_PBM, dstate_BM, dstates_TBM[t], gates_BG, state_BM, dgates_BG)
-            dreset_BM = dgates_BG[:, 2 * width :] @ of_state
-            gated_backward(dreset_BM, gates_BG, state_BM, dgates_BG, dstate_BM)
-            dcontexts_TBE[t].addmm_(dgates_BG, of_context)
-            context, query = ctx.graphs[t]
-            (dquery,) = torch.autograd.grad(context, query, dcontexts_TBE[t, :, None])
-            d_BN[:, :hidden] = dquery[:, 0]
-            djoint_PBN = d_BN[:, : hidden + 2 * width].unflatten(1, (len(joint_PNM), -1)).transpose(0, 1)
-            parts_PBM = torch.bmm(djoint_PBN, joint_PNM)
-        queries_BTA = torch.cat([query.detach() for _, query in ctx.graphs], 1)
+        key, value, vector, *saved = ctx.saved_tensors
+        (joint_MN, of_context, of_state), steps, held = saved[:3], Steps(*saved[3:8]), saved[8:]
+        weights = joint_MN, of_context, of_state
+        width, hidden = steps.reset_TBM.shape[2], key.shape[-1]
+        if ctx.by_kernels:
+            from regard.layers.attentive_steps import run_backward
+
+            d_TBN, dfirst, dcontexts_TBE = run_backward(
+                dstates, dcontexts, weights, steps, held, key, value, vector, ctx.lengths
+            )
+        else:
+            graphs = ctx.graphs
+
+            def dattend(dcontext_BE: Tensor, t: int) -> Tensor:
+                context, query = graphs[t]
+                (dquery,) = torch.autograd.grad(context, query, dcontext_BE[:, None])
+                return dquery[:, 0]
+
+            d_TBN, dfirst, dcontexts_TBE = backward_steps(dattend, dstates, dcontexts, *weights, steps)
         ctx.graphs = None
         flat = d_TBN.flatten(0, 1)
-        djoint_MN = states_TBM[:-1].flatten(0, 1).T @ flat[:, : hidden + 2 * width]
-        dcontext = flat[:, hidden:].T @ contexts_TBE.flatten(0, 1)
-        dstate = flat[:, hidden + 2 * width :].T @ reset_TBM.flatten(0, 1)
+        djoint_MN = steps.states_TBM[:-1].flatten(0, 1).T @ flat[:, : hidden + 2 * width]
+        dcontext = flat[:, hidden:].T @ steps.contexts_TBE.flatten(0, 1)
+        dstate = flat[:, hidden + 2 * width :].T @ steps.reset_TBM.flatten(0, 1)
+        queries_BTA = steps.both_TBN[..., :hidden].transpose(0, 1)
         dread = _read_backward(
             ctx.memory, ctx.site, queries_BTA, key, value, vector, dcontexts_TBE.transpose(0, 1)
         )
         dquery, dgate = djoint_MN[:, :hidden], djoint_MN[:, hidden:].T
         dgates = d_TBN[..., hidden:].transpose(0, 1)
-        return None, None, dgates, dstate_BM + parts_PBM.sum(0), *dread, dquery, dcontext, dgate, dstate
+        return None, None, dgates, dfirst, *dread, dquery, dcontext, dgate, dstate
+
+
+def _by_kernels(memory: Memory, tensors: tuple[Tensor, ...]) -> bool:
+    """Whether the kernels of additive attention run all steps. If not, each step calls attention()."""
+    key, lengths = tensors[2], memory.mask.lengths
+    if not by_kernel(key) or sites._any_open or torch.compiler.is_compiling() or key.dim() != 3:
+        return False
+    same = all(each.dtype == key.dtype and each.numel() for each in tensors)
+    return same and memory.mask.only("lengths") and (lengths is None or lengths.device == key.device)
 
 
 def _read_backward(

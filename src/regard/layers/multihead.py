@@ -11,6 +11,7 @@ from regard.attended import Attended
 from regard.attention import attention
 from regard.dimensions import autocast_on
 from regard.errors import ArgumentError, answer_torch_keywords, message
+from regard.layers.joint_linear import joint_linear
 from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
@@ -149,14 +150,25 @@ class MultiHead(nn.Module):
         if start is None:
             start = max(0, key.length - query.shape[1]) if isinstance(key, Memory) else 0
         self._check(query, key, value, start, options)
-        memory = key if isinstance(key, Memory) else self._remember(query if key is None else key, value)
-        query_BHTD = self._rotated(self._split(self.query(query), self.heads), start)
+        memory: tuple[Any, ...]
+        if key is None and value is None:  # self-attention: query, key and value are projected together
+            projected, keys, values = joint_linear(query, (self.query, self.key, self.value))
+            if type(self.score) is ScaledDot and self.position is None:
+                memory = self._split(keys, self.key_heads), self._split(values, self.key_heads)
+            else:
+                memory = (self._memory(keys, values, 0),)
+        else:
+            projected = self.query(query)
+            memory = (
+                key if isinstance(key, Memory) else self._remember(query if key is None else key, value),
+            )
+        query_BHTD = self._rotated(self._split(projected, self.heads), start)
         if isinstance(self.position, Bias):
             options["bias"] = self.position
         if self.training and self.dropout:
             options.setdefault("dropout", self.dropout)
         attended = attention(
-            query_BHTD, memory, mask=mask, start=start, site=self.site, role=self.role, **options
+            query_BHTD, *memory, mask=mask, start=start, site=self.site, role=self.role, **options
         )
         joined_BTM = attended.output.transpose(1, 2).flatten(-2)
         return Attended(self.output(joined_BTM), *attended[1:])
@@ -171,17 +183,17 @@ class MultiHead(nn.Module):
         return tensor if self.batch_first or tensor.dim() != 3 else tensor.transpose(0, 1)
 
     def _check(self, query: Tensor, key: object, value: object, start: int, options: dict[str, Any]) -> None:
+        if key is None and value is None and not start and not options and query.dim() == 3:
+            # Self-attention without options is frequent. Attributes are read from _modules, which is faster.
+            width, dtype = query.shape[2], query.dtype
+            for name in ("query", "key", "value"):
+                layer: Any = self._modules[name]
+                weight = layer._parameters.get("weight")
+                if weight is None or weight.dtype != dtype or layer.in_features != width:
+                    break
+            else:
+                return
         of_query = self.query
-        if (  # self-attention without options: the frequent case, checked in one step
-            key is None
-            and value is None
-            and not start
-            and not options
-            and query.dim() == 3
-            and query.shape[2] == of_query.in_features == self.key.in_features == self.value.in_features
-            and query.dtype == of_query.weight.dtype == self.key.weight.dtype == self.value.weight.dtype
-        ):
-            return
         problem, hint = "", ""
         keys = query if key is None else key
         inputs: tuple[tuple[str, object, nn.Linear], ...] = (
@@ -256,8 +268,18 @@ class MultiHead(nn.Module):
         mask: Mask | None = None,
     ) -> Memory:
         start = (past.length if past is not None else 0) if start is None else start
-        key_BKSD = self._rotated(self._split(self.key(key), self.key_heads), start)
-        value_BKSE = self._split(self.value(key if value is None else value), self.key_heads)
+        if value is None:
+            keys, values = joint_linear(key, (self.key, self.value))
+        else:
+            keys, values = self.key(key), self.value(value)
+        return self._memory(keys, values, start, past, mask)
+
+    def _memory(
+        self, keys: Tensor, values: Tensor, start: int, past: Memory | None = None, mask: Mask | None = None
+    ) -> Memory:
+        """Return projected keys and values, (B, S, K D) and (B, S, K E), as a Memory; see remember()."""
+        key_BKSD = self._rotated(self._split(keys, self.key_heads), start)
+        value_BKSE = self._split(values, self.key_heads)
         if past is not None:
             return past.append(key_BKSD, value_BKSE)
         if mask is None and type(self.score) is ScaledDot and key_BKSD.shape[:3] == value_BKSE.shape[:3]:
@@ -271,7 +293,7 @@ class MultiHead(nn.Module):
 
     def _split(self, joined: Tensor, heads: int) -> Tensor:
         batch, length, width = joined.shape
-        return joined.reshape(batch, length, heads, width // heads).transpose(1, 2)
+        return joined.view(batch, length, heads, width // heads).transpose(1, 2)
 
     def _rotated(self, vectors: Tensor, start: int) -> Tensor:
         return self.position(vectors, start) if isinstance(self.position, Rotary) else vectors

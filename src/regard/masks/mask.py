@@ -275,6 +275,8 @@ class Mask:
         The result is a bool tensor, (B or 1, H or 1, S), or None for all keys.
         """
         queries, keys = tile.rows_T.shape[0], tile.columns_S.shape[0]
+        if self.table is not None and self.parts == ("table",) and self.table.shape[2] in (1, queries):
+            return self.table.any(2).expand(-1, -1, keys)
         if not self.only("causal", "window", "lengths", "documents"):
             return _any_row(self, tile)
         low, high = self.span(tile.start, tile.start + queries - 1, keys) if queries else (0, 0)

@@ -1,0 +1,225 @@
+"""Additive attention as users call it: python -m benchmarks.additive_calls, on a CUDA device.
+
+For 16 shapes, with T, S and D from 1 to 8192, in bfloat16: the time of Regard (backend="auto"), of eager
+PyTorch and of torch.compile, for the forward pass and for forward and backward pass together. Three times are
+measured: `wall`, of a call in a loop that ends with one synchronisation; `host`, until the call returns; and
+`device`, of a replayed CUDA graph. --scales measures Regard alone on the device, for several standard
+deviations of query and key. Results are compared with float64 before they are timed, and files are written
+after each shape.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from benchmarks.additive import PEERS, Shape, gate, ours
+from benchmarks.cases import Passes, Wrong, both_ways
+from benchmarks.device import graphed
+from benchmarks.measure import RESULTS, environment
+
+__all__ = ["SCALED", "SHAPES", "Row", "scale_table", "table", "wall_and_host"]
+
+SHAPES = [
+    Shape(*sizes)
+    for sizes in (
+        (32, 37, 61, 768), (128, 23, 23, 512), (16, 1, 300, 1024), (2, 3000, 777, 192), (8, 1024, 1024, 256),
+        (1, 8192, 8192, 64), (64, 50, 50, 1000), (8, 1, 1, 1), (4, 7, 5, 3), (64, 1, 50, 1000),
+        (1, 1, 8192, 64), (2, 8192, 1, 64), (2, 16, 16, 8192), (256, 10, 10, 64), (4, 128, 4096, 32),
+        (1, 4096, 17, 1000),
+    )
+]  # fmt: skip
+DEVIATIONS = (0.5, 1.0, 1.5, 2.0, 4.0, 8.0)
+SCALED = [
+    Shape(*sizes)
+    for sizes in ((64, 50, 50, 1000), (8, 512, 512, 256), (4, 2048, 2048, 128), (32, 37, 61, 768))
+]
+NAMES = ("regard", "eager", "torch.compile")
+
+
+@dataclass(frozen=True)
+class Row:
+    """The times of one peer at one shape in microseconds; `missing` says why there are none."""
+
+    shape: str
+    peer: str
+    kind: str
+    wall: float | None = None
+    host: float | None = None
+    device: float | None = None
+    missing: str = ""
+
+
+def wall_and_host(run: Callable[[], object], seconds: float) -> tuple[float, float]:
+    """Return wall and host time of a call in microseconds: those of the fastest of several loops."""
+    for _ in range(3):
+        run()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    run()
+    torch.cuda.synchronize()
+    calls = max(2, min(20, int(0.005 / (time.perf_counter() - start))))
+    wall, host, begun = float("inf"), float("inf"), time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            run()
+        returned = time.perf_counter()
+        torch.cuda.synchronize()
+        host = min(host, (returned - start) / calls * 1e6)
+        wall = min(wall, (time.perf_counter() - start) / calls * 1e6)
+    return wall, host
+
+
+def device_time(run: Callable[[], object], seconds: float) -> float:
+    """Return the device time of a call in microseconds: the shortest of several replays of a CUDA graph."""
+    replay = graphed(run)
+    replay()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    best, begun = float("inf"), time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        start.record()
+        for _ in range(4):
+            replay()
+        end.record()
+        torch.cuda.synchronize()
+        best = min(best, start.elapsed_time(end) / 4 * 1e3)
+    return best
+
+
+def passes(peer: str, shape: Shape) -> Passes:
+    """Return the passes of a peer. Regard chooses its backend itself."""
+    inputs = shape.inputs(torch.bfloat16)
+    if peer == "regard":
+        return both_ways(partial(ours, mask=shape.mask(), backend="auto"), inputs)
+    return both_ways(partial(PEERS[peer](), hidden=shape.hidden()), inputs)
+
+
+def measured(shape: Shape, peer: str, seconds: float) -> list[Row]:
+    """Measure one peer at one shape."""
+    rows = []
+    try:
+        if peer == "regard":
+            gate(shape, torch.bfloat16, backend="auto")
+        for kind, run in passes(peer, shape).items():
+            rows.append(Row(str(shape), peer, kind, *wall_and_host(run, seconds), device_time(run, seconds)))
+    except (Wrong, RuntimeError) as error:
+        torch.cuda.synchronize()
+        problem = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        rows.append(Row(str(shape), peer, "forward" if not rows else "both", missing=problem))
+    gc.collect()
+    torch.cuda.empty_cache()
+    return rows
+
+
+def scaled(shape: Shape, seconds: float) -> list[Row]:
+    """Measure the device time of Regard at one shape, for several scales of query and key."""
+    rows = []
+    kinds = {f"{deviation:g}": replace(shape, deviation=deviation) for deviation in DEVIATIONS}
+    kinds["outlier channel"] = replace(shape, outlier=100.0)
+    for name, each in kinds.items():
+        gate(each, torch.bfloat16, backend="auto")
+        for kind, run in passes("regard", each).items():
+            rows.append(Row(str(shape), name, kind, device=device_time(run, seconds)))
+    return rows
+
+
+def _milliseconds(microseconds: float | None) -> str:
+    return "" if microseconds is None else f"{microseconds / 1e3:.3f}"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return a Markdown table in milliseconds: one line for each shape and pass, wall, host and device."""
+    columns = [
+        "B,T,S,D",
+        "pass",
+        *(f"{name}, {each}" for each in ("wall", "host", "device") for name in NAMES),
+    ]
+    lines = [f"| {' | '.join([*columns, 'wall, of the best peer'])} |", f"|{' --- |' * (len(columns) + 1)}"]
+    found = {(row.shape, row.kind, row.peer): row for row in rows}
+    for shape, kind in dict.fromkeys((row.shape, row.kind) for row in rows):
+        each = {name: found.get((shape, kind, name), Row(shape, name, kind)) for name in NAMES}
+        cells = [
+            _milliseconds(getattr(each[name], what)) for what in ("wall", "host", "device") for name in NAMES
+        ]
+        walls = [each[name].wall for name in NAMES]
+        peers = [wall for wall in walls[1:] if wall is not None]
+        ratio = f"{walls[0] / min(peers):.2f}" if walls[0] is not None and peers else ""
+        lines.append(f"| {' | '.join([shape, kind, *cells, ratio])} |")
+    missing = [f"- {row.shape}, {row.peer}, {row.kind}: {row.missing}" for row in rows if row.missing]
+    return "\n".join([*lines, "", *missing]).rstrip()
+
+
+def scale_table(rows: Sequence[Row]) -> str:
+    """Return a Markdown table: device time for each scale, and the ratio to standard deviation 1."""
+    lines = [
+        "| B,T,S,D | pass | scale | device ms | of standard deviation 1 |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    unit = {(row.shape, row.kind): row.device for row in rows if row.peer == "1"}
+    for row in rows:
+        of = unit.get((row.shape, row.kind))
+        ratio = f"{row.device / of:.2f}" if row.device and of else ""
+        lines.append(f"| {row.shape} | {row.kind} | {row.peer} | {_milliseconds(row.device)} | {ratio} |")
+    return "\n".join(lines)
+
+
+def write(folder: Path, name: str, text: str, rows: Sequence[Row]) -> None:
+    """Write the results so far, as JSON and as a table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem, machine = folder / f"{datetime.date.today()}-{name}", environment()
+    machine["device"] = torch.cuda.get_device_name()
+    whole = {
+        "date": str(datetime.date.today()),
+        "environment": machine,
+        "rows": [asdict(row) for row in rows],
+    }
+    stem.with_suffix(".json").write_text(f"{json.dumps(whole, indent=1)}\n")
+    facts = ", ".join(f"{each} {value}" for each, value in machine.items())
+    stem.with_suffix(".md").write_text(
+        f"# Additive attention, bfloat16, {datetime.date.today()}\n\n{facts}.\n\n{text}\n"
+    )
+
+
+def main() -> None:
+    """Measure additive attention as users call it, beside eager PyTorch and torch.compile."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--scales", action="store_true", help="measure several scales of the inputs instead")
+    parser.add_argument(
+        "--seconds", type=float, default=0.1, help="measuring time of each number [default: 0.1]"
+    )
+    parser.add_argument("--only", action="append", choices=NAMES, help="peer to measure (default: all)")
+    parser.add_argument(
+        "--part", default="0/1", help="measure only shapes i, i + n, ... of i/n [default: 0/1]"
+    )
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs a CUDA device")
+    first, step = map(int, arguments.part.split("/"))
+    rows: list[Row] = []
+    for shape in (SCALED if arguments.scales else SHAPES)[first::step]:
+        if arguments.scales:
+            rows += scaled(shape, arguments.seconds)
+            write(arguments.output, "additive-scales", scale_table(rows), rows)
+            continue
+        for peer in arguments.only or NAMES:
+            rows += measured(shape, peer, arguments.seconds)
+            torch._dynamo.reset()
+        write(arguments.output, "additive-calls", table(rows), rows)
+    print(scale_table(rows) if arguments.scales else table(rows))
+
+
+if __name__ == "__main__":
+    main()

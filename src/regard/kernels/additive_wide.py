@@ -1,0 +1,161 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Gradients of query, key and vector in wide channels; see tanh.py. additive_backward.py computes the others.
+
+A program of additive_backward.py computes gradients of a block of channels. If a channel of the block is wide
+in the sequence, the program calls the functions of this file for the whole channel. They compute r from
+q + k, so the elements can have any size. As in additive_backward.py, "own side" means the tensor whose
+gradient is computed, g is the gradient of v . tanh(q + k), and r = 1 / (1 + e^2q e^2k).
+
+Tested: under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from regard.kernels.additive_series import REACH
+from regard.kernels.kernel_mask import tile_is_seen
+from regard.kernels.tanh import exact_share, furthest, packed
+
+__all__ = ["is_near", "wide_channel", "write_wide_key", "write_wide_query"]
+
+
+@triton.jit
+def is_near(reach, SERIES: tl.constexpr):
+    """Whether additive_series_kernel computes this tile, so that the exact kernels skip it.
+
+    This is the case if SERIES is True and `reach` is at most REACH, the range of the Fourier series.
+
+    reach: the largest |q| plus the largest |k| of the tile.
+    """
+    return (reach <= REACH) & SERIES
+
+
+@triton.jit
+def wide_channel(whole_of_query, whole_of_key, groups, pitch, channels, there):
+    """Return 0 for channels that are not wide.
+
+    whole_of_query, whole_of_key: pointers to the flags of additive_prepare_kernel for `groups` query heads,
+        in rows of `pitch` channels, and for their key head.
+    channels: the channels, as integers of any shape.
+    there: whether the channel exists.
+    """
+    flags = tl.load(whole_of_key + channels, mask=there, other=0)
+    for group in range(groups):
+        flags |= tl.load(whole_of_query + group * pitch + channels, mask=there, other=0)
+    return flags
+
+
+@triton.jit
+def _wide_sums(
+    own, others, other_step, gradients, step, far, reach, spans, fixed, begin, first, last,
+    queries, end, start, left, right,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+    QUERY: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """Return the sums of g (r - 1/2) and of g (r - r^2) in one wide channel, from q + k, (own rows,).
+
+    own: the elements of the own side in this channel, q if QUERY is True, otherwise k, (own rows,).
+    others: pointer to row 0 of the other side in this channel, with row stride `other_step`.
+    gradients: pointers to g of the own rows and row 0 of the other side, (own rows,), with row stride `step`.
+    far: largest |element| of the tile of the own side.
+    reach: pointer to the largest |element| of the tiles of the other side, from row `begin` on.
+    fixed: first row of the tile of the own side.
+    first, last: the tiles of the other side, from `first` to last - 1, counted from row `begin`.
+    """
+    LENGTH: tl.constexpr = COLUMNS if QUERY else ROWS
+    shares = tl.zeros([LENGTH, own.shape[0]], tl.float32)
+    slopes = tl.zeros([LENGTH, own.shape[0]], tl.float32)
+    for tile in range(first, last):
+        place = begin + tile * LENGTH
+        row, column = (fixed, place) if QUERY else (place, fixed)
+        seen = tile_is_seen(row, column, queries, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT)
+        if seen & (is_near(far + furthest(reach, tile, spans), SERIES) == 0):
+            rows = place + tl.arange(0, LENGTH)
+            inside = rows < (end if QUERY else queries)
+            other = tl.load(others + rows * other_step, mask=inside, other=0.0).to(tl.float32)
+            g = tl.load(gradients[None, :] + rows[:, None] * step)
+            r = exact_share(other[:, None] + own[None, :], APPROXIMATE)
+            shares += g * (r - 0.5)
+            slopes += g * (r - r * r)
+    return tl.sum(shares, 0), tl.sum(slopes, 0)
+
+
+@triton.jit
+def write_wide_query(
+    query, key, vector, turned, dquery, dvector, program, whole_of_query, whole_of_key, far, reach_of_key,
+    query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, spans,
+    first_tile, last_tile, last, end, start, left, right,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """Write dq and partial sums of dv in the wide channels of a program of additive_query_backward_kernel.
+
+    The arguments have the same meaning as there. Pointers point to the current head, sequence and part.
+    """
+    rows = tl.arange(0, 4 * FOURS)
+    low, bits = tl.program_id(1) * (LANES // FOURS * 4), tl.full([], 0, tl.int64)
+    for number in range(LANES // FOURS * 4):
+        if number % 64 == 0:
+            channels = low + number + tl.arange(0, 64)
+            bits = packed(wide_channel(whole_of_query, whole_of_key, 1, pitch, channels, channels < width))
+        if ((bits >> (number % 64)) & 1) != 0:
+            channel = low + number
+            at = query + (row + rows).to(tl.int64) * query_row + channel
+            q = tl.load(at, mask=row + rows < last, other=0.0).to(tl.float32)
+            share, slope = _wide_sums(
+                q, key + channel, tl.full([], 0, tl.int64) + key_row, turned + local + rows, step, far,
+                reach_of_key, spans, row // ROWS * ROWS, 0, first_tile, last_tile,
+                last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT, True, SERIES, APPROXIMATE,
+            )  # fmt: skip
+            slope *= 4.0 * tl.load(vector + channel).to(tl.float32)
+            place = dquery + (local + rows).to(tl.int64) * width + channel
+            tl.store(place, slope, mask=local + rows < row_count)
+            # One partial sum of dv for each group of four rows: all in the first, 0 in the others.
+            fours = tl.arange(0, FOURS)
+            sums = tl.where(fours == 0, -2.0 * tl.sum(share, 0), 0.0)
+            tl.store(dvector + (program * FOURS + fours) * dvector_row + channel, sums)
+
+
+@triton.jit
+def write_wide_key(
+    query, key, vector, dscores, dkey, whole_of_query, whole_of_key, far, reach_of_query,
+    batch, key_both, key_head, heads, groups, query_batch, query_head, query_row, key_row, vector_head,
+    dscores_head, step, local, column, first_row, keys, width, pitch, query_tiles, spans, row_tiles,
+    last, end, start, left, right,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, SERIES: tl.constexpr, ADD: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """Write dk in the wide channels of a program of additive_key_backward_kernel.
+
+    The arguments have the same meaning as there. `key` points to the current head.
+    """
+    rows = local + tl.arange(0, 4 * FOURS)
+    low, bits = tl.program_id(1) * (LANES // FOURS * 4), tl.full([], 0, tl.int64)
+    for number in range(LANES // FOURS * 4):
+        if number % 64 == 0:
+            channels = low + number + tl.arange(0, 64)
+            flags = wide_channel(whole_of_query, whole_of_key, groups, pitch, channels, channels < width)
+            bits = packed(flags)
+        if ((bits >> (number % 64)) & 1) != 0:
+            channel = low + number
+            k = tl.load(key + rows.to(tl.int64) * key_row + channel, mask=rows < end, other=0.0)
+            total = tl.zeros([4 * FOURS], tl.float32)
+            for group in range(groups):
+                head = key_head * groups + group
+                both = batch * heads + head
+                _, slope = _wide_sums(
+                    k.to(tl.float32), query + batch * query_batch + head * query_head + channel,
+                    tl.full([], 0, tl.int64) + query_row,
+                    dscores + both * dscores_head + rows - first_row * step, step, far,
+                    reach_of_query + (both * query_tiles + first_row // ROWS) * spans, spans,
+                    column, first_row, 0, row_tiles, last, end, start, left, right,
+                    ROWS, COLUMNS, LEFT, RIGHT, False, SERIES, APPROXIMATE,
+                )  # fmt: skip
+                total += slope * (4.0 * tl.load(vector + head * vector_head + channel).to(tl.float32))
+            place = dkey + (key_both * keys + rows) * width + channel
+            if ADD:
+                total += tl.load(place, mask=rows < keys, other=0.0)
+            tl.store(place, total, mask=rows < keys)

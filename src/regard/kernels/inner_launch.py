@@ -1,0 +1,339 @@
+"""Launches of the kernels for inner-product attention: tile sizes, and arguments that calls share.
+
+All that a launch needs, except for the tensors themselves and the position of the first query, depends on
+shapes, strides and dtypes. It is computed once for each combination of them (Launch) and then kept, together
+with the compiled kernel, because a launch by kernel[grid](...) takes longer on the host than the kernel on
+the GPU. In Triton's interpreter the kernels run by kernel[grid](...).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.kernels import interpreting, kernel_choice
+from regard.kernels.inner_backward import inner_key_backward_kernel, inner_query_backward_kernel
+from regard.kernels.inner_forward import inner_forward_kernel
+from regard.kernels.kernel_choice import is_current
+from regard.kernels.launch import multiplies_tf32, processors
+
+__all__ = ["Hidden", "Tiles", "backward", "forward", "tiles_of"]
+
+KEPT = 1024
+"""Maximum number of kept launches. When it is reached, all are removed."""
+
+
+class Tiles(NamedTuple):
+    """Launch parameters: queries and keys of a tile of scores, warps and pipeline stages."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+TILES: dict[tuple[str, str], dict[int, Tiles]] = {
+    ("forward", "half"): {64: Tiles(128, 64, 4, 3), 128: Tiles(128, 64, 8, 3), 256: Tiles(64, 32, 4, 2)},
+    ("query", "half"): {64: Tiles(64, 32, 4, 3), 128: Tiles(64, 32, 4, 3), 256: Tiles(64, 32, 8, 1)},
+    ("key", "half"): {64: Tiles(32, 64, 4, 3), 128: Tiles(64, 64, 4, 2), 256: Tiles(32, 64, 8, 1)},
+    ("forward", "float32"): {64: Tiles(64, 32, 4, 2), 128: Tiles(32, 32, 4, 2), 256: Tiles(16, 32, 4, 1)},
+    ("query", "float32"): {64: Tiles(32, 32, 4, 2), 128: Tiles(32, 32, 4, 1), 256: Tiles(16, 16, 4, 1)},
+    ("key", "float32"): {64: Tiles(32, 32, 4, 2), 128: Tiles(32, 32, 4, 1), 256: Tiles(16, 16, 4, 1)},
+}
+"""Tile sizes by kernel and dtype, then by the largest width of a head that they are for. Those for half
+precision and widths up to 128 were chosen by timing on an H200."""
+
+
+class Hidden(NamedTuple):
+    """The mask of a call: which keys j the query at position i may attend to.
+
+    lengths: keys j < length are visible, (B,) or (1,).
+    table: a bool tensor that broadcasts to (B, H, T, S).
+    document_of_query, document_of_key: document id of each position, (B or 1, N).
+    start: position of the first query.
+    left, right: keys i - left <= j <= i + right are visible; a causal mask has right = 0.
+
+    A key is visible if all parts allow it. None means no restriction.
+    """
+
+    lengths: Tensor | None
+    table: Tensor | None
+    document_of_query: Tensor | None
+    document_of_key: Tensor | None
+    start: int
+    left: int | None
+    right: int | None
+
+    def reads_values(self, keys: int) -> bool:
+        """Whether a kernel must read the mask to find keys that no query of a tile sees.
+
+        Lengths and windows hide keys by their position. If a bool tensor is the only part, and there are more
+        than FEW_KEYS keys, the hidden keys and values are 0 already.
+        """
+        others = self.lengths is not None or self.left is not None or self.right is not None
+        table = self.table is not None and (others or keys <= kernel_choice.FEW_KEYS)
+        return self.document_of_query is not None or table
+
+
+def up(width: int) -> int:
+    """Return the next power of two that a matrix product takes, at least 16."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def tiles_of(kernel: str, query: Tensor, key: Tensor, value: Tensor) -> Tiles:
+    """Return the launch parameters of a kernel: "forward", "query" or "key" (backward pass)."""
+    dtype = "float32" if query.dtype == torch.float32 else "half"
+    widest = max(up(query.shape[3]), up(value.shape[3]))
+    tiles = next(tiles for width, tiles in TILES[kernel, dtype].items() if widest <= width)
+    rows, columns = min(tiles.rows, up(query.shape[2])), min(tiles.columns, up(key.shape[2]))
+    sequences = query.shape[0] * query.shape[1]
+    while rows > 64 and sequences * -(-query.shape[2] // rows) < processors(query.device):
+        rows //= 2
+    shrunk = tiles.rows * tiles.columns // (rows * columns)
+    stage = columns * 2 * widest * query.element_size()  # a tile of keys and one of values
+    stages = max(1, min(tiles.stages, shared_memory(query.device) // stage - 1))
+    return Tiles(rows, columns, max(1, tiles.warps // shrunk), stages)
+
+
+@functools.cache
+def shared_memory(device: torch.device) -> int:
+    """Return the shared memory of a multiprocessor in bytes; that of an H200 for the CPU (interpreter)."""
+    room = 227 << 10
+    if device.type == "cuda":
+        room = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 99 << 10)
+    return room
+
+
+def precision(query: Tensor) -> str:
+    """Return the precision of matrix products in a kernel, see matrix_product.product()."""
+    if query.dtype == torch.float32:
+        return "tf32x3" if multiplies_tf32(query.device) and not interpreting() else "ieee"
+    return "widened" if interpreting() else "tf32"
+
+
+class Launch:
+    """One kernel with its grid and all arguments that do not change between calls of the same shapes."""
+
+    def __init__(self, kernel: Any, programs: int, numbers: tuple[int, ...], constants: dict[str, Any]):
+        self.kernel, self.programs, self.numbers, self.constants = kernel, programs, numbers, constants
+        names = [name for name in constants if name not in ("num_warps", "num_stages")]
+        self.values = tuple(constants[name] for name in names)
+        self.compiled: Callable[..., None] | None = None
+
+    def run(self, tensors: tuple[Tensor, ...], place: tuple[int, int, int], scale: float) -> None:
+        """Launch the kernel. place: position of the first query, and the limits of the window."""
+        before, after = self.numbers[:5], self.numbers[5:]
+        if self.compiled is not None:
+            self.compiled(*tensors, *place, *before, scale, *after, *self.values)
+            return
+        launched = self.kernel[(self.programs,)](*tensors, *place, *before, scale, *after, **self.constants)
+        if launched is not None:  # None in the interpreter
+            self.compiled = launched[(self.programs, 1, 1)]
+
+
+_kept: dict[tuple[Any, ...], tuple[Launch, ...]] = {}
+
+
+def _launches(
+    make: Callable[..., tuple[Launch, ...]], hidden: Hidden, *tensors: Tensor
+) -> tuple[Launch, ...]:
+    """Return the launches for tensors of these shapes, strides and dtypes; make() creates them once."""
+    lengths, table, of_query, of_key, _, left, right = hidden
+    signature: list[Any] = [make, tensors[0].device, tensors[0].dtype, left is None, right is None]
+    for tensor in (*tensors, lengths, table, of_query, of_key):
+        if tensor is None:
+            signature.append(None)
+        else:
+            signature += (tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr() % 16)
+    key = tuple(signature)
+    launches = _kept.get(key)
+    if launches is None:
+        launches = make(hidden, *tensors)
+        if len(_kept) >= KEPT:
+            _kept.clear()
+        _kept[key] = launches
+    return launches
+
+
+def _numbers(hidden: Hidden, query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
+    """Return sizes and the strides of query, key and value, in the order of the kernels' arguments."""
+    _, heads, queries, width = query.shape
+    sizes = (queries, key.shape[2], heads, heads // key.shape[1], _step(hidden.lengths))
+    strides = (*query.stride()[:3], *key.stride()[:3], *value.stride()[:3])
+    return (*sizes, width, value.shape[3], *strides)
+
+
+def _mask_steps(hidden: Hidden, query: Tensor, key: Tensor) -> tuple[int, ...]:
+    """Return the strides of the table, 0 in dimensions that are broadcast, and those of document ids."""
+    steps: tuple[int, ...] = (0, 0, 0, 0)
+    if hidden.table is not None:
+        steps = hidden.table.expand(*query.shape[:3], -1).stride()
+    return (*steps, _step(hidden.document_of_query), _step(hidden.document_of_key))
+
+
+def _step(tensor: Tensor | None) -> int:
+    return 0 if tensor is None or tensor.shape[0] == 1 else tensor.stride(0)
+
+
+def _constants(
+    hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, tiles: Tiles, eights: bool
+) -> dict[str, Any]:
+    """Return the compile-time arguments of a kernel, in their order, and its launch parameters."""
+    return {
+        "LENGTHS": hidden.lengths is not None,
+        "LEFT": hidden.left is not None,
+        "RIGHT": hidden.right is not None,
+        "DOCUMENTS": hidden.document_of_query is not None,
+        "TABLE": hidden.table is not None,
+        "REDUCE": hidden.reads_values(key.shape[2]),
+        "ROWS": tiles.rows,
+        "COLUMNS": tiles.columns,
+        "WIDTH": up(query.shape[3]),
+        "DEPTH": up(value.shape[3]),
+        "EIGHTS": eights,
+        "PRECISION": precision(query),
+        "num_warps": tiles.warps,
+        "num_stages": tiles.stages,
+    }
+
+
+def _in_eights(*tensors: Tensor) -> bool:
+    """Whether all rows of the tensors start and end at a multiple of 8 elements, for vectorised loads."""
+    sizes = (size for tensor in tensors for size in (*tensor.stride()[:3], tensor.shape[3]))
+    return all(size % 8 == 0 for size in sizes) and not any(tensor.data_ptr() % 16 for tensor in tensors)
+
+
+def _in_rows(tensor: Tensor) -> Tensor:
+    """Return the tensor with stride 1 in its last dimension, as the kernels assume; copied if necessary."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _like(tensor: Tensor, rows: int, width: int) -> Tensor:
+    """Allocate (B, H, rows, width) with heads before or after rows in memory, as in `tensor`."""
+    batch, heads = tensor.shape[:2]
+    if tensor.stride(1) < tensor.stride(2):
+        return tensor.new_empty(batch, rows, heads, width).transpose(1, 2)
+    return tensor.new_empty(batch, heads, rows, width)
+
+
+def _masks(hidden: Hidden, unused: Tensor) -> tuple[Tensor, ...]:
+    """Return the tensors of the mask; `unused` stands for those that are None, and is not read."""
+    table = None if hidden.table is None else hidden.table.view(torch.uint8)
+    parts = (hidden.lengths, table, hidden.document_of_query, hidden.document_of_key)
+    return tuple(unused if part is None else part for part in parts)
+
+
+WHOLE_TILES = 128
+"""Rows of a bool tensor are as long as a multiple of this number of keys, see _with_long_rows()."""
+
+
+def _with_long_rows(hidden: Hidden, query: Tensor, key: Tensor) -> Hidden:
+    """Return the mask with a bool tensor whose rows kernels can load in whole tiles, copied if necessary.
+
+    What the added elements contain does not matter.
+    """
+    table, keys = hidden.table, key.shape[2]
+    if table is None:
+        return hidden
+    batch, heads, rows, columns = table.shape
+    whole = columns == keys and keys % WHOLE_TILES == 0 and table.stride(3) == 1
+    if whole and (rows == 1 or table.stride(2) % 16 == 0) and table.data_ptr() % 16 == 0:
+        return hidden
+    longer = table.new_empty(batch, heads, rows, -(-keys // WHOLE_TILES) * WHOLE_TILES)
+    longer[..., :keys].copy_(table)
+    return hidden._replace(table=longer)
+
+
+def _place(hidden: Hidden) -> tuple[int, int, int]:
+    return hidden.start, hidden.left or 0, hidden.right or 0
+
+
+def _on(tensor: Tensor) -> Any:
+    """Return a context manager that makes the device of `tensor` current, so that Triton launches there."""
+    return nullcontext() if is_current(tensor.device) else torch.cuda.device(tensor.device)
+
+
+def _forward_launch(
+    hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, output: Tensor
+) -> tuple[Launch, ...]:
+    tiles = tiles_of("forward", query, key, value)
+    numbers = _numbers(hidden, query, key, value)
+    numbers += (*output.stride()[:3], *_mask_steps(hidden, query, key))
+    constants = _constants(hidden, query, key, value, tiles, _in_eights(query, key, value))
+    programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // tiles.rows)
+    return (Launch(inner_forward_kernel, programs, numbers, constants),)
+
+
+def forward(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: float) -> tuple[Tensor, Tensor]:
+    """Return output (B, H, T, E) and lse (B, H, T).
+
+    query: (B, H, T, D); key: (B, K, S, D), with K key heads; value: (B, K, S, E).
+    scale: factor of the inner product.
+    """
+    query, key, value = _in_rows(query), _in_rows(key), _in_rows(value)
+    hidden = _with_long_rows(hidden, query, key)
+    output = _like(query, query.shape[2], value.shape[3])
+    lse = query.new_empty(query.shape[:3], dtype=torch.float32)
+    (launch,) = _launches(_forward_launch, hidden, query, key, value, output)
+    with _on(query):
+        launch.run((query, key, value, output, lse, *_masks(hidden, lse)), _place(hidden), scale)
+    return output, lse
+
+
+def _backward_launches(
+    hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, output: Tensor, doutput: Tensor,
+    dquery: Tensor, dkey: Tensor, dvalue: Tensor,
+) -> tuple[Launch, ...]:  # fmt: skip
+    numbers, masks = _numbers(hidden, query, key, value), _mask_steps(hidden, query, key)
+    eights = _in_eights(query, key, value)
+    of_query, of_key = (tiles_of(kernel, query, key, value) for kernel in ("query", "key"))
+    from_rows = (*output.stride()[:3], *masks, *doutput.stride()[:3], *dquery.stride()[:3])
+    from_keys = (*masks, *doutput.stride()[:3], *dkey.stride()[:3], *dvalue.stride()[:3])
+    query_programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // of_query.rows)
+    key_programs = key.shape[0] * key.shape[1] * -(-key.shape[2] // of_key.columns)
+    shared = (hidden, query, key, value)
+    return (
+        Launch(
+            inner_query_backward_kernel,
+            query_programs,
+            numbers + from_rows,
+            _constants(*shared, of_query, eights),
+        ),
+        Launch(
+            inner_key_backward_kernel, key_programs, numbers + from_keys, _constants(*shared, of_key, eights)
+        ),
+    )
+
+
+def backward(
+    doutput: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    hidden: Hidden,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of query, key and value.
+
+    doutput: gradient of the output. output, lse: the results of forward(). The others: as in forward().
+    """
+    query, key, value, doutput = (_in_rows(each) for each in (query, key, value, doutput))
+    hidden = _with_long_rows(hidden, query, key)
+    dquery = _like(query, query.shape[2], query.shape[3])
+    dkey, dvalue = _like(key, key.shape[2], key.shape[3]), _like(value, value.shape[2], value.shape[3])
+    delta, masks, place = torch.empty_like(lse), _masks(hidden, lse), _place(hidden)
+    of_query, of_key = _launches(
+        _backward_launches, hidden, query, key, value, output, doutput, dquery, dkey, dvalue
+    )
+    inputs = (query, key, value)
+    with _on(query):
+        of_query.run((*inputs, output, lse, *masks, doutput, dquery, delta), place, scale)
+        of_key.run((*inputs, lse, *masks, doutput, delta, dkey, dvalue), place, scale)
+    return dquery, dkey, dvalue

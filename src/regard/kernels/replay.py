@@ -1,0 +1,273 @@
+"""Replay the launches of a function: less time on the host for calls of the same shapes.
+
+A pass of additive attention launches up to ten kernels with up to 60 arguments each, and allocates about ten
+tensors. What it launches and allocates depends only on the shapes, strides and dtypes of its tensors, and on
+numbers. replayed() therefore records the second call of each combination of them (signature): its kernel
+launches, from quick_launch, and its PyTorch operations, from a TorchDispatchMode. Later calls run this list
+(Tape), with the addresses of the new tensors. Temporary tensors that only kernels use become one tensor.
+
+The function must not read values of tensors on the host, and every tensor that changes between calls must be
+one of its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.kernels import interpreting
+from regard.kernels.recording import Launch, Operation, Place, Recorder, recorder, recording
+
+__all__ = ["Tape", "forget", "replayed"]
+
+KEPT, KEPT_STEPS = 1024, 1 << 16
+"""Maximum number of signatures that are kept, and of steps of all tapes. When one is reached, all tapes are
+removed."""
+
+ALIGNMENT = 512
+"""Tensors begin at a multiple of this number of bytes, as in PyTorch's CUDA allocator."""
+
+EMPTY = {"aten::empty.memory_format", "aten::empty_strided", "aten::empty_like", "aten::new_empty"}
+"""Operations that only allocate."""
+
+
+class FlatOperation(NamedTuple):
+    """An operation without tensors in lists, in a form that takes less time to run.
+
+    arguments, named: its arguments, with None instead of each tensor.
+    places, named_places: (position or name, number) of each tensor.
+    """
+
+    function: Any
+    arguments: list[Any]
+    places: list[tuple[int, int]]
+    named: dict[str, Any]
+    named_places: list[tuple[str, int]]
+    results: list[int]
+
+
+class Allocation(NamedTuple):
+    """An allocation of the tensor with the number `number`."""
+
+    number: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Tape:
+    """The recorded steps of a function.
+
+    results: number of each tensor that it returns.
+    room: size in bytes of the tensor that contains all temporary tensors that only kernels use.
+    """
+
+    def __init__(self, recorder: Recorder, results: list[int]):
+        self.results, self.device = results, recorder.device
+        self.count = len(recorder.facts)
+        self.constants = [(number, each, each.data_ptr()) for number, each in recorder.constants.items()]
+        self.by_address = not interpreting()
+        needed = self._needed(recorder)
+        self.room, offsets = self._arranged(recorder, needed)
+        self.steps: list[Operation | FlatOperation | Allocation | Launch] = []
+        for step in recorder.steps:
+            if isinstance(step, Launch):
+                self.steps.append(self._launch(step, recorder, offsets))
+            elif step.function.name() in EMPTY:
+                (number,) = step.results
+                if number in needed:
+                    self.steps.append(Allocation(number, *recorder.facts[number][:3]))
+            elif not step.view or not needed.isdisjoint(step.results):
+                self.steps.append(_flattened(step))
+
+    def _needed(self, recorder: Recorder) -> set[int]:
+        """Return the numbers of all tensors that must exist as tensors: results, and inputs of operations."""
+        needed = set(self.results)
+        for step in reversed(recorder.steps):
+            if isinstance(step, Launch):
+                if not self.by_address:
+                    needed.update(number for _, number, _ in step.places)
+            elif step.function.name() in EMPTY:
+                continue
+            elif not step.view or not needed.isdisjoint(step.results):
+                _collect((step.arguments, step.named), needed)
+        return needed
+
+    def _arranged(self, recorder: Recorder, needed: set[int]) -> tuple[int, dict[int, int]]:
+        """Arrange the temporary tensors that only kernels use; return the room they need, and their offsets.
+
+        After its last launch, the room of a tensor is used for others."""
+        last: dict[int, int] = {}
+        for i, step in enumerate(recorder.steps):
+            if isinstance(step, Launch):
+                last.update((recorder.root(number)[0], i) for _, number, _ in step.places)
+        room, offsets = 0, dict[int, int]()
+        used: list[tuple[int, int, int]] = []  # (begin, end, last launch) of each tensor in use
+        for i, step in enumerate(recorder.steps):
+            if isinstance(step, Launch) or step.function.name() not in EMPTY:
+                continue
+            (number,) = step.results
+            if number in needed or number not in last:
+                continue
+            used = sorted(each for each in used if each[2] >= i)
+            begin, size = 0, -(-recorder.facts[number].size // ALIGNMENT) * ALIGNMENT
+            for low, high, _ in used:
+                if begin + size <= low:
+                    break
+                begin = max(begin, high)
+            offsets[number] = begin
+            used.append((begin, begin + size, last[number]))
+            room = max(room, begin + size)
+        return room, offsets
+
+    def _launch(self, step: Launch, recorder: Recorder, offsets: dict[int, int]) -> Launch:
+        """Return the launch with the address of each tensor: relative to its root, or to the one tensor."""
+        if not self.by_address:
+            return step
+        places = []
+        for position, number, _ in step.places:
+            root, offset = recorder.root(number)
+            if recorder.facts[number].empty:  # not read
+                step.arguments[position] = 0
+            elif root in offsets:
+                places.append((position, self.count, offset + offsets[root]))
+            else:
+                places.append((position, root, offset))
+        return Launch(step.run, step.arguments, places)
+
+    def run(self, inputs: list[Tensor], addresses: list[int]) -> list[Tensor]:
+        """Run the steps with other inputs, whose addresses are given; return the results."""
+        tensors: list[Any] = [*inputs, *[None] * (self.count - len(inputs))]
+        addresses = addresses + [0] * (self.count + 1 - len(addresses))
+        for number, constant, address in self.constants:
+            tensors[number], addresses[number] = constant, address
+        if self.room:
+            temporary = torch.empty(self.room, dtype=torch.uint8, device=self.device)
+            addresses[self.count] = temporary.data_ptr()
+        stream = torch._C._cuda_getCurrentRawStream(self.device.index) if self.device.type == "cuda" else 0
+        for step in self.steps:
+            if type(step) is Launch:
+                launch, numbers, places = step
+                values = numbers.copy()
+                if self.by_address:
+                    for position, number, offset in places:
+                        values[position] = addresses[number] + offset
+                else:
+                    for position, number, _ in places:
+                        values[position] = tensors[number]
+                launch(*values, stream=stream)
+                continue
+            if type(step) is Allocation:
+                number, sizes, strides, dtype = step
+                result = torch.empty_strided(sizes, strides, dtype=dtype, device=self.device)
+                tensors[number], addresses[number] = result, result.data_ptr()
+                continue
+            if type(step) is FlatOperation:
+                function, numbers, flat, others, flat_named, _ = step
+                values = numbers.copy()
+                for position, number in flat:
+                    values[position] = tensors[number]
+                named = others.copy()
+                for name, number in flat_named:
+                    named[name] = tensors[number]
+                result = function(*values, **named)
+            else:
+                assert type(step) is Operation
+                result = step.function(*_filled(step.arguments, tensors), **_filled(step.named, tensors))
+            for number, each in zip(
+                step.results, (result,) if type(result) is Tensor else result, strict=True
+            ):
+                tensors[number], addresses[number] = each, each.data_ptr()
+        return [tensors[number] for number in self.results]
+
+
+def _flattened(step: Operation) -> Operation | FlatOperation:
+    """Return the operation as a FlatOperation, if it has no tensors in lists."""
+    inside: set[int] = set()
+    for each in (*step.arguments, *step.named.values()):
+        if type(each) is not Place:
+            _collect(each, inside)
+    if inside:
+        return step
+    arguments = [None if type(each) is Place else each for each in step.arguments]
+    named = {name: None if type(each) is Place else each for name, each in step.named.items()}
+    places = [(i, each.tensor) for i, each in enumerate(step.arguments) if type(each) is Place]
+    named_places = [(name, each.tensor) for name, each in step.named.items() if type(each) is Place]
+    return FlatOperation(step.function, arguments, places, named, named_places, step.results)
+
+
+def _collect(value: Any, numbers: set[int]) -> None:
+    """Add the numbers of all tensors in these arguments."""
+    if type(value) is Place:
+        numbers.add(value.tensor)
+    elif isinstance(value, dict):
+        _collect(list(value.values()), numbers)
+    elif type(value) in (list, tuple):
+        for each in value:
+            _collect(each, numbers)
+
+
+def _filled(value: Any, tensors: list[Any]) -> Any:
+    """Return arguments with the tensor instead of each Place."""
+    if type(value) is Place:
+        return tensors[value.tensor]
+    if type(value) is dict:
+        return {name: _filled(each, tensors) for name, each in value.items()}
+    return type(value)(_filled(each, tensors) for each in value) if type(value) in (list, tuple) else value
+
+
+_tapes: dict[tuple[Any, ...], Tape | str] = {}
+"""By signature: the tape, or `seen` after the first call, or `never` if the function cannot be replayed."""
+
+_count = [0]
+"""Number of steps of all tapes."""
+
+
+def replayed(
+    function: Callable[..., tuple[Tensor, ...]], tensors: tuple[Tensor | None, ...], numbers: tuple[Any, ...]
+) -> tuple[Tensor, ...]:
+    """Return function(*tensors, *numbers), replayed if such a call was recorded before.
+
+    tensors: all on one device. numbers: hashable values.
+    """
+    if recorder() is not None:  # this call is a part of a function that is being recorded
+        return function(*tensors, *numbers)
+    inputs = [tensor for tensor in tensors if tensor is not None]
+    addresses = [tensor.data_ptr() for tensor in inputs]
+    facts = [
+        None if each is None else (each.shape, each.stride(), each.dtype, each.data_ptr() % 16)
+        for each in tensors
+    ]
+    key = (function, numbers, *facts, inputs[0].device)
+    tape = _tapes.get(key)
+    if type(tape) is Tape:
+        return tuple(tape.run(inputs, addresses))
+    if tape != "seen":
+        if tape is None:
+            if len(_tapes) >= KEPT or _count[0] >= KEPT_STEPS:
+                forget()
+            _tapes[key] = "seen"
+        return function(*tensors, *numbers)
+    _tapes[key] = "never"
+    # Each input is another object, because in later calls each can be another tensor.
+    tensors = tuple(None if tensor is None else tensor.view_as(tensor) for tensor in tensors)
+    recorded = Recorder([tensor for tensor in tensors if tensor is not None])
+    recording(recorded)
+    try:
+        with recorded:
+            results = function(*tensors, *numbers)
+    finally:
+        recording(None)
+    if recorded.valid:
+        _tapes[key] = tape = Tape(recorded, [recorded.number(each) for each in results])
+        _count[0] += len(tape.steps)
+    return results
+
+
+def forget() -> None:
+    """Remove all tapes, for example after a change of what functions launch."""
+    _tapes.clear()
+    _count[0] = 0

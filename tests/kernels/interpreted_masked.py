@@ -1,0 +1,196 @@
+"""Tests of the backend `masked` under Triton's interpreter, run by test_interpreted.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from regard.backends import BACKENDS, plans
+from regard.backends.fused_plan import FusedPlan
+from regard.kernels import inner_launch, kernel_choice
+from regard.kernels.inner_launch import Tiles
+from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
+from tests.agreement.test_backends import assert_case_agrees
+from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
+from tests.kernels.series_bound import Unprojected
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, about NaN and log2(0)
+
+
+CASE_MASKS = ["padding", "causal padding", "window", "causal window", "documents", "table", "none", "causal"]
+SUPPORTED = covering(
+    {
+        **FACTORS,
+        "score": ["scaled_dot"],
+        "mask": CASE_MASKS,
+        "bias": ["none"],
+        "size": [(1, 35), (35, 17), (17, 35)],
+        "width": [16, 20],
+        "value": ["narrow", "wide"],
+        "layout": ["transposed", "sliced"],
+        "heads": [(2, 2), (4, 2)],
+        "dtype": ["float32", "bfloat16"],
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tiles, so that the small test cases have several tiles; other sizes for each kernel."""
+    sizes = {"forward": Tiles(32, 16, 1, 1), "query": Tiles(16, 32, 1, 1), "key": Tiles(32, 16, 1, 1)}
+    tiles = {(name, dtype): {256: sizes[name]} for name, dtype in inner_launch.TILES}
+    monkeypatch.setattr(inner_launch, "TILES", tiles)
+    monkeypatch.setattr(inner_launch, "_kept", {})
+
+
+@pytest.mark.parametrize("case", SUPPORTED, ids=str)
+def test_agrees(case: Case):
+    assert not BACKENDS["masked"].reasons(checked(Inputs(case).call(DTYPES[case.dtype])[0]))
+    assert_case_agrees(case, "masked", "cpu")
+
+
+def _documents(queries: int, keys: int) -> regard.Mask:
+    of_query, of_key = (torch.arange(size)[None].expand(2, -1) // 9 for size in (queries + 3, keys))
+    return regard.documents(of_query, of_key + 1)  # the keys of document 0 are hidden
+
+
+def _table(queries: int, keys: int) -> Tensor:
+    """A mask with a row that sees nothing, and keys that nobody sees, in some heads only."""
+    table = torch.rand(2, 4, queries, keys, generator=torch.Generator().manual_seed(1)) < 0.7
+    table[0, :, 0], table[1, :2, :, 1], table[..., 20:40] = False, False, False
+    return table
+
+
+MASKS: dict[str, Any] = {
+    "padding": lambda queries, keys: regard.padding([keys - 20, 0]),
+    "one length": lambda queries, keys: regard.padding(torch.tensor([3], dtype=torch.int32)),
+    "causal and padding": lambda queries, keys: regard.causal() & regard.padding([keys - 20, 0]),
+    "window": lambda queries, keys: regard.window(left=4, right=1),
+    "documents": _documents,
+    "table": _table,
+    "table of keys": lambda queries, keys: _table(queries, keys)[:, :1, :1],
+    "table and causal": lambda queries, keys: regard.dense(_table(queries, keys)) & regard.causal(),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "few"), [*((name, 128) for name in MASKS), ("table", 0), ("table of keys", 0)]
+)
+def test_hidden_keys_may_be_nan(name: str, few: int, monkeypatch: pytest.MonkeyPatch):
+    """few: number of keys up to which the kernels find the keys that a bool tensor hides."""
+    monkeypatch.setattr(kernel_choice, "FEW_KEYS", few)
+    monkeypatch.setattr(inner_launch, "_kept", {})
+    plans._plans.clear()
+    queries, keys, start = 19, 50, 3
+    mask = MASKS[name](queries, keys)
+    as_mask = regard.dense(mask) if isinstance(mask, Tensor) else mask
+    seen = as_mask.dense(queries, keys, start, batch=2, heads=4).expand(2, 4, queries, keys)
+    hidden = ~seen.any(-2).view(2, 2, 2, keys).any(2)
+    assert hidden.any()
+    query = torch.randn(2, 4, queries, 12).requires_grad_()
+    key, value = torch.randn(2, 2, keys, 12), torch.randn(2, 2, keys, 6)
+    key[hidden], value[hidden] = torch.nan, torch.inf
+    leaves = [query, key.requires_grad_(), value.requires_grad_()]
+    results = []
+    for backend in ("masked", "masked", "reference"):  # the second call runs by a plan, if there is one
+        attended = regard.attention(*leaves, mask=mask, start=start, backend=backend)
+        ramp = torch.linspace(-1, 1, attended.output.numel()).view_as(attended.output)
+        results.append([attended.output, attended.lse, *torch.autograd.grad(attended.output, leaves, ramp)])
+    for ours, again, exact in zip(*results, strict=True):
+        torch.testing.assert_close(ours, exact)
+        assert torch.equal(ours, again)
+    assert all((gradient[hidden] == 0).all() for gradient in results[0][3:])
+
+
+def test_a_visible_nan_reaches_the_output():
+    query, key, value = (torch.randn(1, 1, 20, 8) for _ in range(3))
+    lengths = regard.padding([12])
+    for tensor in (key, value):
+        kept = tensor[0, 0, 3, 0].clone()
+        tensor[0, 0, 3, 0] = torch.nan
+        attended = regard.attention(query, key, value, mask=lengths, backend="masked")
+        assert attended.output[..., 0].isnan().all()
+        tensor[0, 0, 3, 0] = kept
+
+
+def test_heads_after_rows_in_memory_stay_there():
+    query, key, value = (torch.randn(2, 20, 3, 8).transpose(1, 2) for _ in range(3))
+    output = regard.attention(query, key, value, mask=regard.padding([20, 7]), backend="masked").output
+    assert output.transpose(1, 2).is_contiguous()
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, backend: str = "masked") -> Tensor:
+    return regard.attention(query, key, value, mask=regard.padding([5, 3]), backend=backend).output
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.*:DeprecationWarning")
+def test_compile():
+    leaves = [torch.randn(2, 2, 5, 8, requires_grad=True) for _ in range(3)]
+    compiled = torch.compile(_attend, backend="aot_eager", fullgraph=True)
+    found, exact = compiled(*leaves), _attend(*leaves, backend="reference")
+    torch.testing.assert_close(found, exact)
+    ours, theirs = (torch.autograd.grad(each.square().sum(), leaves) for each in (found, exact))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_double_backward():
+    leaves = [torch.randn(2, 2, 5, 8, requires_grad=True) for _ in range(3)]
+    slopes = []
+    for backend in ("masked", "reference"):
+        output = _attend(*leaves, backend=backend)
+        (first,) = torch.autograd.grad(output.square().sum(), leaves[0], create_graph=True)
+        slopes.append(torch.autograd.grad(first.square().sum(), leaves))
+    torch.testing.assert_close(*slopes)
+
+
+@pytest.mark.parametrize("lengths", [None, [7, 3]])
+@pytest.mark.parametrize("shape", [(2,), (2, 3)], ids=["without heads", "heads"])
+def test_a_planned_additive_step_is_the_checked_step(shape: tuple[int, ...], lengths: list[int] | None):
+    score = regard.Additive(4, 5, 6, heads=3 if len(shape) == 2 else None)
+    query, key = torch.randn(*shape, 1, 4, requires_grad=True), torch.randn(*shape, 7, 5, requires_grad=True)
+    memory = regard.prepare(key, score=score, mask=None if lengths is None else regard.padding(lengths))
+    leaves, results = [query, key, *score.parameters()], []
+    for backend in ("fused", "fused", "reference"):
+        attended = regard.attention(query, memory, backend=backend)
+        gradients = torch.autograd.grad(attended.output.square().sum(), leaves, retain_graph=True)
+        results.append([attended.output, attended.lse, *gradients])
+    assert any(type(plan) is FusedPlan for plan in plans._plans.values())
+    for checked_one, planned, exact in zip(*results, strict=True):
+        assert torch.equal(checked_one, planned)
+        torch.testing.assert_close(planned, exact)
+
+
+ADDITIVE_MASKS = {
+    "none": None,
+    "causal": regard.causal(),
+    "padding": regard.padding([7, 3]),
+    "causal and padding": regard.causal() & regard.padding([7, 3]),
+}
+
+
+@pytest.mark.parametrize("projected", [True, False])
+@pytest.mark.parametrize("name", ADDITIVE_MASKS)
+def test_a_planned_additive_call_is_the_checked_call(name: str, projected: bool):
+    plans._plans.clear()
+    mask = ADDITIVE_MASKS[name]
+    vector = torch.linspace(-1, 1, 5)[None].requires_grad_()
+    score = regard.Additive(5, 5, 6) if projected else Unprojected(vector)
+    leaves = [torch.randn(2, each, 5, requires_grad=True) for each in (7, 7, 7)]
+    if "padding" in name:
+        leaves[1].data[1, 3:], leaves[2].data[1, 3:] = torch.nan, torch.inf
+    leaves += [*score.parameters()] if projected else [vector]
+    results = []
+    for backend in ("fused", "fused", "fused", "reference"):
+        attended = regard.attention(*leaves[:3], score=score, mask=mask, backend=backend)
+        gradients = torch.autograd.grad(attended.output.square().sum(), leaves, retain_graph=True)
+        results.append([attended.output, attended.lse, *gradients])
+    planned = any(type(plan) is FusedPlan for plan in plans._plans.values())
+    assert planned == ((not projected and name == "padding") or "padding" not in name)
+    for checked_one, second, third, exact in zip(*results, strict=True):
+        assert torch.equal(checked_one, second) and torch.equal(checked_one, third)
+        torch.testing.assert_close(third, exact, atol=2e-5, rtol=1e-4)
