@@ -4,7 +4,7 @@
 The candidates of find_candidates() become log-probabilities here. The kernels select the next tokens and
 update the tensors of BeamSlots or GreedySlots. They compute the same as the PyTorch code of these classes.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -60,6 +60,46 @@ def log_probabilities(
     value = tl.load(values + row * LANES + lane, mask=inside, other=-float("inf"))
     token = tl.load(tokens + row * LANES + lane, mask=inside, other=0)
     return (value - highest[:, None]) - log[:, None], token, inside
+
+
+@triton.jit
+def add_to_pool(
+    pool_ranking, pool_steps, pool_beams, pool_scores, slot, new_C, ends_C, steps, beam_C, score_C, earlier,
+    BEST: tl.constexpr, BEST_UP: tl.constexpr,
+):  # fmt: skip
+    """Add hypotheses to the pool of a slot, if their ranking is high enough; return its lowest ranking.
+
+    new_C, beam_C, score_C: rankings (-inf if there is no hypothesis), beams and log-probabilities of EOS.
+    ends_C: whether a continuation ends with EOS.
+    steps: the number of tokens before EOS.
+    earlier: (C, C), whether the second index is lower than the first.
+
+    For equal rankings, the older hypothesis comes first.
+    """
+    rank = tl.arange(0, BEST_UP)
+    pool = slot * BEST + rank
+    old = tl.load(pool_ranking + pool, mask=rank < BEST, other=-float("inf"))
+    old_steps = tl.load(pool_steps + pool, mask=rank < BEST, other=0)
+    old_beams = tl.load(pool_beams + pool, mask=rank < BEST, other=0)
+    old_scores = tl.load(pool_scores + pool, mask=rank < BEST, other=0.0)
+    rank_old = rank + tl.sum((new_C[None, :] > old[:, None]).to(tl.int32), 1)
+    rank_new = tl.sum(((old[None, :] >= new_C[:, None]) & (rank < BEST)[None, :]).to(tl.int32), 1)
+    ahead = (new_C[None, :] > new_C[:, None]) | ((new_C[None, :] == new_C[:, None]) & earlier)
+    rank_new += tl.sum(ahead.to(tl.int32), 1)
+    stays, enters = (rank < BEST) & (rank_old < BEST), ends_C & (rank_new < BEST)
+    tl.debug_barrier()  # all threads have read the old pool
+    to_old, to_new = slot * BEST + rank_old, slot * BEST + rank_new
+    tl.store(pool_ranking + to_old, old, mask=stays)
+    tl.store(pool_steps + to_old, old_steps, mask=stays)
+    tl.store(pool_beams + to_old, old_beams, mask=stays)
+    tl.store(pool_scores + to_old, old_scores, mask=stays)
+    tl.store(pool_ranking + to_new, new_C, mask=enters)
+    tl.store(pool_steps + to_new, steps + 0 * rank_new, mask=enters)
+    tl.store(pool_beams + to_new, beam_C.to(tl.int64), mask=enters)
+    tl.store(pool_scores + to_new, score_C, mask=enters)
+    lowest = tl.max(tl.where(stays & (rank_old == BEST - 1), old, -float("inf")))
+    entered = tl.max(tl.where(enters & (rank_new == BEST - 1), new_C, -float("inf")))
+    return tl.where(entered > lowest, entered, lowest)
 
 
 @triton.jit
@@ -128,34 +168,13 @@ def beam_step_kernel(
     tl.debug_barrier()  # all threads have read the old sums
     tl.store(sums + now, sum_C, mask=next_C)
 
-    # The pool: for equal rankings, the older hypothesis comes first.
     new_C = tl.where(ends_C & (index < BEAMS), tl.div_rn(sum_C, tl.load(divisors + steps + 1)), -float("inf"))
-    rank = tl.arange(0, BEST_UP)
-    pool = slot * BEST + rank
-    old = tl.load(pool_ranking + pool, mask=rank < BEST, other=-float("inf"))
-    old_steps = tl.load(pool_steps + pool, mask=rank < BEST, other=0)
-    old_beams = tl.load(pool_beams + pool, mask=rank < BEST, other=0)
-    old_scores = tl.load(pool_scores + pool, mask=rank < BEST, other=0.0)
-    rank_old = rank + tl.sum((new_C[None, :] > old[:, None]).to(tl.int32), 1)
-    rank_new = tl.sum(((old[None, :] >= new_C[:, None]) & (rank < BEST)[None, :]).to(tl.int32), 1)
-    ahead = (new_C[None, :] > new_C[:, None]) | ((new_C[None, :] == new_C[:, None]) & earlier)
-    rank_new += tl.sum(ahead.to(tl.int32), 1)
-    stays, enters = (rank < BEST) & (rank_old < BEST), ends_C & (rank_new < BEST)
-    tl.debug_barrier()  # all threads have read the old pool
-    to_old, to_new = slot * BEST + rank_old, slot * BEST + rank_new
-    tl.store(pool_ranking + to_old, old, mask=stays)
-    tl.store(pool_steps + to_old, old_steps, mask=stays)
-    tl.store(pool_beams + to_old, old_beams, mask=stays)
-    tl.store(pool_scores + to_old, old_scores, mask=stays)
-    tl.store(pool_ranking + to_new, new_C, mask=enters)
-    tl.store(pool_steps + to_new, steps + 0 * rank_new, mask=enters)
-    tl.store(pool_beams + to_new, beam_C.to(tl.int64), mask=enters)
-    tl.store(pool_scores + to_new, score_C, mask=enters)
+    lowest = add_to_pool(
+        pool_ranking, pool_steps, pool_beams, pool_scores, slot, new_C, ends_C, steps, beam_C, score_C,
+        earlier, BEST, BEST_UP,
+    )  # fmt: skip
 
     # Stop if no continuation can have a ranking that is high enough for the pool.
-    lowest = tl.max(tl.where(stays & (rank_old == BEST - 1), old, -float("inf")))
-    entered = tl.max(tl.where(enters & (rank_new == BEST - 1), new_C, -float("inf")))
-    lowest = tl.where(entered > lowest, entered, lowest)
     highest = tl.max(tl.where(next_C, sum_C, -float("inf")))
     limit = tl.load(limits + slot)
     later, final = tl.load(divisors + steps + 2), tl.load(divisors + limit)

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def"
 """Embedding, residual connection and layer normalisation of one decoding step, a program for each row.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
