@@ -107,6 +107,9 @@ def main() -> int:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--look", help="sites whose attention is recorded")
     parser.add_argument("--host", action="store_true", help="also print the Python functions of a call")
+    parser.add_argument(
+        "--no-kernels", action="store_true", help="do not start torch.profiler, which is slow"
+    )
     parser.add_argument("--rows", type=int, default=25, help="number of kernels to print")
     arguments = parser.parse_args()
     model = CASES["cuda"][arguments.case].build(arguments.dtype, "cuda")
@@ -115,6 +118,8 @@ def main() -> int:
         print(f"| {part} | {taken:.3f} |", flush=True)
     if arguments.host:
         print_host_profile(model, arguments.case, arguments.look)
+    if arguments.no_kernels:
+        return 0
     (kept,) = list(captured_slots._kept[model].values())[-1:]
     with torch.no_grad():
         rows = kernels_of(lambda: kept.slots.step(kept.slots.decoder.length))
