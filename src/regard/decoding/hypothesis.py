@@ -67,11 +67,12 @@ class Hypothesis:
     def __getattr__(self, name: str) -> Any:
         """Compute the attention; Python calls this method only for attributes that do not exist yet."""
         compute = self.__dict__.get("_compute")
-        if compute is None or name not in ("attention", "values"):
+        if compute is not None and name in ("attention", "values"):
+            attention, values = compute()
+            self.__dict__.update(attention=attention, values=values)
+            self.__dict__.pop("_compute", None)
+        if name not in self.__dict__:  # it exists if another thread has computed it in the meantime
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        attention, values = compute()
-        self.__dict__.update(attention=attention, values=values)
-        self.__dict__.pop("_compute", None)
         return self.__dict__[name]
 
     def __getstate__(self) -> dict[str, Any]:

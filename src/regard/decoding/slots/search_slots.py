@@ -200,25 +200,14 @@ def follow(tree: Sequence[Tensor], steps: Tensor, beams: Tensor) -> tuple[Tensor
     """
     tokens, links, token_scores = tree
     length = int(steps.max()) if steps.numel() else 0
-    row, beam, limit, parents = (
-        torch.arange(len(tokens))[:, None].numpy(),
-        beams.numpy(),
-        steps,
-        links.numpy(),
-    )
-    path = torch.zeros(length, *steps.shape, dtype=torch.long)
-    readers = torch.zeros_like(path)
-    inside = torch.arange(length)[:, None, None] < limit
-    for at, own, reader, here in zip(
-        range(length - 1, -1, -1),
-        path.numpy()[::-1],
-        readers.numpy()[::-1],
-        inside.numpy()[::-1],
-        strict=True,
-    ):
-        own[:] = beam
-        reader[:] = parents[row, at, beam]
-        beam = np.where(here, reader, beam)
+    row, beam, parents = torch.arange(len(tokens))[:, None].numpy(), beams.numpy(), links.numpy()
+    inside = torch.arange(length)[:, None, None] < steps
+    path, readers = (torch.zeros(length, *steps.shape, dtype=torch.long) for _ in range(2))
+    beam_at, reader_at, inside_at = path.numpy(), readers.numpy(), inside.numpy()
+    for at in range(length - 1, -1, -1):
+        beam_at[at] = beam
+        reader_at[at] = parents[row, at, beam]
+        beam = np.where(inside_at[at], reader_at[at], beam)
     path_bNL, readers_bNL, inside_bNL = (each.permute(1, 2, 0) for each in (path, readers, inside))
     rows, steps_L = torch.arange(len(tokens))[:, None, None], torch.arange(length)
     return (
