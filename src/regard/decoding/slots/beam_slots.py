@@ -91,7 +91,9 @@ class BeamSlots(SearchSlots):
             slots, longest, "sums", "pool_ranking", "pool_steps", "pool_beams", "pool_scores", "count"
         )
         counts_b1 = count_b[:, None]
-        order_bM = highest_in_order(sums_bK, torch.arange(size).expand_as(sums_bK), min(best, size))
+        order_bM = highest_in_order(
+            sums_bK, torch.arange(size, device=sums_bK.device).expand_as(sums_bK), min(best, size)
+        )
         missing = best - order_bM.shape[1]
         divisors_b1 = self.cpu_divisors[counts_b1]
         unfinished_bN = pad(sums_bK.gather(1, order_bM) / divisors_b1, (0, missing), value=-torch.inf)

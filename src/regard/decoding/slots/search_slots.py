@@ -200,18 +200,19 @@ def follow(tree: Sequence[Tensor], steps: Tensor, beams: Tensor) -> tuple[Tensor
     """
     tokens, links, token_scores = tree
     length = int(steps.max()) if steps.numel() else 0
-    row, beam, parents = torch.arange(len(tokens))[:, None].numpy(), beams.numpy(), links.numpy()
-    inside = torch.arange(length)[:, None, None] < steps
-    path, readers = (torch.zeros(length, *steps.shape, dtype=torch.long) for _ in range(2))
+    rows, steps_L = (torch.arange(size, device=tokens.device) for size in (len(tokens), length))
+    row, beam, parents = rows[:, None].numpy(), beams.numpy(), links.numpy()
+    inside = steps_L[:, None, None] < steps
+    path, readers = (steps.new_zeros(length, *steps.shape) for _ in range(2))
     beam_at, reader_at, inside_at = path.numpy(), readers.numpy(), inside.numpy()
     for at in range(length - 1, -1, -1):
         beam_at[at] = beam
         reader_at[at] = parents[row, at, beam]
         beam = np.where(inside_at[at], reader_at[at], beam)
     path_bNL, readers_bNL, inside_bNL = (each.permute(1, 2, 0) for each in (path, readers, inside))
-    rows, steps_L = torch.arange(len(tokens))[:, None, None], torch.arange(length)
+    places = rows[:, None, None], steps_L, path_bNL
     return (
-        torch.where(inside_bNL, tokens[rows, steps_L, path_bNL], PAD),
-        torch.where(inside_bNL, token_scores[rows, steps_L, path_bNL], 0.0),
+        torch.where(inside_bNL, tokens[places], PAD),
+        torch.where(inside_bNL, token_scores[places], 0.0),
         torch.where(inside_bNL, readers_bNL, 0),
     )
