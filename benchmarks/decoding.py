@@ -103,9 +103,15 @@ CASES = {
 }
 
 
-def ours(model: Model, case: Case, batch: Batch, look: str | None = None) -> Callable[[], object]:
+def ours(model: Model, case: Case, batch: Batch, look: str | None = None) -> Callable[[], Any]:
     """Return a call of search()."""
     return lambda: search(model, batch, case.how, look=look)
+
+
+def read(model: Model, case: Case, batch: Batch) -> Callable[[], object]:
+    """Return a call of search() that also reads the attention of every hypothesis."""
+    call = ours(model, case, batch, "cross")
+    return lambda: [each.attention for hypotheses in call() for each in hypotheses]
 
 
 def simple(model: Model, case: Case, batch: Batch) -> Callable[[], Any]:
@@ -145,6 +151,7 @@ def peers(case: Case, device: str) -> Iterator[tuple[str, str, Callable[[], Call
         model = case.build(dtype, device)
         yield "regard", dtype, functools.partial(ours, model, case, batch)
         yield "regard, look='cross'", dtype, functools.partial(ours, model, case, batch, "cross")
+        yield "regard, look='cross', read", dtype, functools.partial(read, model, case, batch)
         yield "regard, simple search", dtype, functools.partial(simple, model, case, batch)
         if case.model == "transformer":
             for way in ("sdpa", "eager") if case.beams > 1 else ("sdpa",):
@@ -254,9 +261,8 @@ def main() -> int:
         where["gpu"] = torch.cuda.get_device_name()
     found: dict[str, Any] = {"date": f"{datetime.date.today()}", "environment": where, "cases": {}}
     begun, failed = time.perf_counter(), False
-    for name, case in CASES[arguments.device].items():
-        if arguments.cases and name not in arguments.cases:
-            continue
+    for name in arguments.cases or CASES[arguments.device]:
+        case = CASES[arguments.device][name]
         if time.perf_counter() - begun > arguments.limit:
             print(f"{name}: not measured, the time limit is reached", file=sys.stderr)
             continue

@@ -34,7 +34,8 @@ def hugging_face(
     sizes: dict[str, Any] = {**layers, **inner, **heads, **ids, "forced_eos_token_id": None}
     config = MarianConfig(vocab_size=words, decoder_vocab_size=words, d_model=size.width, **sizes)
     config._attn_implementation = attention
-    model = MarianMTModel(config).eval().to(batch.source.device, dtype)
+    with batch.source.device:  # random weights are generated faster on a GPU
+        model = MarianMTModel(config).eval().to(dtype)
     limits: dict[str, Any] = {"min_new_tokens": length, "max_new_tokens": length, "num_beams": beams}
     return lambda: model.generate(batch.source, do_sample=False, **limits)
 

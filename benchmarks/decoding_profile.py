@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import collections
+import cProfile
+import pstats
 import statistics
 import sys
 import time
@@ -86,17 +88,38 @@ def parts_of_a_call(model: Model, name: str, look: str | None) -> list[tuple[str
     return parts
 
 
+def print_host_profile(model: Model, name: str, look: str | None, rows: int = 24) -> None:
+    """Print the Python functions in which the host spends the most time during a search."""
+    case = CASES["cuda"][name]
+    call, profiler = ours(model, case, case.sources("cuda"), look), cProfile.Profile()
+    call()
+    profiler.enable()
+    for _ in range(REPEATS):
+        call()
+    profiler.disable()
+    print(f"\nPython functions, {REPEATS} calls:")
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(rows)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case", choices=sorted(CASES["cuda"]))
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--look", help="sites whose attention is recorded")
+    parser.add_argument("--host", action="store_true", help="also print the Python functions of a call")
+    parser.add_argument(
+        "--no-kernels", action="store_true", help="do not start torch.profiler, which is slow"
+    )
     parser.add_argument("--rows", type=int, default=25, help="number of kernels to print")
     arguments = parser.parse_args()
     model = CASES["cuda"][arguments.case].build(arguments.dtype, "cuda")
     print(f"{arguments.case}, {arguments.dtype}, look={arguments.look}\n\n| part | ms |\n| --- | --- |")
     for part, taken in parts_of_a_call(model, arguments.case, arguments.look):
         print(f"| {part} | {taken:.3f} |", flush=True)
+    if arguments.host:
+        print_host_profile(model, arguments.case, arguments.look)
+    if arguments.no_kernels:
+        return 0
     (kept,) = list(captured_slots._kept[model].values())[-1:]
     with torch.no_grad():
         rows = kernels_of(lambda: kept.slots.step(kept.slots.decoder.length))

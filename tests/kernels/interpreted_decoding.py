@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
 
@@ -10,7 +12,8 @@ from regard.decoding import Average, Beam, Greedy, Rules
 from regard.decoding.beam import beam_search
 from regard.decoding.forced_decoding import observe
 from regard.decoding.greedy import greedy_search
-from regard.decoding.slots import recorded_attention, slot_search
+from regard.decoding.slots import recorded_attention, search_slots, slot_search
+from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.slot_runs import decoder_for
 from regard.models import Model
@@ -53,7 +56,7 @@ def test_transformer(options: dict[str, str], how: Beam | Greedy) -> None:
     torch.manual_seed(0)
     model = Transformer(WORDS, WORDS, SIZE, **options)  # type: ignore[arg-type]
     assert decoder_for(model) is FusedTransformerDecoder
-    assert_same_search(model, (3, 1), how)
+    assert_same_search(model, (3, 1) if isinstance(how, Beam) else (70, 3), how)  # one tile, or three
 
 
 def test_equal_scores() -> None:
@@ -64,3 +67,55 @@ def test_equal_scores() -> None:
         model.readout.output.weight.zero_()
         model.readout.output.bias.copy_(torch.arange(WORDS) % 3)
     assert_same_search(model, (2, 3), Beam(4, best=2, rules=RULES))
+
+
+@pytest.mark.parametrize("how", SEARCHES[1:], ids=("n-best", "greedy"))
+def test_bahdanau(how: Beam | Greedy) -> None:
+    torch.manual_seed(0)
+    assert_same_search(Bahdanau(WORDS, WORDS, 9), (10, 3), how)
+
+
+def step_of_both(
+    state: dict[str, torch.Tensor], logits: torch.Tensor, how: Beam
+) -> list[dict[str, torch.Tensor]]:
+    """Return the tensors of BeamSlots after one step from a state, with the kernel and with PyTorch."""
+    results = []
+    slots, beams, _ = logits.shape
+    for kernel in (True, False):
+        decoder = mock.Mock(slots=slots, beams=beams, length=8, step=lambda *_: logits)
+        search = BeamSlots(decoder, how, 0, 8, logits.device)
+        names = (*search.per_slot(), "tokens", "links", "token_scores")
+        for name, values in state.items():
+            getattr(search, name).copy_(values)
+        with mock.patch.object(search_slots, "uses_kernel", mock.Mock(return_value=kernel)):
+            search.step(8)
+        results.append({name: getattr(search, name).clone() for name in names})
+    return results
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_step_with_equal_rankings(seed: int) -> None:
+    """Sums, logits and rankings have few values, so that most comparisons are between equal numbers."""
+    random = torch.Generator().manual_seed(seed)
+    how, slots = Beam(3, best=2, length=Average(0.5), rules=Rules(minimum=2)), 12
+
+    def few(*sizes: int) -> torch.Tensor:
+        return torch.randint(-2, 1, sizes, generator=random).float()
+
+    logits = few(slots, 3, WORDS)
+    state = {
+        "sums": few(slots, 3).sort(descending=True).values,
+        "count": torch.randint(0, 6, (slots,), generator=random),
+        "limits": torch.full((slots,), 6),
+        "done": torch.rand(slots, generator=random) < 0.2,
+        "pool_ranking": torch.full((slots, 2), -torch.inf),
+        "pool_beams": torch.randint(0, 3, (slots, 2), generator=random),
+    }
+    state["pool_ranking"] = step_of_both(state, logits, how)[1]["pool_ranking"]  # equal to the new ones
+    state["pool_ranking"][::3, 1] = -torch.inf
+    mine, expected = step_of_both(state, logits, how)
+    running = ~state["done"]
+    for name, values in expected.items():
+        torch.testing.assert_close(mine[name][running], values[running], rtol=0, atol=1e-6, msg=name)
+    for name in ("sums", "count", "done", "pool_ranking", "pool_steps", "pool_beams"):
+        assert torch.equal(mine[name][~running], expected[name][~running]), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from regard.decoding.hypothesis import Hypothesis, SearchResult
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, sample_search
-from regard.decoding.slots import recorded_attention, slot_search, supports_slots
+from regard.decoding.slots import RecordedAttention, recorded_attention, slot_search, supports_slots
 from regard.errors import ArgumentError, RegardError, message
 from regard.models.base import Model
 from regard.roles import CROSS, BySite
@@ -91,23 +92,16 @@ def search(
         else:
             result = greedy_search(model, batch, how, prefixes, limit=limit, ends=ends)
     if result.token_scores.isnan().any():
-        raise RegardError(
-            message(
-                "search()",
-                "the scores of the model are NaN",
-                hint="check that training did not diverge; if activations overflow, use model.float()",
-            )
-        )
+        hint = "check that training did not diverge; if activations overflow, use model.float()"
+        raise RegardError(message("search()", "the scores of the model are NaN", hint=hint))
     # The first hypothesis of a source always exists, even if its log-probability is -inf by underflow.
     exists_BK = result.ranking > -torch.inf
     exists_BK[:, 0] = True
     if recorded is None or not recorded.complete:
-        pairs = _forced_attention(model, batch, result, exists_BK, look)
+        device = torch.device("cpu") if look is None else batch.index.device
+        pairs = _forced_attention(model, batch, result.to(device), exists_BK.to(device), look)
         return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), pairs)
-    places, result = exists_BK.nonzero().tolist(), result.to("cpu")
-    lengths = result.lengths.tolist()
-    pairs = [recorded.of_hypothesis(row, rank, lengths[row][rank]) for row, rank in places]
-    return _as_hypotheses(result, exists_BK.cpu(), pairs)
+    return _as_hypotheses(result, exists_BK, recorded)
 
 
 Recorded = tuple[BySite[Tensor], dict[str, Tensor]]
@@ -145,26 +139,31 @@ def _forced_attention(
 
 
 def _as_hypotheses(
-    result: SearchResult, exists_BK: Tensor, recorded: list[Recorded]
+    result: SearchResult, exists_BK: Tensor, recorded: list[Recorded] | RecordedAttention
 ) -> list[list[Hypothesis]]:
     """Convert a search result to Hypothesis objects: one list for each sentence, best first.
 
     exists_BK: True for the hypotheses of `result` that exist; beam search can return fewer than K.
-    recorded: for each of these, the attention weights and the norms of the value vectors.
+    recorded: for each of these, the attention weights and the norms of the value vectors; or the weights that
+        the steps of the search recorded.
     """
-    attention_and_values = iter(recorded)
+    forced = iter(()) if isinstance(recorded, RecordedAttention) else iter(recorded)
     lengths, ranking = result.lengths.tolist(), result.ranking.tolist()
     tokens, token_scores = result.tokens.tolist(), result.token_scores.tolist()
+
+    def hypothesis(row: int, rank: int) -> Hypothesis:
+        length = lengths[row][rank]
+        fields = (
+            tuple(tokens[row][rank][:length]),
+            tuple(token_scores[row][rank][:length]),
+            ranking[row][rank],
+        )
+        if isinstance(recorded, RecordedAttention):
+            later = functools.partial(recorded.of_hypothesis, row, rank, length)
+            return Hypothesis.with_later_attention(*fields, later)
+        return Hypothesis(*fields, *next(forced))
+
     return [
-        [
-            Hypothesis(
-                tuple(tokens[row][rank][: lengths[row][rank]]),
-                tuple(token_scores[row][rank][: lengths[row][rank]]),
-                ranking[row][rank],
-                *next(attention_and_values),
-            )
-            for rank, exists in enumerate(ranks)
-            if exists
-        ]
+        [hypothesis(row, rank) for rank, exists in enumerate(ranks) if exists]
         for row, ranks in enumerate(exists_BK.tolist())
     ]

@@ -28,7 +28,7 @@ from regard.data.batch_rows import BatchRows
 from regard.errors import ArgumentError, message
 from regard.memory import Memory
 
-__all__ = ["Encoded", "Model", "State", "at_least_one", "attend", "in_eval_mode", "words"]
+__all__ = ["Encoded", "Model", "State", "all_modules", "at_least_one", "attend", "in_eval_mode", "words"]
 
 _eval_modes: dict[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = {}
 """The models for which in_eval_mode() is active. The values are the number of open `with` blocks of the
@@ -182,6 +182,16 @@ def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:
     return table
 
 
+def all_modules(model: nn.Module) -> list[nn.Module]:
+    """Return a model and all its submodules. Faster than model.modules(), which also computes names."""
+    found, seen = [model], {model}
+    for module in found:  # the list grows while it is read
+        new = [each for each in module._modules.values() if each is not None and each not in seen]
+        seen.update(new)
+        found += new
+    return found
+
+
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Context manager that puts a model in eval mode. At the end, each module gets its previous mode back.
@@ -190,9 +200,14 @@ def in_eval_mode(model: nn.Module) -> Iterator[None]:
     restores the modes.
     """
     with _eval_lock:
-        users, modes = _eval_modes.get(model, (0, [(each, each.training) for each in model.modules()]))
-        _eval_modes[model] = users + 1, modes
-        model.eval()
+        changes = model in _eval_modes or any(each.training for each in all_modules(model))
+        if changes:
+            users, modes = _eval_modes.get(model, (0, [(each, each.training) for each in model.modules()]))
+            _eval_modes[model] = users + 1, modes
+            model.eval()
+    if not changes:  # the frequent case, in which nothing has to be restored
+        yield
+        return
     try:
         yield
     finally:

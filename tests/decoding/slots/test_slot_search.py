@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from unittest import mock
 
@@ -66,8 +68,8 @@ SEARCHES: list[tuple[Beam | Greedy, list[list[int]] | None]] = [
 
 def simple(model: Model, batch: Batch | Prompts, how: Beam | Greedy, *prefixes: object) -> SearchResult:
     if isinstance(how, Beam):
-        return beam_search(model, batch, how, *prefixes)  # type: ignore[arg-type]
-    return greedy_search(model, batch, how, *prefixes)  # type: ignore[arg-type]
+        return beam_search(model, batch, how, *prefixes).to("cpu")  # type: ignore[arg-type]
+    return greedy_search(model, batch, how, *prefixes).to("cpu")  # type: ignore[arg-type]
 
 
 def assert_same(result: SearchResult, expected: SearchResult) -> None:
@@ -159,6 +161,11 @@ def test_steps_record_the_attention_of_forced_decoding(
             patch.setitem(decoder_module.MOST_LOOK_BYTES, "cpu", 0)  # too large: forced decoding
             forced = search(model, batch, how, prefixes=prefixes, look=look)
         observe.assert_called()
+        first = recorded[0][0]
+        for copied in (copy.deepcopy(first), replace(first, ranking=0.0)):  # before the attention is read
+            assert copied.tokens == first.tokens and list(copied.attention) == list(first.attention)
+        with pytest.raises(AttributeError, match="weights"):
+            first.weights  # noqa: B018
         assert_same_attention(recorded, forced)
 
 
@@ -184,6 +191,6 @@ def test_waiting_sentences_and_captured_steps(name: str, monkeypatch: pytest.Mon
             assert_same(slot_search(model, batch, how), expected)
             sentences = slot_runs.sentences_of(model, batch, how)
             assert_same(slot_runs.captured_search(model, how, sentences), expected)
-    # Once for each search method: sizes are rounded up. A recurrent decoder has no cache of which only a part
-    # is read.
+    # Once for each search method: sizes are rounded up. A recurrent decoder has no cache of which only
+    # a part is read.
     assert len(captured) == 2 * (1 if name == "bahdanau" else captured_slots.PARTS)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.data.batch import Batch
 from regard.decoding import Average, Beam, Greedy, Prompts, Rules, search
-from regard.decoding.slots import recorded_attention, slot_search
+from regard.decoding.slots import captured_slots, recorded_attention, slot_search
 from regard.decoding.slots.candidates import Forbidden, highest_in_order, next_tokens
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.transformer_decoder import TransformerDecoder
@@ -70,6 +70,7 @@ def test_kernels_in_float32(name: str) -> None:
             for _ in range(2):  # the second time, graphs are used again
                 recorded = recorded_attention(model, batch, "cross")
                 result = slot_search(model, batch, how, recorded=recorded)
+            assert next(reversed(captured_slots._kept[model].values())).replays
             expected = simple(exact, batch, how)
             assert torch.equal(result.tokens, expected.tokens)
             torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-3)

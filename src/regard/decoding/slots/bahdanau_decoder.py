@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows, write_rows
+from regard.decoding.slots.packed_linear import packed_linear
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
 from regard.roles import Role
@@ -37,6 +38,7 @@ class BahdanauDecoder(SlotDecoder):
         assert isinstance(model.score, Additive)
         self.score, self.width = model.score, model.width
         self.weights = self._joined()
+        self._pack()
         like = model.first.weight
         hidden, both = model.score.key_weight.shape[-1], self.weights[1].shape[0]
         self.keys = like.new_zeros(slots, 1, source_length, hidden)
@@ -67,6 +69,16 @@ class BahdanauDecoder(SlotDecoder):
     def refresh(self) -> None:
         for own, new in zip(self.weights, self._joined(), strict=True):
             own.copy_(new)
+        if self.weights[0].device.type == "cpu":
+            self._pack()
+
+    def _pack(self) -> None:
+        """Prepare the matrix products; see packed_linear()."""
+        from_word, _, from_state, from_new, bias = self.weights
+        output, rows = self.readout.output, self.slots * self.beams
+        weights = from_word, from_state, self.cell.state.weight, from_new, output.weight
+        biases = bias, None, None, None, output.bias
+        self.products = [packed_linear(*each, rows) for each in zip(weights, biases, strict=True)]
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         (memory,) = encoded.memories
@@ -77,11 +89,11 @@ class BahdanauDecoder(SlotDecoder):
         self.states[slots] = state.hidden[0][:, None]
 
     def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
-        from_word, _, from_state, from_new, bias = self.weights
+        from_word, from_state, from_reset, from_new, to_output = self.products
         size, hidden = self.width, self.keys.shape[-1]
         state = self.states[self.rows, parents] if self.beams > 1 else self.states
-        word_BKG = functional.linear(self.embedding(tokens), from_word, bias)
-        own_BKN = functional.linear(state, from_state)
+        word_BKG = from_word(self.embedding(tokens))
+        own_BKN = from_state(state)
         added_BKSA = (own_BKN[:, :, None, :hidden] + self.keys).tanh_()
         weights_BKS = (torch.matmul(added_BKSA, self.score.vector) + self.mask).softmax(-1)
         if self.looks is not None:
@@ -89,12 +101,11 @@ class BahdanauDecoder(SlotDecoder):
         both_BKG = torch.baddbmm(word_BKG, weights_BKS, self.values)
         gates = (both_BKG[..., : 2 * size] + own_BKN[..., hidden:]).sigmoid_()
         take, reset = gates[..., :size], gates[..., size:]
-        new = both_BKG[..., 2 * size : 3 * size] + functional.linear(reset * state, self.cell.state.weight)
+        new = both_BKG[..., 2 * size : 3 * size] + from_reset(reset * state)
         after = torch.lerp(state, new.tanh_(), take)
         self.states.copy_(after)
-        pairs = both_BKG[..., 3 * size :] + functional.linear(after, from_new)
-        output = self.readout.output
-        return functional.linear(pairs.unflatten(-1, (-1, 2)).amax(-1), output.weight, output.bias)
+        pairs = both_BKG[..., 3 * size :] + from_new(after)
+        return to_output(pairs.unflatten(-1, (-1, 2)).amax(-1))
 
     def resized(self, slots: Tensor | None, length: int) -> BahdanauDecoder:
         other = object.__new__(BahdanauDecoder)

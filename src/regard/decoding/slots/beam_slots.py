@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.data.batch import EOS, PAD
+from regard.data.batch import EOS
 from regard.decoding.beam import Beam
 from regard.decoding.hypothesis import SearchResult
 from regard.decoding.slots.candidates import highest_in_order
 from regard.decoding.slots.decoder import SlotDecoder
-from regard.decoding.slots.search_slots import SearchSlots
+from regard.decoding.slots.search_slots import SearchSlots, follow
 
 __all__ = ["BeamSlots"]
 
@@ -23,7 +23,7 @@ class BeamSlots(SearchSlots):
     pool_ranking: (B, N), the ranking of the N best finished hypotheses, -inf for missing ones.
     pool_steps, pool_beams: (B, N), the number of tokens before EOS, and the beam that EOS follows.
     pool_scores: (B, N), the log-probability of EOS.
-    divisors: the length penalty at each length, from 0 tokens.
+    divisors, cpu_divisors: the length penalty at each length, from 0 tokens; the second is on the CPU.
     """
 
     def __init__(self, decoder: SlotDecoder, how: Beam, prefix: int, longest: int, device: torch.device):
@@ -36,7 +36,8 @@ class BeamSlots(SearchSlots):
         self.beam_K = torch.arange(how.size, device=device)
         self.index_C = torch.arange(2 * how.size, device=device)
         self.index_N = torch.arange(how.best + how.size, device=device)
-        self.divisors = how.length.table(longest + 1, device)
+        self.cpu_divisors = how.length.table(longest + 1, torch.device("cpu"))
+        self.divisors = self.cpu_divisors.to(device)
 
     def per_slot(self) -> tuple[str, ...]:
         pool = ("pool_ranking", "pool_steps", "pool_beams", "pool_scores")
@@ -68,45 +69,48 @@ class BeamSlots(SearchSlots):
         token_BC, score_BC = (each.flatten(1).gather(1, place_BC) for each in (token_BKC, value_BKC))
 
         ends_BC = token_BC == EOS
-        self._add_finished(ends_BC[:, :size], sums_BC[:, :size], beam_BC[:, :size], score_BC[:, :size])
-        # The first K continuations without EOS: the numbers are different, so topk() has only one answer.
-        next_BK = (self.index_C + 2 * size * ends_BC).topk(size, largest=False).values % (2 * size)
-        self.write_step(*(each.gather(1, next_BK) for each in (token_BC, beam_BC, score_BC)))
-        self.sums.copy_(torch.where(self.done[:, None], self.sums, sums_BC.gather(1, next_BK)))
+        chosen = (token_BC, beam_BC, score_BC, sums_BC)
+        if ends_BC.device.type == "cpu" and not ends_BC.any():  # most steps, which are faster then
+            *parts, sums_BK = (each[:, :size] for each in chosen)
+        else:
+            self._add_finished(ends_BC[:, :size], sums_BC[:, :size], beam_BC[:, :size], score_BC[:, :size])
+            # The first K continuations without EOS: the numbers are different, so topk() has only one answer.
+            next_BK = (self.index_C + 2 * size * ends_BC).topk(size, largest=False).values % (2 * size)
+            *parts, sums_BK = (each.gather(1, next_BK) for each in chosen)
+        self.write_step(*parts)
+        self.sums.copy_(torch.where(self.done[:, None], self.sums, sums_BK))
         self.count.add_(~self.done)
 
         largest_B = torch.maximum(self.divisors[self.count + 1], self.divisors[self.limits])
         final_B = self.pool_ranking[:, -1] >= self.sums.amax(-1) / largest_B
         self.done.logical_or_(final_B | (self.count >= self.limits))
 
-    def results(self, slots: Tensor) -> tuple[SearchResult, Tensor]:
+    def results(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor]:
         best, size = self.how.best, self.how.size
-        ranking_bN = self.pool_ranking.index_select(0, slots)
-        counts_b1 = self.count.index_select(0, slots)[:, None]
-        sums_bK = self.sums.index_select(0, slots)
-        order_bM = highest_in_order(sums_bK, self.beam_K.expand_as(sums_bK), min(best, size))
-        divisors_b1 = self.divisors[counts_b1]
+        *tree, sums_bK, ranking_bN, pool_steps_bN, pool_beams_bN, ends_bN, count_b = self.fetch(
+            slots, longest, "sums", "pool_ranking", "pool_steps", "pool_beams", "pool_scores", "count"
+        )
+        counts_b1 = count_b[:, None]
+        order_bM = highest_in_order(
+            sums_bK, torch.arange(size, device=sums_bK.device).expand_as(sums_bK), min(best, size)
+        )
         missing = best - order_bM.shape[1]
+        divisors_b1 = self.cpu_divisors[counts_b1]
         unfinished_bN = pad(sums_bK.gather(1, order_bM) / divisors_b1, (0, missing), value=-torch.inf)
         none_b1 = ranking_bN[:, :1] == -torch.inf
         # An unfinished output has all tokens of a beam; a finished one has the tokens before EOS, and EOS.
-        beams_bN = torch.where(none_b1, pad(order_bM, (0, missing)), self.pool_beams.index_select(0, slots))
+        beams_bN = torch.where(none_b1, pad(order_bM, (0, missing)), pool_beams_bN)
         ranking_bN = torch.where(none_b1, unfinished_bN, ranking_bN)
-        steps_bN = torch.where(none_b1, counts_b1, self.pool_steps.index_select(0, slots))
         exists_bN = ranking_bN != -torch.inf
         exists_bN[:, 0] = True  # even if its log-probability is -inf
-        steps_bN = torch.where(exists_bN, steps_bN, 0)
-        tokens, scores, readers = self.follow(slots, steps_bN, beams_bN)
-        tokens, scores, readers = pad(tokens, (0, 1), value=PAD), pad(scores, (0, 1)), pad(readers, (0, 1))
-        ended = (exists_bN & ~none_b1).cpu()[..., None]
-        at = steps_bN.cpu()[..., None]
-        ends = self.pool_scores.index_select(0, slots).cpu()[..., None]
+        steps_bN = torch.where(exists_bN, torch.where(none_b1, counts_b1, pool_steps_bN), 0)
+        tokens, scores, readers = (pad(each, (0, 1)) for each in follow(tree, steps_bN, beams_bN))
+        ended, at = (exists_bN & ~none_b1)[..., None], steps_bN[..., None]
         tokens.scatter_(2, at, torch.where(ended, EOS, tokens.gather(2, at)))
-        scores.scatter_(2, at, torch.where(ended, ends, scores.gather(2, at)))
-        readers.scatter_(2, at, torch.where(ended, beams_bN.cpu()[..., None], readers.gather(2, at)))
+        scores.scatter_(2, at, torch.where(ended, ends_bN[..., None], scores.gather(2, at)))
+        readers.scatter_(2, at, torch.where(ended, beams_bN[..., None], readers.gather(2, at)))
         length = int((at + ended).max())
-        result = SearchResult(tokens[..., :length], scores[..., :length], ranking_bN.cpu())
-        return result, readers[..., :length]
+        return SearchResult(tokens[..., :length], scores[..., :length], ranking_bN), readers[..., :length]
 
     def _add_finished(self, ends: Tensor, sums: Tensor, beams: Tensor, scores: Tensor) -> None:
         """Add the continuations that end with EOS to the pool, if their ranking is high enough.

@@ -22,6 +22,7 @@ from torch import nn
 
 from regard.decoding.slots.search_slots import SearchSlots
 from regard.errors import RegardWarning
+from regard.models.base import all_modules
 
 __all__ = ["CapturedSlots", "kept_slots", "round_up"]
 
@@ -106,7 +107,12 @@ def kept_slots(
     thread is using are not returned: then, new slots are allocated and not kept.
     """
     capture = _cuda_graph if capture is None else capture
-    weights = tuple((each.data_ptr(), each.dtype) for each in (*model.parameters(), *model.buffers()))
+    weights = tuple(
+        (each.data_ptr(), each.dtype)
+        for module in all_modules(model)
+        for each in (*module._parameters.values(), *module._buffers.values())
+        if each is not None
+    )
     key = (*settings, weights)
     with _lock:
         kept = _kept.setdefault(model, OrderedDict())

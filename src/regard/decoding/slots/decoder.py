@@ -13,8 +13,11 @@ from regard.roles import Role
 
 __all__ = ["SlotDecoder", "resized_rows", "write_rows"]
 
-MOST_LOOK_BYTES = {"cpu": 2**28, "cuda": 2**29}
-"""The largest size in bytes of SlotDecoder.looks. If it would be larger, a search does not record."""
+MOST_LOOK_BYTES = {"cpu": 2**28, "cuda": 2**28}
+"""The largest size in bytes of SlotDecoder.looks. If it would be larger, a search does not record. On a GPU
+with more than 16 GiB, it is LOOK_SHARE of its memory."""
+
+LOOK_SHARE = 1 / 64
 
 
 class SlotDecoder(ABC):
@@ -83,14 +86,18 @@ class SlotDecoder(ABC):
         """Return the attention layers (sites) whose weights record() stores, and their roles."""
         return {}
 
-    def record(self, sites: int, device: torch.device) -> None:
+    def record(self, sites: int, like: Tensor) -> None:
         """Let every step store its attention weights in `looks`, unless they need too much memory.
 
         sites: X, the number of sites.
+        like: a weight of the model.
         """
         shape = (self.slots, self.length, self.beams, sites, self.heads or 1, self.source_length)
-        if 4 * math.prod(shape) <= MOST_LOOK_BYTES["cuda" if device.type == "cuda" else "cpu"]:
-            self.looks = torch.zeros(shape, device=device)
+        most = float(MOST_LOOK_BYTES["cuda" if like.is_cuda else "cpu"])
+        if like.is_cuda:
+            most = max(most, LOOK_SHARE * torch.cuda.get_device_properties(like.device).total_memory)
+        if 4 * math.prod(shape) <= most:
+            self.looks = torch.zeros(shape, device=like.device)
 
     def attention(self, slots: Tensor, readers: Tensor, source_length: int) -> Tensor:
         """Return the attention weights of some outputs, (b, N, X, H, T, S), on the CPU.

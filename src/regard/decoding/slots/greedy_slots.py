@@ -10,7 +10,7 @@ from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import SearchResult
 from regard.decoding.slots.candidates import highest_in_order
 from regard.decoding.slots.decoder import SlotDecoder
-from regard.decoding.slots.search_slots import SearchSlots
+from regard.decoding.slots.search_slots import SearchSlots, follow
 
 __all__ = ["GreedySlots"]
 
@@ -40,7 +40,8 @@ class GreedySlots(SearchSlots):
         self.count.add_(~self.done)
         self.done.logical_or_((token_B1[:, 0] == EOS) | (self.count >= self.limits))
 
-    def results(self, slots: Tensor) -> tuple[SearchResult, Tensor]:
-        steps_b1 = self.count.index_select(0, slots)[:, None]
-        tokens, scores, readers = self.follow(slots, steps_b1, torch.zeros_like(steps_b1))
+    def results(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor]:
+        *tree, count_b = self.fetch(slots, longest, "count")
+        steps_b1 = count_b[:, None]
+        tokens, scores, readers = follow(tree, steps_b1, torch.zeros_like(steps_b1))
         return SearchResult(tokens, scores, scores.sum(-1)), readers

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,14 +19,14 @@ from regard.decoding.slots.decoder import SlotDecoder, resized_rows
 if TYPE_CHECKING:
     from regard.kernels.token_candidates import Candidates
 
-__all__ = ["SearchSlots"]
+__all__ = ["SearchSlots", "follow"]
 
 
 class SearchSlots(ABC):
     """The state of a search in B slots with K beams each, as preallocated tensors that step() changes.
 
     The tokens of the beams are stored once, as a tree: for each step, the token of each beam and its parent,
-    the beam of the step before that it continues. results() follows the parents back.
+    the beam of the step before that it continues. follow() follows the parents back.
 
     last, parents: (B, K), the newest token of each beam, and its parent.
     count: (B,), the number of tokens that each slot has generated.
@@ -63,10 +65,11 @@ class SearchSlots(ABC):
         """
 
     @abstractmethod
-    def results(self, slots: Tensor) -> tuple[SearchResult, Tensor]:
+    def results(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor]:
         """Return the N hypotheses of some slots that are done, and their readers, as tensors on the CPU.
 
         slots: (b,), the slots.
+        longest: no slot has generated more tokens than this.
 
         The readers, (b, N, T), are the beams that generated each token; 0 for padding.
         """
@@ -109,7 +112,7 @@ class SearchSlots(ABC):
 
     def logits(self, upto: int) -> Tensor:
         """Run a step of the decoder; return the logits of the next tokens, (B, K, V)."""
-        logits_BKV = self.decoder.step(self.last, self.parents, self.count + self.offset, upto)
+        logits_BKV = self.decoder.step(self.last, self.parents, self.count + self.offset, upto).contiguous()
         if self.forbidden is None:  # captured steps read these tensors, so that they must be kept
             vocabulary = logits_BKV.shape[-1]
             ids = forbidden_ids(self.rules.forbidden, vocabulary, logits_BKV.device)
@@ -167,28 +170,49 @@ class SearchSlots(ABC):
         self.last.copy_(tokens)
         self.parents.copy_(parents)
 
-    def follow(self, slots: Tensor, steps: Tensor, beams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return tokens, log-probabilities and readers of some outputs, (b, N, L), on the CPU.
-
-        They are padded with PAD, 0 and 0. For readers, see results().
+    def fetch(self, slots: Tensor, longest: int, *names: str) -> list[Tensor]:
+        """Return rows of `tokens`, `links` and `token_scores`, then of other tensors, on the CPU.
 
         slots: (b,), the slots.
-        steps: (b, N), the number of tokens of each output.
-        beams: (b, N), the beam of each output after its last token.
+        longest: the number of steps of the first three tensors.
+        names: the names of the other tensors, whose dtype is float32 or int64.
+
+        All tensors are copied from the device at once.
         """
-        tokens, links = (each.index_select(0, slots).cpu().numpy() for each in (self.tokens, self.links))
-        scores = self.token_scores.index_select(0, slots).cpu().numpy()
-        length = int(steps.max()) if steps.numel() else 0
-        row, beam, limit = torch.arange(len(slots))[:, None].numpy(), beams.cpu().numpy(), steps.cpu().numpy()
-        out_tokens = torch.full((*steps.shape, length), PAD)
-        out_scores = torch.zeros(*steps.shape, length)
-        out_readers = torch.zeros_like(out_tokens)
-        all_tokens, all_scores, readers = out_tokens.numpy(), out_scores.numpy(), out_readers.numpy()
-        for at in range(length - 1, -1, -1):
-            inside = at < limit
-            all_tokens[..., at][inside] = tokens[row, at, beam][inside]
-            all_scores[..., at][inside] = scores[row, at, beam][inside]
-            parent = links[row, at, beam]
-            readers[..., at][inside] = parent[inside]
-            beam = (inside * parent) + (~inside * beam)
-        return out_tokens, out_scores, out_readers
+        tree = (each[:, :longest] for each in (self.tokens, self.links, self.token_scores))
+        picked = [each.index_select(0, slots) for each in (*tree, *(getattr(self, name) for name in names))]
+        bits = [each.flatten().view(torch.int32) for each in picked]
+        parts = torch.cat(bits).cpu().split([len(each) for each in bits])
+        # A copy, because a view of int64 must begin at a multiple of 8 bytes.
+        return [
+            part.clone().view(each.dtype).view(each.shape) for part, each in zip(parts, picked, strict=True)
+        ]
+
+
+def follow(tree: Sequence[Tensor], steps: Tensor, beams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tokens, log-probabilities and readers of some outputs, (b, N, L), padded with PAD, 0 and 0.
+
+    tree: tokens, links and token_scores, (b, T, K), as in SearchSlots, on the CPU.
+    steps: (b, N), the number of tokens of each output; L is the largest.
+    beams: (b, N), the beam of each output after its last token.
+
+    For readers, see SearchSlots.results().
+    """
+    tokens, links, token_scores = tree
+    length = int(steps.max()) if steps.numel() else 0
+    rows, steps_L = (torch.arange(size, device=tokens.device) for size in (len(tokens), length))
+    row, beam, parents = rows[:, None].numpy(), beams.numpy(), links.numpy()
+    inside = steps_L[:, None, None] < steps
+    path, readers = (steps.new_zeros(length, *steps.shape) for _ in range(2))
+    beam_at, reader_at, inside_at = path.numpy(), readers.numpy(), inside.numpy()
+    for at in range(length - 1, -1, -1):
+        beam_at[at] = beam
+        reader_at[at] = parents[row, at, beam]
+        beam = np.where(inside_at[at], reader_at[at], beam)
+    path_bNL, readers_bNL, inside_bNL = (each.permute(1, 2, 0) for each in (path, readers, inside))
+    places = rows[:, None, None], steps_L, path_bNL
+    return (
+        torch.where(inside_bNL, tokens[places], PAD),
+        torch.where(inside_bNL, token_scores[places], 0.0),
+        torch.where(inside_bNL, readers_bNL, 0),
+    )

@@ -27,7 +27,7 @@ from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.decoding.slots.hidden_decoder import HiddenDecoder
-from regard.decoding.slots.recorded_attention import RecordedAttention
+from regard.decoding.slots.recorded_attention import RecordedAttention, value_norms
 from regard.decoding.slots.search_slots import SearchSlots
 from regard.decoding.slots.transformer_decoder import TransformerDecoder
 from regard.kernels.kernel_choice import is_current
@@ -85,8 +85,8 @@ def supports_slots(model: Model, how: object, ends: object = None) -> bool:
         return False
     if how.rules.repeat or (isinstance(how, Beam) and how.coverage):
         return False
-    permitted = set(range(model.target_size)) - {PAD, BOS, *how.rules.forbidden}
-    return len(permitted) > 1 and decoder_for(model) is not None
+    excluded = {token for token in (PAD, BOS, *how.rules.forbidden) if 0 <= token < model.target_size}
+    return model.target_size - len(excluded) > 1 and decoder_for(model) is not None
 
 
 def slot_search(
@@ -100,16 +100,16 @@ def slot_search(
 ) -> SearchResult:
     """Run beam search or greedy search on a batch, on preallocated tensors. supports_slots() must be true.
 
-    The other arguments are those of search().
+    The other arguments are those of search(). The result is on the CPU.
 
     recorded: the attention weights of the hypotheses are stored in it. None records nothing.
     """
     sentences = sentences_of(model, batch, how, prefixes, limit)
     device, length = sentences.first.device, sentences.state.position + sentences.longest
     if device.type == "cuda" and length < MOST_LENGTH and is_current(device):
-        return captured_search(model, how, sentences, recorded).to(device)
+        return captured_search(model, how, sentences, recorded)
     slots = _allocated(model, how, sentences, *_sizes(sentences), recorded is not None)
-    return SlotRun(slots, sentences, how, recorded=recorded).result().to(device)
+    return SlotRun(slots, sentences, how, recorded=recorded).result()
 
 
 def recorded_attention(model: Model, batch: Batch | Prompts, look: str | None) -> RecordedAttention | None:
@@ -189,8 +189,6 @@ class SlotRun:
     ):
         self.fixed = fixed
         self.recorded = recorded if slots.decoder.looks is not None else None
-        if self.recorded is not None:
-            self.recorded.begin(sentences.active.encoded)
         self.slots, self.sentences, self.device = slots, sentences, sentences.first.device
         self.step_number, self.next_row = 0, 0
         self.rows: list[int | None] = [None] * slots.slots
@@ -233,11 +231,17 @@ class SlotRun:
             (self.slots.step if replay is None else replay)(upto)
             self.step_number += 1
             if self.step_number % check == 0:
-                self._collect()
+                self._collect(min(self.step_number - oldest, self.sentences.longest))
+        if self.recorded is not None:
+            encoded = self.sentences.active.encoded
+            self.recorded.finish(encoded, value_norms(encoded))
         return self.collected
 
-    def _collect(self) -> None:
-        """Store the outputs of slots that are done, and start waiting sentences in them or remove them."""
+    def _collect(self, longest: int) -> None:
+        """Store the outputs of slots that are done, and start waiting sentences in them or remove them.
+
+        longest: no slot has generated more tokens than this.
+        """
         done = self.slots.done.tolist()
         finished = [slot for slot, row in enumerate(self.rows) if row is not None and done[slot]]
         active = sum(row is not None for row in self.rows)
@@ -245,7 +249,7 @@ class SlotRun:
             return
         slots = torch.tensor(finished, device=self.device)
         rows = [row for slot in finished if (row := self.rows[slot]) is not None]
-        outputs, readers = self.slots.results(slots)
+        outputs, readers = self.slots.results(slots, longest)
         self.collected = self.collected.with_room_for(outputs.tokens.shape[-1], self.sentences.longest)
         self.collected.write(torch.tensor(rows), outputs)
         if self.recorded is not None:
@@ -299,7 +303,7 @@ def _allocated(
     device, beams = active.index.device, how.size if isinstance(how, Beam) else 1
     decoder = kind.build(model, count, beams, length, source)
     if records:
-        decoder.record(len(kind.recordable(model)), device)
+        decoder.record(len(kind.recordable(model)), next(model.parameters()))
     if isinstance(how, Beam):
         longest = max(sentences.longest, length)
         return BeamSlots(decoder, how, active.prefix.shape[1], longest, device)

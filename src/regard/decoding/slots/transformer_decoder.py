@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows, write_rows
+from regard.decoding.slots.packed_linear import packed_linear
+from regard.layers.feedforward import ACTIVATIONS, FeedForward
 from regard.models.base import Encoded, Model, State
 from regard.models.transformer import Transformer, TransformerLayer
 from regard.models.transformer_language import TransformerLanguageModel
@@ -52,8 +54,17 @@ class TransformerDecoder(SlotDecoder):
         self.sources = [like.new_zeros(slots, source_length, 2, *size) for _ in crossed]
         self.rows = torch.arange(slots, device=like.device)
         self.weights = [_joined(layer.itself) for layer in self.layers]
+        self._pack()
         self.tables = self._position_tables(like)
         self._allocate_history()
+
+    def _pack(self) -> None:
+        """Prepare the matrix products; see packed_linear()."""
+        rows = self.slots * self.beams
+        self.projections = [packed_linear(*joined, rows) for joined in self.weights]
+        modules = [module for layer in self.layers for module in layer.modules()]
+        linears = [each for each in (*modules, self.output) if isinstance(each, nn.Linear)]
+        self.packed = {each: packed_linear(each.weight, each.bias, rows) for each in linears}
 
     def _allocate_history(self) -> None:
         """Allocate the tensors that say which keys and values belong to each beam."""
@@ -89,6 +100,8 @@ class TransformerDecoder(SlotDecoder):
             weight.copy_(new_weight)
             if bias is not None and new_bias is not None:
                 bias.copy_(new_bias)
+        if self.output.weight.device.type == "cpu":
+            self._pack()
 
     @classmethod
     def build(cls, model: Model, slots: int, beams: int, length: int, source_length: int) -> Self:
@@ -125,7 +138,7 @@ class TransformerDecoder(SlotDecoder):
             x = (x.view(*rows_BK, -1) + self.tables[0][position][:, None]).flatten(0, 1)
         for number in range(len(self.layers)):
             x = self._layer(number, x, mask_B1KN, position, upto, turns)
-        return self.output(self.decoded(x)).view(*rows_BK, -1)
+        return self.packed[self.output](self.decoded(x)).view(*rows_BK, -1)
 
     def resized(self, slots: Tensor | None, length: int) -> Self:
         other = object.__new__(type(self))
@@ -158,7 +171,7 @@ class TransformerDecoder(SlotDecoder):
 
         turns: see _turns().
         """
-        joined = functional.linear(y, *self.weights[number])
+        joined = self.projections[number](y)
         new_BK3HD = joined.view(self.slots, self.beams, 3, self.heads, -1)
         if turns is None:
             return new_BK3HD
@@ -181,11 +194,20 @@ class TransformerDecoder(SlotDecoder):
         cache[self.rows, position] = new_BK3HD[:, :, 1:]
         x = self._add(layer, x, self._read(new_BK3HD[:, :, 0], cache[:, :upto].flatten(1, 2), mask_B1KN), 0)
         if layer.cross is not None:
-            query = layer.cross.query(layer.norms[1](x) if layer.pre else x).view(*beams, self.heads, -1)
-            x = self._add(layer, x, self._read_source(number, query, position), 1)
+            query = self.packed[layer.cross.query](layer.norms[1](x) if layer.pre else x)
+            x = self._add(
+                layer, x, self._read_source(number, query.view(*beams, self.heads, -1), position), 1
+            )
         assert layer.feedforward is not None  # see supports()
-        total = x + layer.feedforward(layer.norms[-1](x) if layer.pre else x)
+        total = x + self._feed_forward(layer.feedforward, layer.norms[-1](x) if layer.pre else x)
         return total if layer.pre else layer.norms[-1](total)
+
+    def _feed_forward(self, layer: FeedForward, x: Tensor) -> Tensor:
+        """Return layer(x) in eval mode."""
+        hidden = ACTIVATIONS[layer.activation](self.packed[layer.inner](x))
+        if layer.gate is not None:
+            hidden = hidden * self.packed[layer.gate](x)
+        return self.packed[layer.outer](hidden)
 
     def _read_source(self, number: int, query_BKHD: Tensor, position: Tensor) -> Tensor:
         """Return the cross-attention of a layer, (B K, M), and record its weights if `looks` exists."""
@@ -194,7 +216,7 @@ class TransformerDecoder(SlotDecoder):
         key_BHSD, value_BHSD = self.sources[number].transpose(1, 3).unbind(2)
         query_BHKD = query_BKHD.transpose(1, 2) * query_BKHD.shape[-1] ** -0.5
         weights_BHKS = (query_BHKD @ key_BHSD.transpose(2, 3) + self.source_mask).softmax(-1)
-        self.looks[self.rows, position, :, number] = weights_BHKS.transpose(1, 2).float()
+        self.looks[self.rows, position, :, number] = weights_BHKS.transpose(1, 2).to(self.looks.dtype)
         return (weights_BHKS @ value_BHSD).transpose(1, 2).reshape(self.slots * self.beams, -1)
 
     def _read(self, query_BKHD: Tensor, both_BN2HD: Tensor, mask: Tensor) -> Tensor:
@@ -209,7 +231,7 @@ class TransformerDecoder(SlotDecoder):
         """Apply the output layer of the self-attention (number 0) or cross-attention (1), and add x."""
         attention = layer.cross if number else layer.itself
         assert attention is not None
-        total = x + attention.output(read)
+        total = x + self.packed[attention.output](read)
         return total if layer.pre else layer.norms[number](total)
 
     def _position_tables(self, like: Tensor) -> tuple[Tensor, ...]:

@@ -1,0 +1,71 @@
+"""packed_linear() computes functional.linear(), and a search uses it for large layers on a CPU."""
+
+from __future__ import annotations
+
+import copy
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from regard.data.batch import Batch
+from regard.decoding import Beam, Rules
+from regard.decoding.beam import beam_search
+from regard.decoding.slots import packed_linear as module
+from regard.decoding.slots import slot_search
+from regard.decoding.slots.packed_linear import packed_linear
+from regard.models import Model
+from regard.models.bahdanau import Bahdanau
+from regard.models.transformer import Size, Transformer
+
+WORDS = 2100
+
+
+@torch.no_grad()
+def test_same_as_linear() -> None:
+    weight, bias = torch.randn(520, 256), torch.randn(520)
+    for rows in (2, 5, 80):
+        compute = packed_linear(weight, bias, rows)
+        for x in (torch.randn(rows, 256), torch.randn(rows + 3, 300)[:, 20:276]):
+            torch.testing.assert_close(compute(x), functional.linear(x, weight, bias), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        packed_linear(weight, None, 2)(x), functional.linear(x, weight), atol=1e-4, rtol=0
+    )
+
+
+@torch.no_grad()
+def test_weights_are_packed_only_where_it_is_faster() -> None:
+    large = torch.randn(520, 256)
+    small = large[:8].contiguous()
+    reorder = mock.Mock(side_effect=RuntimeError("this processor"))
+    with mock.patch.object(torch.ops.mkldnn, "_reorder_linear_weight", reorder):
+        for weight, rows in ((small, 5), (large, 1), (large.double(), 5), (large.bfloat16(), 5)):
+            packed_linear(weight, None, rows)
+        reorder.assert_not_called()
+        x = torch.randn(5, 256)
+        assert torch.equal(packed_linear(large, None, 5)(x), functional.linear(x, large))
+    if module._available():
+        reorder.assert_called_once()
+
+
+@pytest.mark.parametrize("name", ["transformer", "bahdanau"])
+@torch.no_grad()
+def test_search_with_packed_weights(name: str) -> None:
+    torch.manual_seed(0)
+    size = Size(width=64, heads=2, inner=64, layers=1)
+    model: Model = Transformer(9, WORDS, size) if name == "transformer" else Bahdanau(9, WORDS, 128)
+    for weight in model.parameters():
+        weight.mul_(2.0)
+    batch, how = Batch.collate([[4, 5, 6], [7]]), Beam(3, rules=Rules(maximum=6))
+    result = slot_search(model.eval(), batch, how)
+    expected = beam_search(copy.deepcopy(model).double(), batch, how)
+    assert torch.equal(result.tokens, expected.tokens)
+    torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-3)
+    # Weights are read again by the next search.
+    output = model.get_submodule("output" if name == "transformer" else "readout.output")
+    assert isinstance(output, nn.Linear)
+    output.weight.zero_()
+    output.bias.zero_()[9] = 50.0
+    assert (slot_search(model, batch, how).tokens[..., 0] == 9).all()
