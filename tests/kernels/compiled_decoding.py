@@ -8,11 +8,16 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.decoding import Beam, Greedy
+from regard.decoding.slots import bahdanau_decoder
+from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
+from regard.kernels import decoder_attention
 from regard.kernels.beam_step import beam_step, greedy_step
 from regard.kernels.token_candidates import find_candidates
+from regard.layers import gated_cell
+from regard.models.bahdanau import Bahdanau
 from regard.models.transformer import Size, Transformer
 from tests.kernels.compiled import Hopper, compiling
 
@@ -24,17 +29,31 @@ def main() -> None:
     driver.set_active(Hopper())
     JITFunction.__getitem__ = compiling
     generated, barred = torch.zeros(SLOTS, dtype=torch.long), torch.zeros(WORDS, dtype=torch.uint8)
+    bahdanau_decoder.by_kernel = gated_cell.by_kernel = lambda tensor: True  # type: ignore[attr-defined]
+    recurrent = Bahdanau(40, 40, 24).eval().requires_grad_(False)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        model = Transformer(40, 40, Size(width=40, heads=4, inner=60, layers=1)).to(dtype).eval()
+        model = (
+            Transformer(40, 40, Size(width=40, heads=4, inner=60, layers=1))
+            .to(dtype)
+            .eval()
+            .requires_grad_(False)
+        )
         for how, beams in ((Greedy(), 1), (Beam(3, best=2), 3)):
-            decoder = FusedTransformerDecoder.build(model, SLOTS, beams, LENGTH, 7)
+            decoders = (
+                FusedTransformerDecoder.build(model, SLOTS, beams, LENGTH, 7),
+                BahdanauDecoder.build(recurrent.to(dtype), SLOTS, beams, LENGTH, 7),
+            )
             tokens = torch.zeros(SLOTS, beams, dtype=torch.long)
-            decoder.step(tokens, tokens, generated, LENGTH)
+            decoder_attention.DOT = beams > 1
+            for decoder in decoders:
+                if beams > 1:
+                    decoder.record(1, model.output.weight)
+                decoder.step(tokens, tokens, generated, LENGTH)
             count = 2 * beams if beams > 1 else 1
             logits = torch.zeros(SLOTS * beams, WORDS, dtype=dtype)
             found = find_candidates(logits, count, barred, generated, 3, 3)
             if isinstance(how, Beam):
-                assert beam_step(found, BeamSlots(decoder, how, 0, LENGTH, generated.device), WORDS, 3)
+                assert beam_step(logits, found, BeamSlots(decoder, how, 0, LENGTH, generated.device), 3)
             else:
                 greedy_step(found, GreedySlots(decoder, how, 0, generated.device), 3)
 

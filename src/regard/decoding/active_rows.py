@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,7 +15,15 @@ from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules, pad_prefixes
 from regard.models.base import Encoded, Model, State, in_eval_mode
 
-__all__ = ["ActiveRows", "Ends", "device_of", "eval_without_grad", "start_decoding", "state_rows"]
+__all__ = [
+    "ActiveRows",
+    "Ends",
+    "device_of",
+    "eval_without_grad",
+    "start_decoding",
+    "state_rows",
+    "without_encoding",
+]
 
 Ends = Callable[[Tensor, Tensor], Tensor]
 """A function that is called after each step and can end hypotheses before they generate EOS.
@@ -74,24 +82,44 @@ def start_decoding(
     Return the active sentences, the decoder state with B K rows, and the first input, (B K, 1): BOS, or the
     last token of each prompt.
     """
+    active, before_BP, last_B1 = without_encoding(model, batch, rules, prefixes, limit)
+    if isinstance(batch, Prompts):
+        encoded = model.encode(batch.tokens[:, :0], active.encoded.lengths)
+    else:
+        encoded = model.encode(batch.source, batch.source_lengths)
+    state = model.start(encoded)
+    if before_BP.shape[1]:
+        state, _ = model.step(state, before_BP, encoded)
+    state = state.repeat(per_sentence)
+    last_R1 = last_B1.repeat_interleave(per_sentence, 0)
+    return replace(active, encoded=encoded), state, last_R1
+
+
+def without_encoding(
+    model: Model,
+    batch: Batch | Prompts,
+    rules: Rules,
+    prefixes: Sequence[Sequence[int]] | None,
+    limit: LengthLimit,
+) -> tuple[ActiveRows, Tensor, Tensor]:
+    """Return the sentences of a search before they are encoded. The arguments are those of start_decoding().
+
+    The second result is the tokens of the prompts without the last one, (B, P); the third is the first input
+    of the search, (B, 1).
+    """
     device = batch.index.device
     prefix_BP, prefix_lengths_B = pad_prefixes(prefixes, len(batch), model.target_size)
     if isinstance(batch, Prompts):
-        source_BS, source_lengths_B = batch.tokens[:, :0], torch.zeros_like(batch.index)
+        source_lengths_B = torch.zeros_like(batch.index)
         before_BP, last_B1 = batch.tokens[:, :-1], batch.tokens[:, -1:]
     else:
-        source_BS, source_lengths_B = batch.source, batch.source_lengths
-        before_BP, last_B1 = source_BS[:, :0], torch.full((len(batch), 1), BOS, device=device)
-    already_read = before_BP.shape[1]
-    limits_B = rules.limits(model, source_lengths_B, prefix_lengths_B.to(device), limit, already_read)
-    encoded = model.encode(source_BS, source_lengths_B)
-    state = model.start(encoded)
-    if already_read:
-        state, _ = model.step(state, before_BP, encoded)
+        source_lengths_B = batch.source_lengths
+        last_B1 = torch.full((len(batch), 1), BOS, device=device)
+        before_BP = last_B1[:, :0]
+    prefix_lengths_B = prefix_lengths_B.to(device)
+    limits_B = rules.limits(model, source_lengths_B, prefix_lengths_B, limit, before_BP.shape[1])
     index_B = torch.arange(len(batch), device=device)
-    state = state.repeat(per_sentence)
-    last_R1 = last_B1.repeat_interleave(per_sentence, 0)
-    return ActiveRows(index_B, limits_B, prefix_BP.to(device), encoded), state, last_R1
+    return ActiveRows(index_B, limits_B, prefix_BP.to(device), Encoded(source_lengths_B)), before_BP, last_B1
 
 
 def state_rows(index: Tensor, per_sentence: int) -> Tensor:

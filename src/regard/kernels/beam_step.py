@@ -4,7 +4,7 @@
 The candidates of find_candidates() become log-probabilities here. The kernels select the next tokens and
 update the tensors of BeamSlots or GreedySlots. They compute the same as the PyTorch code of these classes.
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+Tested: under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from regard.kernels.token_candidates import Candidates
 
@@ -44,7 +45,10 @@ def log_probabilities(
     values, tokens, largest, total, slot, BEAMS: tl.constexpr, LANES: tl.constexpr, BLOCKS: tl.constexpr,
     BEAMS_UP: tl.constexpr, LANES_UP: tl.constexpr, BLOCKS_UP: tl.constexpr,
 ):  # fmt: skip
-    """Load the candidates of a slot; return log-probabilities, token ids and which exist, (beams, lanes)."""
+    """Load the candidates of a slot; return log-probabilities, token ids and which exist, (beams, lanes).
+
+    The last two results are m and log s of each beam, where m + log s is the log-sum-exp of its logits.
+    """
     beam = tl.arange(0, BEAMS_UP)[:, None]
     lane = tl.arange(0, LANES_UP)[None, :]
     block = tl.arange(0, BLOCKS_UP)[None, :]
@@ -59,18 +63,17 @@ def log_probabilities(
     inside = (beam < BEAMS) & (lane < LANES)
     value = tl.load(values + row * LANES + lane, mask=inside, other=-float("inf"))
     token = tl.load(tokens + row * LANES + lane, mask=inside, other=0)
-    return (value - highest[:, None]) - log[:, None], token, inside
+    return (value - highest[:, None]) - log[:, None], token, inside, highest, log
 
 
 @triton.jit
 def add_to_pool(
-    pool_ranking, pool_steps, pool_beams, pool_scores, slot, new_C, ends_C, steps, beam_C, score_C, earlier,
+    pool_ranking, pool_steps, pool_beams, pool_scores, slot, new_C, steps, beam_C, score_C, earlier,
     BEST: tl.constexpr, BEST_UP: tl.constexpr,
 ):  # fmt: skip
     """Add hypotheses to the pool of a slot, if their ranking is high enough; return its lowest ranking.
 
     new_C, beam_C, score_C: rankings (-inf if there is no hypothesis), beams and log-probabilities of EOS.
-    ends_C: whether a continuation ends with EOS.
     steps: the number of tokens before EOS.
     earlier: (C, C), whether the second index is lower than the first.
 
@@ -86,7 +89,7 @@ def add_to_pool(
     rank_new = tl.sum(((old[None, :] >= new_C[:, None]) & (rank < BEST)[None, :]).to(tl.int32), 1)
     ahead = (new_C[None, :] > new_C[:, None]) | ((new_C[None, :] == new_C[:, None]) & earlier)
     rank_new += tl.sum(ahead.to(tl.int32), 1)
-    stays, enters = (rank < BEST) & (rank_old < BEST), ends_C & (rank_new < BEST)
+    stays, enters = (rank < BEST) & (rank_old < BEST), rank_new < BEST
     tl.debug_barrier()  # all threads have read the old pool
     to_old, to_new = slot * BEST + rank_old, slot * BEST + rank_new
     tl.store(pool_ranking + to_old, old, mask=stays)
@@ -104,14 +107,15 @@ def add_to_pool(
 
 @triton.jit
 def beam_step_kernel(
-    values, tokens, largest, total, sums, count, limits, done, last, parents, tree, links, token_scores,
-    pool_ranking, pool_steps, pool_beams, pool_scores, divisors, vocabulary, length, end,
+    logits, values, tokens, largest, total, sums, count, limits, done, last, parents, tree, links,
+    token_scores, pool_ranking, pool_steps, pool_beams, pool_scores, divisors, vocabulary, length, end,
     BEAMS: tl.constexpr, BEST: tl.constexpr, LANES: tl.constexpr, BLOCKS: tl.constexpr,
     BEAMS_UP: tl.constexpr, BEST_UP: tl.constexpr, LANES_UP: tl.constexpr, BLOCKS_UP: tl.constexpr,
     TAKEN_UP: tl.constexpr,
 ):  # fmt: skip
     """Select the next beams of one slot, and add hypotheses that end to its pool.
 
+    logits: reads (slots * BEAMS, vocabulary).
     values, tokens, largest, total: read the tensors of Candidates, (slots * BEAMS, ...).
     tree: BeamSlots.tokens. The other names up to `divisors` are those of BeamSlots, read and written.
     vocabulary, length, end: the vocabulary size, the number of positions of `tree`, and the id of EOS.
@@ -122,7 +126,7 @@ def beam_step_kernel(
     slot = tl.program_id(0).to(tl.int64)
     if tl.load(done + slot) != 0:
         return
-    score, token, inside = log_probabilities(
+    score, token, inside, highest, log = log_probabilities(
         values, tokens, largest, total, slot, BEAMS, LANES, BLOCKS, BEAMS_UP, LANES_UP, BLOCKS_UP
     )
     beam = tl.arange(0, BEAMS_UP)
@@ -134,14 +138,10 @@ def beam_step_kernel(
     # The 2 BEAMS most probable continuations, one after the other.
     index = tl.arange(0, TAKEN_UP)
     key_C = tl.full([TAKEN_UP], nothing, tl.int64)
-    score_C = tl.full([TAKEN_UP], -float("inf"), tl.float32)
     for number in tl.static_range(2 * BEAMS):
         best = tl.max(key)
-        hit = key == best
-        own = tl.sum(tl.where(hit, score, 0.0))
         key_C = tl.where(index == number, best, key_C)
-        score_C = tl.where(index == number, own, score_C)
-        key = tl.where(hit, nothing, key)
+        key = tl.where(key == best, nothing, key)
     exists = key_C != nothing
     order_C = tl.where(exists, 0x7FFFFFFF - (key_C & 0x7FFFFFFF), 0).to(tl.int32)
     beam_C = order_C // vocabulary
@@ -149,7 +149,11 @@ def beam_step_kernel(
     ascending = (key_C >> 32).to(tl.int32)
     sum_C = (ascending ^ ((ascending >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
     sum_C = tl.where(exists, sum_C, -float("inf"))
-    score_C = tl.where(exists, score_C, -float("inf"))
+    own = beam_C[:, None] == beam[None, :]
+    highest_C = tl.sum(tl.where(own, highest[None, :], 0.0), 1)
+    log_C = tl.sum(tl.where(own, log[None, :], 0.0), 1)
+    logit_C = tl.load(logits + (slot * BEAMS + beam_C) * vocabulary + token_C).to(tl.float32)
+    score_C = tl.where(sum_C == -float("inf"), -float("inf"), (logit_C - highest_C) - log_C)
 
     # The first BEAMS continuations without EOS are the next beams.
     ends_C = (token_C == end) & exists
@@ -170,8 +174,8 @@ def beam_step_kernel(
 
     new_C = tl.where(ends_C & (index < BEAMS), tl.div_rn(sum_C, tl.load(divisors + steps + 1)), -float("inf"))
     lowest = add_to_pool(
-        pool_ranking, pool_steps, pool_beams, pool_scores, slot, new_C, ends_C, steps, beam_C, score_C,
-        earlier, BEST, BEST_UP,
+        pool_ranking, pool_steps, pool_beams, pool_scores, slot, new_C, steps, beam_C, score_C, earlier,
+        BEST, BEST_UP,
     )  # fmt: skip
 
     # Stop if no continuation can have a ranking that is high enough for the pool.
@@ -194,7 +198,7 @@ def greedy_step_kernel(
     slot = tl.program_id(0).to(tl.int64)
     if tl.load(done + slot) != 0:
         return
-    score, token, inside = log_probabilities(
+    score, token, inside, _, _ = log_probabilities(
         values, tokens, largest, total, slot, 1, BLOCKS, BLOCKS, 1, BLOCKS_UP, BLOCKS_UP
     )
     key = tl.where(inside, sortable(score, token), -0x8000000000000000)
@@ -210,9 +214,10 @@ def greedy_step_kernel(
     tl.store(done + slot, ((chosen == end) | (steps + 1 >= limit)).to(tl.uint8))
 
 
-def beam_step(found: Candidates, slots: Any, vocabulary: int, end: int) -> bool:
+def beam_step(logits: Tensor, found: Candidates, slots: Any, end: int) -> bool:
     """Select the next beams of every slot that is not done, and update the tensors of `slots`, a BeamSlots.
 
+    logits: (B, K, V), contiguous.
     found: the 2K best candidates of each block of the vocabulary, with a row for each beam.
 
     Return False and do nothing if there are too many candidates for the kernel.
@@ -224,9 +229,9 @@ def beam_step(found: Candidates, slots: Any, vocabulary: int, end: int) -> bool:
     if every > MOST_LANES or best > MOST_BEST:
         return False
     beam_step_kernel[(slots.slots,)](
-        *found, slots.sums, slots.count, slots.limits, slots.done.view(torch.uint8), slots.last,
+        logits, *found, slots.sums, slots.count, slots.limits, slots.done.view(torch.uint8), slots.last,
         slots.parents, slots.tokens, slots.links, slots.token_scores, slots.pool_ranking, slots.pool_steps,
-        slots.pool_beams, slots.pool_scores, slots.divisors, vocabulary, slots.tokens.shape[1], end,
+        slots.pool_beams, slots.pool_scores, slots.divisors, logits.shape[-1], slots.tokens.shape[1], end,
         BEAMS=beams, BEST=best, LANES=lanes, BLOCKS=blocks, BEAMS_UP=up(beams), BEST_UP=up(best),
         LANES_UP=up(lanes), BLOCKS_UP=up(blocks), TAKEN_UP=up(2 * beams),
         num_warps=max(1, every // LANES_PER_WARP),

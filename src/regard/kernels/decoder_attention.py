@@ -4,7 +4,7 @@
 The keys and values of all beams of a slot are in one cache. `history` says which entry of the cache a beam
 continues at each position, so that the search does not copy the cache when it reorders beams.
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+Tested: under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from torch import Tensor
 
 __all__ = ["attend_history", "attend_source", "reorder_history"]
 
+DOT, DOT_COLUMNS, DOT_WARPS = True, 64, 4
+SOURCE_COLUMNS, SOURCE_WARPS = 32, 4
 COLUMNS, WARPS = 32, 2
 """Number of keys in a tile, and number of warps of a program."""
 
@@ -92,11 +94,63 @@ def history_attention_kernel(
 
 
 @triton.jit
+def history_beams_kernel(
+    joined, cache, history, position, output, heads, width, length, scale,
+    BEAMS: tl.constexpr, BEAMS_UP: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Compute the self-attention of one slot and head, and store the new keys and values in the cache.
+
+    The scores of all entries of the cache are computed; those that are not in the history of a beam get -inf.
+
+    joined: reads (rows, 3, heads, width): query, key and value of the new token of each beam.
+    cache: reads and writes (slots, length, BEAMS, 2, heads, width).
+    history: reads (slots, length, BEAMS). position: reads (slots,).
+    output: writes (rows, heads, width).
+    """
+    slot, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    model = heads * width
+    beam, channel = tl.arange(0, BEAMS_UP), tl.arange(0, WIDTH)
+    there = channel < width
+    tile = (beam < BEAMS)[:, None] & there[None, :]
+    own = joined + ((slot * BEAMS + beam) * 3 * model + head * width)[:, None] + channel[None, :]
+    query = tl.load(own, mask=tile, other=0.0)
+    new_key = tl.load(own + model, mask=tile, other=0.0)
+    new_value = tl.load(own + 2 * model, mask=tile, other=0.0)
+    now = tl.load(position + slot)
+    base = cache + slot * length * BEAMS * 2 * model + head * width
+    new_at = base + ((now * BEAMS + beam) * 2 * model)[:, None] + channel[None, :]
+    tl.store(new_at, new_key, mask=tile)
+    tl.store(new_at + model, new_value, mask=tile)
+    top = tl.sum(query.to(tl.float32) * new_key.to(tl.float32), 1) * scale
+    total = tl.full([BEAMS_UP], 1.0, tl.float32)
+    read = new_value.to(tl.float32)
+    for first in range(0, now * BEAMS, COLUMNS):
+        entry = (first + tl.arange(0, COLUMNS)).to(tl.int64)
+        inside, place = entry < now * BEAMS, entry // BEAMS
+        at = base + (entry * 2 * model)[:, None] + channel[None, :]
+        known = inside[:, None] & there[None, :]
+        key = tl.load(at, mask=known, other=0.0)
+        value = tl.load(at + model, mask=known, other=0.0)
+        continued = history + ((slot * length + place) * BEAMS)[None, :] + beam[:, None]
+        used = tl.load(continued, mask=inside[None, :] & (beam < BEAMS)[:, None], other=-1)
+        score = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+        score = tl.where(used == (entry - place * BEAMS)[None, :], score, -float("inf"))
+        higher = tl.maximum(top, tl.max(score, 1))
+        weight, kept = tl.exp(score - higher[:, None]), tl.exp(top - higher)
+        total = total * kept + tl.sum(weight, 1)
+        read = read * kept[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
+        top = higher
+    to = output + ((slot * BEAMS + beam) * model + head * width)[:, None] + channel[None, :]
+    tl.store(to, (read / total[:, None]).to(output.dtype.element_ty), mask=tile)
+
+
+@triton.jit
 def source_attention_kernel(
     query, sources, lengths, output, position, looks, site, sites, heads, width, keys, length, scale,
-    BEAMS: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, LOOK: tl.constexpr,
+    BEAMS: tl.constexpr, BEAMS_UP: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    LOOK: tl.constexpr,
 ):  # fmt: skip
-    """Compute the cross-attention of one beam and head.
+    """Compute the cross-attention of one slot and head, for all its beams.
 
     query: reads (rows, heads, width).
     sources: reads (slots, keys, 2, heads, width). lengths: reads (slots,), the number of keys of each slot.
@@ -104,41 +158,57 @@ def source_attention_kernel(
     looks: writes (slots, length, BEAMS, sites, heads, keys) at the position of the slot and at `site`, if
         LOOK is true: the attention weights.
     """
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    slot, beam = row // BEAMS, row % BEAMS
+    slot, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     model = heads * width
-    channel = tl.arange(0, WIDTH)
+    beam, channel = tl.arange(0, BEAMS_UP), tl.arange(0, WIDTH)
     there = channel < width
-    q = tl.load(query + row * model + head * width + channel, mask=there, other=0.0).to(tl.float32) * scale
+    tile = (beam < BEAMS)[:, None] & there[None, :]
+    own = ((slot * BEAMS + beam) * model + head * width)[:, None] + channel[None, :]
+    q = tl.load(query + own, mask=tile, other=0.0)
     end = tl.load(lengths + slot)
     base = sources + slot * keys * 2 * model + head * width
-    if LOOK:
-        step = (slot * length + tl.load(position + slot)) * BEAMS + beam
-        looks += ((step * sites + site) * heads + head) * keys
-    top, total, read = -float("inf"), 0.0, tl.zeros([WIDTH], tl.float32)
+    top = tl.full([BEAMS_UP], -float("inf"), tl.float32)
+    total = tl.zeros([BEAMS_UP], tl.float32)
+    read = tl.zeros([BEAMS_UP, WIDTH], tl.float32)
+    score = tl.zeros([BEAMS_UP, COLUMNS], tl.float32)
     for first in range(0, end, COLUMNS):
         place = (first + tl.arange(0, COLUMNS)).to(tl.int64)
-        inside = place < end
         at = base + (place * 2 * model)[:, None] + channel[None, :]
-        known = inside[:, None] & there[None, :]
-        key = tl.load(at, mask=known, other=0.0).to(tl.float32)
-        value = tl.load(at + model, mask=known, other=0.0).to(tl.float32)
-        score = tl.where(inside, tl.sum(q[None, :] * key, 1), -float("inf"))
-        if LOOK:
-            tl.store(looks + place, score, mask=inside)
-        higher = tl.maximum(top, tl.max(score, 0))
-        weight, kept = tl.exp(score - higher), tl.exp(top - higher)
-        total = total * kept + tl.sum(weight, 0)
-        read = read * kept + tl.sum(weight[:, None] * value, 0)
+        known = (place < end)[:, None] & there[None, :]
+        key = tl.load(at, mask=known, other=0.0)
+        value = tl.load(at + model, mask=known, other=0.0)
+        score = tl.dot(q, tl.trans(key), input_precision="ieee") * scale
+        score = tl.where((place < end)[None, :], score, -float("inf"))
+        higher = tl.maximum(top, tl.max(score, 1))
+        weight, kept = tl.exp(score - higher[:, None]), tl.exp(top - higher)
+        total = total * kept + tl.sum(weight, 1)
+        read = read * kept[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
         top = higher
     if LOOK:
-        tl.debug_barrier()  # all scores are stored
-        for first in range(0, end, COLUMNS):
-            place = first + tl.arange(0, COLUMNS)
-            score = tl.load(looks + place, mask=place < end, other=-float("inf"))
-            tl.store(looks + place, tl.exp(score - top) / total, mask=place < end)
-    read = tl.where(end > 0, read / total, 0.0)
-    tl.store(output + row * model + head * width + channel, read.to(output.dtype.element_ty), mask=there)
+        step = (slot * length + tl.load(position + slot)) * BEAMS + beam
+        look = (looks + ((step * sites + site) * heads + head) * keys)[:, None]
+        used = (beam < BEAMS)[:, None]
+        # The scores of the last tile are known. Those of earlier tiles are computed again.
+        last = tl.cdiv(end, COLUMNS) * COLUMNS - COLUMNS
+        column = (last + tl.arange(0, COLUMNS))[None, :]
+        shown = (tl.exp(score - top[:, None]) / total[:, None]).to(looks.dtype.element_ty)
+        tl.store(look + column, shown, mask=used & (column >= 0) & (column < end))
+        for first in range(0, last, COLUMNS):
+            place = (first + tl.arange(0, COLUMNS)).to(tl.int64)
+            key = tl.load(
+                base + (place * 2 * model)[:, None] + channel[None, :], mask=there[None, :], other=0.0
+            )
+            score = tl.dot(q, tl.trans(key), input_precision="ieee") * scale
+            shown = (tl.exp(score - top[:, None]) / total[:, None]).to(looks.dtype.element_ty)
+            tl.store(look + place[None, :], shown, mask=used)
+    read = tl.where(end > 0, read / total[:, None], 0.0)
+    tl.store(output + own, read.to(output.dtype.element_ty), mask=tile)
+
+
+def tile_keys(most: int, cache: Tensor) -> int:
+    """Return the number of keys in a tile: `most` for keys of 128 bytes, fewer for larger ones."""
+    size = triton.next_power_of_2(cache.shape[-1]) * cache.itemsize
+    return max(16, min(most, most * 128 // size))
 
 
 def reorder_history(history: Tensor, parents: Tensor, position: Tensor) -> None:
@@ -161,6 +231,14 @@ def attend_history(joined: Tensor, cache: Tensor, history: Tensor, position: Ten
     """
     slots, length, beams, _, heads, width = cache.shape
     output = joined.new_empty(slots * beams, heads * width)
+    if DOT:
+        history_beams_kernel[(slots, heads)](
+            joined, cache, history, position, output, heads, width, length, width**-0.5,
+            BEAMS=beams, BEAMS_UP=max(16, triton.next_power_of_2(beams)),
+            WIDTH=max(16, triton.next_power_of_2(width)), COLUMNS=tile_keys(DOT_COLUMNS, cache),
+            num_warps=DOT_WARPS,
+        )  # fmt: skip
+        return output
     history_attention_kernel[(slots * beams, heads)](
         joined, cache, history, position, output, heads, width, length, width**-0.5,
         BEAMS=beams, WIDTH=triton.next_power_of_2(width), COLUMNS=COLUMNS, num_warps=WARPS,
@@ -181,16 +259,17 @@ def attend_source(
 
     query: (rows, M). sources: (slots, S, 2, H, D). lengths: (slots,), the number of source tokens.
     position: (slots,), the position of each slot.
-    looks: (slots, L, beams, X, H, S), float32. The attention weights are written to it, at the position of
+    looks: (slots, L, beams, X, H, S). The attention weights are written to it, at the position of
         each slot and at the index `site` of the X sites. None records nothing.
     """
     slots, keys, _, heads, width = sources.shape
     output = torch.empty_like(query)
     length, sites = (0, 0) if looks is None else (looks.shape[1], looks.shape[3])
-    source_attention_kernel[(slots * beams, heads)](
+    source_attention_kernel[(slots, heads)](
         query, sources, lengths, output, position, output if looks is None else looks, site, sites,
         heads, width, keys, length, width**-0.5,
-        BEAMS=beams, WIDTH=triton.next_power_of_2(width), COLUMNS=COLUMNS, LOOK=looks is not None,
-        num_warps=WARPS,
+        BEAMS=beams, BEAMS_UP=max(16, triton.next_power_of_2(beams)),
+        WIDTH=max(16, triton.next_power_of_2(width)), COLUMNS=tile_keys(SOURCE_COLUMNS, sources),
+        LOOK=looks is not None, num_warps=SOURCE_WARPS,
     )  # fmt: skip
     return output

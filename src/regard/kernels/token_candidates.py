@@ -3,7 +3,7 @@
 
 The logits are read once, in their own dtype, and no tensor of log-probabilities is written.
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+Tested: under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from torch import Tensor
 
 __all__ = ["Candidates", "find_candidates", "token_candidates"]
 
-BLOCK = 4096
-"""Number of tokens of the vocabulary that a program loads, a power of two, at most 2 ** 16."""
+SMALLEST_BLOCK, LARGEST_BLOCK = 1024, 4096
+"""Number of tokens of the vocabulary that a program loads; powers of two. The smallest block has one warp, so
+that its threads need no barrier. With many blocks, the next kernel has more candidates to read."""
 
-WARPS = 8
-"""Number of warps of a program."""
+MOST_LANES = 512
+"""The smallest block is used if a row has at most this many candidates."""
+
+WARPS = 1
+"""Number of warps of a program for each 1024 tokens."""
 
 
 class Candidates(NamedTuple):
@@ -103,7 +107,10 @@ def find_candidates(
     If tokens have equal logits, those with the lowest ids are included.
     """
     rows, size = logits.shape
-    logits, blocks = logits.contiguous(), triton.cdiv(size, BLOCK)
+    logits, block = logits.contiguous(), SMALLEST_BLOCK
+    while block < LARGEST_BLOCK and triton.cdiv(size, block) * count > MOST_LANES:
+        block *= 2
+    blocks = triton.cdiv(size, block)
     values = logits.new_empty(rows, blocks, count, dtype=torch.float32)
     tokens = logits.new_empty(rows, blocks, count, dtype=torch.int32)
     largest, total = (logits.new_empty(rows, blocks, dtype=torch.float32) for _ in range(2))
@@ -111,7 +118,8 @@ def find_candidates(
         token_candidates_kernel[(rows, blocks)](
             logits, barred, generated, values, tokens, largest, total,
             size, rows // len(generated), minimum, end,
-            COUNT=count, BLOCK=BLOCK, BITS=BLOCK.bit_length() - 1, HALF=logits.itemsize == 2, num_warps=WARPS,
+            COUNT=count, BLOCK=block, BITS=block.bit_length() - 1, HALF=logits.itemsize == 2,
+            num_warps=max(1, block * WARPS // 1024),
         )  # fmt: skip
     return Candidates(values, tokens, largest, total)
 

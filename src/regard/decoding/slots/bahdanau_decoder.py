@@ -9,9 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.functional import pad
 
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows, write_rows
 from regard.decoding.slots.packed_linear import packed_linear
+from regard.kernels.kernel_choice import by_kernel
+from regard.layers.gated_cell import gated, mixed
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
 from regard.roles import Role
@@ -24,9 +27,9 @@ __all__ = ["BahdanauDecoder"]
 class BahdanauDecoder(SlotDecoder):
     """The decoder of a Bahdanau model with additive attention and softmax.
 
-    keys: (B, 1, S, A), U_a h_j.
+    keys: (B, S, A), U_a h_j.
     values: (B, S, G), [C; C_o] h_j: the parts of the gates and of the output layer that depend on the source.
-    mask: (B, 1, S), added to the scores: 0, or -inf for padding.
+    lengths, mask: (B,) and (B, 1, S), the number of source tokens; 0 for them, and -inf for padding.
     states: (B, K, M), the decoder states s_{i-1}.
     """
 
@@ -41,11 +44,12 @@ class BahdanauDecoder(SlotDecoder):
         self._pack()
         like = model.first.weight
         hidden, both = model.score.key_weight.shape[-1], self.weights[1].shape[0]
-        self.keys = like.new_zeros(slots, 1, source_length, hidden)
+        self.keys = like.new_zeros(slots, source_length, hidden)
         self.values = like.new_zeros(slots, source_length, both)
         self.mask = like.new_zeros(slots, 1, source_length)
         self.states = like.new_zeros(slots, beams, model.width)
         self.rows = torch.arange(slots, device=like.device)[:, None]
+        self.lengths = torch.zeros_like(self.rows[:, 0])
 
     @classmethod
     def supports(cls, model: Model) -> bool:
@@ -68,21 +72,23 @@ class BahdanauDecoder(SlotDecoder):
 
     def refresh(self) -> None:
         for own, new in zip(self.weights, self._joined(), strict=True):
-            own.copy_(new)
+            if own.data_ptr() != new.data_ptr():  # a weight that is not a copy
+                own.copy_(new)
         if self.weights[0].device.type == "cpu":
             self._pack()
 
     def _pack(self) -> None:
         """Prepare the matrix products; see packed_linear()."""
-        from_word, _, from_state, from_new, bias = self.weights
-        output, rows = self.readout.output, self.slots * self.beams
-        weights = from_word, from_state, self.cell.state.weight, from_new, output.weight
-        biases = bias, None, None, None, output.bias
+        from_word, _, from_state, from_new, to_output, bias = self.weights
+        rows, of_state = self.slots * self.beams, self.cell.state.weight
+        biases = bias, None, None, None, self.readout.output.bias
+        weights = from_word, from_state, of_state, from_new, to_output
         self.products = [packed_linear(*each, rows) for each in zip(weights, biases, strict=True)]
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         (memory,) = encoded.memories
-        write_rows(self.keys[:, 0], slots, memory.key)
+        write_rows(self.keys, slots, memory.key)
+        self.lengths.index_copy_(0, slots, encoded.lengths)
         write_rows(self.values, slots, functional.linear(memory.value, self.weights[1]))
         inside = torch.arange(self.source_length, device=slots.device) < encoded.lengths[:, None]
         self.mask.index_copy_(0, slots, torch.where(inside, 0.0, -torch.inf).to(self.mask.dtype)[:, None])
@@ -90,22 +96,43 @@ class BahdanauDecoder(SlotDecoder):
 
     def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
         from_word, from_state, from_reset, from_new, to_output = self.products
-        size, hidden = self.width, self.keys.shape[-1]
-        state = self.states[self.rows, parents] if self.beams > 1 else self.states
-        word_BKG = from_word(self.embedding(tokens))
-        own_BKN = from_state(state)
-        added_BKSA = (own_BKN[:, :, None, :hidden] + self.keys).tanh_()
+        size, hidden, states_RM = self.width, self.keys.shape[-1], self.states.flatten(0, 1)
+        state_RM = states_RM
+        if self.beams > 1:
+            state_RM = states_RM.index_select(0, (parents + self.rows * self.beams).flatten())
+        word_RE = self.embedding(tokens.flatten())
+        missing = self.weights[0].shape[1] - word_RE.shape[1]
+        gates_RG = from_word(pad(word_RE, (0, missing)) if missing else word_RE)
+        own_RN = from_state(state_RM)
+        weights_BKS = self._attend(own_RN[:, :hidden], position)
+        gates_RG.view(self.slots, self.beams, -1).baddbmm_(weights_BKS, self.values)
+        reset_RM = torch.empty_like(state_RM)
+        gated(gates_RG[:, : 3 * size], own_RN[:, hidden:], state_RM, reset_RM)
+        if self.states.is_cuda:  # one kernel for product and sum
+            gates_RG[:, 2 * size : 3 * size].addmm_(reset_RM, self.cell.state.weight.T)
+        else:
+            gates_RG[:, 2 * size : 3 * size] += from_reset(reset_RM)
+        mixed(gates_RG[:, : 3 * size], state_RM, states_RM)
+        pairs_RP = gates_RG[:, 3 * size :]
+        if self.states.is_cuda:
+            pairs_RP.addmm_(states_RM, self.weights[3].T)
+        else:
+            pairs_RP += from_new(states_RM)
+        return to_output(pairs_RP.unflatten(-1, (-1, 2)).amax(-1)).view(*tokens.shape, -1)
+
+    def _attend(self, query_RA: Tensor, position: Tensor) -> Tensor:
+        """Return the attention weights of every beam, (B, K, S), and record them if `looks` exists."""
+        if by_kernel(query_RA):
+            # Imported here, because it imports Triton.
+            from regard.kernels.additive_step import additive_step_weights
+
+            vector = self.score.vector.flatten()
+            return additive_step_weights(query_RA, self.keys, vector, self.lengths, position, self.looks)
+        added_BKSA = (query_RA.view(self.slots, self.beams, 1, -1) + self.keys[:, None]).tanh_()
         weights_BKS = (torch.matmul(added_BKSA, self.score.vector) + self.mask).softmax(-1)
         if self.looks is not None:
-            self.looks[self.rows[:, 0], position] = weights_BKS[:, :, None, None].float()
-        both_BKG = torch.baddbmm(word_BKG, weights_BKS, self.values)
-        gates = (both_BKG[..., : 2 * size] + own_BKN[..., hidden:]).sigmoid_()
-        take, reset = gates[..., :size], gates[..., size:]
-        new = both_BKG[..., 2 * size : 3 * size] + from_reset(reset * state)
-        after = torch.lerp(state, new.tanh_(), take)
-        self.states.copy_(after)
-        pairs = both_BKG[..., 3 * size :] + from_new(after)
-        return to_output(pairs.unflatten(-1, (-1, 2)).amax(-1))
+            self.looks[self.rows[:, 0], position] = weights_BKS[:, :, None, None].to(self.looks.dtype)
+        return weights_BKS
 
     def resized(self, slots: Tensor | None, length: int) -> BahdanauDecoder:
         other = object.__new__(BahdanauDecoder)
@@ -117,20 +144,29 @@ class BahdanauDecoder(SlotDecoder):
                 buffer = getattr(self, name)
                 setattr(other, name, resized_rows(buffer, slots, buffer.shape[1], 1))
             other.rows = self.rows[: len(slots)]
+            other.lengths = self.lengths.index_select(0, slots)
         if self.looks is not None:
             other.looks = resized_rows(self.looks, slots, length, 1)
         return other
 
-    def _joined(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return the weights for word, context, previous state and new state, and the bias of the first.
+    def _joined(self) -> tuple[Tensor, ...]:
+        """Return the weights for word, context, previous state, new state and output, and the first bias.
 
         word and context: for the gates and the output layer. Previous state: for the query and the gates.
+
+        On a GPU, sizes are padded with zeros to a multiple of 8, because cuBLAS is much slower for others.
         """
-        cell, pairs, size = self.cell, self.readout.pairs, self.width
+        cell, pairs, size, output = self.cell, self.readout.pairs, self.width, self.readout.output
         assert cell.context is not None
         of_state, of_context, of_word = pairs.weight.detach().tensor_split((size, 3 * size), 1)
-        from_word = torch.cat((cell.input.weight.detach(), of_word))
+        step = 8 if output.weight.is_cuda else 1
+        units, words = (-each % step for each in (output.in_features, of_word.shape[1]))
+        of_state, of_context, of_word = (
+            pad(each, (0, 0, 0, 2 * units)) for each in (of_state, of_context, of_word)
+        )
+        from_word = pad(torch.cat((cell.input.weight.detach(), of_word)), (0, words))
         from_context = torch.cat((cell.context.weight.detach(), of_context))
         from_state = torch.cat((self.score.query_weight.detach().T, cell.gate.weight.detach()))
-        bias = torch.cat((cell.input.bias.detach(), pairs.bias.detach()))
-        return from_word, from_context, from_state, of_state.contiguous(), bias
+        bias = torch.cat((cell.input.bias.detach(), pad(pairs.bias.detach(), (0, 2 * units))))
+        to_output = pad(output.weight.detach(), (0, units)) if units else output.weight.detach()
+        return from_word, from_context, from_state, of_state.contiguous(), to_output, bias

@@ -58,7 +58,7 @@ class BeamSlots(SearchSlots):
             # Imported here, because it imports Triton.
             from regard.kernels.beam_step import beam_step
 
-            if beam_step(candidates, self, vocabulary, EOS):
+            if beam_step(logits_BKV, candidates, self, EOS):
                 return
         value_BKC, token_BKC = self.next_tokens(logits_BKV, count)
         sums_BN = (self.sums[:, :, None] + value_BKC).flatten(1)

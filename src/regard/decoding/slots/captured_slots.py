@@ -18,11 +18,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from regard.decoding.slots.captured_encoding import CapturedEncoding
 from regard.decoding.slots.search_slots import SearchSlots
 from regard.errors import RegardWarning
-from regard.models.base import all_modules
+from regard.models.base import Model, all_modules
 
 __all__ = ["CapturedSlots", "kept_slots", "round_up"]
 
@@ -46,6 +47,7 @@ class CapturedSlots:
     """The slots of a search whose steps can be replayed from CUDA graphs.
 
     slots: the state of the search.
+    encoding: the source tokens, and the captured encoder.
     capture: a function that runs a step WARM_UPS times, captures it, and returns a function that replays it.
     replays: for each number of positions, the function that replays a step. Empty if not captured.
     failed: whether capturing has failed, so that steps run without graphs.
@@ -53,6 +55,7 @@ class CapturedSlots:
     """
 
     slots: SearchSlots
+    encoding: CapturedEncoding
     capture: Callable[[Callable[[], None]], Callable[[], None]]
     replays: dict[int, Callable[[], None]] = field(default_factory=dict)
     failed: bool = False
@@ -75,6 +78,17 @@ class CapturedSlots:
             warnings.warn(
                 f"decoding steps are not captured in a CUDA graph: {reason}", RegardWarning, stacklevel=2
             )
+
+    def encode(self, model: Model, source: Tensor, lengths: Tensor) -> bool:
+        """Encode sources (b, S) and load them into the first b slots. Return False if capturing failed."""
+        if self.encoding.failed:
+            return False
+        try:
+            self.encoding.load(model, self.slots.decoder, source, lengths, self.capture)
+        except Exception:  # for example an encoder that waits for the device: it runs without a graph
+            self.encoding.failed = True
+            _release_generator()
+        return not self.encoding.failed
 
     def step(self, upto: int) -> None:
         """Extend every output by one token; all positions of the decoder are smaller than `upto`."""
@@ -120,14 +134,14 @@ def kept_slots(
             del kept[other]
         slots = kept.get(key)
         if slots is None or not slots.busy.acquire(blocking=False):
-            slots = CapturedSlots(allocate(), capture)
+            allocated = allocate()
+            slots = CapturedSlots(allocated, CapturedEncoding.for_slots(allocated), capture)
             slots.busy.acquire()
             kept.setdefault(key, slots)
         kept.move_to_end(key)
         while len(kept) > MOST_KEPT:
             kept.popitem(last=False)
     try:
-        slots.slots.decoder.refresh()
         yield slots
     except BaseException:
         with _lock:  # the state of the slots is unknown

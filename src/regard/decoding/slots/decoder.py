@@ -33,7 +33,8 @@ class SlotDecoder(ABC):
     length: the number of positions that the buffers have room for.
     source_length: the number of source tokens that the buffers have room for.
     stops_at_position: whether a step reads only positions up to that of each slot, whatever `upto` is.
-    looks: (B, L, K, X, H, S), float32: the attention weights of all steps at X sites, if record() was called.
+    looks: (B, L, K, X, H, S): the attention weights of all steps at X sites, if record() was called. float32,
+        or float16 if the model has half precision.
     heads: H, the number of heads of the attention; None if it has no heads.
     """
 
@@ -93,11 +94,12 @@ class SlotDecoder(ABC):
         like: a weight of the model.
         """
         shape = (self.slots, self.length, self.beams, sites, self.heads or 1, self.source_length)
+        dtype = torch.float16 if like.itemsize == 2 else torch.float32
         most = float(MOST_LOOK_BYTES["cuda" if like.is_cuda else "cpu"])
         if like.is_cuda:
             most = max(most, LOOK_SHARE * torch.cuda.get_device_properties(like.device).total_memory)
-        if 4 * math.prod(shape) <= most:
-            self.looks = torch.zeros(shape, device=like.device)
+        if dtype.itemsize * math.prod(shape) <= most:
+            self.looks = torch.zeros(shape, dtype=dtype, device=like.device)
 
     def attention(self, slots: Tensor, readers: Tensor, source_length: int) -> Tensor:
         """Return the attention weights of some outputs, (b, N, X, H, T, S), on the CPU.
@@ -110,7 +112,12 @@ class SlotDecoder(ABC):
         steps = torch.arange(readers.shape[2], device=slots.device)
         looks = self.looks[..., :source_length]
         weights_bNTXHS = looks[slots[:, None, None], steps, readers.to(slots.device)]
-        return weights_bNTXHS.permute(0, 1, 3, 4, 2, 5).contiguous().cpu()
+        weights_bNXHTS = weights_bNTXHS.permute(0, 1, 3, 4, 2, 5).contiguous()
+        if not slots.is_cuda:
+            return weights_bNXHTS
+        # Copies to pinned memory are faster. It is not returned, because there is little of it.
+        pinned = torch.empty(weights_bNXHTS.shape, dtype=looks.dtype, pin_memory=True)
+        return pinned.copy_(weights_bNXHTS).clone()
 
     @abstractmethod
     def refresh(self) -> None:

@@ -21,6 +21,9 @@ from regard.positions.embedded import Embedded
 
 __all__ = ["FusedTransformerDecoder"]
 
+WIDEST_HEAD = 256
+"""The largest size of a head for which the kernels have enough shared memory."""
+
 
 class FusedTransformerDecoder(TransformerDecoder):
     """The decoder of a Transformer on preallocated caches, with Triton kernels.
@@ -40,7 +43,10 @@ class FusedTransformerDecoder(TransformerDecoder):
 
     @classmethod
     def supports(cls, model: Model) -> bool:
-        return TransformerDecoder.supports(model) and by_kernel(next(model.parameters()))
+        if not TransformerDecoder.supports(model) or not by_kernel(next(model.parameters())):
+            return False
+        chosen: Any = model
+        return bool(chosen.width // chosen.decoder[0].itself.heads <= WIDEST_HEAD)
 
     def _allocate_history(self) -> None:
         self.history = self.rows.new_zeros(self.slots, self.length, self.beams, dtype=torch.int32)

@@ -7,14 +7,14 @@ It is the reference for this one: the tests compare the two.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from regard.data.batch import BOS, PAD, Batch
 from regard.data.batch_rows import BatchRows
-from regard.decoding.active_rows import ActiveRows, start_decoding
+from regard.decoding.active_rows import ActiveRows, start_decoding, without_encoding
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import ROOM, SearchResult
@@ -37,6 +37,7 @@ from regard.sites import open_scopes
 __all__ = [
     "SlotRun",
     "captured_search",
+    "not_encoded",
     "recorded_attention",
     "sentences_of",
     "slot_search",
@@ -104,9 +105,13 @@ def slot_search(
 
     recorded: the attention weights of the hypotheses are stored in it. None records nothing.
     """
+    captures = batch.index.is_cuda and is_current(batch.index.device)
+    if captures and isinstance(batch, Batch) and batch.source.dim() == 2 and len(batch) <= MOST_SLOTS["cuda"]:
+        sentences = not_encoded(model, batch, how, prefixes, limit)
+        if sentences.longest < MOST_LENGTH:
+            return captured_search(model, how, sentences, recorded, batch)
     sentences = sentences_of(model, batch, how, prefixes, limit)
-    device, length = sentences.first.device, sentences.state.position + sentences.longest
-    if device.type == "cuda" and length < MOST_LENGTH and is_current(device):
+    if captures and sentences.state.position + sentences.longest < MOST_LENGTH:
         return captured_search(model, how, sentences, recorded)
     slots = _allocated(model, how, sentences, *_sizes(sentences), recorded is not None)
     return SlotRun(slots, sentences, how, recorded=recorded).result()
@@ -132,13 +137,33 @@ def sentences_of(
 ) -> Sentences:
     """Encode the sources of a batch, or read prompts. The arguments are those of search()."""
     active, state, last_B1 = start_decoding(model, batch, how.rules, prefixes, 1, limit)
-    return Sentences(active, state, last_B1[:, 0], int(active.limits.max()))
+    source_length = max((memory.length for memory in active.encoded.memories), default=0)
+    return Sentences(active, state, last_B1[:, 0], int(active.limits.max()), source_length)
+
+
+def not_encoded(
+    model: Model,
+    batch: Batch,
+    how: Beam | Greedy,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    limit: LengthLimit = TRANSLATION_LIMIT,
+) -> Sentences:
+    """Return the sentences of a batch before they are encoded. The arguments are those of search()."""
+    active, _, last_B1 = without_encoding(model, batch, how.rules, prefixes, limit)
+    return Sentences(active, State(), last_B1[:, 0], int(active.limits.max()), batch.source.shape[1])
 
 
 def captured_search(
-    model: Model, how: Beam | Greedy, sentences: Sentences, recorded: RecordedAttention | None = None
+    model: Model,
+    how: Beam | Greedy,
+    sentences: Sentences,
+    recorded: RecordedAttention | None = None,
+    batch: Batch | None = None,
 ) -> SearchResult:
-    """Run the search with steps captured in CUDA graphs. Sizes are rounded up, to use the graphs again."""
+    """Run the search with steps captured in CUDA graphs. Sizes are rounded up, to use the graphs again.
+
+    batch: the sources, if `sentences` is not encoded yet. Then the encoder is captured in a graph too.
+    """
     count, source, _ = _sizes(sentences)
     count, source = round_up(count), round_up(source, SOURCE_SIZES)
     length = round_up(sentences.state.position + sentences.longest + 1, LENGTHS)
@@ -148,10 +173,24 @@ def captured_search(
 
     settings = (how, count, source, length, sentences.active.prefix.shape[1], recorded is not None)
     with kept_slots(model, settings, allocate) as kept:
+        loaded = batch is not None and kept.encode(model, batch.source, batch.source_lengths)
+        if loaded:
+            # These tensors have a row for each slot; `sentences` has fewer if slots are unused.
+            active = replace(sentences.active, encoded=kept.encoding.encoded)
+            sentences = replace(sentences, active=active, state=kept.encoding.state)
+        else:
+            kept.slots.decoder.refresh()
+            if batch is not None:
+                encoded = model.encode(batch.source, batch.source_lengths)
+                active = replace(sentences.active, encoded=encoded)
+                sentences = replace(sentences, active=active, state=model.start(encoded))
         if not kept.replays:
-            SlotRun(kept.slots, sentences, how).fill()
+            SlotRun(kept.slots, sentences, how).fill(loaded)
             kept.prepare()
-        return SlotRun(kept.slots, sentences, how, True, recorded).result(kept.step)
+            if loaded and batch is not None:
+                kept.encode(model, batch.source, batch.source_lengths)
+        norms = kept.encoding.norms if loaded else None
+        return SlotRun(kept.slots, sentences, how, True, recorded, norms).result(kept.step, loaded)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,12 +201,14 @@ class Sentences(BatchRows):
     state: the decoder state, with one row for each sentence.
     first: (B,), the first input of the search: BOS, or the last token of a prompt.
     longest: the maximum number of tokens of all outputs.
+    source_length: the number of source tokens, padding included; 0 if the model has no source.
     """
 
     active: ActiveRows
     state: State
     first: Tensor
     longest: int
+    source_length: int
 
 
 class SlotRun:
@@ -177,6 +218,7 @@ class SlotRun:
 
     fixed: whether the slots keep their buffers, which captured steps need. Then no slots are removed.
     recorded: see slot_search().
+    norms: the result of value_norms(), if it is known already.
     """
 
     def __init__(
@@ -186,8 +228,9 @@ class SlotRun:
         how: Beam | Greedy,
         fixed: bool = False,
         recorded: RecordedAttention | None = None,
+        norms: Tensor | None = None,
     ):
-        self.fixed = fixed
+        self.fixed, self.norms = fixed, norms
         self.recorded = recorded if slots.decoder.looks is not None else None
         self.slots, self.sentences, self.device = slots, sentences, sentences.first.device
         self.step_number, self.next_row = 0, 0
@@ -196,11 +239,10 @@ class SlotRun:
         best = how.best if isinstance(how, Beam) else 1
         longest = min(sentences.longest, ROOM)
         self.collected = SearchResult.empty(len(sentences.first), best, longest, torch.device("cpu"))
-        self.source_length = _source_length(sentences)
         slots.done.fill_(True)
 
-    def fill(self) -> None:
-        """Start waiting sentences in the slots that are free."""
+    def fill(self, loaded: bool = False) -> None:
+        """Start waiting sentences in the slots that are free; loaded: whether the decoder has loaded them."""
         free = [slot for slot, row in enumerate(self.rows) if row is None]
         free = free[: len(self.sentences.first) - self.next_row]
         if not free:
@@ -210,16 +252,21 @@ class SlotRun:
         if len(free) < len(some.first):
             some = some.select(rows)
         slots = torch.tensor(free, device=self.device)
-        self.slots.decoder.load(slots, some.active.encoded, some.state)
+        if not loaded:
+            self.slots.decoder.load(slots, some.active.encoded, some.state)
         offset = some.state.position
         self.slots.start(slots, some.first, some.active.limits, some.active.prefix, offset)
         for slot in free:
             self.rows[slot], self.started[slot] = self.next_row, self.step_number
             self.next_row += 1
 
-    def result(self, replay: Callable[[int], None] | None = None) -> SearchResult:
-        """Run the search; replay: a function that replays a captured step. Default: steps run directly."""
-        self.fill()
+    def result(self, replay: Callable[[int], None] | None = None, loaded: bool = False) -> SearchResult:
+        """Run the search.
+
+        replay: a function that replays a captured step. Default: steps run directly.
+        loaded: whether the decoder has loaded the sentences already.
+        """
+        self.fill(loaded)
         check = CHECK if self.fixed else 1
         while any(row is not None for row in self.rows):
             oldest = min(start for start, row in zip(self.started, self.rows, strict=True) if row is not None)
@@ -234,7 +281,7 @@ class SlotRun:
                 self._collect(min(self.step_number - oldest, self.sentences.longest))
         if self.recorded is not None:
             encoded = self.sentences.active.encoded
-            self.recorded.finish(encoded, value_norms(encoded))
+            self.recorded.finish(encoded, value_norms(encoded) if self.norms is None else self.norms)
         return self.collected
 
     def _collect(self, longest: int) -> None:
@@ -253,7 +300,9 @@ class SlotRun:
         self.collected = self.collected.with_room_for(outputs.tokens.shape[-1], self.sentences.longest)
         self.collected.write(torch.tensor(rows), outputs)
         if self.recorded is not None:
-            self.recorded.write(rows, self.slots.decoder.attention(slots, readers, self.source_length))
+            self.recorded.write(
+                rows, self.slots.decoder.attention(slots, readers, self.sentences.source_length)
+            )
         for slot in finished:
             self.rows[slot] = None
         self.fill()
@@ -274,12 +323,7 @@ def _sizes(sentences: Sentences) -> tuple[int, int, int]:
     """Return the number of slots, of source tokens and of positions that a search needs first."""
     most = MOST_SLOTS["cuda" if sentences.first.is_cuda else "cpu"]
     length = sentences.state.position + min(FIRST_LENGTH, sentences.longest + 1)
-    return min(len(sentences.first), most), _source_length(sentences), length
-
-
-def _source_length(sentences: Sentences) -> int:
-    """Return the number of source tokens, padding included; 0 if the model has no source."""
-    return max((memory.length for memory in sentences.active.encoded.memories), default=0)
+    return min(len(sentences.first), most), sentences.source_length, length
 
 
 def _allocated(
