@@ -15,8 +15,11 @@ launch             tile sizes, and the choice of kernels by shape
 forward_pass       launches the kernels of the forward pass
 backward_pass      launches the kernels of the backward pass
 additive           forward and backward pass as custom operators for torch.compile
-inner_look         looking pass: entropy, alignment and column mass of inner products
+score_chunks       scores of additive attention for the looking pass
+inner_look         looking pass: entropy, alignment, column mass and pooled weights of inner products
 inner_look_pass    launches the kernel of inner_look, as a custom operator
+inner_top          looking pass: the largest weights of each query
+inner_top_pass     launches the kernel of inner_top, as a custom operator
 recurrent_cells    one step of a recurrent cell
 lstmn_step         one step of an LSTMN layer
 cross_entropy      cross-entropy over a large vocabulary
