@@ -17,8 +17,6 @@ from tests.agreement.cases import CASES, DTYPES, Case, Inputs, checked
 from tests.agreement.exact import in_float64
 
 LOOK = regard.Look(rows=(0, -1), top=3, alignment=True, entropy=True, mass=True, pooled=64)
-LOOKS = {"blocked": LOOK, "fused": replace(LOOK, top=0)}
-"""Name of a looking pass -> what it can compute."""
 FORWARDS = ["reference", "sdpa-cpu", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "fused", "blocked"]
 
 
@@ -38,7 +36,7 @@ def assert_looks_agree(case: Case, device: str, name: str = "blocked") -> dict[s
     scores, of the lse, and of sums over keys and rows.
     """
     inputs, dtype = Inputs(case, device, gradients=False), DTYPES[case.dtype]
-    call = checked(inputs.call(dtype)[0], LOOKS[name])
+    call = checked(inputs.call(dtype)[0], LOOK)
     exact = in_float64(call)
     assert call.look is not None and not PASSES[name].reasons(call, call.look)
     oracle = PASSES["materialised"].run(exact, reference.run(exact), call.look)
@@ -61,8 +59,6 @@ def assert_looks_agree(case: Case, device: str, name: str = "blocked") -> dict[s
         chosen = whole.gather(-1, seen.alignment.clamp_min(0)[..., None])[..., 0]
         largest_weight = whole.amax(-1).where(seen.alignment >= 0, 0.0)
         assert error(chosen.where(seen.alignment >= 0, 0.0), largest_weight) <= step, forward
-        if not call.look.top:
-            continue
         assert error(seen.top.weights, oracle.top.weights) <= step
         assert torch.equal(seen.top.keys < 0, oracle.top.keys < 0)
         assert torch.equal(seen.alignment, seen.top.keys[..., 0])
@@ -99,8 +95,8 @@ def test_blocks_without_a_mask_are_those_in_which_all_keys_are_visible(mask: reg
 
 def fused_supports(case: Case) -> bool:
     """Whether the pass `fused` supports a case, apart from its device."""
-    call = checked(Inputs(case, "cpu", gradients=False).call(DTYPES[case.dtype])[0], LOOKS["fused"])
-    return all(" on cpu" in reason for reason in PASSES["fused"].reasons(call, LOOKS["fused"]))
+    call = checked(Inputs(case, "cpu", gradients=False).call(DTYPES[case.dtype])[0], LOOK)
+    return all(" on cpu" in reason for reason in PASSES["fused"].reasons(call, LOOK))
 
 
 # Without a GPU, the tests of these cases are skipped; there is no need to build the inputs of each case.

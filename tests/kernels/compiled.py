@@ -70,14 +70,17 @@ def main() -> None:
         inputs = (query, key, value, vector, *held, *sight, True, *extra, sight is masked)
         additive_backward(torch.zeros_like(output), *inputs)
     from regard.kernels.inner_look_pass import inner_look
+    from regard.kernels.inner_top_pass import inner_top
 
-    no_mask = (None, None, None, None, None, 0, None, None, 0.5, 1.0)
+    no_mask = (None, None, None, None, None, 0, None, None, 0.5, 0.0, 1.0)
     for width, dtype in ((128, torch.bfloat16), (60, torch.float32)):
         query = torch.zeros(2, 2, 300, width, dtype=dtype)
         inner_look(query, query, torch.zeros(2, 2, 300), *no_mask, True, True, True, 0)
+        inner_top(query, query, torch.zeros(2, 2, 300), *no_mask, 8)
         bias, table = torch.zeros(2, 1, 300, 300, dtype=dtype), torch.ones(1, 1, 300, 300, dtype=torch.bool)
-        masks = bias, table, lengths, documents, documents, 1, 7, 0, 0.5, 1.0
+        masks = bias, table, lengths, documents, documents, 1, 7, 0, 0.5, 30.0, 1.0
         inner_look(query, query[:, :1], torch.zeros(2, 2, 300), *masks, True, True, True, 64)
+        inner_top(query, query[:, :1], torch.zeros(2, 2, 300), *masks, 5)
     compile_masked(lengths, documents)
 
 

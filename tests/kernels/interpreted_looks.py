@@ -7,12 +7,19 @@ import torch
 
 import regard
 from regard import looking
-from regard.kernels import inner_look_pass
+from regard.checking import check
+from regard.kernels import inner_look_pass, launch
+from regard.looking.block_pooling import block_means, block_sums
 from tests.agreement.cases import CASES, Case
 from tests.agreement.test_looking import assert_looks_agree, fused_supports
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
-SUPPORTED = [case for case in CASES if max(case.size) < 1000 and fused_supports(case)]
+ADDITIVE = ("additive", "concat")
+SUPPORTED = [
+    case
+    for case in CASES
+    if max(case.size) < (100 if case.score in ADDITIVE else 1000) and fused_supports(case)
+]
 """The largest cases run on a GPU only: the interpreter is slow."""
 
 
@@ -20,6 +27,7 @@ def test_the_cases_cover_masks_and_biases():
     assert len(SUPPORTED) >= 10
     assert {case.mask for case in SUPPORTED} >= {"causal", "padding", "window", "documents", "table"}
     assert {case.bias for case in SUPPORTED} >= {"none", "tensor", "-inf"}
+    assert {case.score for case in SUPPORTED} >= {*ADDITIVE, "dot", "scaled_dot", "cosine"}
 
 
 @pytest.mark.parametrize("case", SUPPORTED, ids=str)
@@ -27,23 +35,42 @@ def test_looks_agree(case: Case):
     assert_looks_agree(case, "cpu", "fused")
 
 
-@pytest.mark.parametrize("programs", [1, 2, 3])
-def test_the_mass_is_a_sum_over_programs(programs: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(inner_look_pass, "processors", lambda device: programs)
-    monkeypatch.setattr(inner_look_pass, "FILL", 1)
+@pytest.mark.parametrize(
+    ("rows", "columns", "groups"), [(64, 64, 1), (128, 64, 2), (64, 128, 1), (32, 32, 1)]
+)
+def test_every_size_of_tiles_gives_the_same_looks(
+    rows: int, columns: int, groups: int, monkeypatch: pytest.MonkeyPatch
+):
+    tiles = inner_look_pass.Tiles(rows, columns, 4, 1, groups)
+    monkeypatch.setattr(inner_look_pass, "tiles_of", lambda width, dtype: tiles)
     monkeypatch.setattr(looking, "SMALL", 0)
     query, key = torch.randn(1, 200, 16), torch.randn(1, 150, 16)
-    look = regard.Look(mass=True, entropy=True)
+    look = regard.Look(mass=True, entropy=True, alignment=True, pooled=64)
     seen = regard.attention(query, key, look=look, mask=regard.causal(), start=20)
     whole = regard.attention(query, key, look=regard.Look(weights=True), mask=regard.causal(), start=20)
     torch.testing.assert_close(seen.mass, whole.weights.sum(-2))
     torch.testing.assert_close(seen.mass.sum(), torch.tensor(200.0))
+    torch.testing.assert_close(seen.entropy, torch.special.entr(whole.weights).sum(-1))
+    assert torch.equal(seen.alignment, whole.weights.argmax(-1))
+    expected = block_means(block_sums(whole.weights[None], 64), (200, 150), 64)[0]
+    torch.testing.assert_close(seen.pooled, expected)
+
+
+def test_the_mass_is_nan_where_a_query_that_sees_the_key_is_nan(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(looking, "SMALL", 0)
+    query, key = torch.randn(200, 16), torch.randn(200, 16)
+    query[70], query[130:140] = torch.nan, torch.nan
+    mask = regard.window(10, 5)
+    seen = regard.attention(query, key, look=regard.Look(mass=True), mask=mask)
+    whole = regard.attention(query, key, look=regard.Look(weights=True), mask=mask)
+    assert 0 < seen.mass.isnan().sum() < 100
+    torch.testing.assert_close(seen.mass, whole.weights.sum(-2), equal_nan=True)
 
 
 def test_only_what_is_requested_is_computed():
     x = torch.randn(1, 1, 70, 16)
     entropy, alignment, mass, pooled = inner_look_pass.inner_look(
-        x, x, torch.zeros(1, 1, 70), *[None] * 5, 0, None, None, 1.0, 1.0, False, True, False, 0
+        x, x, torch.zeros(1, 1, 70), *[None] * 5, 0, None, None, 1.0, 0.0, 1.0, False, True, False, 0
     )
     assert (entropy.numel(), alignment.shape, mass.numel(), pooled.numel()) == (0, (1, 1, 70), 0, 0)
     assert torch.equal(alignment, (x @ x.mT).argmax(-1))
@@ -82,3 +109,71 @@ def test_keys_that_are_no_blocks_of_a_matrix_are_loaded_by_pointers():
     assert inner_look_pass.key_block(key.float(), tiles) is None
     assert inner_look_pass.key_block(key[..., 4:20], tiles) is None
     assert inner_look_pass.key_block(key[:, :, :1].expand(-1, -1, 64, -1), tiles) is None
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("bias", [None, 0.1])
+def test_the_soft_cap_is_computed(temperature: float, bias: float | None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(looking, "SMALL", 0)
+    query, key = 2 * torch.randn(2, 70, 16), torch.randn(2, 90, 16)
+    options = {
+        "mask": regard.causal(), "start": 20, "softcap": 3.0, "select": regard.Soft(temperature=temperature),
+        "bias": None if bias is None else bias * torch.randn(70, 90),
+    }  # fmt: skip
+    look = regard.Look(mass=True, entropy=True, alignment=True, pooled=64)
+    assert regard.explain(query, key, look=look, **options).looking == "fused"
+    seen = regard.attention(query, key, look=look, **options)
+    monkeypatch.setattr(looking, "choose_pass", lambda call, look: "materialised")
+    expected = regard.attention(query, key, look=look, **options)
+    assert torch.equal(seen.alignment, expected.alignment)
+    for name in ("mass", "entropy", "pooled"):
+        torch.testing.assert_close(getattr(seen, name), getattr(expected, name), atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("top", [1, 5, 16])
+def test_the_largest_weights_of_equal_and_of_few_keys(top: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(looking, "SMALL", 0)
+    query, key = torch.randn(70, 16), torch.randn(40, 16).repeat(4, 1)  # each score occurs four times
+    look = regard.Look(top=top, alignment=True, entropy=True)
+    options: dict = {"mask": regard.causal(), "start": 0}
+    assert regard.explain(query, key, look=look, **options).looking == "fused"
+    seen = regard.attention(query, key, look=look, **options)
+    whole = regard.attention(query, key, look=regard.Look(weights=True, entropy=True), **options)
+    count = torch.arange(1, 71)[:, None].clamp_max(top)
+    assert torch.equal((seen.top.keys >= 0).sum(-1, keepdim=True), count)
+    torch.testing.assert_close(seen.top.weights, whole.weights.topk(top).values)
+    expected = whole.weights.gather(-1, seen.top.keys.clamp_min(0)).where(seen.top.keys >= 0, 0.0)
+    torch.testing.assert_close(seen.top.weights, expected)
+    assert all(len(set(row)) == len(row) for row in seen.top.keys[16:].tolist())
+    ties = seen.top.weights.diff(dim=-1) == 0
+    assert (seen.top.keys.diff(dim=-1)[ties & (seen.top.keys[:, 1:] >= 0)] > 0).all()
+    assert torch.equal(seen.alignment, seen.top.keys[:, 0])
+    torch.testing.assert_close(seen.entropy, whole.entropy)
+
+
+def test_more_largest_weights_are_left_to_the_next_pass():
+    x, look = torch.randn(20, 8), regard.Look(top=17)
+    call = check(x, x, score=regard.ScaledDot(), select=regard.Soft(), look=look)
+    (reason,) = looking.PASSES["fused"].reasons(call, look)
+    assert "top=17" in reason
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_looks_of_additive_scores_are_joined_from_chunks_of_queries(
+    masked: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(looking, "SMALL", 0)
+    monkeypatch.setattr(launch, "TIMES", 0)
+    monkeypatch.setattr(launch, "LINEAR", 64 * 60)  # 64 queries at a time
+    query, key, score = torch.randn(150, 8), torch.randn(60, 8), regard.Additive(8, 8, 8)
+    options: dict = {"score": score, "bias": torch.randn(150, 60), "start": 5}
+    options["mask"] = regard.causal() & regard.dense(torch.rand(150, 60) > 0.2) if masked else None
+    look = regard.Look(mass=True, entropy=True, alignment=True, pooled=64, top=2)
+    with torch.no_grad():
+        assert regard.explain(query, key, look=look, **options).looking == "fused"
+        seen = regard.attention(query, key, look=look, **options)
+        monkeypatch.setattr(looking, "choose_pass", lambda call, look: "materialised")
+        expected = regard.attention(query, key, look=look, **options)
+    assert torch.equal(seen.alignment, expected.alignment) and torch.equal(seen.top.keys, expected.top.keys)
+    for name in ("mass", "entropy", "pooled"):
+        torch.testing.assert_close(getattr(seen, name), getattr(expected, name), atol=2e-5, rtol=2e-5)

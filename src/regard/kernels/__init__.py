@@ -22,8 +22,11 @@ inner_forward      inner-product attention with masks, forward pass
 inner_backward     the same, backward pass
 inner_launch       launches the kernels of both passes
 inner_attention    both passes as custom operators for torch.compile
-inner_look         looking pass: entropy, alignment and column mass of inner products
+score_chunks       scores of additive attention for the looking pass
+inner_look         looking pass: entropy, alignment, column mass and pooled weights of inner products
 inner_look_pass    launches the kernel of inner_look, as a custom operator
+inner_top          looking pass: the largest weights of each query
+inner_top_pass     launches the kernel of inner_top, as a custom operator
 recurrent_cells    one step of a recurrent cell
 quick_launch       launches compiled kernels with less time on the host
 recording          records the operations and launches of a function

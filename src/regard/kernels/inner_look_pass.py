@@ -13,9 +13,8 @@ from torch.nn import functional
 from regard.kernels import interpreting
 from regard.kernels.forward_pass import Sight, in_eights, in_rows, precision_of, steps
 from regard.kernels.inner_look import inner_look_kernel
-from regard.kernels.launch import processors
 
-__all__ = ["inner_look"]
+__all__ = ["broadcast_steps", "inner_look"]
 
 
 class Tiles(NamedTuple):
@@ -35,14 +34,11 @@ class Tiles(NamedTuple):
     registers: int | None = None
 
 
-FILL = 8
-"""The queries are divided between this many programs per multiprocessor, if there are enough tiles."""
+BLOCK = 64
+"""Number of keys of a block, for which the kernel returns the sum of the weights; fewer in a smaller tile."""
 
 MOST_HEADS = 1 << 14
 """Maximum number B K of key heads for which a tensor descriptor is used."""
-
-MOST_PROGRAMS = 32
-"""Maximum number of programs per sequence and head. Each needs memory for the column mass, (S,)."""
 
 
 def tiles_of(width: int, dtype: torch.dtype) -> Tiles:
@@ -51,7 +47,7 @@ def tiles_of(width: int, dtype: torch.dtype) -> Tiles:
         return Tiles(32, 32, 4, 2) if width > 64 else Tiles(64, 64, 4, 2)
     if width > 128:
         return Tiles(64, 64, 4, 2)
-    return Tiles(128, 64, 8, 3, groups=2, registers=128)
+    return Tiles(64, 128, 4, 2, registers=168)
 
 
 @torch.library.custom_op(
@@ -59,7 +55,7 @@ def tiles_of(width: int, dtype: torch.dtype) -> Tiles:
     mutates_args=(),
     schema="(Tensor query, Tensor key, Tensor lse, Tensor? bias, Tensor? table, Tensor? lengths, "
     "Tensor? document_of_query, Tensor? document_of_key, SymInt start, SymInt? left, SymInt? right, "
-    "float scale, float bias_scale, bool entropy, bool alignment, bool mass, SymInt pooled)"
+    "float scale, float cap, float bias_scale, bool entropy, bool alignment, bool mass, SymInt pooled)"
     " -> (Tensor entropy, Tensor alignment, Tensor mass, Tensor pooled)",
 )
 def inner_look(
@@ -75,6 +71,7 @@ def inner_look(
     left: int | None,
     right: int | None,
     scale: float,
+    cap: float,
     bias_scale: float,
     entropy: bool,
     alignment: bool,
@@ -90,7 +87,8 @@ def inner_look(
     table: a bool mask, broadcastable to (B, H, T, S).
     lengths, document_of_query, document_of_key, start, left, right: the mask, as in forward_pass.Sight.
     scale: factor of the inner product.
-    bias_scale: factor of the score with its bias: 1 / temperature.
+    cap: the soft cap of the scores; 0 for no cap.
+    bias_scale: factor of the score, after the cap and with the bias: 1 / temperature.
     pooled: the block size of the pooled weights, a multiple of the tile size; 0 if they are not requested.
 
     Returns entropy (B, H, T), alignment (B, H, T), column mass (B, H, S), and the sums of the weights in
@@ -100,29 +98,30 @@ def inner_look(
     _, key_heads, keys, _ = key.shape
     query, key, lse = in_rows(query), in_rows(key), lse.float().contiguous()
     padded, tiles = max(16, 1 << (width - 1).bit_length()), tiles_of(width, query.dtype)
-    query_tiles = -(-queries // tiles.rows)
-    programs = _programs(query_tiles, -(-FILL * processors(query.device) // (batch * heads)))
-    results = _buffers(query, keys, programs, tiles, (entropy, alignment, mass, pooled > 0))
+    blocks, (unit, nan_units) = max(1, tiles.columns // BLOCK), _units(queries)
+    results = _buffers(query, keys, tiles, (entropy, alignment, mass, pooled > 0))
     block = key_block(key, tiles) if width == padded and has_tma(query.device) else None
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with torch.cuda.device(query.device) if query.is_cuda else nullcontext():
-        inner_look_kernel[(programs, batch * heads)](
+        inner_look_kernel[(-(-queries // tiles.rows), batch * heads)](
             query, key, key if block is None else block, lse, query if bias is None else bias,
             query if table is None else table.view(torch.uint8), *results,
             **sight.whole(query), **steps("query", query), **steps("key", key),
-            **_broadcast_steps("bias", bias, query, keys), **_broadcast_steps("table", table, query, keys),
-            scale=scale, bias_scale=bias_scale, heads=heads, groups=heads // key_heads,
-            queries=queries, keys=keys, width=width, query_tiles=query_tiles, programs=programs,
-            BIAS=bias is not None, TABLE=table is not None,
+            **broadcast_steps("bias", bias, query, keys), **broadcast_steps("table", table, query, keys),
+            scale=scale, cap=cap, bias_scale=bias_scale, unit=unit, nan_units=nan_units,
+            heads=heads, groups=heads // key_heads, queries=queries, keys=keys, width=width,
+            CAP=cap > 0, BIAS=bias is not None, TABLE=table is not None,
             ENTROPY=entropy, ALIGNMENT=alignment, MASS=mass, POOLED=pooled > 0,
-            ROWS=tiles.rows, COLUMNS=tiles.columns, WIDTH=padded, GROUPS=tiles.groups,
+            ROWS=tiles.rows, COLUMNS=tiles.columns, WIDTH=padded, GROUPS=tiles.groups, BLOCKS=blocks,
             WHOLE=width == padded, EIGHTS=in_eights(query, key), TMA=block is not None,
             PRECISION=precision_of(query), ASSEMBLY=not interpreting(),
             num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
         )  # fmt: skip
-    entropy_BHT, alignment_BHT, mass_PGBHS, tiles_BHNM = results
-    mass_BHS = mass_PGBHS.sum((0, 1)) if mass else mass_PGBHS
-    return entropy_BHT, alignment_BHT, mass_BHS, _pooled_tiles(tiles_BHNM, queries, pooled, tiles)
+    entropy_BHT, alignment_BHT, units_BHS, blocks_BHNM = results
+    mass_BHS = units_BHS * (1 / unit)
+    if mass:
+        mass_BHS.masked_fill_(units_BHS >= nan_units, torch.nan)
+    return entropy_BHT, alignment_BHT, mass_BHS, _pooled_blocks(blocks_BHNM, queries, pooled, tiles)
 
 
 @inner_look.register_fake
@@ -182,41 +181,48 @@ def _matrix_size(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int,
     return (rows, columns) if columns <= stride and rows < 1 << 31 else None
 
 
-def _programs(query_tiles: int, needed: int) -> int:
-    """Return the number of programs per sequence and head; `needed` fill the device."""
-    return max(1, min(query_tiles, needed, MOST_PROGRAMS))
-
-
-def _buffers(
-    query: Tensor, keys: int, programs: int, tiles: Tiles, wanted: tuple[bool, ...]
-) -> tuple[Tensor, ...]:
-    """Return the tensors that the kernel writes: entropy, alignment, column mass and sums of tiles.
+def _buffers(query: Tensor, keys: int, tiles: Tiles, wanted: tuple[bool, ...]) -> tuple[Tensor, ...]:
+    """Return the tensors that the kernel writes: entropy, alignment, column mass and sums of blocks.
 
     wanted: for each of the four, whether it is requested. The others are empty.
     """
     batch, heads, queries, _ = query.shape
-    grid = (batch, heads, -(-queries // tiles.rows) * tiles.groups, -(-keys // tiles.columns))
+    rows, columns = -(-queries // tiles.rows) * tiles.groups, -(-keys // min(tiles.columns, BLOCK))
     entropy, alignment, mass, pooled = wanted
     return (
-        query.new_empty((*grid[:2], queries) if entropy else 0, dtype=torch.float32),
-        query.new_empty((*grid[:2], queries) if alignment else 0, dtype=torch.int64),
-        query.new_zeros((programs, tiles.groups, *grid[:2], keys) if mass else 0, dtype=torch.float32),
-        query.new_zeros(grid if pooled else 0, dtype=torch.float32),
+        query.new_empty((batch, heads, queries) if entropy else 0, dtype=torch.float32),
+        query.new_empty((batch, heads, queries) if alignment else 0, dtype=torch.int64),
+        query.new_zeros((batch, heads, keys) if mass else 0, dtype=torch.int64),
+        query.new_zeros((batch, heads, rows, columns) if pooled else 0, dtype=torch.float32),
     )
 
 
-def _pooled_tiles(tiles_BHNM: Tensor, queries: int, size: int, tiles: Tiles) -> Tensor:
-    """Add the sums of neighbouring tiles that form one block of size x size. If size is 0, change nothing."""
+def _units(queries: int) -> tuple[float, float]:
+    """Return unit and nan_units: the kernel adds the column mass as multiples of 1 / unit, in 64 bits.
+
+    nan_units is added if a sum of weights is NaN. It is more than the mass of all queries, and it can be
+    added once for every 32 queries without an overflow.
+
+    >>> _units(1000) == (2.0**40, 2.0**51), _units(1 << 17) == (2.0**31, 2.0**49)
+    (True, True)
+    """
+    bits = max(queries - 1, 1).bit_length()
+    unit = 2.0 ** min(40, 65 - 2 * bits)
+    return unit, unit * 2.0 ** (bits + 1)
+
+
+def _pooled_blocks(blocks_BHNM: Tensor, queries: int, size: int, tiles: Tiles) -> Tensor:
+    """Add the sums of neighbouring blocks that form one of size x size. If size is 0, change nothing."""
     if not size:
-        return tiles_BHNM
-    down, across = size * tiles.groups // tiles.rows, size // tiles.columns
-    rows, columns = tiles_BHNM.shape[-2:]
-    padded = functional.pad(tiles_BHNM, (0, -columns % across, 0, -rows % down))
+        return blocks_BHNM
+    down, across = size * tiles.groups // tiles.rows, size // min(tiles.columns, BLOCK)
+    rows, columns = blocks_BHNM.shape[-2:]
+    padded = functional.pad(blocks_BHNM, (0, -columns % across, 0, -rows % down))
     pooled = padded.unflatten(-1, (-1, across)).sum(-1).unflatten(-2, (-1, down)).sum(-2)
     return pooled[:, :, : -(-queries // size)]  # the last tile can have groups without queries
 
 
-def _broadcast_steps(name: str, tensor: Tensor | None, query: Tensor, keys: int) -> dict[str, int]:
+def broadcast_steps(name: str, tensor: Tensor | None, query: Tensor, keys: int) -> dict[str, int]:
     """Broadcast a tensor to (B, H, T, S), and return its strides as keyword arguments of a kernel."""
     wide = None if tensor is None else tensor.expand(*query.shape[:3], keys)
     names = ("batch", "head", "row", "column")

@@ -40,9 +40,7 @@ class Pass:
 
 
 PASSES: dict[str, Pass] = {
-    "fused": Pass(
-        fused_look.reasons, fused_look.run, "one Triton kernel for inner products, from lse; any length"
-    ),
+    "fused": Pass(fused_look.reasons, fused_look.run, "Triton kernels, from lse; for any length"),
     "blocked": Pass(blockwise.reasons, blockwise.run, "block by block from lse; for any length"),
     "materialised": Pass(
         materialised.reasons, materialised.run, "from the whole matrix of weights; supports gradients"
