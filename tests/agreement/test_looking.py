@@ -17,7 +17,9 @@ from tests.agreement.cases import CASES, DTYPES, Case, Inputs, checked
 from tests.agreement.exact import in_float64
 
 LOOK = regard.Look(rows=(0, -1), top=3, alignment=True, entropy=True, mass=True, pooled=64)
-FORWARDS = ["reference", "sdpa-cpu", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "fused", "blocked"]
+FORWARDS = [
+    "reference", "masked", "sdpa-cpu", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "fused", "blocked",
+]  # fmt: skip
 
 
 def largest(tensor: torch.Tensor) -> float:
