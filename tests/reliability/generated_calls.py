@@ -32,6 +32,7 @@ SINGLE = ["float32", *HALF]
 INTERVALS = ["none", "causal", "padding", "causal padding", "window", "causal window", "documents"]
 
 SUPPORTED: dict[str, dict[str, list[Any]]] = {
+    "masked": {"score": INNER, "mask": [*INTERVALS, "table"], "bias": ["none"], "dtype": SINGLE},
     "sdpa-cudnn": {"score": INNER, "mask": ["none", "causal"], "bias": ["none"], "dtype": HALF},
     "sdpa-flash": {"score": INNER, "mask": ["none", "causal"], "bias": ["none"], "dtype": HALF},
     "sdpa-efficient": {"score": INNER, "bias": ["none", "tensor", "alibi", "-inf"], "dtype": SINGLE},
@@ -45,10 +46,10 @@ SUPPORTED: dict[str, dict[str, list[Any]]] = {
 }
 """The values of factors that a backend supports; a factor that is not listed has all values."""
 
-FAMILIES = {"fused": 6, "flex": 3}
+FAMILIES = {"masked": 6, "fused": 6, "flex": 3}
 """Number of families in a part, for backends that compile kernels."""
 
-FAMILY_LENGTHS = {"fused": (1, 0, 32, 144), "flex": (0, 32, 144)}
+FAMILY_LENGTHS = {"masked": (1, 0, 32, 144), "fused": (1, 0, 32, 144), "flex": (0, 32, 144)}
 """The lengths that families are drawn from. flex compiles another kernel if a length is 1."""
 
 WIDEST = {"sdpa-cudnn": 128, "flex": 64}
