@@ -37,7 +37,11 @@ SUPPORTED: dict[str, dict[str, list[Any]]] = {
     "sdpa-flash": {"score": INNER, "mask": ["none", "causal"], "bias": ["none"], "dtype": HALF},
     "sdpa-efficient": {"score": INNER, "bias": ["none", "tensor", "alibi", "-inf"], "dtype": SINGLE},
     "sdpa-cpu": {"score": INNER, "bias": ["none", "tensor", "alibi", "-inf"]},
-    "fused": {"score": ADDITIVE, "mask": INTERVALS, "bias": ["none"], "dtype": SINGLE},
+    "fused": {
+        "score": ADDITIVE,
+        "bias": ["none", "tensor", "learned tensor", "alibi", "t5", "-inf"],
+        "dtype": SINGLE,
+    },
     "flex": {
         "score": ["dot", "scaled_dot", "general", "cosine"],
         "bias": ["none", "tensor", "learned tensor", "alibi", "t5", "-inf"],
