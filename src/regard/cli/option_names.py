@@ -64,7 +64,8 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--attn-debug", "--plot", "--show-attention", "--save-attention"): ("--draw", "--output FILE.png"),
     # Options for the model and the run.
     ("--arch", "--architecture", "--model-name", "--model-type"): ("--model", "RUN"),
-    ("--model", "--run", "--path", "--model-path", "--model-name-or-path", "--load"): ("RUN",),
+    ("--model",): ("--models", "RUN"),
+    ("--run", "--path", "--model-path", "--model-name-or-path", "--load"): ("RUN",),
     ("--checkpoint-path", "--checkpoint-dir", "--ckpt", "--ckpt-path"): ("RUN", "--init-from"),
     ("--finetune-from-model", "--train-from", "--pretrained", "--load-model"): ("--init-from", "RUN"),
     ("--continue", "--resume-from-checkpoint", "--restore-file", "--reload"): ("--resume",),

@@ -290,6 +290,11 @@ def around(weights: Tensor, radius: int) -> Tensor:
     return torch.cat((weights[..., -radius:], weights, weights[..., :radius]), -1)
 
 
+def clipped_gradient(gradient: Tensor) -> Tensor:
+    """Return a gradient, clipped to [-MOST_GRADIENT, MOST_GRADIENT]."""
+    return gradient.clamp(-MOST_GRADIENT, MOST_GRADIENT)
+
+
 class _Clipped(torch.autograd.Function):
     """Autograd function of clipped()."""
 
@@ -305,11 +310,11 @@ class _Clipped(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0].clamp(-MOST_GRADIENT, MOST_GRADIENT)
+        return clipped_gradient(gradients[0])
 
 
 def clipped(x: Tensor) -> Tensor:
-    """Return `x`. The backward pass clips its gradient to [-MOST_GRADIENT, MOST_GRADIENT]."""
+    """Return `x`. The backward pass applies clipped_gradient() to its gradient."""
     result: Tensor = _Clipped.apply(x)
     return result
 

@@ -16,7 +16,14 @@ from torch import Tensor
 from regard.kernels import lstmn_step, tape_step
 from regard.kernels.tape_step import TapeLayout
 from regard.layers.tape_buffers import Saved, flat, summed
-from regard.layers.tape_heads import MOST_BETA, MOST_GAMMA, MOST_GRADIENT, SMALLEST, HeadLayout
+from regard.layers.tape_heads import (
+    MOST_BETA,
+    MOST_GAMMA,
+    MOST_GRADIENT,
+    SMALLEST,
+    HeadLayout,
+    clipped_gradient,
+)
 
 __all__ = ["kernel_backward", "kernel_forward", "tape_layout"]
 
@@ -124,7 +131,7 @@ def kernel_backward(
     joined = torch.cat((reads, hidden), -1) if lstm else reads
     drecurrent, dto_heads = summed(joined, dgates), summed(saved.hidden, dparts)
     dread0, dhidden0, dcell0 = (each.clone() for each in dstate[0].split((columns, width, width), -1))
-    dstart = dhidden0, dcell0 if lstm else dcell.clamp(-MOST_GRADIENT, MOST_GRADIENT), dread0
+    dstart = dhidden0, dcell0 if lstm else clipped_gradient(dcell), dread0
     dtape = dweights.view(weights0.shape), dmemory.view(dmemory_ZBNM.shape)
     return dgates.permute(1, 2, 0, 3).clone(), drecurrent, dto_heads, dparts.sum((0, 2)), *dstart, *dtape
 

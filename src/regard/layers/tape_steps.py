@@ -30,7 +30,7 @@ from regard.layers.tape_buffers import (
     step_views,
     summed,
 )
-from regard.layers.tape_heads import MOST_GRADIENT, SMALLEST, HeadLayout, HeadParts, around
+from regard.layers.tape_heads import MOST_GRADIENT, SMALLEST, HeadLayout, HeadParts, around, clipped_gradient
 
 __all__ = ["MachineSteps", "machine_steps"]
 
@@ -308,7 +308,7 @@ def _backward(
     for t in reversed(range(steps)):
         row, parts, dparts = rows[t], all_parts[t], all_dparts[t]
         dstate = dread + dreads_T[t], dhidden + dhidden_T[t], dcell, dweights, dmemory
-        dread, dhidden, dcell, dweights, dmemory = (_clipped(each) for each in dstate)
+        dread, dhidden, dcell, dweights, dmemory = (clipped_gradient(each) for each in dstate)
         dwrites, dmemory = _write_backward(layout, parts, dparts, row.weights, row.memory, dmemory)
         dread_EHM = flat(dread).unflatten(-1, (layout.reads, layout.width))
         dreads = torch.bmm(dread_EHM, row.memory.transpose(1, 2))
@@ -333,10 +333,6 @@ def _backward(
     dstart = dhidden, dcell, dread, dweights.view_as(weights0), dmemory.view_as(dmemory_ZBNM)
     dinputs = dinputs_TZBG.permute(1, 2, 0, 3).clone()
     return dinputs, drecurrent, dto_heads, dparts_TZBP.sum((0, 2)), *(each.clone() for each in dstart)
-
-
-def _clipped(gradient: Tensor) -> Tensor:
-    return gradient.clamp(-MOST_GRADIENT, MOST_GRADIENT)
 
 
 def _write_backward(
