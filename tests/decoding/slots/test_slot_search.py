@@ -161,12 +161,15 @@ def test_steps_record_the_attention_of_forced_decoding(
             patch.setitem(decoder_module.MOST_LOOK_BYTES, "cpu", 0)  # too large: forced decoding
             forced = search(model, batch, how, prefixes=prefixes, look=look)
         observe.assert_called()
+        for mine, theirs in zip(chain(*recorded), chain(*forced), strict=True):  # before attention is read
+            assert mine.alignment == theirs.alignment and len(mine.alignment) == len(mine.tokens)
         first = recorded[0][0]
         for copied in (copy.deepcopy(first), replace(first, ranking=0.0)):  # before the attention is read
             assert copied.tokens == first.tokens and list(copied.attention) == list(first.attention)
         with pytest.raises(AttributeError, match="weights"):
             first.weights  # noqa: B018
         assert_same_attention(recorded, forced)
+        assert first.alignment == forced[0][0].alignment
 
 
 @pytest.mark.parametrize("name", ["rotary, post", "bahdanau"])
