@@ -180,14 +180,14 @@ class _DeviceMemory:
             self.sizes[key], self.total = (reference, size), self.total + size
             full = self.total - MOST_DEVICE_BYTES
             old = []
-            for other, (each, bytes_) in self.sizes.items():
+            for other, (reference, number) in self.sizes.items():
                 if full <= 0 or other == key:
                     break
-                old.append(each())
-                full -= bytes_
-        for each in old:
-            if each is not None:
-                each.to_host()
+                old.append(reference())
+                full -= number
+        for recorded in old:
+            if recorded is not None:
+                recorded.to_host()
 
     def remove(self, key: int) -> None:
         """Forget an object that was deleted, or whose weights were copied to the host."""
