@@ -1,24 +1,54 @@
 """Linear layers for the few rows of a decoding step on a CPU, with packed weights.
 
 A matrix product with few rows first copies the weights to another layout, which takes longer than the
-product. oneDNN can do it once. With 5 rows and 256 x 8000 weights on a core, it was about 10 times faster.
+product. oneDNN can do it once. With 5 rows and 256 x 8000 weights on a core, it was about 6 times faster.
+The packed weights of a model are kept for later searches, because packing takes as long as a few steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["Linear", "packed_linear"]
+from regard.models.base import all_modules
+
+__all__ = ["Linear", "kept_products", "packed_linear"]
+
+T = TypeVar("T")
 
 Linear = Callable[[Tensor], Tensor]
 """A function from inputs (..., M) to outputs (..., N)."""
 
-FEWEST_WEIGHTS = 2**17
+FEWEST_WEIGHTS = 2**15
 """The smallest number of weights for which packing pays off."""
+
+_kept: WeakKeyDictionary[nn.Module, tuple[Any, Any]] = WeakKeyDictionary()
+"""For each model, the version of its weights and the result of kept_products()."""
+
+
+def kept_products(model: nn.Module, rows: int, build: Callable[[], T]) -> T:
+    """Return build(), the matrix products of a decoder, or its last result if the weights are the same.
+
+    rows: the expected number of rows of the products; see packed_linear().
+
+    Results are kept only for a model on a CPU, where packed_linear() copies weights.
+    """
+    weights = [each for module in all_modules(model) for each in module._parameters.values()]
+    present = [each for each in weights if each is not None]
+    if torch.is_grad_enabled() or any(each.device.type != "cpu" or each.is_inference() for each in present):
+        return build()
+    # _version counts the changes of a tensor in place.
+    key = rows < 2, [(each.data_ptr(), each._version, each.dtype) for each in present]
+    kept = _kept.get(model)
+    if kept is None or kept[0] != key:
+        kept = _kept[model] = key, build()
+    result: T = kept[1]
+    return result
 
 
 def packed_linear(weight: Tensor, bias: Tensor | None, rows: int) -> Linear:
@@ -44,7 +74,10 @@ def packed_linear(weight: Tensor, bias: Tensor | None, rows: int) -> Linear:
         return plain
 
     def fast(x: Tensor) -> Tensor:
-        return compute(x.flatten(0, -2), packed, bias, "none", [], "").view(*x.shape[:-1], -1)
+        if x.dim() == 2:
+            result: Tensor = compute(x, packed, bias, "none", [], "")
+            return result
+        return fast(x.flatten(0, -2)).view(*x.shape[:-1], -1)
 
     return fast
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows, write_rows
-from regard.decoding.slots.packed_linear import packed_linear
+from regard.decoding.slots.packed_linear import Linear, kept_products, packed_linear
 from regard.layers.feedforward import ACTIVATIONS, FeedForward
 from regard.models.base import Encoded, Model, State
 from regard.models.transformer import Transformer, TransformerLayer
@@ -53,18 +53,20 @@ class TransformerDecoder(SlotDecoder):
         crossed = self.layers if translates else []
         self.sources = [like.new_zeros(slots, source_length, 2, *size) for _ in crossed]
         self.rows = torch.arange(slots, device=like.device)
-        self.weights = [_joined(layer.itself) for layer in self.layers]
-        self._pack()
+        build = self._products
+        self.weights, self.projections, self.packed = kept_products(model, slots * beams, build)
         self.tables = self._position_tables(like)
         self._allocate_history()
 
-    def _pack(self) -> None:
-        """Prepare the matrix products; see packed_linear()."""
-        rows = self.slots * self.beams
-        self.projections = [packed_linear(*joined, rows) for joined in self.weights]
+    def _products(self) -> tuple[list[tuple[Tensor, Tensor | None]], list[Linear], dict[nn.Module, Linear]]:
+        """Return the joined weights and the matrix products, see _joined() and packed_linear()."""
+        rows, weights = self.slots * self.beams, [_joined(layer.itself) for layer in self.layers]
         modules = [module for layer in self.layers for module in layer.modules()]
         linears = [each for each in (*modules, self.output) if isinstance(each, nn.Linear)]
-        self.packed = {each: packed_linear(each.weight, each.bias, rows) for each in linears}
+        packed: dict[nn.Module, Linear] = {
+            each: packed_linear(each.weight, each.bias, rows) for each in linears
+        }
+        return weights, [packed_linear(*joined, rows) for joined in weights], packed
 
     def _allocate_history(self) -> None:
         """Allocate the tensors that say which keys and values belong to each beam."""
@@ -95,13 +97,14 @@ class TransformerDecoder(SlotDecoder):
         return {layer.cross.site: layer.cross.role for layer in layers}
 
     def refresh(self) -> None:
+        if self.output.weight.device.type == "cpu":
+            self.weights, self.projections, self.packed = self._products()
+            return
         for layer, (weight, bias) in zip(self.layers, self.weights, strict=True):
             new_weight, new_bias = _joined(layer.itself)
             weight.copy_(new_weight)
             if bias is not None and new_bias is not None:
                 bias.copy_(new_bias)
-        if self.output.weight.device.type == "cpu":
-            self._pack()
 
     @classmethod
     def build(cls, model: Model, slots: int, beams: int, length: int, source_length: int) -> Self:
