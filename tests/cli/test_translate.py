@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.decoding import Greedy, Translator
+from regard.decoding import Beam, Greedy, Translator
 from regard.tasks.translation import load_translator, translation_page
 from regard.tasks.translation.load_run import chosen_dtype
 
@@ -211,6 +211,8 @@ def test_precision(command, trained):
     assert half.status == 0
     assert next(model.model.parameters()).dtype == torch.bfloat16
     assert half.lines[0].split("\t")[0] == f"{model.translate(['나는'])[0].score:.4f}"
+    rounded = load_translator(trained, device="cpu", precision="int8", search=Beam())
+    assert rounded.model.int8_steps and rounded.translate("나는").score < 0
     wrong = command("translate", trained, "--text", "나는", "--precision", "int3")
     assert wrong.status == 2 and "int3" in wrong.err and "bfloat16" in wrong.err
 

@@ -40,6 +40,7 @@ class BahdanauDecoder(SlotDecoder):
         self.embedding, self.cell, self.readout = model.target, model.cell, model.readout
         assert isinstance(model.score, Additive)
         self.score, self.width = model.score, model.width
+        self.int8 = model.int8_steps
         self.weights, self.products = kept_products(model, slots * beams, self._products)
         like = model.first.weight
         hidden, both = model.score.key_weight.shape[-1], self.weights[1].shape[0]
@@ -83,7 +84,7 @@ class BahdanauDecoder(SlotDecoder):
         rows, of_state = self.slots * self.beams, self.cell.state.weight
         biases = bias, None, None, None, self.readout.output.bias
         weights = from_word, from_state, of_state, from_new, to_output
-        return joined, [packed_linear(*each, rows) for each in zip(weights, biases, strict=True)]
+        return joined, [packed_linear(*each, rows, self.int8) for each in zip(weights, biases, strict=True)]
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         (memory,) = encoded.memories

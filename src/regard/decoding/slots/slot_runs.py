@@ -27,6 +27,7 @@ from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.decoding.slots.hidden_decoder import HiddenDecoder
+from regard.decoding.slots.packed_linear import int8_available
 from regard.decoding.slots.recorded_attention import RecordedAttention, value_norms
 from regard.decoding.slots.search_slots import SearchSlots
 from regard.decoding.slots.transformer_decoder import TransformerDecoder
@@ -41,6 +42,7 @@ __all__ = [
     "recorded_attention",
     "sentences_of",
     "slot_search",
+    "supports_int8",
     "supports_slots",
 ]
 
@@ -74,6 +76,11 @@ CHECK = 8
 def decoder_for(model: Model) -> type[SlotDecoder] | None:
     """Return the class of the decoder on preallocated tensors for a model; None if no class supports it."""
     return next((kind for kind in DECODERS if kind.supports(model)), None)
+
+
+def supports_int8(model: Model) -> bool:
+    """Return whether the decoder of a model can use int8 weights; see Model.int8_steps."""
+    return int8_available() and decoder_for(model) in (TransformerDecoder, BahdanauDecoder)
 
 
 def supports_slots(model: Model, how: object, ends: object = None) -> bool:

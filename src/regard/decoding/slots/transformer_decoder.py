@@ -53,7 +53,7 @@ class TransformerDecoder(SlotDecoder):
         crossed = self.layers if translates else []
         self.sources = [like.new_zeros(slots, source_length, 2, *size) for _ in crossed]
         self.rows = torch.arange(slots, device=like.device)
-        build = self._products
+        build, self.int8 = self._products, model.int8_steps
         self.weights, self.projections, self.packed = kept_products(model, slots * beams, build)
         self.tables = self._position_tables(like)
         self._allocate_history()
@@ -64,9 +64,9 @@ class TransformerDecoder(SlotDecoder):
         modules = [module for layer in self.layers for module in layer.modules()]
         linears = [each for each in (*modules, self.output) if isinstance(each, nn.Linear)]
         packed: dict[nn.Module, Linear] = {
-            each: packed_linear(each.weight, each.bias, rows) for each in linears
+            each: packed_linear(each.weight, each.bias, rows, self.int8) for each in linears
         }
-        return weights, [packed_linear(*joined, rows) for joined in weights], packed
+        return weights, [packed_linear(*joined, rows, self.int8) for joined in weights], packed
 
     def _allocate_history(self) -> None:
         """Allocate the tensors that say which keys and values belong to each beam."""
