@@ -118,6 +118,7 @@ def source_attention_kernel(
     own = ((slot * BEAMS + beam) * model + head * width)[:, None] + channel[None, :]
     q = tl.load(query + own, mask=tile, other=0.0)
     end = tl.load(lengths + slot)
+    now = tl.load(position + slot) if LOOK else 0  # here, because the loop hides the time of the load
     base = sources + slot * keys * 2 * model + head * width
     top = tl.full([BEAMS_UP], -float("inf"), tl.float32)
     total = tl.zeros([BEAMS_UP], tl.float32)
@@ -137,7 +138,7 @@ def source_attention_kernel(
         read = read * kept[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
         top = higher
     if LOOK:
-        step = (slot * length + tl.load(position + slot)) * BEAMS + beam
+        step = (slot * length + now) * BEAMS + beam
         look = (looks + ((step * sites + site) * heads + head) * keys)[:, None]
         used = (beam < BEAMS)[:, None]
         # The scores of the last tile are known. Those of earlier tiles are computed again.
