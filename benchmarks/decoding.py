@@ -156,6 +156,10 @@ def peers(case: Case, device: str) -> Iterator[tuple[str, str, Callable[[], Call
     for dtype in case.dtypes:
         model = case.build(dtype, device)
         yield "regard", dtype, functools.partial(ours, model, case, batch)
+        if device == "cpu":
+            rounded = case.build(dtype, device)
+            rounded.int8_steps = True
+            yield "regard, int8", dtype, functools.partial(ours, rounded, case, batch)
         yield "regard, look='cross'", dtype, functools.partial(ours, model, case, batch, "cross")
         yield "regard, look='cross', alignments", dtype, functools.partial(aligned, model, case, batch)
         yield "regard, look='cross', read", dtype, functools.partial(read, model, case, batch)
