@@ -17,7 +17,7 @@ from regard.decoding import GNMT, Average, Beam, Greedy, Prompts, Rules, forced_
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_search
 from regard.decoding.hypothesis import Hypothesis, SearchResult
-from regard.decoding.slots import captured_slots, slot_runs, slot_search, supports_slots
+from regard.decoding.slots import candidates, captured_slots, slot_runs, slot_search, supports_slots
 from regard.decoding.slots import decoder as decoder_module
 from regard.errors import RegardError
 from regard.layers.recurrent import Recurrence
@@ -121,6 +121,19 @@ def test_simple_search_is_used_where_slots_do_not_apply() -> None:
     assert not supports_slots(Looking(), Beam())  # a model of a user does not declare steps_use_position
     with scope():
         assert not supports_slots(model, Beam())
+
+
+@pytest.mark.parametrize("size", [8000, 8064])
+def test_highest_scores_of_blocks(size: int) -> None:
+    torch.manual_seed(2)
+    scores = torch.randn(20, size).log_softmax(-1)
+    scores[0, -3:] = scores[1, 70:75] = 1.0  # at the end, and equal ones
+    scores[2, 5:] = -torch.inf
+    values, indices = candidates._topk_of_blocks(scores, 11)
+    expected = scores.topk(11)
+    assert torch.equal(values, expected.values) and torch.equal(scores.gather(1, indices), values)
+    assert torch.equal(indices[3:], expected.indices[3:])
+    assert all(len(row.unique()) == 11 for row in indices)
 
 
 def test_nan_scores_are_an_error() -> None:
