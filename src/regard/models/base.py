@@ -97,6 +97,8 @@ class Model(nn.Module):
         training then uses CUDA graphs by default.
     steps_use_position: whether the result of step() depends on State.position, or the state has `past`. If
         False, the search runs on preallocated tensors (see regard.decoding.slots).
+    int8_steps: whether beam search and greedy search on a CPU compute the matrix products of the decoder with
+        int8 weights. Only for models with their own decoder in regard.decoding.slots.
     """
 
     source_size: int
@@ -107,6 +109,7 @@ class Model(nn.Module):
     longest_target: int | None = None
     small_steps: bool = False
     steps_use_position: bool = True
+    int8_steps: bool = False
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
         """Encode a batch of sources.

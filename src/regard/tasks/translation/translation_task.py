@@ -72,8 +72,9 @@ from regard.training.task import Evaluation, Loss, Stopped, Task
 __all__ = ["TranslationTask"]
 
 AT_ONCE = {"cpu": 32}
-MANY_AT_ONCE = 256
-"""Number of sentences translated between two checks for Ctrl-C (AT_ONCE["cpu"] on a CPU)."""
+MANY_AT_ONCE = 1024
+"""Number of sentences translated between two checks for Ctrl-C (AT_ONCE["cpu"] on a CPU). On a GPU, the
+sentences of a batch have more similar lengths if there are many at once."""
 
 
 class TranslationTask(RunTask):
