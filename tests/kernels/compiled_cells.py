@@ -9,6 +9,7 @@ from triton.runtime.jit import JITFunction
 
 from regard.kernels import lstmn_step, recurrent_cells
 from regard.kernels.cross_entropy import SmoothedCrossEntropy
+from regard.kernels.vocabulary_loss import VocabularyLoss
 from tests.kernels.compiled import Hopper, compiling
 
 ROWS, WIDTH = 4, 40
@@ -44,6 +45,10 @@ def main() -> None:
         logits = zeros(ROWS, 5000).requires_grad_()
         total, _ = SmoothedCrossEntropy.apply(logits, torch.ones(ROWS, dtype=torch.long), 0.1, 0)
         total.backward()
+        weight = zeros(5000, 16).requires_grad_()
+        VocabularyLoss.apply(
+            zeros(ROWS, 16), weight, None, torch.ones(ROWS, dtype=torch.long), 0.1, 0, dtype == torch.float32
+        )
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ recording          records the operations and launches of a function
 replay             runs the recorded launches of a function again, for calls of the same shapes
 lstmn_step         one step of an LSTMN layer
 cross_entropy      cross-entropy over a large vocabulary
+vocabulary_loss    cross-entropy of a linear output layer, without a tensor of all logits
 token_candidates   the most probable tokens of a large vocabulary
 beam_step          one step of beam search or greedy search
 decoder_attention  self-attention and cross-attention of one decoding step

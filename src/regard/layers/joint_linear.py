@@ -12,7 +12,7 @@ from torch.nn.modules import module as modules
 
 from regard.dimensions import autocast_on, in_transform
 
-__all__ = ["joint_linear"]
+__all__ = ["is_hooked", "is_plain_linear", "joint_linear"]
 
 FEW_ROWS = 4096
 """Largest number of rows of the input for which one product is used on CUDA, to launch fewer kernels. It
@@ -26,9 +26,8 @@ def joint_linear(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
     >>> torch.allclose(joint_linear(x, layers)[1], layers[1](x), atol=1e-6)
     True
     """
-    for layer in layers:
-        if type(layer) is not nn.Linear or _hooked(layer):
-            return [each(x) for each in layers]
+    if not all(map(is_plain_linear, layers)):
+        return [each(x) for each in layers]
     parameters: list[dict[str, Any]] = [layer._parameters for layer in layers]
     if not _joined(x, parameters):
         return [functional.linear(x, each["weight"], each["bias"]) for each in parameters]
@@ -36,6 +35,15 @@ def joint_linear(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
     bias = None if parameters[0]["bias"] is None else torch.cat([each["bias"] for each in parameters])
     sizes = [weight.shape[0] for weight in weights]
     return list(functional.linear(x, torch.cat(weights), bias).split_with_sizes(sizes, -1))
+
+
+def is_plain_linear(layer: nn.Module) -> bool:
+    """Whether calling the layer only computes functional.linear() with its weight and bias.
+
+    >>> is_plain_linear(nn.Linear(2, 3)), is_plain_linear(nn.Bilinear(2, 2, 3))
+    (True, False)
+    """
+    return type(layer) is nn.Linear and not is_hooked(layer)
 
 
 def _joined(x: Tensor, parameters: Sequence[dict[str, Any]]) -> bool:
@@ -47,7 +55,7 @@ def _joined(x: Tensor, parameters: Sequence[dict[str, Any]]) -> bool:
     return not (torch.compiler.is_compiling() or in_transform() or autocast_on(x.device.type))
 
 
-def _hooked(layer: nn.Module) -> bool:
+def is_hooked(layer: nn.Module) -> bool:
     """Whether calling the layer does more than its forward()."""
     return bool(
         layer._forward_hooks

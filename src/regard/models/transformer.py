@@ -198,14 +198,20 @@ class Transformer(Model):
         return State()
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        after, features_RTM = self.features(state, tokens, encoded)
+        return after, self.output(features_RTM)
+
+    def output_layer(self) -> nn.Module:
+        return self.output
+
+    def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         x_RTM, past = self._embedded(self.target, tokens, state.position), []
         mask = Mask() if "causal-mask" in self.without else causal()
         for i, layer in enumerate(self.decoder):
             before = state.past[i] if state.past else None
             x_RTM, memory = layer(x_RTM, mask, state.position, before, encoded.memories[i])
             past.append(memory)
-        logits = self.output(self.decoded(x_RTM))
-        return State(state.position + tokens.shape[1], past=tuple(past)), logits
+        return State(state.position + tokens.shape[1], past=tuple(past)), self.decoded(x_RTM)
 
     def _embedded(self, table: nn.Embedding, tokens: Tensor, start: int) -> Tensor:
         x = table(tokens) * self.width**0.5

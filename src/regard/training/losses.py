@@ -2,14 +2,57 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batch import PAD
 from regard.kernels.kernel_choice import by_kernel
+from regard.layers.joint_linear import is_hooked, is_plain_linear
+from regard.models.base import Model
 
-__all__ = ["cross_entropy", "guided_alignment", "sequence_losses"]
+__all__ = ["cross_entropy", "guided_alignment", "model_loss", "output_loss", "sequence_losses"]
+
+
+def model_loss(model: Model, batch: Any, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Compute cross_entropy(model(batch), labels, smoothing); see output_loss().
+
+    labels: (B, T), token ids.
+    """
+    layer = model.output_layer() if model.separates_output() else None
+    if layer is None or is_hooked(model) or not by_kernel(next(layer.parameters())):
+        return cross_entropy(model(batch), labels, smoothing)
+    return output_loss(model.batch_features(batch), layer, labels, smoothing)
+
+
+def output_loss(
+    features: Tensor, layer: nn.Module, labels: Tensor, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Compute cross_entropy(layer(features), labels, smoothing).
+
+    On CUDA, the logits are computed in chunks of rows, so that they need little memory; see
+    kernels/vocabulary_loss.py.
+
+    features: (B, T, M).
+    layer: the output layer, usually nn.Linear(M, V).
+    labels: (B, T), token ids.
+
+    >>> layer, labels = nn.Linear(3, 5), torch.tensor([[2, 4, PAD]])
+    >>> features = torch.randn(1, 3, 3)
+    >>> smoothed, plain = output_loss(features, layer, labels, 0.1)
+    >>> torch.allclose(smoothed, cross_entropy(layer(features), labels, 0.1)[0])
+    True
+    """
+    if torch.compiler.is_compiling() or not by_kernel(features) or not is_plain_linear(layer):
+        return cross_entropy(layer(features), labels, smoothing)
+    from regard.kernels.vocabulary_loss import VocabularyLoss
+
+    weight, bias = layer.weight, layer.bias
+    inputs = (features.flatten(0, 1), weight, bias, labels.flatten())
+    trains = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in inputs[:3])
+    return VocabularyLoss.apply(*inputs, smoothing, PAD, trains)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
