@@ -35,7 +35,11 @@ from regard.training.losses import model_loss
 from regard.training.optimizer import build_optimizer
 
 DEVICE = torch.device("cuda")
-PLAIN = ("regard.training.losses.by_kernel",)
+PLAIN = (
+    "regard.training.losses.by_kernel",
+    "regard.layers.residual_stream.by_kernel",
+    "regard.layers.feedforward.by_kernel",
+)
 """Functions that choose the kernels of training. Without kernels, a model runs in plain PyTorch."""
 
 Loss = Callable[[Batch], Tensor]

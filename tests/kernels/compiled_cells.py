@@ -8,7 +8,9 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.kernels import lstmn_step, recurrent_cells
+from regard.kernels.activation_dropout import KINDS, ActivationDropout
 from regard.kernels.cross_entropy import SmoothedCrossEntropy
+from regard.kernels.residual_norm import ResidualNorm
 from regard.kernels.vocabulary_loss import VocabularyLoss
 from tests.kernels.compiled import Hopper, compiling
 
@@ -49,6 +51,20 @@ def main() -> None:
         VocabularyLoss.apply(
             zeros(ROWS, 16), weight, None, torch.ones(ROWS, dtype=torch.long), 0.1, 0, dtype == torch.float32
         )
+        compile_training(dtype)
+
+
+def compile_training(dtype: torch.dtype) -> None:
+    """Compile the kernels between the matrix products of a Transformer."""
+    for width, dropout, change in ((512, 0.1, True), (600, 0.0, True), (4096, 0.0, False)):
+        x = torch.zeros(ROWS, width, requires_grad=True)
+        more = torch.zeros(ROWS, width, dtype=dtype) if change else None
+        options = torch.ones(width), torch.zeros(width), 1e-5, dropout, dtype
+        total, normed = ResidualNorm.apply(x, more, *options)
+        (normed.float().sum() + total.sum()).backward()
+        for kind in KINDS:
+            hidden = torch.zeros(ROWS, width, dtype=dtype, requires_grad=True)
+            ActivationDropout.apply(hidden, kind, dropout).sum().backward()
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ replay             runs the recorded launches of a function again, for calls of 
 lstmn_step         one step of an LSTMN layer
 cross_entropy      cross-entropy over a large vocabulary
 vocabulary_loss    cross-entropy of a linear output layer, without a tensor of all logits
+residual_norm      residual connection with dropout, and layer normalisation
+activation_dropout ReLU or GELU, then dropout
 token_candidates   the most probable tokens of a large vocabulary
 beam_step          one step of beam search or greedy search
 decoder_attention  self-attention and cross-attention of one decoding step

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import UnknownName
+from regard.kernels.kernel_choice import by_kernel
+from regard.layers.joint_linear import is_hooked
 
 __all__ = ["ACTIVATIONS", "FeedForward"]
 
@@ -49,7 +52,18 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the feed-forward layer to each position of x, (..., width). The result has the shape of x."""
-        hidden = ACTIVATIONS[self.activation](self.inner(x))
+        hidden = self.inner(x)
+        if self._by_kernel(hidden):
+            from regard.kernels.activation_dropout import ActivationDropout
+
+            return self.outer(ActivationDropout.apply(hidden, self.activation, self.dropout.p))
+        hidden = ACTIVATIONS[self.activation](hidden)
         if self.gate is not None:
             hidden = hidden * self.gate(x)
         return self.outer(self.dropout(hidden))
+
+    def _by_kernel(self, hidden: Tensor) -> bool:
+        """Whether one kernel can compute activation and dropout: in training, on CUDA, without a gate."""
+        trains = self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        plain = self.gate is None and type(self.dropout) is nn.Dropout and not is_hooked(self.dropout)
+        return trains and plain and by_kernel(hidden)

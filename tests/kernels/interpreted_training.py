@@ -1,0 +1,139 @@
+"""Tests of the kernels of training under Triton's interpreter, run by test_interpreted.py."""
+
+from __future__ import annotations
+
+import math
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.kernels import residual_norm
+from regard.kernels.activation_dropout import ActivationDropout
+from regard.kernels.residual_norm import ResidualNorm
+from regard.layers import feedforward, residual_stream
+from regard.layers.attention_options import AttentionOptions
+from regard.layers.feedforward import FeedForward
+from regard.layers.residual_stream import ResidualStream
+from regard.masks.constructors import causal
+from regard.models.transformer import LayerSettings, Size, TransformerLayer
+from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
+
+WIDE, HALF = (3, 5, 300), torch.bfloat16
+
+
+def kept_by_dropout(shape: tuple[int, ...], dropout: float) -> Tensor:
+    """Draw dropout as the kernels do with the next seed, and restore the random number generator."""
+    state = torch.get_rng_state()
+    ones = torch.ones(shape)
+    total, _ = ResidualNorm.apply(
+        0 * ones, ones, torch.ones(shape[-1]), torch.zeros(shape[-1]), 1e-5, dropout, torch.float32
+    )
+    torch.set_rng_state(state)
+    return total.detach()
+
+
+@pytest.mark.parametrize(("dropout", "changes"), [(0.0, True), (0.3, True), (0.0, False)])
+def test_residual_norm(dropout: float, changes: bool, monkeypatch: pytest.MonkeyPatch):
+    """Both results and all gradients agree with float64; several rows for each program."""
+    monkeypatch.setattr(residual_norm, "PROGRAMS", 2)
+    torch.manual_seed(0)
+    norm = nn.LayerNorm(WIDE[-1])
+    nn.init.normal_(norm.weight), nn.init.normal_(norm.bias)
+    x, change, gradient = 3 * torch.randn(WIDE) + 1, torch.randn(WIDE), torch.randn(WIDE)
+    factors = kept_by_dropout(WIDE, dropout)
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        norm.to(dtype)
+        leaves = [x.to(dtype).requires_grad_(), change.to(dtype).requires_grad_()]
+        if dtype == torch.float32:
+            stream = ResidualStream(leaves[0], leaves[1] if changes else None, dropout)
+            after, normed = stream.normalized(norm)
+            assert normed.grad_fn.name() == "ResidualNormBackward"
+            total = after.total()
+        else:
+            total = leaves[0] + leaves[1] * factors if changes else leaves[0]
+            normed = norm(total)
+        loss = (normed * gradient).sum() + total.sin().sum()
+        wanted = [*leaves[: 1 + changes], *norm.parameters()]
+        results.append([total, normed, *torch.autograd.grad(loss, wanted)])
+    for mine, exact in zip(*results, strict=True):
+        torch.testing.assert_close(mine.double(), exact.double(), rtol=1e-5, atol=2e-5)
+
+
+def test_residual_norm_in_half_precision_rounds_only_its_results():
+    """Under autocast x stays float32; normed and the gradient of change are bfloat16."""
+    torch.manual_seed(0)
+    x, change = torch.randn(4, 9).requires_grad_(), torch.randn(4, 9).to(HALF).requires_grad_()
+    norm = nn.LayerNorm(9)
+    with torch.autocast("cpu", HALF):
+        after, normed = ResidualStream(x, change).normalized(norm)
+        _, wide = ResidualStream(x, change).normalized(norm, wide=True)
+    assert (after.x.dtype, normed.dtype, wide.dtype) == (torch.float32, HALF, torch.float32)
+    assert torch.equal(normed, wide.to(HALF))
+    torch.testing.assert_close(wide, norm(x + change))
+    ours = torch.autograd.grad(normed.float().sin().sum(), (x, change))
+    plain = torch.autograd.grad(norm(x + change).to(HALF).float().sin().sum(), (x, change))
+    assert ours[1].dtype == HALF
+    torch.testing.assert_close(ours, plain, rtol=1e-2, atol=1e-2)
+
+
+def test_dropout_keeps_the_right_share_and_is_new_at_each_call():
+    torch.manual_seed(0)
+    shape = (400, 300)
+    draws = []
+    for _ in range(2):
+        draws.append(kept_by_dropout(shape, 0.3) > 0)
+        torch.randint(9, (1,))  # the next draw has another seed
+    deviation = math.sqrt(0.3 * 0.7 / draws[0].numel())
+    for drawn in (*draws, draws[0] == draws[1]):
+        share = 0.58 if drawn is not draws[0] and drawn is not draws[1] else 0.7
+        assert abs(drawn.float().mean() - share) < 5 * deviation
+    for other in (draws[0].roll(1, 0), draws[0].roll(1, 1), draws[0].roll(7, 1)):
+        assert abs((draws[0] == other).float().mean() - 0.58) < 5 * deviation
+    rows = draws[0].float().mean(1)
+    assert rows.std() < 1.3 * math.sqrt(0.3 * 0.7 / shape[1])
+
+
+@pytest.mark.parametrize("kind", ["relu", "gelu"])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_activation_and_dropout(kind: str, dropout: float):
+    torch.manual_seed(0)
+    x, gradient = torch.randn(3, 5, 700).requires_grad_(), torch.randn(3, 5, 700)
+    result = ActivationDropout.apply(x, kind, dropout)
+    exact = x.detach().double().requires_grad_()
+    plain = getattr(functional, kind)(exact)
+    kept = (result != 0) | (plain == 0)
+    expected = torch.where(kept, plain / (1 - dropout), 0.0)
+    assert abs(kept[plain.detach() != 0].float().mean() - (1 - dropout)) < 0.03
+    torch.testing.assert_close(result.double(), expected, rtol=1e-6, atol=1e-6)
+    (mine,) = torch.autograd.grad(result, x, gradient)
+    (theirs,) = torch.autograd.grad(expected, exact, gradient.double())
+    torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_transformer_layer_by_kernels_equals_plain_pytorch(norm: str, monkeypatch: pytest.MonkeyPatch):
+    torch.manual_seed(0)
+    settings = LayerSettings(Size(8, 2, 16, 1), None, norm == "pre", "relu", 0.0, 0.0, AttentionOptions())
+    layer, x = TransformerLayer(settings, "decoder.0", causal=True), torch.randn(2, 5, 8, requires_grad=True)
+    results = []
+    for kernels in (True, False):
+        with monkeypatch.context() as patch:
+            for module in (residual_stream, feedforward):
+                patch.setattr(module, "by_kernel", lambda _, kernels=kernels: kernels)
+            output, _ = layer(x, causal())
+        results.append([output, *torch.autograd.grad(output.square().sum(), (x, *layer.parameters()))])
+    for mine, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_kernels_run_only_in_training():
+    layer, x = FeedForward(4, 8, dropout=0.5).eval(), torch.randn(2, 4)
+    norm = nn.LayerNorm(4).eval()
+    with mock.patch.object(ActivationDropout, "apply", side_effect=AssertionError):
+        assert torch.equal(layer(x), layer(x))
+    with mock.patch.object(ResidualNorm, "apply", side_effect=AssertionError):
+        assert torch.equal(ResidualStream(x, x).normalized(norm)[1], norm(2 * x))
