@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from regard.errors import UnknownName
 from regard.kernels.kernel_choice import by_kernel
-from regard.layers.joint_linear import is_hooked
+from regard.layers.joint_linear import is_hooked, joint_linear
 
 __all__ = ["ACTIVATIONS", "FeedForward"]
 
@@ -52,15 +52,15 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the feed-forward layer to each position of x, (..., width). The result has the shape of x."""
-        hidden = self.inner(x)
+        hidden, *gate = joint_linear(x, [self.inner] if self.gate is None else [self.inner, self.gate])
         if self._by_kernel(hidden):
             from regard.kernels.activation_dropout import ActivationDropout
 
-            return self.outer(ActivationDropout.apply(hidden, self.activation, self.dropout.p))
-        hidden = ACTIVATIONS[self.activation](hidden)
-        if self.gate is not None:
-            hidden = hidden * self.gate(x)
-        return self.outer(self.dropout(hidden))
+            hidden = ActivationDropout.apply(hidden, self.activation, self.dropout.p)
+        else:
+            hidden = ACTIVATIONS[self.activation](hidden)
+            hidden = self.dropout(hidden * gate[0] if gate else hidden)
+        return joint_linear(hidden, [self.outer])[0]
 
     def _by_kernel(self, hidden: Tensor) -> bool:
         """Whether one kernel can compute activation and dropout: in training, on CUDA, without a gate."""

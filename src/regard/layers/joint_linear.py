@@ -1,4 +1,4 @@
-"""Several linear layers of one input, computed by one matrix product on CUDA if the input has few rows."""
+"""Several linear layers of one input, computed by one matrix product on CUDA."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.modules import module as modules
 
 from regard.dimensions import autocast_on, in_transform
 
-__all__ = ["is_hooked", "is_plain_linear", "joint_linear"]
+__all__ = ["is_hooked", "is_plain_linear", "joint_linear", "linear_in_half", "product_in_float32"]
 
 FEW_ROWS = 4096
-"""Largest number of rows of the input for which one product is used on CUDA, to launch fewer kernels. It
-needs a copy of the weights."""
+"""Largest number of rows of the input for which one product is used on CUDA without autocast, to launch fewer
+kernels. It needs a copy of the weights. Under autocast, the weights are copied anyway."""
+
+ALIGNMENT = 8
+"""Under autocast, one product is used for sizes that are multiples of this number, as tensor cores need."""
 
 
 def joint_linear(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
@@ -29,12 +33,90 @@ def joint_linear(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
     if not all(map(is_plain_linear, layers)):
         return [each(x) for each in layers]
     parameters: list[dict[str, Any]] = [layer._parameters for layer in layers]
+    if _trains_in_half(x, parameters):
+        return linear_in_half(x, parameters, torch.get_autocast_dtype(x.device.type))
     if not _joined(x, parameters):
         return [functional.linear(x, each["weight"], each["bias"]) for each in parameters]
     weights = [each["weight"] for each in parameters]
     bias = None if parameters[0]["bias"] is None else torch.cat([each["bias"] for each in parameters])
     sizes = [weight.shape[0] for weight in weights]
     return list(functional.linear(x, torch.cat(weights), bias).split_with_sizes(sizes, -1))
+
+
+def linear_in_half(x: Tensor, parameters: Sequence[dict[str, Any]], dtype: torch.dtype) -> list[Tensor]:
+    """Compute several linear layers as under autocast, by one product in half precision.
+
+    parameters: "weight" (O, I) and "bias" (O,) or None of each layer, in float32.
+
+    Differs from autocast: the gradients of weights and biases are not rounded to half precision. One kernel
+    converts all weights and biases.
+    """
+    weights, biases = ([each[name] for each in parameters] for name in ("weight", "bias"))
+    joint = _HalfLinear.apply(x, dtype, len(weights), *weights, *biases)
+    return list(joint.split_with_sizes([len(weight) for weight in weights], -1))
+
+
+class _HalfLinear(torch.autograd.Function):
+    """x W^T + b for the weights and biases of several layers, in half precision; see linear_in_half()."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype, count: int, *tensors: Tensor | None) -> Tensor:
+        weights, biases = (
+            [each for each in some if each is not None] for some in (tensors[:count], tensors[count:])
+        )
+        sizes = [len(weight) for weight in weights]
+        # The weights and the biases of all layers, one after another.
+        weight = x.new_empty(sum(sizes), x.shape[-1], dtype=dtype)
+        bias = x.new_empty(sum(sizes) if biases else 0, dtype=dtype)
+        places = [*weight.split(sizes), *(bias.split(sizes) if biases else ())]
+        torch._foreach_copy_(places, [*weights, *biases])
+        rows = x.to(dtype).reshape(-1, x.shape[-1])
+        with torch.autocast(x.device.type, enabled=False):
+            result = torch.addmm(bias, rows, weight.T) if biases else torch.mm(rows, weight.T)
+        ctx.save_for_backward(rows, weight)
+        ctx.sizes, ctx.dtype, ctx.shape, ctx.biased = sizes, x.dtype, x.shape, bool(biases)
+        return result.view(*x.shape[:-1], -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dresult: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight = ctx.saved_tensors
+        d, needed = dresult.reshape(-1, len(weight)), ctx.needs_input_grad
+        count = len(ctx.sizes)
+        dweights: Sequence[Tensor | None] = [None] * count
+        dbiases: Sequence[Tensor | None] = [None] * count
+        with torch.autocast(rows.device.type, enabled=False):
+            dx = torch.mm(d, weight).view(ctx.shape).to(ctx.dtype) if needed[0] else None
+            if any(needed[3 : 3 + count]):
+                dweights = product_in_float32(d.T, rows).split(ctx.sizes)
+            if ctx.biased and any(needed[3 + count :]):
+                dbiases = d.sum(0, dtype=torch.float32).split(ctx.sizes)
+        pairs = zip((*dweights, *dbiases), needed[3:], strict=True)
+        return dx, None, None, *(gradient if wanted else None for gradient, wanted in pairs)
+
+
+def product_in_float32(a: Tensor, b: Tensor) -> Tensor:
+    """Return the product of two matrices in half precision as float32, without rounding it.
+
+    >>> half = torch.full((1, 2), 1 + 2**-7, dtype=torch.bfloat16)
+    >>> product_in_float32(half, half.T).item() == 2 * (1 + 2**-7) ** 2
+    True
+    """
+    if a.is_cuda and a.dtype != torch.float32:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return a.float() @ b.float()
+
+
+def _trains_in_half(x: Tensor, parameters: Sequence[dict[str, Any]]) -> bool:
+    """Whether linear_in_half() computes the layers: in training with autocast on CUDA."""
+    if not (x.is_cuda and torch.is_grad_enabled() and autocast_on("cuda")) or x.dtype == torch.float64:
+        return False
+    if torch.compiler.is_compiling() or in_transform() or not x.numel():
+        return False
+    biased = [each["bias"] is not None for each in parameters]
+    weights = [each["weight"] for each in parameters]
+    same = len(set(biased)) == 1 and all(weight.dtype == torch.float32 for weight in weights)
+    return same and not any(size % ALIGNMENT for weight in weights for size in weight.shape)
 
 
 def is_plain_linear(layer: nn.Module) -> bool:

@@ -11,7 +11,7 @@ from regard.attended import Attended
 from regard.attention import attention
 from regard.dimensions import autocast_on
 from regard.errors import ArgumentError, answer_torch_keywords, message
-from regard.layers.joint_linear import joint_linear
+from regard.layers.joint_linear import is_hooked, joint_linear
 from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
@@ -158,10 +158,46 @@ class MultiHead(nn.Module):
             else:
                 memory = (self._memory(keys, values, 0),)
         else:
-            projected = self.query(query)
+            (projected,) = joint_linear(query, (self.query,))
             memory = (
                 key if isinstance(key, Memory) else self._remember(query if key is None else key, value),
             )
+        return self._read(projected, memory, mask, start, options)
+
+    def attend_itself(
+        self,
+        x: Tensor,
+        past: Memory | None = None,
+        *,
+        mask: Mask | None = None,
+        start: int = 0,
+        **options: Any,
+    ) -> tuple[Attended, Memory]:
+        """Self-attention of x (B, T, width) with a cache; return the result and the extended cache.
+
+        past: keys and values of earlier positions, or None.
+        start: position of the first query.
+
+        The same as memory = remember(x, past=past), then forward(x, memory, start=start), but query, key and
+        value are projected together.
+        """
+        if is_hooked(self) or not self.batch_first:
+            memory = self.remember(x, past=past)
+            return self(x, memory, mask=mask, start=start, **options), memory
+        self._check(x, None, None, 0, options)
+        projected, keys, values = joint_linear(x, (self.query, self.key, self.value))
+        memory = self._memory(keys, values, 0 if past is None else past.length, past)
+        return self._read(projected, (memory,), mask, start, options), memory
+
+    def _read(
+        self,
+        projected: Tensor,
+        memory: tuple[Any, ...],
+        mask: Mask | Tensor | None,
+        start: int,
+        options: dict[str, Any],
+    ) -> Attended:
+        """Attend from projected queries (B, T, width). memory: a Memory, or keys and values."""
         query_BHTD = self._rotated(self._split(projected, self.heads), start)
         if isinstance(self.position, Bias):
             options["bias"] = self.position
@@ -171,7 +207,7 @@ class MultiHead(nn.Module):
             query_BHTD, *memory, mask=mask, start=start, site=self.site, role=self.role, **options
         )
         joined_BTM = attended.output.transpose(1, 2).flatten(-2)
-        return Attended(self.output(joined_BTM), *attended[1:])
+        return Attended(joint_linear(joined_BTM, (self.output,))[0], *attended[1:])
 
     def _batched(self, tensor: Tensor, alone: bool) -> Tensor:
         """Return an input of forward() with the batch first, (B, T, width).
@@ -271,7 +307,7 @@ class MultiHead(nn.Module):
         if value is None:
             keys, values = joint_linear(key, (self.key, self.value))
         else:
-            keys, values = self.key(key), self.value(value)
+            (keys,), (values,) = joint_linear(key, (self.key,)), joint_linear(value, (self.value,))
         return self._memory(keys, values, start, past, mask)
 
     def _memory(

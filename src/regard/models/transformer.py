@@ -321,9 +321,8 @@ class TransformerLayer(nn.Module):
         """Like forward(), but the output of the last sublayer is not yet added to the stream."""
         first, last, select = self.norms[0], self.norms[-1], select_argument(self.select, self.training)
         stream, y = self._before(stream, first)
-        memory = self.itself.remember(y, past=past)
-        change = self.itself(y, memory, mask=mask, start=start, **select).output
-        stream = self._add(stream, change, first)
+        attended, memory = self.itself.attend_itself(y, past, mask=mask, start=start, **select)
+        stream = self._add(stream, attended.output, first)
         if self.cross is not None and source is not None:
             norm = self.norms[1]
             stream, y = self._before(stream, norm)
