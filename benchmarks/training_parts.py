@@ -115,9 +115,9 @@ def _layer_parts(model: Transformer, case: Case, half: Any, trained: Any) -> Ite
         torch.randn(rows, length, width, device="cuda").bfloat16().requires_grad_() for _ in range(3)
     )
 
-    def attend(mask: Any) -> Callable[[], list[Tensor]]:
+    def attend(mask: Any, backend: str) -> Callable[[], list[Tensor]]:
         split = [each.view(rows, length, heads, -1).transpose(1, 2) for each in (query, key, value)]
-        return lambda: [regard.attention(*split, mask=mask, dropout=DROPOUT).output]
+        return lambda: [regard.attention(*split, mask=mask, dropout=DROPOUT, backend=backend).output]
 
     single: dict[str, tuple[Callable[[], list[Tensor]], list[Tensor]]] = {
         "encoder layer": (
@@ -125,8 +125,11 @@ def _layer_parts(model: Transformer, case: Case, half: Any, trained: Any) -> Ite
             [x, *model.encoder[0].parameters()],
         ),
         "decoder layer without cross-attention": (lambda: [layer(x, causal())[0]], inputs),
-        "attention() alone, padding": (attend(padding(lengths)), [query, key, value]),
-        "attention() alone, causal": (attend(causal()), [query, key, value]),
+        **{
+            f"attention() alone, {name}, {backend}": (attend(mask, backend), [query, key, value])
+            for name, mask in {"padding": padding(lengths), "causal": causal()}.items()
+            for backend in ("auto", "sdpa-flash")
+        },
         "self-attention of MultiHead": (lambda: [layer.itself(x, mask=causal()).output], inputs),
         "feed-forward layer": (lambda: [layer.feedforward(x)], inputs),
         "layer normalisation": (lambda: [layer.norms[0](x)], inputs),

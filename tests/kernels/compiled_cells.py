@@ -11,6 +11,7 @@ from regard.kernels import lstmn_step, recurrent_cells
 from regard.kernels.activation_dropout import KINDS, ActivationDropout
 from regard.kernels.cross_entropy import SmoothedCrossEntropy
 from regard.kernels.residual_norm import ResidualNorm
+from regard.kernels.short_attention import ShortAttention
 from regard.kernels.vocabulary_loss import VocabularyLoss
 from tests.kernels.compiled import Hopper, compiling
 
@@ -62,6 +63,12 @@ def compile_training(dtype: torch.dtype) -> None:
         options = torch.ones(width), torch.zeros(width), 1e-5, dropout, dtype
         total, normed = ResidualNorm.apply(x, more, *options)
         (normed.float().sum() + total.sum()).backward()
+        for sizes in ((64, 64, 64), (30, 128, 40)) if dropout else ():
+            heads = [torch.zeros(2, 4, size, sizes[2], dtype=dtype) for size in (sizes[0], *sizes[1:2] * 2)]
+            heads = [each.requires_grad_() for each in heads]
+            for lengths in (None, torch.tensor([5, 30])):
+                output, _ = ShortAttention.apply(*heads, lengths, 0, lengths is None, 0.1, dropout)
+                output.sum().backward()
         for kind in KINDS:
             hidden = torch.zeros(ROWS, width, dtype=dtype, requires_grad=True)
             ActivationDropout.apply(hidden, kind, dropout).sum().backward()

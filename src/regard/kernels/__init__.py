@@ -34,6 +34,8 @@ replay             runs the recorded launches of a function again, for calls of 
 lstmn_step         one step of an LSTMN layer
 cross_entropy      cross-entropy over a large vocabulary
 vocabulary_loss    cross-entropy of a linear output layer, without a tensor of all logits
+short_attention    inner-product attention of short sequences with dropout
+adjacent_slices    whether tensors are slices of one tensor
 residual_norm      residual connection with dropout, and layer normalisation
 activation_dropout ReLU or GELU, then dropout
 token_candidates   the most probable tokens of a large vocabulary

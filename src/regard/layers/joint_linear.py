@@ -12,8 +12,16 @@ from torch.nn import functional
 from torch.nn.modules import module as modules
 
 from regard.dimensions import autocast_on, in_transform
+from regard.kernels.adjacent_slices import adjacent
 
-__all__ = ["is_hooked", "is_plain_linear", "joint_linear", "linear_in_half", "product_in_float32"]
+__all__ = [
+    "is_hooked",
+    "is_plain_linear",
+    "joint_linear",
+    "linear_in_half",
+    "product_in_float32",
+    "split_adjacent",
+]
 
 FEW_ROWS = 4096
 """Largest number of rows of the input for which one product is used on CUDA without autocast, to launch fewer
@@ -53,7 +61,36 @@ def linear_in_half(x: Tensor, parameters: Sequence[dict[str, Any]], dtype: torch
     """
     weights, biases = ([each[name] for each in parameters] for name in ("weight", "bias"))
     joint = _HalfLinear.apply(x, dtype, len(weights), *weights, *biases)
-    return list(joint.split_with_sizes([len(weight) for weight in weights], -1))
+    return [joint] if len(weights) == 1 else split_adjacent(joint, [len(weight) for weight in weights])
+
+
+def split_adjacent(tensor: Tensor, sizes: list[int]) -> list[Tensor]:
+    """Split a tensor along its last dimension, like Tensor.split().
+
+    If the gradients of the parts are themselves slices of one tensor, as the kernels of short attention
+    return them, the backward pass does not copy them.
+
+    >>> [each.shape[1] for each in split_adjacent(torch.zeros(2, 5), [2, 3])]
+    [2, 3]
+    """
+    return list(_Split.apply(tensor, sizes))
+
+
+class _Split(torch.autograd.Function):
+    """Tensor.split() along the last dimension; see split_adjacent()."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+        ctx.sizes, ctx.shape = sizes, tensor.shape
+        return tuple(tensor.split(sizes, -1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        first = gradients[0]
+        if adjacent(gradients):
+            return first.as_strided(ctx.shape, first.stride()), None
+        return torch.cat(gradients, -1), None
 
 
 class _HalfLinear(torch.autograd.Function):
