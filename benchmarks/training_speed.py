@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,6 +29,7 @@ from benchmarks.measure import environment
 from benchmarks.training_cases import CASES, SMOOTHING, Case
 from benchmarks.training_parts import parts_of
 from benchmarks.training_peers import compiled, eager_loop, hugging_face, time_limit
+from regard.backends import BACKENDS
 from regard.data.batch import Batch
 from regard.training.cuda_graphs import new_pool, recorded, tensors_in
 from regard.training.gradients import coarse_products
@@ -39,6 +41,7 @@ PLAIN = (
     "regard.training.losses.by_kernel",
     "regard.layers.residual_stream.by_kernel",
     "regard.layers.feedforward.by_kernel",
+    "regard.layers.joint_linear._trains_in_half",
 )
 """Functions that choose the kernels of training. Without kernels, a model runs in plain PyTorch."""
 
@@ -66,6 +69,8 @@ def plain() -> Iterator[None]:
     with ExitStack() as stack:
         for name in PLAIN:
             stack.enter_context(mock.patch(name, lambda *_: False))
+        off = replace(BACKENDS["short"], not_requested=lambda call: ["it is turned off"])
+        stack.enter_context(mock.patch.dict(BACKENDS, {"short": off}))
         yield
 
 
@@ -127,9 +132,14 @@ def ways(case: Case) -> Iterator[tuple[str, Callable[[], Training]]]:
             result.capture()
         return result
 
+    def plainly(**options: Any) -> Training:
+        with plain():
+            return training("bfloat16", **options)
+
     half = "bfloat16"
     yield "regard, captured", lambda: training(half, captured=True)
     yield "regard, eager", lambda: training(half)
+    yield "regard, captured, without the kernels of training", lambda: plainly(captured=True)
     if case.model == "transformer":
         yield "Hugging Face, sdpa", lambda: training(half, peer="hugging face")
         yield "Hugging Face, sdpa, captured", lambda: training(half, captured=True, peer="hugging face")
