@@ -46,16 +46,20 @@ class Case:
         self, seed: int, *, ragged: bool = False, rows: int | None = None, length: int | None = None
     ) -> Batch:
         """Return random pairs of the full length; ragged: of random lengths up to it."""
-        source = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         rows, length = rows or self.rows, length or self.length
         lengths = torch.full((2, rows), length - 1)
         if ragged:
-            lengths = torch.randint(0, length, (2, rows), generator=source)
+            lengths = torch.randint(0, length, (2, rows), generator=generator)
         pairs = [
-            [torch.randint(EOS + 1, self.words, (size,), generator=source).tolist() for size in side.tolist()]
+            [
+                torch.randint(EOS + 1, self.words, (size,), generator=generator).tolist()
+                for size in side.tolist()
+            ]
             for side in lengths
         ]
-        return Batch.collate(*pairs)
+        source, target = pairs
+        return Batch.collate(source, target)
 
 
 CASES = {

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 import regard
 from benchmarks.device import timed
 from benchmarks.training_cases import DROPOUT, SMOOTHING, Case
+from regard.layers.attentive_cell import attend_along
 from regard.masks.constructors import causal, padding
+from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model
 from regard.models.transformer import Transformer
 from regard.training.losses import model_loss, output_loss
@@ -101,6 +103,8 @@ def _parts(case: Case, model: Model) -> Iterator[tuple[str, Callable[[], object]
     yield "matrix products alone, forward and backward", _products(model, case)
     if isinstance(model, Transformer):
         yield from _layer_parts(model, case, half, trained)
+    if isinstance(model, Bahdanau):
+        yield from _recurrent_parts(model, case, half, trained)
 
 
 def _layer_parts(model: Transformer, case: Case, half: Any, trained: Any) -> Iterator[tuple[str, Any]]:
@@ -137,6 +141,43 @@ def _layer_parts(model: Transformer, case: Case, half: Any, trained: Any) -> Ite
     }
     for name, (function, leaves) in single.items():
         yield f"one {name}, forward" if "layer" in name else f"{name}, forward", half(function)
+        yield f"{name}, forward and backward", trained(function, leaves)
+
+
+def _recurrent_parts(model: Bahdanau, case: Case, half: Any, trained: Any) -> Iterator[tuple[str, Any]]:
+    """Yield parts of Bahdanau's model."""
+    score: Any = model.score
+    rows, length, width = case.rows, case.length, model.width
+    lengths, tokens = torch.full((rows,), length, device="cuda"), case.batch(0).source.cuda()
+
+    def random(*sizes: int) -> Tensor:
+        return torch.randn(rows, *sizes, device="cuda").bfloat16().requires_grad_()
+
+    states, first, gates = random(length, 2 * width), random(width), random(length, 3 * width)
+    embedded, features = random(length, 620), random(length, 3 * width + 620)
+
+    def decode() -> list[Tensor]:
+        memory = regard.prepare(states, score=model.score, mask=padding(lengths))
+        return list(attend_along(model.cell, gates, first, memory, "decoder.cross"))
+
+    single: dict[str, tuple[Callable[[], list[Tensor]], list[Tensor]]] = {
+        "encoder states": (
+            lambda: [model.encoder(embedded, lengths)],
+            [embedded, *model.encoder.parameters()],
+        ),
+        "decoder steps": (
+            decode,
+            [gates, first, states, *score.parameters(), *list(model.cell.parameters())[2:]],
+        ),
+        "input part of the gates": (
+            lambda: [model.cell.gates(embedded)],
+            [embedded, *model.cell.input.parameters()],
+        ),
+        "maxout layer": (lambda: [model.readout.features(features)], [features, model.readout.pairs.weight]),
+        "embeddings": (lambda: [model.source(tokens)], [model.source.weight]),
+    }
+    for name, (function, leaves) in single.items():
+        yield f"{name}, forward", half(function)
         yield f"{name}, forward and backward", trained(function, leaves)
 
 

@@ -318,8 +318,13 @@ class MultiHead(nn.Module):
         value_BKSE = self._split(values, self.key_heads)
         if past is not None:
             return past.append(key_BKSD, value_BKSE)
-        if mask is None and type(self.score) is ScaledDot and key_BKSD.shape[:3] == value_BKSE.shape[:3]:
-            return Memory(key_BKSD, value_BKSE, self.score, Mask(), key_BKSD.shape[3])
+        if type(self.score) is ScaledDot and key_BKSD.shape[:3] == value_BKSE.shape[:3]:
+            if mask is None:
+                return Memory(key_BKSD, value_BKSE, self.score, Mask(), key_BKSD.shape[3])
+            if self.training and torch.is_grad_enabled() and key_BKSD.is_cuda and mask.only("lengths"):
+                # In training, keys are used once, mostly by a backend that does not read hidden keys.
+                size, own = key_BKSD.shape[3], mask.to(key_BKSD.device)
+                return Memory(key_BKSD, value_BKSE, self.score, own, size, cleaned=False)
         return prepare(key_BKSD, value_BKSE, score=self.score, mask=mask)
 
     def extra_repr(self) -> str:
