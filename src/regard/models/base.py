@@ -5,7 +5,7 @@
     step(state, tokens, encoded) -> State, logits  read the next n tokens of each row (one, several or all)
     forward(batch) -> logits                       read all tokens at once (teacher forcing)
 
-A model whose logits come from a linear layer can also implement features() and output_layer(), so that
+A model whose logits come from a linear layer implements features() and output_layer() instead of step(). Then
 training computes the loss without a tensor of all logits.
 
 Search, scoring and recording use only this interface. Modules store nothing between calls. A state may have K
@@ -93,6 +93,8 @@ class State(BatchRows):
 class Model(nn.Module):
     """Base class of encoder-decoder models; subclasses implement encode, start and step.
 
+    Instead of step(), a subclass can implement features() and output_layer().
+
     source_size, target_size: vocabulary sizes.
     source, target: the tables of the token embeddings. A language model has the attribute `embedding`
         instead.
@@ -130,7 +132,11 @@ class Model(nn.Module):
         state: the decoder state before these tokens. It has one or more rows for each source.
         tokens: (rows, n), the token ids, for each row of the state.
         """
-        raise TypeError(f"{type(self).__name__} does not implement step()")
+        layer = self.output_layer()
+        if layer is None:
+            raise TypeError(f"{type(self).__name__} does not implement step()")
+        after, features = self.features(state, tokens, encoded)
+        return after, layer(features)
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         """Like step(), but return the input of output_layer(), (rows, n, M), instead of the logits."""

@@ -200,10 +200,6 @@ class Transformer(Model):
     def start(self, encoded: Encoded) -> State:
         return State()
 
-    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        after, features_RTM = self.features(state, tokens, encoded)
-        return after, self.output(features_RTM)
-
     def output_layer(self) -> nn.Module:
         return self.output
 

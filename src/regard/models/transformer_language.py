@@ -87,10 +87,6 @@ class TransformerLanguageModel(LanguageModel):
             self.output.weight = self.embedding.weight
         self.dropout = nn.Dropout(dropout)
 
-    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        after, features_RTM = self.features(state, tokens, encoded)
-        return after, self.output(features_RTM)
-
     def output_layer(self) -> nn.Module:
         return self.output
 
