@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.data.batch import Batch
 from regard.kernels import residual_norm
 from regard.kernels.activation_dropout import ActivationDropout
 from regard.kernels.residual_norm import ResidualNorm
@@ -18,7 +19,8 @@ from regard.layers.attention_options import AttentionOptions
 from regard.layers.feedforward import FeedForward
 from regard.layers.residual_stream import ResidualStream
 from regard.masks.constructors import causal
-from regard.models.transformer import LayerSettings, Size, TransformerLayer
+from regard.models.transformer import LayerSettings, Size, Transformer, TransformerLayer
+from regard.training.losses import model_loss
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
 WIDE, HALF = (3, 5, 300), torch.bfloat16
@@ -137,3 +139,27 @@ def test_kernels_run_only_in_training():
         assert torch.equal(layer(x), layer(x))
     with mock.patch.object(ResidualNorm, "apply", side_effect=AssertionError):
         assert torch.equal(ResidualStream(x, x).normalized(norm)[1], norm(2 * x))
+
+
+def test_the_loss_of_a_transformer_by_kernels_agrees_with_float64():
+    torch.manual_seed(0)
+    model = Transformer(12, 12, Size(8, 2, 16, 1), tie="all", dropout=0.0).train()
+    batch = Batch.collate([[4, 5, 6], [7]], [[8, 9], [10, 4, 11]])
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        total, plain = model_loss(model.to(dtype), batch, batch.labels, 0.1)
+        assert (total.grad_fn.name() == "VocabularyLossBackward") == (dtype == torch.float32)
+        results.append([total, plain, *torch.autograd.grad(total, list(model.parameters()))])
+    for mine, exact in zip(*results, strict=True):
+        torch.testing.assert_close(mine.double(), exact.double(), rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_of_a_model_depends_on_the_seed_alone():
+    torch.manual_seed(0)
+    model = Transformer(12, 12, Size(8, 2, 16, 1), tie="all", dropout=0.3).train()
+    batch = Batch.collate([[4, 5, 6], [7]], [[8, 9], [10, 4, 11]])
+    totals = []
+    for seed in (1, 2, 1):
+        torch.manual_seed(seed)
+        totals.append(model_loss(model, batch, batch.labels)[0].item())
+    assert totals[0] == totals[2] != totals[1]

@@ -5,6 +5,7 @@ Modules:
 tanh               tanh(q + k) from e^2q and e^2k, with shared reciprocals
 kernel_mask        masks inside a kernel
 kernel_dropout     dropout inside a kernel
+dropout_seeds      seeds of dropout, drawn on the device
 matrix_product     matrix products inside a kernel
 additive_scores    scores of additive attention, in tiles
 additive_forward   online softmax and output

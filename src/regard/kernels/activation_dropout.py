@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from regard.kernels.dropout_seeds import next_seed
 from regard.kernels.kernel_dropout import kept, limit
 
 __all__ = ["KINDS", "ActivationDropout"]
@@ -87,8 +88,7 @@ class ActivationDropout(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, kind: str, dropout: float) -> Tensor:
         x = x.contiguous()
         result = torch.empty_like(x)
-        # Drawn on the device, so that each replay of a CUDA graph draws a new seed.
-        seed = torch.randint(2**62, (1,), device=x.device) if dropout else x
+        seed = next_seed(x.device) if dropout else x
         ctx.options = {"GELU": kind == "gelu", "DROPOUT": bool(dropout)}
         ctx.numbers = limit(dropout), 1.0 / (1.0 - dropout) if dropout < 1 else 0.0
         _launch(activation_forward_kernel, (x, seed, result), ctx)

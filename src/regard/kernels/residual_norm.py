@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from regard.kernels.dropout_seeds import next_seed
 from regard.kernels.kernel_dropout import kept, limit
 from regard.kernels.launch import processors
 
@@ -142,8 +143,7 @@ class ResidualNorm(torch.autograd.Function):
         mean, scale = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
         if change is not None:
             total = torch.empty_like(x)
-        # Drawn on the device, so that each replay of a CUDA graph draws a new seed.
-        seed = torch.randint(2**62, (1,), device=x.device) if change is not None and dropout else mean
+        seed = next_seed(x.device) if change is not None and dropout else mean
         ctx.options = {"CHANGE": change is not None, "DROPOUT": seed is not mean}
         tile, ctx.epsilon, ctx.dropout = _tile(width), epsilon, dropout
         if rows:

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.kernels.adjacent_slices import adjacent
+from regard.kernels.dropout_seeds import next_seed
 from regard.kernels.inner_launch import precision, up
 from regard.kernels.kernel_dropout import kept, limit
 from regard.kernels.matrix_product import product
@@ -160,8 +161,7 @@ class ShortAttention(torch.autograd.Function):
         output = query.new_empty(sizes) if heads_last else query.new_empty(batch, heads, queries, sizes[3])
         output = output.transpose(1, 2) if heads_last else output
         lse = query.new_empty(batch, heads, queries, dtype=torch.float32)
-        # Drawn on the device, so that each replay of a CUDA graph draws a new seed.
-        seed = torch.randint(2**62, (1,), device=query.device) if dropout else lse
+        seed = next_seed(query.device) if dropout else lse
         ctx.numbers = start, scale, limit(dropout), 1.0 / (1.0 - dropout) if dropout < 1 else 0.0
         ctx.options = {"LENGTHS": lengths is not None, "CAUSAL": causal, "DROPOUT": bool(dropout)}
         tensors = (query, key, value, lse if lengths is None else lengths, seed, output, lse)

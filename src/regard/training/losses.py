@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batch import PAD
+from regard.kernels.dropout_seeds import together
 from regard.kernels.kernel_choice import by_kernel
 from regard.layers.joint_linear import is_hooked, is_plain_linear
 from regard.models.base import Model
@@ -24,7 +25,9 @@ def model_loss(model: Model, batch: Any, labels: Tensor, smoothing: float = 0.0)
     layer = model.output_layer() if model.separates_output() else None
     if layer is None or is_hooked(model) or not by_kernel(next(layer.parameters())):
         return cross_entropy(model(batch), labels, smoothing)
-    return output_loss(model.batch_features(batch), layer, labels, smoothing)
+    with together():
+        features = model.batch_features(batch)
+    return output_loss(features, layer, labels, smoothing)
 
 
 def output_loss(
