@@ -36,11 +36,13 @@ class Case:
         """Number of target tokens of a batch."""
         return self.rows * self.length
 
-    def build(self, dropout: float = DROPOUT) -> Model:
+    def build(self, dropout: float = DROPOUT, device: str = "cuda") -> Model:
         """Return the model with random weights. Bahdanau's model has no dropout."""
-        if self.model == "transformer":
-            return Transformer(self.words, self.words, "base", tie="all", dropout=dropout)
-        return Bahdanau(self.words, self.words, 1000, embedding=620)
+        torch.manual_seed(0)
+        with torch.device(device):
+            if self.model == "transformer":
+                return Transformer(self.words, self.words, "base", tie="all", dropout=dropout)
+            return Bahdanau(self.words, self.words, 1000, embedding=620)
 
     def batch(
         self, seed: int, *, ragged: bool = False, rows: int | None = None, length: int | None = None

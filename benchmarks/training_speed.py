@@ -8,6 +8,7 @@ gradients, gradient clipping and fused AdamW. --parts measures the parts of a ca
 from __future__ import annotations
 
 import argparse
+import copy
 import datetime
 import fnmatch
 import gc
@@ -124,7 +125,7 @@ def ways(case: Case) -> Iterator[tuple[str, Callable[[], Training]]]:
         if peer == "hugging face":
             model, loss = hugging_face(case)
         else:
-            model = case.build().to(DEVICE)
+            model = case.build(device=DEVICE.type)
             loss = eager_loop(model) if peer == "eager loop" else our_loss(model)
         batches = [case.batch(seed) for seed in range(4)]
         result = Training(model.train(), compiled(loss) if compile_it else loss, batches, precision)
@@ -195,12 +196,10 @@ def gate(case: Case) -> dict[str, float]:
     step.
     """
     batch, results = case.batch(7, ragged=True, rows=24, length=23).to(DEVICE), dict[str, list[Tensor]]()
-    initial = case.build(dropout=0.0)
+    initial = case.build(0.0, DEVICE.type)
     tf32, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
     for name in ("float64", "plain, bfloat16", "regard, bfloat16", "regard, float32"):
-        model = case.build(dropout=0.0)
-        model.load_state_dict(initial.state_dict())
-        model = model.to(DEVICE, torch.float64 if name == "float64" else torch.float32).train()
+        model = copy.deepcopy(initial).to(torch.float64 if name == "float64" else torch.float32).train()
         with ExitStack() as stack:
             if name.startswith("plain"):
                 stack.enter_context(plain())
