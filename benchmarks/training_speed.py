@@ -42,6 +42,7 @@ PLAIN = (
     "regard.training.losses.by_kernel",
     "regard.layers.residual_stream.by_kernel",
     "regard.layers.feedforward.by_kernel",
+    "regard.layers.token_embedding.by_kernel",
     "regard.layers.joint_linear._trains_in_half",
 )
 """Functions that choose the kernels of training. Without kernels, a model runs in plain PyTorch."""

@@ -10,6 +10,7 @@ from triton.runtime.jit import JITFunction
 from regard.kernels import lstmn_step, recurrent_cells
 from regard.kernels.activation_dropout import KINDS, ActivationDropout
 from regard.kernels.cross_entropy import SmoothedCrossEntropy
+from regard.kernels.embedding_dropout import EmbeddingDropout
 from regard.kernels.residual_norm import ResidualNorm
 from regard.kernels.short_attention import ShortAttention
 from regard.kernels.vocabulary_loss import VocabularyLoss
@@ -69,6 +70,9 @@ def compile_training(dtype: torch.dtype) -> None:
             for lengths in (None, torch.tensor([5, 30])):
                 output, _ = ShortAttention.apply(*heads, lengths, 0, lengths is None, 0.1, dropout)
                 output.sum().backward()
+        table, tokens = torch.zeros(9, width, requires_grad=True), torch.ones(ROWS, 5, dtype=torch.long)
+        places = torch.zeros(5, width) if change else None
+        EmbeddingDropout.apply(table, tokens, places, 2.0, dropout, 0).sum().backward()
         for kind in KINDS:
             hidden = torch.zeros(ROWS, width, dtype=dtype, requires_grad=True)
             ActivationDropout.apply(hidden, kind, dropout).sum().backward()

@@ -13,13 +13,16 @@ from torch.nn import functional
 from regard.data.batch import Batch
 from regard.kernels import residual_norm
 from regard.kernels.activation_dropout import ActivationDropout
+from regard.kernels.embedding_dropout import EmbeddingDropout
 from regard.kernels.residual_norm import ResidualNorm
 from regard.layers import feedforward, residual_stream
 from regard.layers.attention_options import AttentionOptions
 from regard.layers.feedforward import FeedForward
 from regard.layers.residual_stream import ResidualStream
+from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import causal
 from regard.models.transformer import LayerSettings, Size, Transformer, TransformerLayer
+from regard.positions import Learned, Sinusoidal
 from regard.training.losses import model_loss
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
@@ -163,3 +166,33 @@ def test_dropout_of_a_model_depends_on_the_seed_alone():
         torch.manual_seed(seed)
         totals.append(model_loss(model, batch, batch.labels)[0].item())
     assert totals[0] == totals[2] != totals[1]
+
+
+@pytest.mark.parametrize("position", [None, Sinusoidal(600)])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_embeddings_and_dropout(position: Sinusoidal | None, dropout: float):
+    torch.manual_seed(0)
+    table = nn.Embedding(9, 600, padding_idx=0)
+    tokens, gradient = torch.tensor([[3, 4, 3], [8, 0, 0]]), torch.randn(2, 3, 600)
+    x = embed_tokens(table, tokens, 2.0, position, 5, nn.Dropout(dropout))
+    assert x.grad_fn.name() == "EmbeddingDropoutBackward"
+    plain = table(tokens) * 2.0
+    plain = plain if position is None else position(plain, 5)
+    kept = (x != 0) | (plain == 0)
+    expected = torch.where(kept, plain / (1 - dropout), 0.0)
+    assert abs(kept[tokens > 0].float().mean() - (1 - dropout)) < 0.04
+    torch.testing.assert_close(x, expected)
+    ours, theirs = (torch.autograd.grad(each, table.weight, gradient)[0] for each in (x, expected))
+    torch.testing.assert_close(ours, theirs)
+    assert ours[3].any() and not ours[0].any()
+    tokens[0, 0] = 9
+    invalid = embed_tokens(table, tokens, 2.0, position, 5, nn.Dropout(0.0))
+    assert invalid[0, 0].isnan().all() and not invalid[1].isnan().any()
+
+
+def test_learned_positions_and_hooked_tables_run_in_plain_pytorch():
+    table, tokens, dropout = nn.Embedding(9, 4), torch.tensor([[1, 2]]), nn.Dropout(0.0)
+    with mock.patch.object(EmbeddingDropout, "apply", side_effect=AssertionError):
+        embed_tokens(table, tokens, 1.0, Learned(4, 8), 0, dropout)
+        table.register_forward_hook(lambda *_: None)
+        embed_tokens(table, tokens, 1.0, None, 0, dropout)

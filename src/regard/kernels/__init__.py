@@ -38,6 +38,7 @@ vocabulary_loss    cross-entropy of a linear output layer, without a tensor of a
 short_attention    inner-product attention of short sequences with dropout
 adjacent_slices    whether tensors are slices of one tensor
 residual_norm      residual connection with dropout, and layer normalisation
+embedding_dropout  token and position embeddings, then dropout
 activation_dropout ReLU or GELU, then dropout
 token_candidates   the most probable tokens of a large vocabulary
 beam_step          one step of beam search or greedy search

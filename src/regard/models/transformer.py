@@ -23,6 +23,7 @@ from regard.layers.feedforward import FeedForward
 from regard.layers.joint_linear import is_hooked
 from regard.layers.multihead import MultiHead
 from regard.layers.residual_stream import ResidualStream
+from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import causal, padding
 from regard.masks.mask import Mask
 from regard.memory import Memory
@@ -214,8 +215,7 @@ class Transformer(Model):
         return State(state.position + tokens.shape[1], past=tuple(past)), features_RTM
 
     def _embedded(self, table: nn.Embedding, tokens: Tensor, start: int) -> Tensor:
-        x = table(tokens) * self.width**0.5
-        return self.dropout(x if self.position is None else self.position(x, start))
+        return embed_tokens(table, tokens, self.width**0.5, self.position, start, self.dropout)
 
 
 @dataclass(frozen=True)

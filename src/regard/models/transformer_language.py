@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.layers.attention_options import AttentionOptions, PositionOption, build_model_position
 from regard.layers.residual_stream import ResidualStream
+from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import causal
 from regard.models.base import Encoded, State, words
 from regard.models.language_base import LanguageModel
@@ -91,8 +92,8 @@ class TransformerLanguageModel(LanguageModel):
         return self.output
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        x_RTM = self.embedding(tokens) * self.width**0.5
-        x_RTM = self.dropout(x_RTM if self.position is None else self.position(x_RTM, state.position))
+        scale, at = self.width**0.5, state.position
+        x_RTM = embed_tokens(self.embedding, tokens, scale, self.position, at, self.dropout)
         stream, past = ResidualStream(x_RTM), []
         for i, layer in enumerate(self.decoder):
             before = state.past[i] if state.past else None
