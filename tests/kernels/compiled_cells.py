@@ -62,7 +62,7 @@ def compile_training(dtype: torch.dtype) -> None:
         x = torch.zeros(ROWS, width, requires_grad=True)
         more = torch.zeros(ROWS, width, dtype=dtype) if change else None
         options = torch.ones(width), torch.zeros(width), 1e-5, dropout, dtype
-        total, normed = ResidualNorm.apply(x, more, *options)
+        total, normed = ResidualNorm.apply(x, more, torch.zeros(width) if dropout else None, *options)
         (normed.float().sum() + total.sum()).backward()
         for sizes in ((64, 64, 64), (30, 128, 40)) if dropout else ():
             heads = [torch.zeros(2, 4, size, sizes[2], dtype=dtype) for size in (sizes[0], *sizes[1:2] * 2)]
@@ -75,7 +75,8 @@ def compile_training(dtype: torch.dtype) -> None:
         EmbeddingDropout.apply(table, tokens, places, 2.0, dropout, 0).sum().backward()
         for kind in KINDS:
             hidden = torch.zeros(ROWS, width, dtype=dtype, requires_grad=True)
-            ActivationDropout.apply(hidden, kind, dropout).sum().backward()
+            bias = torch.zeros(width) if change else None
+            ActivationDropout.apply(hidden, bias, kind, dropout).sum().backward()
 
 
 if __name__ == "__main__":

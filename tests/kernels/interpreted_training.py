@@ -34,7 +34,7 @@ def kept_by_dropout(shape: tuple[int, ...], dropout: float) -> Tensor:
     state = torch.get_rng_state()
     ones = torch.ones(shape)
     total, _ = ResidualNorm.apply(
-        0 * ones, ones, torch.ones(shape[-1]), torch.zeros(shape[-1]), 1e-5, dropout, torch.float32
+        0 * ones, ones, None, torch.ones(shape[-1]), torch.zeros(shape[-1]), 1e-5, dropout, torch.float32
     )
     torch.set_rng_state(state)
     return total.detach()
@@ -43,26 +43,26 @@ def kept_by_dropout(shape: tuple[int, ...], dropout: float) -> Tensor:
 @pytest.mark.parametrize(("dropout", "changes"), [(0.0, True), (0.3, True), (0.0, False)])
 def test_residual_norm(dropout: float, changes: bool, monkeypatch: pytest.MonkeyPatch):
     """Both results and all gradients agree with float64; several rows for each program."""
-    monkeypatch.setattr(residual_norm, "PROGRAMS", 2)
+    monkeypatch.setattr(residual_norm, "WARPS", 2)
     torch.manual_seed(0)
     norm = nn.LayerNorm(WIDE[-1])
     nn.init.normal_(norm.weight), nn.init.normal_(norm.bias)
     x, change, gradient = 3 * torch.randn(WIDE) + 1, torch.randn(WIDE), torch.randn(WIDE)
-    factors = kept_by_dropout(WIDE, dropout)
+    bias, factors = torch.randn(WIDE[-1]), kept_by_dropout(WIDE, dropout)
     results = []
     for dtype in (torch.float32, torch.float64):
         norm.to(dtype)
-        leaves = [x.to(dtype).requires_grad_(), change.to(dtype).requires_grad_()]
+        leaves = [each.to(dtype).requires_grad_() for each in (x, change, bias)]
         if dtype == torch.float32:
-            stream = ResidualStream(leaves[0], leaves[1] if changes else None, dropout)
+            stream = ResidualStream(leaves[0], *(leaves[1:] if changes else (None, None)), dropout)
             after, normed = stream.normalized(norm)
             assert normed.grad_fn.name() == "ResidualNormBackward"
             total = after.total()
         else:
-            total = leaves[0] + leaves[1] * factors if changes else leaves[0]
+            total = leaves[0] + (leaves[1] + leaves[2]) * factors if changes else leaves[0]
             normed = norm(total)
         loss = (normed * gradient).sum() + total.sin().sum()
-        wanted = [*leaves[: 1 + changes], *norm.parameters()]
+        wanted = [*leaves[: 3 if changes else 1], *norm.parameters()]
         results.append([total, normed, *torch.autograd.grad(loss, wanted)])
     for mine, exact in zip(*results, strict=True):
         torch.testing.assert_close(mine.double(), exact.double(), rtol=1e-5, atol=2e-5)
@@ -104,19 +104,22 @@ def test_dropout_keeps_the_right_share_and_is_new_at_each_call():
 
 @pytest.mark.parametrize("kind", ["relu", "gelu"])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_activation_and_dropout(kind: str, dropout: float):
+@pytest.mark.parametrize("biased", [True, False])
+def test_activation_and_dropout(kind: str, dropout: float, biased: bool):
     torch.manual_seed(0)
     x, gradient = torch.randn(3, 5, 700).requires_grad_(), torch.randn(3, 5, 700)
-    result = ActivationDropout.apply(x, kind, dropout)
-    exact = x.detach().double().requires_grad_()
-    plain = getattr(functional, kind)(exact)
+    bias = torch.randn(700).requires_grad_()
+    result = ActivationDropout.apply(x, bias if biased else None, kind, dropout)
+    exact = [each.detach().double().requires_grad_() for each in (x, bias)]
+    plain = getattr(functional, kind)(exact[0] + exact[1] if biased else exact[0])
     kept = (result != 0) | (plain == 0)
     expected = torch.where(kept, plain / (1 - dropout), 0.0)
     assert abs(kept[plain.detach() != 0].float().mean() - (1 - dropout)) < 0.03
     torch.testing.assert_close(result.double(), expected, rtol=1e-6, atol=1e-6)
-    (mine,) = torch.autograd.grad(result, x, gradient)
-    (theirs,) = torch.autograd.grad(expected, exact, gradient.double())
-    torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-6)
+    ours = torch.autograd.grad(result, (x, bias)[: 1 + biased], gradient)
+    theirs = torch.autograd.grad(expected, exact[: 1 + biased], gradient.double())
+    for mine, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

@@ -94,8 +94,8 @@ class EmbeddingDropout(torch.autograd.Function):
         if result.numel():
             embedding_forward_kernel[_grid(result)](
                 tokens, table, table if places is None else places, seed, result, *ctx.numbers,
-                tokens.numel(), length, width, len(table), PLACES=places is not None, DROPOUT=ctx.dropout, ROWS=ROWS,
-                COLUMNS=COLUMNS, num_warps=4,
+                tokens.numel(), length, width, len(table), PLACES=places is not None, DROPOUT=ctx.dropout,
+                ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4,
             )  # fmt: skip
         ctx.save_for_backward(tokens, seed)
         return result

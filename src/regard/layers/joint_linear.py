@@ -19,6 +19,7 @@ __all__ = [
     "is_plain_linear",
     "joint_linear",
     "linear_in_half",
+    "linear_without_bias",
     "product_in_float32",
     "split_adjacent",
 ]
@@ -49,6 +50,20 @@ def joint_linear(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
     bias = None if parameters[0]["bias"] is None else torch.cat([each["bias"] for each in parameters])
     sizes = [weight.shape[0] for weight in weights]
     return list(functional.linear(x, torch.cat(weights), bias).split_with_sizes(sizes, -1))
+
+
+def linear_without_bias(x: Tensor, layer: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """Return the output of a linear layer without its bias, and the bias; or the whole output, and None.
+
+    The caller adds the bias in a kernel that also computes its gradient. The whole output is returned if the
+    layer is not computed by linear_in_half().
+    """
+    if is_plain_linear(layer) and _trains_in_half(x, [layer._parameters]):
+        weight: Any = layer.weight
+        bias: Any = layer.bias
+        dtype = torch.get_autocast_dtype(x.device.type)
+        return linear_in_half(x, [{"weight": weight, "bias": None}], dtype)[0], bias
+    return joint_linear(x, [layer])[0], None
 
 
 def linear_in_half(x: Tensor, parameters: Sequence[dict[str, Any]], dtype: torch.dtype) -> list[Tensor]:

@@ -11,7 +11,7 @@ from regard.attended import Attended
 from regard.attention import attention
 from regard.dimensions import autocast_on
 from regard.errors import ArgumentError, answer_torch_keywords, message
-from regard.layers.joint_linear import is_hooked, joint_linear
+from regard.layers.joint_linear import is_hooked, joint_linear, linear_without_bias
 from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
@@ -162,7 +162,8 @@ class MultiHead(nn.Module):
             memory = (
                 key if isinstance(key, Memory) else self._remember(query if key is None else key, value),
             )
-        return self._read(projected, memory, mask, start, options)
+        attended = self._read(projected, memory, mask, start, options)
+        return Attended(joint_linear(attended.output, (self.output,))[0], *attended[1:])
 
     def attend_itself(
         self,
@@ -172,22 +173,37 @@ class MultiHead(nn.Module):
         mask: Mask | None = None,
         start: int = 0,
         **options: Any,
-    ) -> tuple[Attended, Memory]:
-        """Self-attention of x (B, T, width) with a cache; return the result and the extended cache.
+    ) -> tuple[Tensor, Tensor | None, Memory]:
+        """Self-attention of x (B, T, width) with a cache.
 
         past: keys and values of earlier positions, or None.
         start: position of the first query.
 
+        Returns the output (B, T, width), a bias (width,) to be added to it, or None, and the extended cache.
         The same as memory = remember(x, past=past), then forward(x, memory, start=start), but query, key and
         value are projected together.
         """
         if is_hooked(self) or not self.batch_first:
             memory = self.remember(x, past=past)
-            return self(x, memory, mask=mask, start=start, **options), memory
+            return self(x, memory, mask=mask, start=start, **options).output, None, memory
         self._check(x, None, None, 0, options)
         projected, keys, values = joint_linear(x, (self.query, self.key, self.value))
         memory = self._memory(keys, values, 0 if past is None else past.length, past)
-        return self._read(projected, (memory,), mask, start, options), memory
+        joined = self._read(projected, (memory,), mask, start, options).output
+        return *linear_without_bias(joined, self.output), memory
+
+    def attend_memory(
+        self, x: Tensor, memory: Memory, *, start: int = 0, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attention from x (B, T, width) to a Memory, as forward(x, memory, start=start).
+
+        Returns the output (B, T, width), and a bias (width,) to be added to it, or None.
+        """
+        if is_hooked(self) or not self.batch_first:
+            return self(x, memory, start=start, **options).output, None
+        self._check(x, memory, None, start, options)
+        (projected,) = joint_linear(x, (self.query,))
+        return linear_without_bias(self._read(projected, (memory,), None, start, options).output, self.output)
 
     def _read(
         self,
@@ -197,7 +213,10 @@ class MultiHead(nn.Module):
         start: int,
         options: dict[str, Any],
     ) -> Attended:
-        """Attend from projected queries (B, T, width). memory: a Memory, or keys and values."""
+        """Attend from projected queries (B, T, width). The output (B, T, width) is not yet projected.
+
+        memory: a Memory, or keys and values.
+        """
         query_BHTD = self._rotated(self._split(projected, self.heads), start)
         if isinstance(self.position, Bias):
             options["bias"] = self.position
@@ -206,8 +225,7 @@ class MultiHead(nn.Module):
         attended = attention(
             query_BHTD, *memory, mask=mask, start=start, site=self.site, role=self.role, **options
         )
-        joined_BTM = attended.output.transpose(1, 2).flatten(-2)
-        return Attended(joint_linear(joined_BTM, (self.output,))[0], *attended[1:])
+        return Attended(attended.output.transpose(1, 2).flatten(-2), *attended[1:])
 
     def _batched(self, tensor: Tensor, alone: bool) -> Tensor:
         """Return an input of forward() with the batch first, (B, T, width).

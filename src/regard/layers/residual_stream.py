@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -24,26 +24,30 @@ class ResidualStream:
 
     x: (..., M).
     change: (..., M), the output of a sublayer, or None.
+    bias: (M,), a bias of the sublayer that is not yet added to `change`, or None. The kernel adds it and
+        computes its gradient.
     dropout: dropout probability of `change`, 0 in eval mode.
 
     >>> x = torch.ones(1, 2)
-    >>> ResidualStream(x).add(3 * x, dropout=0.0).total()
+    >>> ResidualStream(x).add(3 * x).total()
     tensor([[4., 4.]])
     """
 
     x: Tensor
     change: Tensor | None = None
+    bias: Tensor | None = None
     dropout: float = 0.0
 
-    def add(self, change: Tensor, dropout: float) -> ResidualStream:
+    def add(self, change: Tensor, bias: Tensor | None = None, dropout: float = 0.0) -> ResidualStream:
         """Return the stream with another change to add."""
-        return ResidualStream(self.total(), change, dropout)
+        return ResidualStream(self.total(), change, bias, dropout)
 
     def total(self) -> Tensor:
-        """Return x + dropout(change)."""
+        """Return x + dropout(change + bias)."""
         if self.change is None:
             return self.x
-        return self.x + functional.dropout(self.change, self.dropout, self.dropout > 0)
+        change = self.change if self.bias is None else self.change + self.bias.to(self.change.dtype)
+        return self.x + functional.dropout(change, self.dropout, self.dropout > 0)
 
     def normalized(self, norm: nn.Module, wide: bool = False) -> tuple[ResidualStream, Tensor]:
         """Return a stream without change, and norm(total).
@@ -58,14 +62,14 @@ class ResidualStream:
         """
         if not self._by_kernel(norm):
             total = self.total()
-            return replace(self, x=total, change=None), norm(total)
+            return ResidualStream(total), norm(total)
         from regard.kernels.residual_norm import ResidualNorm
 
         assert isinstance(norm, nn.LayerNorm)
         device = self.x.device.type
         dtype = torch.get_autocast_dtype(device) if autocast_on(device) and not wide else self.x.dtype
-        arguments = (self.x, self.change, norm.weight, norm.bias, norm.eps, self.dropout, dtype)
-        total, normed = ResidualNorm.apply(*arguments)
+        inputs = (self.x, self.change, self.bias, norm.weight, norm.bias)
+        total, normed = ResidualNorm.apply(*inputs, norm.eps, self.dropout, dtype)
         return ResidualStream(self.x if self.change is None else total), normed
 
     def _by_kernel(self, norm: nn.Module) -> bool:

@@ -317,28 +317,30 @@ class TransformerLayer(nn.Module):
         """Like forward(), but the output of the last sublayer is not yet added to the stream."""
         first, last, select = self.norms[0], self.norms[-1], select_argument(self.select, self.training)
         stream, y = self._before(stream, first)
-        attended, memory = self.itself.attend_itself(y, past, mask=mask, start=start, **select)
-        stream = self._add(stream, attended.output, first)
+        change, bias, memory = self.itself.attend_itself(y, past, mask=mask, start=start, **select)
+        stream = self._add(stream, change, bias, first)
         if self.cross is not None and source is not None:
             norm = self.norms[1]
             stream, y = self._before(stream, norm)
             # Move the K beams of each source to the query dimension, as in base.attend().
             folded = y.reshape(source.key.shape[0], -1, y.shape[-1])
             beams = len(y) // max(len(folded), 1) or 1
-            context = self.cross(folded, source, start=start, beams=beams, **select).output
-            stream = self._add(stream, context.reshape(y.shape), norm)
+            change, bias = self.cross.attend_memory(folded, source, start=start, beams=beams, **select)
+            stream = self._add(stream, change.reshape(y.shape), bias, norm)
         if self.feedforward is None:
             return stream, memory
         stream, y = self._before(stream, last)
-        return self._add(stream, self.feedforward(y), last), memory
+        return self._add(stream, *self.feedforward.without_bias(y), last), memory
 
     def _before(self, stream: ResidualStream, norm: nn.Module) -> tuple[ResidualStream, Tensor]:
         """Return the stream, and the input of the next sublayer."""
         return stream.normalized(norm) if self.pre else (stream, stream.total())
 
-    def _add(self, stream: ResidualStream, change: Tensor, norm: nn.Module) -> ResidualStream:
-        """Add the output of a sublayer to the stream."""
-        stream = stream.add(change, self.dropout.p if self.dropout.training else 0.0)
+    def _add(
+        self, stream: ResidualStream, change: Tensor, bias: Tensor | None, norm: nn.Module
+    ) -> ResidualStream:
+        """Add the output of a sublayer and its bias to the stream."""
+        stream = stream.add(change, bias, self.dropout.p if self.dropout.training else 0.0)
         return stream if self.pre else ResidualStream(stream.normalized(norm, wide=True)[1])
 
 
