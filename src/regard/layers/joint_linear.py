@@ -13,6 +13,7 @@ from torch.nn.modules import module as modules
 
 from regard.dimensions import autocast_on, in_transform
 from regard.kernels.adjacent_slices import adjacent
+from regard.layers.half_weights import joint_copy
 
 __all__ = [
     "is_hooked",
@@ -117,11 +118,7 @@ class _HalfLinear(torch.autograd.Function):
             [each for each in some if each is not None] for some in (tensors[:count], tensors[count:])
         )
         sizes = [len(weight) for weight in weights]
-        # The weights and the biases of all layers, one after another.
-        weight = x.new_empty(sum(sizes), x.shape[-1], dtype=dtype)
-        bias = x.new_empty(sum(sizes) if biases else 0, dtype=dtype)
-        places = [*weight.split(sizes), *(bias.split(sizes) if biases else ())]
-        torch._foreach_copy_(places, [*weights, *biases])
+        weight, bias = _joint_copies(weights, biases, dtype)
         rows = x.to(dtype).reshape(-1, x.shape[-1])
         with torch.autocast(x.device.type, enabled=False):
             result = torch.addmm(bias, rows, weight.T) if biases else torch.mm(rows, weight.T)
@@ -145,6 +142,19 @@ class _HalfLinear(torch.autograd.Function):
                 dbiases = d.sum(0, dtype=torch.float32).split(ctx.sizes)
         pairs = zip((*dweights, *dbiases), needed[3:], strict=True)
         return dx, None, None, *(gradient if wanted else None for gradient, wanted in pairs)
+
+
+def _joint_copies(weights: list[Tensor], biases: list[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the weights and the biases of all layers, one after another, in half precision."""
+    weight, bias = joint_copy(weights), joint_copy(biases) if biases else weights[0]
+    if weight is not None and bias is not None and weight.dtype == dtype:
+        return weight, bias
+    sizes, first = [len(each) for each in weights], weights[0]
+    weight = first.new_empty(sum(sizes), first.shape[1], dtype=dtype)
+    bias = first.new_empty(sum(sizes) if biases else 0, dtype=dtype)
+    places = [*weight.split(sizes), *(bias.split(sizes) if biases else ())]
+    torch._foreach_copy_(places, [*weights, *biases])
+    return weight, bias
 
 
 def product_in_float32(a: Tensor, b: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -9,9 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batch import PAD
+from regard.dimensions import autocast_on
 from regard.kernels.dropout_seeds import together
 from regard.kernels.kernel_choice import by_kernel
+from regard.layers.feedforward import FeedForward
+from regard.layers.half_weights import half_weights
 from regard.layers.joint_linear import is_hooked, is_plain_linear
+from regard.layers.multihead import MultiHead
 from regard.models.base import Model
 
 __all__ = ["cross_entropy", "guided_alignment", "model_loss", "output_loss", "sequence_losses"]
@@ -25,9 +30,17 @@ def model_loss(model: Model, batch: Any, labels: Tensor, smoothing: float = 0.0)
     layer = model.output_layer() if model.separates_output() else None
     if layer is None or is_hooked(model) or not by_kernel(next(layer.parameters())):
         return cross_entropy(model(batch), labels, smoothing)
-    with together():
+    with together(), _half_weights(model):
         features = model.batch_features(batch)
     return output_loss(features, layer, labels, smoothing)
+
+
+def _half_weights(model: Model) -> AbstractContextManager[None]:
+    """Return half_weights() for the modules that use it, in training with autocast on CUDA."""
+    if not (torch.is_grad_enabled() and autocast_on("cuda") and next(model.parameters()).is_cuda):
+        return nullcontext()
+    modules = [each for each in model.modules() if isinstance(each, MultiHead | FeedForward)]
+    return half_weights(modules, torch.get_autocast_dtype("cuda"))
 
 
 def output_loss(
