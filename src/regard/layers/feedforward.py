@@ -73,6 +73,6 @@ class FeedForward(nn.Module):
 
     def _by_kernel(self, x: Tensor) -> bool:
         """Whether one kernel can compute activation and dropout: in training, on CUDA, without a gate."""
-        trains = self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        trains = not torch.compiler.is_compiling() and self.training and torch.is_grad_enabled()
         plain = self.gate is None and type(self.dropout) is nn.Dropout and not is_hooked(self.dropout)
         return trains and plain and by_kernel(x)

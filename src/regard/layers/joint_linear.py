@@ -171,9 +171,9 @@ def product_in_float32(a: Tensor, b: Tensor) -> Tensor:
 
 def _trains_in_half(x: Tensor, parameters: Sequence[dict[str, Any]]) -> bool:
     """Whether linear_in_half() computes the layers: in training with autocast on CUDA."""
-    if not (x.is_cuda and torch.is_grad_enabled() and autocast_on("cuda")) or x.dtype == torch.float64:
+    if torch.compiler.is_compiling() or not (x.is_cuda and torch.is_grad_enabled() and autocast_on("cuda")):
         return False
-    if torch.compiler.is_compiling() or in_transform() or not x.numel():
+    if in_transform() or not x.numel() or x.dtype == torch.float64:
         return False
     biased = [each["bias"] is not None for each in parameters]
     weights = [each["weight"] for each in parameters]

@@ -75,9 +75,9 @@ class ResidualStream:
     def _by_kernel(self, norm: nn.Module) -> bool:
         """Whether one kernel can compute sum and layer normalisation: in training, on CUDA."""
         x = self.x
-        if not (norm.training and torch.is_grad_enabled() and by_kernel(x)) or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or not (norm.training and torch.is_grad_enabled()):
             return False
-        if type(norm) is not nn.LayerNorm or norm.bias is None or is_hooked(norm):
+        if not by_kernel(x) or type(norm) is not nn.LayerNorm or norm.bias is None or is_hooked(norm):
             return False
         from regard.kernels.residual_norm import WIDEST
 

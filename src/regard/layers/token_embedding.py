@@ -45,9 +45,9 @@ def embed_tokens(
 
 def _by_kernel(table: nn.Embedding, tokens: Tensor, position: Position | None, dropout: nn.Dropout) -> bool:
     """Whether one kernel can compute the input: in training, on CUDA, without learned positions."""
-    if not (table.training and torch.is_grad_enabled() and by_kernel(table.weight)) or tokens.dim() != 2:
+    if torch.compiler.is_compiling() or not (table.training and torch.is_grad_enabled()):
         return False
-    if torch.compiler.is_compiling() or any(map(is_hooked, (table, dropout))):
+    if not by_kernel(table.weight) or tokens.dim() != 2 or any(map(is_hooked, (table, dropout))):
         return False
     plain = type(table) is nn.Embedding and table.max_norm is None
     plain = plain and not table.sparse and not table.scale_grad_by_freq

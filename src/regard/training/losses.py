@@ -27,6 +27,8 @@ def model_loss(model: Model, batch: Any, labels: Tensor, smoothing: float = 0.0)
 
     labels: (B, T), token ids.
     """
+    if torch.compiler.is_compiling():
+        return cross_entropy(model(batch), labels, smoothing)
     layer = model.output_layer() if model.separates_output() else None
     if layer is None or is_hooked(model) or not by_kernel(next(layer.parameters())):
         return cross_entropy(model(batch), labels, smoothing)
