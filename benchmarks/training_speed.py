@@ -45,7 +45,8 @@ PLAIN = (
     "regard.layers.token_embedding.by_kernel",
     "regard.layers.joint_linear._trains_in_half",
 )
-"""Functions that choose the kernels of training. Without kernels, a model runs in plain PyTorch."""
+"""Functions that choose the kernels of training. Without them, a model runs in plain PyTorch, and the loss is
+computed from float32 logits."""
 
 Loss = Callable[[Batch], Tensor]
 
@@ -252,6 +253,8 @@ def table(found: dict[str, Any]) -> str:
         if case["gate"]:
             errors = ", ".join(f"{way} {error:.1e}" for way, error in case["gate"].items())
             lines.append(f"Error of loss and gradients against float64, {name}: {errors}.")
+    if found.get("note"):
+        lines += ["", found["note"]]
     where = ", ".join(f"{name} {value}" for name, value in found["environment"].items())
     return "\n".join([*lines, "", f"Measured on: {where}.", ""])
 
@@ -266,12 +269,14 @@ def main() -> None:
     parser.add_argument("--compile-limit", type=float, default=240.0, help="seconds to prepare a row")
     parser.add_argument("--parts", action="store_true", help="also measure the parts of a step")
     parser.add_argument("--no-rows", action="store_true", help="measure no whole steps")
+    parser.add_argument("--note", help="a sentence for the record, such as the commit")
     parser.add_argument("--no-gate", action="store_true", help="skip the correctness check")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
     where = environment() | {"gpu": torch.cuda.get_device_name()}
     found: dict[str, Any] = {"date": f"{datetime.date.today()}", "environment": where, "cases": {}}
+    found["note"] = arguments.note
     for name in arguments.cases or CASES:
         case = CASES[name]
         errors = {} if arguments.no_gate else gate(case)
