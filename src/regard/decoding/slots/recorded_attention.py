@@ -71,6 +71,10 @@ class RecordedAttention:
         self._rows.append(rows)
         self._places.update((row, (part, place)) for place, row in enumerate(rows))
 
+    def clear(self) -> None:
+        """Forget the weights that were stored, because the search is repeated."""
+        self._places, self._rows, self._parts = {}, [], []
+
     def finish(self, encoded: Encoded, norms: Tensor) -> None:
         """Store the source lengths and the norms of the value vectors, the result of value_norms()."""
         self.complete, self._heads = True, encoded.memories[0].value.dim() == 4
