@@ -120,10 +120,12 @@ class RecordedAttention:
             if self._source_lengths:
                 return
             self._wait()
-            self._parts = [_on_host(self._by_site(each)) for each in self._parts]
-            self._norms = self._norms[:, self.columns].cpu()
             self._lengths = self._lengths.cpu()
-            self._source_lengths = self._lengths.tolist()
+            lengths = self._lengths.tolist()
+            longest = max(lengths)  # the buffers may have more columns
+            self._parts = [_on_host(self._by_site(each)[..., :longest]) for each in self._parts]
+            self._norms = self._norms[:, self.columns].cpu()
+            self._source_lengths = lengths
             self._ready = None
             _device_memory.remove(id(self))
 
