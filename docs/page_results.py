@@ -33,6 +33,8 @@ PLACES = {
     "faithfulness": "[Is attention faithful?](faithfulness.md)",
     "alignments": "[Viewing attention](seeing.md)",
     "korean": "[Data and decoding](translation.md)",
+    "decoding-cuda": "[Data and decoding](translation.md)",
+    "decoding-cpu": "[Data and decoding](translation.md)",
     "multi30k": "[Training](training.md)",
     "tatoeba": "[Training](training.md)",
     "classification": "[Text classification](classification.md)",

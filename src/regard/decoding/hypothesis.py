@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, cast
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from regard.data.batch import EOS, PAD
 from regard.data.batch_rows import BatchRows
+from regard.decoding.later_attention import LaterAttention
 from regard.decoding.word_alignment import averaged
 from regard.roles import BySite
 
@@ -25,7 +26,7 @@ If hypotheses become longer, larger tensors are allocated.
 
 
 @dataclass(frozen=True, eq=False)
-class Hypothesis:
+class Hypothesis(LaterAttention):
     """One output sentence of a search: its tokens, their scores, and the attention while it was generated.
 
     tokens: the token ids. The last one is EOS, unless the sentence was cut at the maximum length.
@@ -46,42 +47,6 @@ class Hypothesis:
     ranking: float
     attention: BySite[Tensor] = field(default_factory=BySite, repr=False)
     values: dict[str, Tensor] = field(default_factory=dict, repr=False)
-
-    @classmethod
-    def with_later_attention(
-        cls,
-        tokens: tuple[int, ...],
-        token_scores: tuple[float, ...],
-        ranking: float,
-        compute: Callable[[], tuple[BySite[Tensor], dict[str, Tensor]]],
-        align: Callable[[], tuple[int, ...]],
-    ) -> Hypothesis:
-        """Return a hypothesis whose attention and values are computed when one of them is first read.
-
-        compute: a function that returns both.
-        align: a function that returns the alignment without computing them.
-        """
-        hypothesis = object.__new__(cls)
-        hypothesis.__dict__.update(
-            tokens=tokens, token_scores=token_scores, ranking=ranking, _compute=compute, _align=align
-        )
-        return hypothesis
-
-    def __getattr__(self, name: str) -> Any:
-        """Compute the attention; Python calls this method only for attributes that do not exist yet."""
-        compute = self.__dict__.get("_compute")
-        if compute is not None and name in ("attention", "values"):
-            attention, values = compute()
-            self.__dict__.update(attention=attention, values=values)
-            for function in ("_compute", "_align"):  # they keep the memory of other hypotheses
-                self.__dict__.pop(function, None)
-        if name not in self.__dict__:  # it exists if another thread has computed it in the meantime
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return self.__dict__[name]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the fields for copy and pickle, with the attention."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @property
     def score(self) -> float:

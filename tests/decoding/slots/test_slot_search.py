@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -183,6 +184,27 @@ def test_steps_record_the_attention_of_forced_decoding(
             first.weights  # noqa: B018
         assert_same_attention(recorded, forced)
         assert first.alignment == forced[0][0].alignment
+
+
+@torch.no_grad()
+def test_fewer_slots_if_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(5)
+    model, counts, allocated = prepared(transformer()), list[int](), slot_runs._allocated
+
+    def allocate(*arguments: Any) -> Any:
+        counts.append(arguments[3])
+        if arguments[3] > 1:
+            raise torch.OutOfMemoryError("no memory")
+        return allocated(*arguments)
+
+    batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in (3, 6, 1, 4)])
+    expected = search(model, batch, Beam(3))
+    monkeypatch.setattr(slot_runs, "_allocated", allocate)
+    assert_same_attention(search(model, batch, Beam(3)), expected)
+    assert counts == [4, 2, 1]
+    monkeypatch.setattr(slot_runs, "_allocated", mock.Mock(side_effect=torch.OutOfMemoryError("no memory")))
+    with pytest.raises(torch.OutOfMemoryError):
+        slot_search(model, batch, Beam(3))
 
 
 @pytest.mark.parametrize("name", ["rotary, post", "bahdanau"])

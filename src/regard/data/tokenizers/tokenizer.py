@@ -109,8 +109,7 @@ class Tokenizer(ABC):
                 word, begun = word + 1, False
             begun = begun or bool(piece.strip(SPACE))
             numbers.append(word)
-        last = word if begun else max(word - 1, 0)
-        return [min(number, last) for number in numbers]
+        return numbers if begun else [min(number, max(word - 1, 0)) for number in numbers]
 
     def units(self, tokens: Sequence[int]) -> list[int]:
         """Return, for each token, the index of its word or character (see `unit`) in the text.

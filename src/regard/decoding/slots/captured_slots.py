@@ -28,7 +28,7 @@ from regard.decoding.slots.search_slots import SearchSlots
 from regard.errors import RegardWarning
 from regard.models.base import Model, all_modules
 
-__all__ = ["CapturedSlots", "kept_slots", "round_up"]
+__all__ = ["CapturedSlots", "forget_slots", "kept_slots", "round_up"]
 
 PARTS = 4
 """Number of graphs for one set of slots. Each reads another part of the positions: 1/4, 2/4, 3/4 or all.
@@ -162,6 +162,14 @@ def kept_slots(
         raise
     finally:
         slots.busy.release()
+
+
+def forget_slots(model: nn.Module) -> None:
+    """Delete the slots that are kept for a model, and return their memory to the GPU."""
+    with _lock:
+        _kept.pop(model, None)
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def round_up(size: int, sizes: tuple[int, ...] = SIZES) -> int:

@@ -71,6 +71,10 @@ class RecordedAttention:
         self._rows.append(rows)
         self._places.update((row, (part, place)) for place, row in enumerate(rows))
 
+    def clear(self) -> None:
+        """Forget the weights that were stored, because the search is repeated."""
+        self._places, self._rows, self._parts = {}, [], []
+
     def finish(self, encoded: Encoded, norms: Tensor) -> None:
         """Store the source lengths and the norms of the value vectors, the result of value_norms()."""
         self.complete, self._heads = True, encoded.memories[0].value.dim() == 4
@@ -116,10 +120,12 @@ class RecordedAttention:
             if self._source_lengths:
                 return
             self._wait()
-            self._parts = [_on_host(self._by_site(each)) for each in self._parts]
-            self._norms = self._norms[:, self.columns].cpu()
             self._lengths = self._lengths.cpu()
-            self._source_lengths = self._lengths.tolist()
+            lengths = self._lengths.tolist()
+            longest = max(lengths)  # the buffers may have more columns
+            self._parts = [_on_host(self._by_site(each)[..., :longest]) for each in self._parts]
+            self._norms = self._norms[:, self.columns].cpu()
+            self._source_lengths = lengths
             self._ready = None
             _device_memory.remove(id(self))
 

@@ -22,7 +22,7 @@ from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
-from regard.decoding.slots.captured_slots import kept_slots, round_up
+from regard.decoding.slots.captured_slots import forget_slots, kept_slots, round_up
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
@@ -111,16 +111,42 @@ def slot_search(
     The other arguments are those of search(). The result is on the CPU.
 
     recorded: the attention weights of the hypotheses are stored in it. None records nothing.
+
+    If there is not enough memory, the search is repeated with half as many slots; then, some sentences wait.
     """
+    most = MOST_SLOTS["cuda" if batch.index.is_cuda else "cpu"]
+    while True:
+        try:
+            return _search_with_slots(model, batch, how, prefixes, limit, recorded, most)
+        except torch.OutOfMemoryError:
+            most = min(most, len(batch)) // 2
+            if not most:
+                raise
+        # After the except block, where the traceback keeps no tensors of the failed search.
+        forget_slots(model)
+        if recorded is not None:
+            recorded.clear()
+
+
+def _search_with_slots(
+    model: Model,
+    batch: Batch | Prompts,
+    how: Beam | Greedy,
+    prefixes: Sequence[Sequence[int]] | None,
+    limit: LengthLimit,
+    recorded: RecordedAttention | None,
+    most: int,
+) -> SearchResult:
+    """Run slot_search() with at most `most` slots."""
     captures = batch.index.is_cuda and is_current(batch.index.device)
-    if captures and isinstance(batch, Batch) and batch.source.dim() == 2 and len(batch) <= MOST_SLOTS["cuda"]:
+    if captures and isinstance(batch, Batch) and batch.source.dim() == 2 and len(batch) <= most:
         sentences = not_encoded(model, batch, how, prefixes, limit)
         if sentences.longest < MOST_LENGTH:
             return captured_search(model, how, sentences, recorded, batch)
     sentences = sentences_of(model, batch, how, prefixes, limit)
     if captures and sentences.state.position + sentences.longest < MOST_LENGTH:
-        return captured_search(model, how, sentences, recorded)
-    slots = _allocated(model, how, sentences, *_sizes(sentences), recorded is not None)
+        return captured_search(model, how, sentences, recorded, most=most)
+    slots = _allocated(model, how, sentences, *_sizes(sentences, most), recorded is not None)
     return SlotRun(slots, sentences, how, recorded=recorded).result()
 
 
@@ -171,12 +197,14 @@ def captured_search(
     sentences: Sentences,
     recorded: RecordedAttention | None = None,
     batch: Batch | None = None,
+    most: int | None = None,
 ) -> SearchResult:
     """Run the search with steps captured in CUDA graphs. Sizes are rounded up, to use the graphs again.
 
     batch: the sources, if `sentences` is not encoded yet. Then the encoder is captured in a graph too.
+    most: the largest number of slots. Default: MOST_SLOTS.
     """
-    count, source, _ = _sizes(sentences)
+    count, source, _ = _sizes(sentences, most)
     count, source = round_up(count), round_up(source, SOURCE_SIZES)
     length = round_up(sentences.state.position + sentences.longest + 1, LENGTHS)
 
@@ -334,9 +362,9 @@ class SlotRun:
         self.slots = self.slots.resized(index, length)
 
 
-def _sizes(sentences: Sentences) -> tuple[int, int, int]:
+def _sizes(sentences: Sentences, most: int | None = None) -> tuple[int, int, int]:
     """Return the number of slots, of source tokens and of positions that a search needs first."""
-    most = MOST_SLOTS["cuda" if sentences.first.is_cuda else "cpu"]
+    most = MOST_SLOTS["cuda" if sentences.first.is_cuda else "cpu"] if most is None else most
     length = sentences.state.position + min(FIRST_LENGTH, sentences.longest + 1)
     return min(len(sentences.first), most), sentences.source_length, length
 
