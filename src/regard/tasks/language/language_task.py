@@ -70,6 +70,7 @@ class LanguageTask(RunTask):
     model: LanguageModel
     settings_type = LanguageSettings
     counted = "tokens"
+    ahead = True
     has_perplexity = True
     metrics = MappingProxyType(
         {"loss": "lower", "perplexity": "lower", "word_perplexity": "lower", "bits_per_character": "lower"}
