@@ -8,11 +8,12 @@ import torch
 from benchmarks.decoding_text import hugging_face
 from regard.data.batch import PAD, Batch
 from regard.models.transformer import Size, Transformer
+from tests.conftest import SKIPS
 
 
 @torch.no_grad()
 def test_same_logits() -> None:
-    pytest.importorskip("transformers")
+    pytest.importorskip("transformers", reason=SKIPS["transformers"])
     torch.manual_seed(0)
     model = Transformer(11, 11, Size(width=16, heads=2, inner=24, layers=2), tie="all").eval()
     for weight in model.parameters():
