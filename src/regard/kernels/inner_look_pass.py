@@ -41,13 +41,15 @@ MOST_HEADS = 1 << 14
 """Maximum number B K of key heads for which a tensor descriptor is used."""
 
 
-def tiles_of(width: int, dtype: torch.dtype) -> Tiles:
-    """Return the launch parameters for a head size and a dtype."""
+def tiles_of(width: int, dtype: torch.dtype, looks: int = 3) -> Tiles:
+    """Return the launch parameters for a head size and a dtype, and for one or for several looks at once."""
     if dtype == torch.float32:
         return Tiles(32, 32, 4, 2) if width > 64 else Tiles(64, 64, 4, 2)
     if width > 128:
         return Tiles(64, 64, 4, 2)
-    return Tiles(64, 128, 4, 2, registers=168)
+    if width > 64:
+        return Tiles(64, 64, 4, 3, registers=128 if looks > 1 else None)
+    return Tiles(64, 128, 4, 3, registers=168) if looks > 1 else Tiles(64, 128, 4, 2, registers=128)
 
 
 @torch.library.custom_op(
@@ -97,7 +99,8 @@ def inner_look(
     batch, heads, queries, width = query.shape
     _, key_heads, keys, _ = key.shape
     query, key, lse = in_rows(query), in_rows(key), lse.float().contiguous()
-    padded, tiles = max(16, 1 << (width - 1).bit_length()), tiles_of(width, query.dtype)
+    looks = entropy + alignment + mass + (pooled > 0)
+    padded, tiles = max(16, 1 << (width - 1).bit_length()), tiles_of(width, query.dtype, looks)
     blocks, (unit, nan_units) = max(1, tiles.columns // BLOCK), _units(queries)
     results = _buffers(query, keys, tiles, (entropy, alignment, mass, pooled > 0))
     block = key_block(key, tiles) if width == padded and has_tma(query.device) else None

@@ -19,7 +19,7 @@ def tiles_of(width: int, dtype: torch.dtype) -> Tiles:
     """Return the launch parameters for a head size and a dtype."""
     if dtype == torch.float32 and width > 64:
         return Tiles(32, 32, 4, 1)
-    return Tiles(64, 64, 4, 1)
+    return Tiles(64, 32, 4, 1)
 
 
 @torch.library.custom_op(
