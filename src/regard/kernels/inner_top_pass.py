@@ -42,8 +42,13 @@ def listing_tiles_of(width: int, dtype: torch.dtype) -> Tiles:
 
 
 def needs_maxima(width: int, dtype: torch.dtype, top: int) -> bool:
-    """Whether inner_top() is faster with the maxima of inner_look(): if there are at least 2 k slots."""
-    return slots_of(look_tiles_of(width, dtype)) >= 2 * top
+    """Whether inner_top() is faster with the maxima of inner_look(): if there are at least 2 k slots.
+
+    In inner_candidates_kernel, a thread must have at least PACKED scores of a tile.
+    """
+    tiles = listing_tiles_of(width, dtype)
+    packed = tiles.rows * tiles.columns >= 32 * tiles.warps * PACKED
+    return packed and slots_of(look_tiles_of(width, dtype)) >= 2 * top
 
 
 @torch.library.custom_op(
