@@ -23,6 +23,7 @@ NOTHING = "Not measured yet: no such result is committed.\n"
 ADDITIVE, DOT = "Additive", ("Scaled dot", "Causal scaled dot")
 PLACES = {
     "call-cuda": "on this page",
+    "call-cuda-gradients": "on this page",
     "call-cpu": "on this page",
     "additive-calls": "on this page",
     "additive-scales": "on this page",
@@ -31,9 +32,12 @@ PLACES = {
     "cpu": "on this page",
     "gpu": "on this page",
     "recurrent": "on this page",
+    "training-speed": "on this page",
     "faithfulness": "[Is attention faithful?](faithfulness.md)",
     "alignments": "[Viewing attention](seeing.md)",
     "korean": "[Data and decoding](translation.md)",
+    "decoding-cuda": "[Data and decoding](translation.md)",
+    "decoding-cpu": "[Data and decoding](translation.md)",
     "multi30k": "[Training](training.md)",
     "tatoeba": "[Training](training.md)",
     "classification": "[Text classification](classification.md)",
@@ -214,6 +218,7 @@ def calls(kind: str) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "call_cuda": partial(calls, "call-cuda"),
+    "call_cuda_gradients": partial(calls, "call-cuda-gradients"),
     "call_cpu": partial(calls, "call-cpu"),
     "additive_calls": partial(calls, "additive-calls"),
     "additive_scales": partial(calls, "additive-scales"),
@@ -226,6 +231,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "cpu": cpu,
     "lost": lost,
     "recurrent": partial(report, "recurrent"),
+    "training_speed": partial(report, "training-speed"),
     "classification": partial(report, "classification"),
     "language": partial(report, "language"),
     "lstmn": partial(report, "lstmn"),
