@@ -2,6 +2,10 @@
 
 python -m benchmarks.looking_speed [--device cuda] prints a table in Markdown. Before a row is measured, the
 looks of one head are compared with float64. Ratios are (forward + looking) / forward.
+
+On a GPU, times are device times (replays of a CUDA graph), and a second table has wall times of plain calls
+of regard.attention(), without and with looks. `eager` computes the weights and the output in PyTorch, without
+looks: it is what shows weights otherwise. It is measured where they fit in memory.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -24,12 +29,15 @@ LOOKS = {
     "all three": regard.Look(entropy=True, alignment=True, mass=True),
     "entropy": regard.Look(entropy=True),
     "alignment": regard.Look(alignment=True),
+    "entropy, mass, top 8": regard.Look(entropy=True, mass=True, top=8),
 }
 
+LENGTHS = (2048, 4096, 8192, 16384, 32768, 65536)
 SIZES: dict[str, list[tuple[int, int, int, int]]] = {
     "cuda": [
-        *((16384 // length or 1, 16, length, 128) for length in (2048, 4096, 8192, 16384, 32768)),
-        *((16384 // length or 1, 32, length, 64) for length in (2048, 4096, 8192, 16384, 32768)),
+        (16384 // length or 1, heads if length < 65536 else heads // 2, length, width)
+        for heads, width in ((16, 128), (32, 64))
+        for length in LENGTHS
     ],
     "cpu": [(1, 8, 1024, 64), (1, 8, 2048, 64), (1, 4, 4096, 64), (1, 8, 2048, 128)],
 }
@@ -37,26 +45,60 @@ SIZES: dict[str, list[tuple[int, int, int, int]]] = {
 
 PASS = {"cuda": "fused", "cpu": "blocked"}
 
+LONGEST_EAGER = 16384
+"""Longest sequence for which eager is measured: 4.3 billion weights, 8.6 GB in bfloat16."""
 
-def median_ms(function: Callable[[], object], device: str, seconds: float = 0.5) -> float:
+
+def median_ms(function: Callable[[], object], device: str, seconds: float = 0.1) -> float:
     """Return the median time of a call, after one call that is not timed: device time, or processor time."""
     function()
     if device == "cuda":
-        from triton.testing import do_bench
-
-        return float(do_bench(function, warmup=10, rep=int(seconds * 200), return_mode="median"))
+        return _replayed_ms(function, seconds)
     taken: list[float] = []
-    while len(taken) < 3 or sum(taken) < seconds:
+    while len(taken) < 3 or sum(taken) < 5 * seconds:
         start = time.process_time()
         function()
         taken.append(time.process_time() - start)
     return 1000 * statistics.median(taken)
 
 
+def _replayed_ms(function: Callable[[], object], seconds: float) -> float:
+    """Return the median time between two events around a replay of a CUDA graph, so without the host."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    taken: list[float] = []
+    graph.replay()
+    while len(taken) < 5 or (sum(taken) < 1000 * seconds and len(taken) < 100):
+        events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        events[0].record()
+        graph.replay()
+        events[1].record()
+        torch.cuda.synchronize()
+        taken.append(events[0].elapsed_time(events[1]))
+    del graph
+    return statistics.median(taken)
+
+
+def wall_ms(function: Callable[[], object], seconds: float = 0.1) -> float:
+    """Return the time of a call on a GPU as a user sees it: of several calls, one after the other."""
+    function()
+    torch.cuda.synchronize()
+    start, count = time.perf_counter(), 0
+    while count < 3 or time.perf_counter() - start < seconds:
+        for _ in range(5):
+            function()
+        torch.cuda.synchronize()
+        count += 5
+    return 1000 * (time.perf_counter() - start) / count
+
+
 def gate(call: Call, forward: Forward, name: str) -> None:
     """Raise ValueError if the looks of the first head differ from float64 by more than rounding."""
     seen = PASSES[name].run(call, forward, LOOKS["all three"])
+    top = PASSES[name].run(call, forward, LOOKS["entropy, mass, top 8"]).top
     assert seen.entropy is not None and seen.mass is not None and seen.alignment is not None
+    assert top is not None
     scores = call.query[0, 0].double() @ call.key[0, 0].double().T * call.scale
     if call.mask.causal:
         scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
@@ -65,13 +107,15 @@ def gate(call: Call, forward: Forward, name: str) -> None:
         "entropy": (seen.entropy[0, 0] - torch.special.entr(weights).sum(-1)).abs().max().item(),
         "mass": (seen.mass[0, 0] / weights.sum(0) - 1).abs().max().item(),
         "alignment": (seen.alignment[0, 0] != weights.argmax(-1)).double().mean().item(),
+        "top": (top.weights[0, 0] - weights.topk(8).values).abs().max().item(),
     }
-    if not (errors["entropy"] < 1e-3 and errors["mass"] < 1e-4 and errors["alignment"] < 0.01):
+    limits = {"entropy": 1e-3, "mass": 1e-4, "alignment": 0.01, "top": 1e-4}
+    if not all(errors[each] < limits[each] for each in errors):
         raise ValueError(f"the looks of {tuple(call.query.shape)} are wrong: {errors}")
 
 
-def row(size: Sequence[int], causal: bool, device: str) -> str:
-    """Measure one row of the table."""
+def row(size: Sequence[int], causal: bool, device: str) -> list[str]:
+    """Measure one row of each table: device times (or processor times), and on a GPU wall times."""
     torch.manual_seed(0)
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     query, key, value = (torch.randn(*size, device=device, dtype=dtype) for _ in range(3))
@@ -82,28 +126,74 @@ def row(size: Sequence[int], causal: bool, device: str) -> str:
     if size[2] <= 8192:
         gate(call, forward, PASS[device])
     base = median_ms(lambda: regard.attention(query, key, value, mask=mask), device)
-    cells = [",".join(map(str, size)), "yes" if causal else "no", f"{base:.3f}"]
+    name = [",".join(map(str, size)), "yes" if causal else "no"]
+    cells = [*name, f"{base:.3f}"]
     for look in LOOKS.values():
         taken = median_ms(_looking(call, forward, look, PASS[device]), device)
         cells += [f"{taken:.3f}", f"{(base + taken) / base:.2f}"]
-    return f"| {' | '.join(cells)} |"
+    if device != "cuda":
+        return [f"| {' | '.join(cells)} |"]
+    fits = size[2] <= LONGEST_EAGER
+    cells.append(f"{median_ms(lambda: _eager(query, key, value, causal), device):.1f}" if fits else "")
+    walls = [*name, f"{wall_ms(lambda: regard.attention(query, key, value, mask=mask)):.3f}"]
+    walls += [f"{wall_ms(_attending(query, key, value, mask, look)):.3f}" for look in LOOKS.values()]
+    return [f"| {' | '.join(cells)} |", f"| {' | '.join(walls)} |"]
 
 
 def _looking(call: Call, forward: Forward, look: regard.Look, name: str) -> Callable[[], Tensor | None]:
     return lambda: PASSES[name].run(call, forward, look).entropy
 
 
+def _attending(
+    query: Tensor, key: Tensor, value: Tensor, mask: regard.Mask | None, look: regard.Look
+) -> Callable[[], object]:
+    return lambda: regard.attention(query, key, value, mask=mask, look=look)
+
+
+def _eager(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+    """Attention with the whole matrix of weights, without looks."""
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    if causal:
+        length = query.shape[-2]
+        hidden = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
+        scores.masked_fill_(hidden, -torch.inf)
+    return scores.softmax(-1) @ value
+
+
+def table(titles: Sequence[str], rows: Sequence[str]) -> str:
+    """Return a table in Markdown."""
+    return "\n".join([f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}", *rows])
+
+
+def report(rows: Sequence[Sequence[str]], device: str) -> str:
+    """Return the tables of all rows so far."""
+    titles = ["B,H,N,D", "causal", "forward", *(each for name in LOOKS for each in (name, "ratio"))]
+    if device != "cuda":
+        return table(titles, [each[0] for each in rows])
+    walls = ["B,H,N,D", "causal", "forward", *(f"with {name}" for name in LOOKS)]
+    return (
+        f"Device times, ms:\n\n{table([*titles, 'eager'], [each[0] for each in rows])}\n\n"
+        f"Wall times of attention(), ms:\n\n{table(walls, [each[1] for each in rows])}"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=PASS)
-    parser.add_argument("--longest", type=int, default=32768, help="leave out longer sequences")
+    parser.add_argument("--longest", type=int, default=65536, help="leave out longer sequences")
+    parser.add_argument("--output", type=Path, help="also write the tables to this file, after each row")
+    parser.add_argument("--limit", type=float, default=1e9, help="start no row after this many seconds")
     arguments = parser.parse_args()
-    titles = ["B,H,N,D", "causal", "forward", *(each for name in LOOKS for each in (name, "ratio"))]
-    print(f"| {' | '.join(titles)} |\n|{' --- |' * len(titles)}")
-    for size in SIZES[arguments.device]:
+    rows, begun = [], time.perf_counter()
+    for size in sorted(SIZES[arguments.device], key=lambda size: size[2]):
         for causal in (False, True):
-            if size[2] <= arguments.longest:
-                print(row(size, causal, arguments.device), flush=True)
+            if size[2] > arguments.longest or time.perf_counter() - begun > arguments.limit:
+                continue
+            rows.append(row(size, causal, arguments.device))
+            print("\n".join(rows[-1]), file=sys.stderr, flush=True)
+            if arguments.output is not None:
+                arguments.output.write_text(f"{report(rows, arguments.device)}\n")
+    print(report(rows, arguments.device))
     return 0
 
 

@@ -32,7 +32,10 @@ def test_a_row_has_a_cell_for_each_title(monkeypatch: pytest.MonkeyPatch):
         return 2.0
 
     monkeypatch.setattr(looking_speed, "median_ms", two)
-    cells = looking_speed.row((1, 2, 40, 16), True, "cpu").strip("| ").split(" | ")
+    rows = [looking_speed.row((1, 2, 40, 16), True, "cpu")]
+    titles, _, line = looking_speed.report(rows, "cpu").splitlines()
+    cells = line.strip("| ").split(" | ")
+    assert len(titles.strip("| ").split(" | ")) == len(cells)
     assert cells[:3] == ["1,2,40,16", "yes", "2.000"] and len(cells) == 3 + 2 * len(looking_speed.LOOKS)
 
 

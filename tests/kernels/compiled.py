@@ -75,12 +75,12 @@ def main() -> None:
     no_mask = (None, None, None, None, None, 0, None, None, 0.5, 0.0, 1.0)
     for width, dtype in ((128, torch.bfloat16), (60, torch.float32)):
         query = torch.zeros(2, 2, 300, width, dtype=dtype)
-        inner_look(query, query, torch.zeros(2, 2, 300), *no_mask, True, True, True, 0)
-        inner_top(query, query, torch.zeros(2, 2, 300), *no_mask, 8)
+        inner_look(query, query, torch.zeros(2, 2, 300), *no_mask, True, True, True, 0, False)
+        inner_top(query, query, torch.zeros(2, 2, 300), *no_mask, 8, None)
         bias, table = torch.zeros(2, 1, 300, 300, dtype=dtype), torch.ones(1, 1, 300, 300, dtype=torch.bool)
         masks = bias, table, lengths, documents, documents, 1, 7, 0, 0.5, 30.0, 1.0
-        inner_look(query, query[:, :1], torch.zeros(2, 2, 300), *masks, True, True, True, 64)
-        inner_top(query, query[:, :1], torch.zeros(2, 2, 300), *masks, 5)
+        inner_look(query, query[:, :1], torch.zeros(2, 2, 300), *masks, True, False, True, 64, True)
+        inner_top(query, query[:, :1], torch.zeros(2, 2, 300), *masks, 5, torch.zeros(2, 2, 300, 32))
     compile_masked(lengths, documents)
 
 

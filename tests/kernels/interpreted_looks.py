@@ -8,7 +8,7 @@ import torch
 import regard
 from regard import looking
 from regard.checking import check
-from regard.kernels import inner_look_pass, launch
+from regard.kernels import inner_look_pass, inner_top_pass, launch
 from regard.looking.block_pooling import block_means, block_sums
 from tests.agreement.cases import CASES, Case
 from tests.agreement.test_looking import assert_looks_agree, fused_supports
@@ -43,7 +43,7 @@ def test_every_size_of_tiles_gives_the_same_looks(
     rows: int, columns: int, groups: int, monkeypatch: pytest.MonkeyPatch
 ):
     tiles = inner_look_pass.Tiles(rows, columns, 4, 1, groups)
-    monkeypatch.setattr(inner_look_pass, "tiles_of", lambda width, dtype: tiles)
+    monkeypatch.setattr(inner_look_pass, "tiles_of", lambda width, dtype, looks: tiles)
     monkeypatch.setattr(looking, "SMALL", 0)
     query, key = torch.randn(1, 200, 16), torch.randn(1, 150, 16)
     look = regard.Look(mass=True, entropy=True, alignment=True, pooled=64)
@@ -70,11 +70,24 @@ def test_the_mass_is_nan_where_a_query_that_sees_the_key_is_nan(monkeypatch: pyt
 
 def test_only_what_is_requested_is_computed():
     x = torch.randn(1, 1, 70, 16)
-    entropy, alignment, mass, pooled = inner_look_pass.inner_look(
-        x, x, torch.zeros(1, 1, 70), *[None] * 5, 0, None, None, 1.0, 0.0, 1.0, False, True, False, 0
+    entropy, alignment, mass, pooled, maxima = inner_look_pass.inner_look(
+        x, x, torch.zeros(1, 1, 70), *[None] * 5, 0, None, None, 1.0, 0.0, 1.0, False, True, False, 0, False
     )
     assert (entropy.numel(), alignment.shape, mass.numel(), pooled.numel()) == (0, (1, 1, 70), 0, 0)
+    assert maxima.numel() == 0
     assert torch.equal(alignment, (x @ x.mT).argmax(-1))
+
+
+@pytest.mark.parametrize("width", [16, 128])
+def test_the_operators_have_the_shapes_that_they_declare(width: int):
+    x = torch.randn(1, 2, 70, width)
+    arguments = (x, x, torch.zeros(1, 2, 70), *[None] * 5, 0, None, 0, 1.0, 0.0, 1.0)
+    checks = {"test_utils": ("test_schema", "test_faketensor")}
+    torch.library.opcheck(inner_look_pass.inner_look, (*arguments, True, True, True, 64, False), **checks)
+    torch.library.opcheck(inner_look_pass.inner_look, (*arguments, False, False, True, 0, True), **checks)
+    maxima = inner_look_pass.inner_look(*arguments, False, False, False, 0, True)[4]
+    for each in (maxima, None):
+        torch.library.opcheck(inner_top_pass.inner_top, (*arguments, 3, each), **checks)
 
 
 @pytest.mark.parametrize("heads_first", [True, False])
@@ -150,6 +163,45 @@ def test_the_largest_weights_of_equal_and_of_few_keys(top: int, monkeypatch: pyt
     assert (seen.top.keys.diff(dim=-1)[ties & (seen.top.keys[:, 1:] >= 0)] > 0).all()
     assert torch.equal(seen.alignment, seen.top.keys[:, 0])
     torch.testing.assert_close(seen.entropy, whole.entropy)
+
+
+@pytest.mark.parametrize("kind", ["equal", "one slot", "growing"])
+def test_the_largest_weights_where_many_keys_reach_the_threshold(kind: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(looking, "SMALL", 0)
+    query, key = torch.randn(2, 150, 16), torch.randn(2, 700, 16)
+    if kind == "equal":  # all scores of a query are equal: every key reaches the threshold
+        key = key[:, :1].expand(-1, 700, -1)
+    elif kind == "one slot":  # the keys with large scores are in one slot
+        query, key = query.abs(), key * 0.1
+        key[:, 3::64] = 1 + torch.rand(2, 11, 16)
+    else:
+        query, key = query.abs(), key * 0.1 + torch.arange(700)[:, None] / 700
+    look = regard.Look(top=4, mass=True)
+    lists = []
+    sort = inner_top_pass.inner_sort_kernel
+    monkeypatch.setattr(inner_top_pass, "inner_sort_kernel", _Spy(sort, lists))
+    seen = regard.attention(query, key, look=look)
+    whole = regard.attention(query, key, look=regard.Look(weights=True)).weights
+    assert bool((lists[0][:, :, :, 0] > lists[0].shape[3] - 1).any()) == (kind == "equal")
+    assert torch.equal(
+        seen.top.keys, whole.topk(4).indices if kind != "equal" else torch.arange(4).expand(2, 150, 4)
+    )
+    torch.testing.assert_close(seen.top.weights, whole.topk(4).values)
+    torch.testing.assert_close(seen.mass, whole.sum(-2))
+
+
+class _Spy:
+    """A kernel that also keeps its first argument, the records."""
+
+    def __init__(self, kernel: object, records: list[torch.Tensor]):
+        self.kernel, self.records = kernel, records
+
+    def __getitem__(self, grid: tuple[int, ...]):
+        def launch_and_keep(records: torch.Tensor, *arguments: object, **options: object) -> None:
+            self.records.append(records)
+            self.kernel[grid](records, *arguments, **options)
+
+        return launch_and_keep
 
 
 def test_more_largest_weights_are_left_to_the_next_pass():

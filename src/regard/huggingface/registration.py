@@ -84,7 +84,21 @@ def attach(model: Model) -> Model:
     _check_config(model.config)
     register()
     model.set_attn_implementation(NAME)
+    _set_in_layers(model)
     return model
+
+
+def _set_in_layers(model: nn.Module) -> None:
+    """Set the implementation in layers that have another config object than the model.
+
+    The encoder and the decoder of T5 have copies of the config, which older versions of transformers do not
+    change in set_attn_implementation().
+    """
+    supported = {name for name, reason in attention_layers(model).items() if reason is None}
+    for layer in model.modules():
+        config: Any = getattr(layer, "config", None)
+        if type(layer).__name__ in supported and getattr(config, "_attn_implementation", NAME) != NAME:
+            config._attn_implementation = NAME
 
 
 def _check_layers(model: nn.Module) -> None:

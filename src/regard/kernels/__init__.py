@@ -26,8 +26,9 @@ inner_attention    both passes as custom operators for torch.compile
 score_chunks       scores of additive attention for the looking pass
 inner_look         looking pass: entropy, alignment, column mass and pooled weights of inner products
 inner_look_pass    launches the kernel of inner_look, as a custom operator
-inner_top          looking pass: the largest weights of each query
-inner_top_pass     launches the kernel of inner_top, as a custom operator
+inner_candidates   looking pass: the largest weights of each query, by a threshold
+inner_top          the same for any scores, more slowly
+inner_top_pass     launches the kernels of inner_candidates and inner_top, as a custom operator
 recurrent_cells    one step of a recurrent cell
 quick_launch       launches compiled kernels with less time on the host
 recording          records the operations and launches of a function

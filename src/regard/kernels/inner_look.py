@@ -12,11 +12,12 @@ a tile has 128 keys. These keys form a slot:
 - Sums and maxima over keys: a thread adds the keys of a slot, and accumulates the result over all tiles of
   keys (_parts). The accumulators of different threads are reduced only once, after the last tile.
 - The largest weight of a query is found with its slot. Which key of the slot has it is computed at the end.
+  For the k largest weights, only the largest value of each slot is found; see inner_candidates.py.
 - The column mass is a sum over queries. Most of it is a sum inside a thread. Programs add their sums by
   integer atomics, as multiples of 1 / unit: integers have the same sum in any order, so results are
   reproducible bit by bit.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -25,16 +26,28 @@ import triton
 import triton.language as tl
 
 from regard.kernels.kernel_mask import end_of
-from regard.kernels.matrix_product import product
+from regard.kernels.matrix_product import product, row_products
 from regard.kernels.tanh import LOG2E, TWICE_LOG2E
 
-__all__ = ["HIDDEN", "NO_KEY", "capped", "inner_look_kernel", "tile_ranges"]
+__all__ = [
+    "HIDDEN",
+    "NO_KEY",
+    "capped",
+    "hide",
+    "inner_look_kernel",
+    "log_weights",
+    "place_of_program",
+    "tile_ranges",
+]
 
 HIDDEN = tl.constexpr(-1e30)
 """log2 of the weight of a hidden key. It is finite, so that 0 * HIDDEN is 0; 0 * -inf would be NaN."""
 
 NO_KEY = tl.constexpr(2147483647)
 """Greater than the index of every key."""
+
+TOGETHER = tl.constexpr(16)
+"""Number of heads whose tiles of queries are processed in one order, see place_of_program()."""
 
 NEGATIVE_LN2 = tl.constexpr(-0.6931471805599453)
 """-ln 2. The kernel sums p log2(p); multiplied by -ln 2 this is the entropy in nats."""
@@ -83,7 +96,7 @@ def capped(scores, cap):
 
 
 @triton.jit
-def _log_weights(
+def log_weights(
     products, level, columns, rows, scale, cap, bias_scale, bias, bias_row, bias_column, queries, end,
     CAP: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
@@ -105,13 +118,13 @@ def _log_weights(
 
 
 @triton.jit
-def _hide(
+def hide(
     logs, columns, rows, start, low, high, table, document_of_query, document_of_key, queries, end,
     table_row, table_column, LEFT: tl.constexpr, DOCUMENTS: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
     """Return `logs` with HIDDEN where the mask hides the key.
 
-    columns, rows: see _log_weights(). low, high: for each query, keys j with low <= j < high are visible.
+    columns, rows: see log_weights(). low, high: for each query, keys j with low <= j < high are visible.
     """
     seen = columns < high
     if LEFT:
@@ -133,21 +146,17 @@ def _with_tiles(
     bias_scale, unit, nan_units, queries, end, width, key_row, pooled_step, bias_row, bias_column,
     table_row, table_column,
     LEFT: tl.constexpr, DOCUMENTS: tl.constexpr, CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr,
-    ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr, MASS: tl.constexpr, POOLED: tl.constexpr,
-    MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
-    GROUPS: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr, TMA: tl.constexpr,
+    ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr, MAXIMA: tl.constexpr, MASS: tl.constexpr,
+    POOLED: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Process the tiles of keys first_tile to last_tile - 1 for one tile of queries.
 
     A tile has COLUMNS keys and ROWS queries. Returns the new `total`, `best` and `best_tile`, which have an
     element for each slot and query, (slots / 8, 8, ROWS).
-
-    total: sum of p log2(p) over the keys so far.
-    best: the largest log2(p) so far.
-    best_tile: the number of the tile that has this value.
-    row: index of the first query.
-    level: (ROWS,), lse * log2(e) of the queries.
+    total, best, best_tile: sum of p log2(p) so far, the largest log2(p) so far, and the number of its tile.
+    row: index of the first query. level: (ROWS,), lse * log2(e) of the queries.
     block, block_row, block_column: a tensor descriptor of the keys, and the place of the first key, if TMA.
     low, high: (ROWS,), the window of the mask: keys j with low <= j < high are visible.
     mass: the column mass, (S,), as multiples of 1 / unit; it is updated. nan_units is added for a NaN.
@@ -171,12 +180,12 @@ def _with_tiles(
             inside = (columns < end)[:, None] & (channels < width)[None, :]
             keys_CD = tl.load(keys + of_tile, mask=inside, other=0.0)
         products = product(keys_CD, tl.trans(query), tl.zeros([COLUMNS, ROWS], tl.float32), PRECISION)
-        logs = _log_weights(
+        logs = log_weights(
             products, level[None, :], columns[:, None], rows[None, :], scale, cap, bias_scale, bias, bias_row,
             bias_column, queries, end, CAP, BIAS,
         )  # fmt: skip
         if MASKED:
-            logs = _hide(
+            logs = hide(
                 logs, columns[:, None], rows[None, :], start, low[None, :], high[None, :], table,
                 document_of_query, document_of_key, queries, end, table_row, table_column, LEFT, DOCUMENTS,
                 TABLE,
@@ -187,6 +196,10 @@ def _with_tiles(
             if COLUMNS == 128:
                 largest = tl.maximum(largest, tl.maximum(third, fourth))
             best, best_tile = _larger(largest, tile, best, best_tile, ASSEMBLY)
+        if MAXIMA:
+            best = tl.maximum(tl.maximum(best, first), second)
+            if COLUMNS == 128:
+                best = tl.maximum(tl.maximum(best, third), fourth)
         if ENTROPY or MASS or POOLED:
             weights = tl.exp2(logs)
             if ENTROPY:
@@ -242,7 +255,7 @@ def _key_of_slot(
     start, scale, cap, bias_scale, queries, end, width, query_row, key_row, bias_row, bias_column, table_row,
     table_column,
     LEFT: tl.constexpr, DOCUMENTS: tl.constexpr, CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Return the key with the largest score of each query, (ROWS,); -1 if the query sees no key.
 
@@ -256,10 +269,10 @@ def _key_of_slot(
     first_keys = best_tile * COLUMNS + (slots // 8 * 16 + slots % 8)[:, None]
     first_key = tl.min(tl.where(best == largest[None, :], first_keys, NO_KEY), 0)
     rows, channels = row + tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    queries_RD = tl.load(
+    queries_RD = tl.load(  # again, which takes fewer registers than to keep them
         query + rows.to(tl.int64)[:, None] * query_row + channels[None, :],
         mask=(rows < queries)[:, None] & (channels < width)[None, :], other=0.0,
-    ).to(tl.float32)  # fmt: skip
+    )  # fmt: skip
     highest, chosen = tl.full([ROWS], HIDDEN, tl.float32), tl.full([ROWS], -1, tl.int32)
     for part in tl.static_range(COLUMNS // SLOTS):
         columns = first_key + part % 2 * 8 + part // 2 * 64
@@ -268,11 +281,11 @@ def _key_of_slot(
             key + columns.to(tl.int64)[:, None] * key_row + channels[None, :],
             mask=inside[:, None] & (channels < width)[None, :], other=0.0,
         )  # fmt: skip
-        logs = _log_weights(
-            tl.sum(queries_RD * keys_RD.to(tl.float32), 1), level, columns, rows, scale, cap, bias_scale,
+        logs = log_weights(
+            row_products(queries_RD, keys_RD, PRECISION), level, columns, rows, scale, cap, bias_scale,
             bias, bias_row, bias_column, queries, end, CAP, BIAS,
         )  # fmt: skip
-        logs = _hide(
+        logs = hide(
             logs, columns, rows, start, low, high, table, document_of_query, document_of_key, queries, end,
             table_row, table_column, LEFT, DOCUMENTS, TABLE,
         )  # fmt: skip
@@ -288,9 +301,9 @@ def _with_queries(
     query_row, key_row, pooled_step, bias_row, bias_column, table_row, table_column,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, CAP: tl.constexpr,
     BIAS: tl.constexpr, TABLE: tl.constexpr, ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr,
-    MASS: tl.constexpr, POOLED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
-    GROUPS: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, ASSEMBLY: tl.constexpr,
+    MAXIMA: tl.constexpr, MASS: tl.constexpr, POOLED: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr,
+    WHOLE: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Load the queries row, ..., row + ROWS - 1, and process all tiles of keys that they see.
 
@@ -326,31 +339,48 @@ def _with_queries(
                 block_row, block_column, mass, pooled, bias, table, document_of_query, document_of_key,
                 start, scale, cap, bias_scale, unit, nan_units, queries, end, width, key_row, pooled_step,
                 bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, ENTROPY,
-                ALIGNMENT, MASS, POOLED, part != 1, ROWS, COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA,
+                ALIGNMENT, MAXIMA, MASS, POOLED, part != 1, ROWS, COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA,
                 PRECISION, ASSEMBLY,
             )  # fmt: skip
     return total, best, best_tile, level, low, high
 
 
 @triton.jit
+def place_of_program(RIGHT: tl.constexpr):
+    """Return which sequence and head (as one number) and which tile of queries this program computes.
+
+    Launch grid: (tiles of queries, B H). With a causal mask (RIGHT), the last queries see the most keys. They
+    are processed first, for TOGETHER heads at a time, so that no long program starts at the end.
+    """
+    head, query_tile, tiles = tl.program_id(1), tl.program_id(0), tl.num_programs(0)
+    if RIGHT:
+        program = head * tiles + query_tile
+        first_head = program // (TOGETHER * tiles) * TOGETHER
+        heads = tl.minimum(tl.num_programs(1) - first_head, TOGETHER)
+        program -= first_head * tiles
+        query_tile = program // heads
+        head = first_head + program - query_tile * heads
+    return head, tiles - 1 - query_tile
+
+
+@triton.jit
 def inner_look_kernel(
-    query, key, block, lse, bias, table, entropy, alignment, mass, pooled, lengths, document_of_query,
-    document_of_key,
+    query, key, block, lse, bias, table, entropy, alignment, mass, pooled, maxima, lengths,
+    document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step, scale, cap, bias_scale,
     unit, nan_units, heads, groups, queries, keys, width, query_batch, query_head, query_row, key_batch,
     key_head, key_row, bias_batch, bias_head, bias_row, bias_column, table_batch, table_head, table_row,
     table_column,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr, ENTROPY: tl.constexpr,
-    ALIGNMENT: tl.constexpr, MASS: tl.constexpr, POOLED: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr,
-    WHOLE: tl.constexpr, EIGHTS: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
-    ASSEMBLY: tl.constexpr,
+    ALIGNMENT: tl.constexpr, MAXIMA: tl.constexpr, MASS: tl.constexpr, POOLED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr,
+    BLOCKS: tl.constexpr, WHOLE: tl.constexpr, EIGHTS: tl.constexpr, TMA: tl.constexpr,
+    PRECISION: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Compute the requested values for one tile of queries.
 
-    Launch grid: (tiles of queries, B H). With a causal mask, the last queries see the most keys, so they are
-    processed first.
+    Launch grid: (tiles of queries, B H).
 
     The score is bias_scale * (scale * q . k + bias), or bias_scale * (cap * tanh(scale * q . k / cap) + bias)
     if CAP.
@@ -363,6 +393,7 @@ def inner_look_kernel(
     mass: (B, H, S), the column mass times `unit`, as integers; the caller has set it to 0. If the sum of the
         weights of a key is NaN, nan_units is added, which is more than the mass of all queries.
     pooled: (B, H, groups of queries, blocks of keys), receives sums of weights; the caller has set it to 0.
+    maxima: (B, H, T, slots), receives log2 of the largest weight of each slot; not together with ALIGNMENT.
     GROUPS: number of groups of queries in a tile, each computed by its own warps.
     BLOCKS: number of blocks of at most 64 keys in a tile, for `pooled`.
     WHOLE: whether the width D is WIDTH, so that no channel has to be masked.
@@ -372,35 +403,42 @@ def inner_look_kernel(
         width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8
         query_batch, query_head = query_batch // 8 * 8, query_head // 8 * 8
         key_batch, key_head = key_batch // 8 * 8, key_head // 8 * 8
-    both = tl.program_id(1).to(tl.int64)
-    batch, head = both // heads, both % heads
+    both, query_tile = place_of_program(RIGHT)
+    batch, head = (both // heads).to(tl.int64), (both % heads).to(tl.int64)
+    both = both.to(tl.int64)
     query += batch * query_batch + head * query_head
     first_key = batch * key_batch + head // groups * key_head
     key += first_key
-    block_row, block_column = (first_key // key_row).to(tl.int32), (first_key % key_row).to(tl.int32)
+    block_row, block_column = 0, 0
+    if TMA:
+        block_row, block_column = (first_key // key_row).to(tl.int32), (first_key % key_row).to(tl.int32)
     bias += batch * bias_batch + head * bias_head
     table += batch * table_batch + head * table_head
     document_of_query += batch * documents_query_step
     document_of_key += batch * documents_key_step
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
-    query_tile = tl.num_programs(0) - 1 - tl.program_id(0)
     row, key_blocks = query_tile * ROWS, tl.cdiv(keys, COLUMNS // BLOCKS)
     pooled += (both * tl.num_programs(0) + query_tile) * GROUPS * key_blocks
     total, best, best_tile, level, low, high = _with_queries(
         query, key, block, block_row, block_column, lse + both * queries, bias, table, mass + both * keys,
         pooled, document_of_query, document_of_key, row, start, left, right, scale, cap, bias_scale, unit,
         nan_units, queries, end, width, query_row, key_row, key_blocks, bias_row, bias_column, table_row,
-        table_column, LEFT, RIGHT, DOCUMENTS, CAP, BIAS, TABLE, ENTROPY, ALIGNMENT, MASS, POOLED, ROWS,
-        COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA, PRECISION, ASSEMBLY,
+        table_column, LEFT, RIGHT, DOCUMENTS, CAP, BIAS, TABLE, ENTROPY, ALIGNMENT, MAXIMA, MASS,
+        POOLED, ROWS, COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA, PRECISION, ASSEMBLY,
     )  # fmt: skip
     rows = row + tl.arange(0, ROWS)
+    SLOTS: tl.constexpr = 32 if COLUMNS == 128 else COLUMNS // 2
+    if MAXIMA:
+        at = (both * queries + rows)[None, :] * SLOTS + tl.arange(0, SLOTS)[:, None]
+        tl.store(maxima + at, tl.reshape(best, [SLOTS, ROWS]), mask=(rows < queries)[None, :])
     if ENTROPY:
-        sums = tl.sum(tl.sum(total, 0), 0) * NEGATIVE_LN2
+        sums = tl.sum(tl.reshape(total, [SLOTS, ROWS]), 0) * NEGATIVE_LN2
         tl.store(entropy + both * queries + rows, sums, mask=rows < queries)
     if ALIGNMENT:
         chosen = _key_of_slot(
             best, best_tile, row, query, level, low, high, key, bias, table, document_of_query,
             document_of_key, start, scale, cap, bias_scale, queries, end, width, query_row, key_row, bias_row,
             bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, ROWS, COLUMNS, WIDTH,
+            PRECISION,
         )  # fmt: skip
         tl.store(alignment + both * queries + rows, chosen, mask=rows < queries)

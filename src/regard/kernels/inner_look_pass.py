@@ -14,7 +14,7 @@ from regard.kernels import interpreting
 from regard.kernels.forward_pass import Sight, in_eights, in_rows, precision_of, steps
 from regard.kernels.inner_look import inner_look_kernel
 
-__all__ = ["broadcast_steps", "inner_look"]
+__all__ = ["Tiles", "broadcast_steps", "has_tma", "inner_look", "key_block", "slots_of", "tiles_of"]
 
 
 class Tiles(NamedTuple):
@@ -41,13 +41,20 @@ MOST_HEADS = 1 << 14
 """Maximum number B K of key heads for which a tensor descriptor is used."""
 
 
-def tiles_of(width: int, dtype: torch.dtype) -> Tiles:
-    """Return the launch parameters for a head size and a dtype."""
+def tiles_of(width: int, dtype: torch.dtype, looks: int = 3) -> Tiles:
+    """Return the launch parameters for a head size and a dtype, and for one or for several looks at once."""
     if dtype == torch.float32:
         return Tiles(32, 32, 4, 2) if width > 64 else Tiles(64, 64, 4, 2)
     if width > 128:
         return Tiles(64, 64, 4, 2)
-    return Tiles(64, 128, 4, 2, registers=168)
+    if width > 64:
+        return Tiles(64, 64, 4, 3, registers=128 if looks > 1 else None)
+    return Tiles(64, 128, 4, 3, registers=168) if looks > 1 else Tiles(64, 128, 4, 2, registers=128)
+
+
+def slots_of(tiles: Tiles) -> int:
+    """Return the number of slots of a tile: sets of 2 or 4 keys, see inner_look.py."""
+    return 32 if tiles.columns == 128 else tiles.columns // 2
 
 
 @torch.library.custom_op(
@@ -55,8 +62,8 @@ def tiles_of(width: int, dtype: torch.dtype) -> Tiles:
     mutates_args=(),
     schema="(Tensor query, Tensor key, Tensor lse, Tensor? bias, Tensor? table, Tensor? lengths, "
     "Tensor? document_of_query, Tensor? document_of_key, SymInt start, SymInt? left, SymInt? right, "
-    "float scale, float cap, float bias_scale, bool entropy, bool alignment, bool mass, SymInt pooled)"
-    " -> (Tensor entropy, Tensor alignment, Tensor mass, Tensor pooled)",
+    "float scale, float cap, float bias_scale, bool entropy, bool alignment, bool mass, SymInt pooled, "
+    "bool maxima) -> (Tensor entropy, Tensor alignment, Tensor mass, Tensor pooled, Tensor maxima)",
 )
 def inner_look(
     query: Tensor,
@@ -77,8 +84,9 @@ def inner_look(
     alignment: bool,
     mass: bool,
     pooled: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute entropy, alignment, column mass and pooled weights, each only if its argument is not 0.
+    maxima: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Compute entropy, alignment, column mass, pooled weights and maxima, each only if it is requested.
 
     query: (B, H, T, D).
     key: (B, K, S, D), with K key heads.
@@ -90,16 +98,19 @@ def inner_look(
     cap: the soft cap of the scores; 0 for no cap.
     bias_scale: factor of the score, after the cap and with the bias: 1 / temperature.
     pooled: the block size of the pooled weights, a multiple of the tile size; 0 if they are not requested.
+    maxima: whether to return log2 of the largest weight of each slot, for inner_top(). A slot is a set of
+        keys, see inner_look.py. Not together with `alignment`.
 
-    Returns entropy (B, H, T), alignment (B, H, T), column mass (B, H, S), and the sums of the weights in
-    blocks of pooled x pooled; empty tensors if not computed.
+    Returns entropy (B, H, T), alignment (B, H, T), column mass (B, H, S), the sums of the weights in blocks
+    of pooled x pooled, and the maxima (B, H, T, slots); empty tensors if not computed.
     """
     batch, heads, queries, width = query.shape
     _, key_heads, keys, _ = key.shape
     query, key, lse = in_rows(query), in_rows(key), lse.float().contiguous()
-    padded, tiles = max(16, 1 << (width - 1).bit_length()), tiles_of(width, query.dtype)
+    looks = entropy + alignment + mass + (pooled > 0) + maxima
+    padded, tiles = max(16, 1 << (width - 1).bit_length()), tiles_of(width, query.dtype, looks)
     blocks, (unit, nan_units) = max(1, tiles.columns // BLOCK), _units(queries)
-    results = _buffers(query, keys, tiles, (entropy, alignment, mass, pooled > 0))
+    results = _buffers(query, keys, tiles, (entropy, alignment, mass, pooled > 0, maxima))
     block = key_block(key, tiles) if width == padded and has_tma(query.device) else None
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with torch.cuda.device(query.device) if query.is_cuda else nullcontext():
@@ -111,22 +122,24 @@ def inner_look(
             scale=scale, cap=cap, bias_scale=bias_scale, unit=unit, nan_units=nan_units,
             heads=heads, groups=heads // key_heads, queries=queries, keys=keys, width=width,
             CAP=cap > 0, BIAS=bias is not None, TABLE=table is not None,
-            ENTROPY=entropy, ALIGNMENT=alignment, MASS=mass, POOLED=pooled > 0,
+            ENTROPY=entropy, ALIGNMENT=alignment, MAXIMA=maxima, MASS=mass, POOLED=pooled > 0,
             ROWS=tiles.rows, COLUMNS=tiles.columns, WIDTH=padded, GROUPS=tiles.groups, BLOCKS=blocks,
             WHOLE=width == padded, EIGHTS=in_eights(query, key), TMA=block is not None,
             PRECISION=precision_of(query), ASSEMBLY=not interpreting(),
             num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
         )  # fmt: skip
-    entropy_BHT, alignment_BHT, units_BHS, blocks_BHNM = results
+    entropy_BHT, alignment_BHT, units_BHS, blocks_BHNM, maxima_BHTK = results
     mass_BHS = units_BHS * (1 / unit)
     if mass:
         mass_BHS.masked_fill_(units_BHS >= nan_units, torch.nan)
-    return entropy_BHT, alignment_BHT, mass_BHS, _pooled_blocks(blocks_BHNM, queries, pooled, tiles)
+    pooled_BHNM = _pooled_blocks(blocks_BHNM, queries, pooled, tiles)
+    return entropy_BHT, alignment_BHT, mass_BHS, pooled_BHNM, maxima_BHTK
 
 
 @inner_look.register_fake
-def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    entropy, alignment, mass, pooled = rest[-4:]
+def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    entropy, alignment, mass, pooled, maxima = rest[-5:]
+    slots = slots_of(tiles_of(query.shape[3], query.dtype))
     sizes = query.shape[:3]
     return (
         query.new_empty(sizes if entropy else 0, dtype=torch.float32),
@@ -138,6 +151,7 @@ def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, T
             else 0,
             dtype=torch.float32,
         ),
+        query.new_empty((*sizes, slots) if maxima else 0, dtype=torch.float32),
     )
 
 
@@ -182,18 +196,19 @@ def _matrix_size(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int,
 
 
 def _buffers(query: Tensor, keys: int, tiles: Tiles, wanted: tuple[bool, ...]) -> tuple[Tensor, ...]:
-    """Return the tensors that the kernel writes: entropy, alignment, column mass and sums of blocks.
+    """Return the tensors that the kernel writes: entropy, alignment, column mass, sums of blocks and maxima.
 
-    wanted: for each of the four, whether it is requested. The others are empty.
+    wanted: for each of the five, whether it is requested. The others are empty.
     """
     batch, heads, queries, _ = query.shape
     rows, columns = -(-queries // tiles.rows) * tiles.groups, -(-keys // min(tiles.columns, BLOCK))
-    entropy, alignment, mass, pooled = wanted
+    entropy, alignment, mass, pooled, maxima = wanted
     return (
         query.new_empty((batch, heads, queries) if entropy else 0, dtype=torch.float32),
         query.new_empty((batch, heads, queries) if alignment else 0, dtype=torch.int64),
         query.new_zeros((batch, heads, keys) if mass else 0, dtype=torch.int64),
         query.new_zeros((batch, heads, rows, columns) if pooled else 0, dtype=torch.float32),
+        query.new_empty((batch, heads, queries, slots_of(tiles)) if maxima else 0, dtype=torch.float32),
     )
 
 

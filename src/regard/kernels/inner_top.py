@@ -6,7 +6,9 @@ query has a score in the tile that is larger than the smallest score in its list
 smallest one, and is removed from the tile. This happens at most k times per tile, and rarely after the first
 tiles: of n scores in random order, about k ln(n / k) enter the list. The result is exact.
 
-Tested: under Triton's interpreter (triton 3.7).
+inner_candidates.py is faster, and uses this kernel where its lists are too short.
+
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -117,27 +119,36 @@ def _store_sorted(weights, keys, level, largest, largest_keys, rows, queries, to
 
 @triton.jit
 def inner_top_kernel(
-    query, key, lse, bias, table, weights, chosen, lengths, document_of_query, document_of_key,
+    query, key, lse, bias, table, weights, chosen, records, lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step, scale, cap, bias_scale, heads,
     groups, queries, keys, width, top, query_batch, query_head, query_row, key_batch, key_head, key_row,
     bias_batch, bias_head, bias_row, bias_column, table_batch, table_head, table_row, table_column,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, EIGHTS: tl.constexpr, PRECISION: tl.constexpr,
+    CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr, KEPT: tl.constexpr, LISTED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, EIGHTS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Store the `top` largest weights of each query in `weights` and their keys in `chosen`, (B, H, T, top).
 
     Launch grid: (tiles of queries, B H). With a causal mask, the last queries see the most keys, so they are
     processed first. If a query sees fewer than `top` keys, the rest has weight 0 and key -1.
 
+    records: if LISTED is not 0, the lists of inner_candidates.py. A tile of queries is computed only if one
+        of its lists was too short, with more than LISTED keys.
     KEPT: a power of two, at least `top`. For the other arguments, see inner_look_kernel.
     """
     if EIGHTS:
         width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8
         query_batch, query_head = query_batch // 8 * 8, query_head // 8 * 8
         key_batch, key_head = key_batch // 8 * 8, key_head // 8 * 8
-    both = tl.program_id(1).to(tl.int64)
-    batch, head = both // heads, both % heads
+    both = tl.program_id(1)
+    batch, head = (both // heads).to(tl.int64), (both % heads).to(tl.int64)
+    both = both.to(tl.int64)
+    query_tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    if LISTED > 0:
+        record = records + (both * tl.num_programs(0) + query_tile) * (1 + LISTED) * ROWS
+        if tl.max(tl.load(record + tl.arange(0, ROWS)), 0) <= LISTED:
+            return
     query += batch * query_batch + head * query_head
     key += batch * key_batch + head // groups * key_head
     bias += batch * bias_batch + head * bias_head
@@ -145,7 +156,7 @@ def inner_top_kernel(
     document_of_query += batch * documents_query_step
     document_of_key += batch * documents_key_step
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
-    row = (tl.num_programs(0) - 1 - tl.program_id(0)) * ROWS
+    row = query_tile * ROWS
     rows = row + tl.arange(0, ROWS)
     channels = tl.arange(0, WIDTH)
     queries_RD = tl.load(

@@ -8,18 +8,47 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.kernels import interpreting
 from regard.kernels.forward_pass import Sight, in_eights, in_rows, precision_of, steps
-from regard.kernels.inner_look_pass import Tiles, broadcast_steps
+from regard.kernels.inner_candidates import (
+    CONSTRAINTS,
+    PACKED,
+    inner_candidates_kernel,
+    inner_sort_kernel,
+    listing_assembly,
+)
+from regard.kernels.inner_look_pass import Tiles, broadcast_steps, has_tma, key_block, slots_of
+from regard.kernels.inner_look_pass import tiles_of as look_tiles_of
 from regard.kernels.inner_top import inner_top_kernel
 
-__all__ = ["inner_top"]
+__all__ = ["inner_top", "needs_maxima"]
+
+SORTED = 32
+"""Number of queries whose lists one program sorts, one query for each thread."""
 
 
 def tiles_of(width: int, dtype: torch.dtype) -> Tiles:
-    """Return the launch parameters for a head size and a dtype."""
+    """Return the launch parameters of inner_top_kernel for a head size and a dtype."""
     if dtype == torch.float32 and width > 64:
         return Tiles(32, 32, 4, 1)
-    return Tiles(64, 64, 4, 1)
+    return Tiles(64, 32, 4, 1)
+
+
+def listing_tiles_of(width: int, dtype: torch.dtype) -> Tiles:
+    """Return the launch parameters of inner_candidates_kernel; `rows` is that of tiles_of()."""
+    if dtype == torch.float32:
+        return Tiles(32, 32, 4, 2) if width > 64 else Tiles(64, 64, 4, 2)
+    return Tiles(64, 64, 4, 2) if width > 128 else Tiles(64, 64, 4, 3, registers=128)
+
+
+def needs_maxima(width: int, dtype: torch.dtype, top: int) -> bool:
+    """Whether inner_top() is faster with the maxima of inner_look(): if there are at least 2 k slots.
+
+    In inner_candidates_kernel, a thread must have at least PACKED scores of a tile.
+    """
+    tiles = listing_tiles_of(width, dtype)
+    packed = tiles.rows * tiles.columns >= 32 * tiles.warps * PACKED
+    return packed and slots_of(look_tiles_of(width, dtype)) >= 2 * top
 
 
 @torch.library.custom_op(
@@ -27,7 +56,8 @@ def tiles_of(width: int, dtype: torch.dtype) -> Tiles:
     mutates_args=(),
     schema="(Tensor query, Tensor key, Tensor lse, Tensor? bias, Tensor? table, Tensor? lengths, "
     "Tensor? document_of_query, Tensor? document_of_key, SymInt start, SymInt? left, SymInt? right, "
-    "float scale, float cap, float bias_scale, SymInt top) -> (Tensor weights, Tensor keys)",
+    "float scale, float cap, float bias_scale, SymInt top, Tensor? maxima)"
+    " -> (Tensor weights, Tensor keys)",
 )
 def inner_top(
     query: Tensor,
@@ -45,12 +75,15 @@ def inner_top(
     cap: float,
     bias_scale: float,
     top: int,
+    maxima: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return the `top` largest weights of each query, largest first, and their keys, (B, H, T, top).
 
     If a query sees fewer than `top` keys, the rest has weight 0 and key -1.
 
-    top: k, at least 1. The time grows with k. For the other arguments, see inner_look().
+    top: k, at least 1. The time grows with k.
+    maxima: (B, H, T, slots), from inner_look(); see needs_maxima(). None to keep lists of the largest scores
+        instead, which is slower. For the other arguments, see inner_look().
     """
     batch, heads, queries, width = query.shape
     _, key_heads, keys, _ = key.shape
@@ -59,45 +92,63 @@ def inner_top(
     weights = query.new_empty((batch, heads, queries, top), dtype=torch.float32)
     chosen = torch.empty_like(weights, dtype=torch.int64)
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
+    bias_and_table = query if bias is None else bias, query if table is None else table.view(torch.uint8)
+    options = {
+        **sight.whole(query), **steps("query", query), **steps("key", key),
+        **broadcast_steps("bias", bias, query, keys), **broadcast_steps("table", table, query, keys),
+        "scale": scale, "cap": cap, "bias_scale": bias_scale, "heads": heads, "groups": heads // key_heads,
+        "queries": queries, "keys": keys, "width": width, "top": top, "CAP": cap > 0,
+        "BIAS": bias is not None, "TABLE": table is not None, "WIDTH": max(16, 1 << (width - 1).bit_length()),
+        "EIGHTS": in_eights(query, key), "PRECISION": precision_of(query),
+    }  # fmt: skip
     with torch.cuda.device(query.device) if query.is_cuda else nullcontext():
+        records, listed = chosen, 0
+        if maxima is not None:
+            records = _listed(query, key, lse, bias_and_table, maxima, weights, chosen, options)
+            listed = records.shape[3] - 1
         inner_top_kernel[(-(-queries // tiles.rows), batch * heads)](
-            query,
-            key,
-            lse,
-            query if bias is None else bias,
-            query if table is None else table.view(torch.uint8),
-            weights,
-            chosen,
-            **sight.whole(query),
-            **steps("query", query),
-            **steps("key", key),
-            **broadcast_steps("bias", bias, query, keys),
-            **broadcast_steps("table", table, query, keys),
-            scale=scale,
-            cap=cap,
-            bias_scale=bias_scale,
-            heads=heads,
-            groups=heads // key_heads,
-            queries=queries,
-            keys=keys,
-            width=width,
-            top=top,
-            CAP=cap > 0,
-            BIAS=bias is not None,
-            TABLE=table is not None,
-            KEPT=1 << (top - 1).bit_length(),
-            ROWS=tiles.rows,
-            COLUMNS=tiles.columns,
-            WIDTH=max(16, 1 << (width - 1).bit_length()),
-            EIGHTS=in_eights(query, key),
-            PRECISION=precision_of(query),
-            num_warps=tiles.warps,
-            num_stages=tiles.stages,
-        )
+            query, key, lse, *bias_and_table, weights, chosen, records, **options,
+            KEPT=1 << (top - 1).bit_length(), LISTED=listed, ROWS=tiles.rows, COLUMNS=tiles.columns,
+            num_warps=tiles.warps, num_stages=tiles.stages,
+        )  # fmt: skip
     return weights, chosen
 
 
 @inner_top.register_fake
 def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    weights = query.new_empty((*query.shape[:3], rest[-1]), dtype=torch.float32)
+    weights = query.new_empty((*query.shape[:3], rest[-2]), dtype=torch.float32)
     return weights, torch.empty_like(weights, dtype=torch.int64)
+
+
+def _listed(
+    query: Tensor,
+    key: Tensor,
+    lse: Tensor,
+    bias_and_table: tuple[Tensor, Tensor],
+    maxima: Tensor,
+    weights: Tensor,
+    chosen: Tensor,
+    options: dict[str, Any],
+) -> Tensor:
+    """Compute `weights` and `chosen` with inner_candidates.py, and return its records.
+
+    They are wrong for queries whose list in the records was too short.
+    """
+    (batch, heads, queries, width), top = query.shape, options["top"]
+    tiles = listing_tiles_of(width, query.dtype)
+    listed = max(16, 4 << (top - 1).bit_length())
+    count = -(-queries // tiles.rows)
+    records = query.new_empty((batch, heads, count, 1 + listed, tiles.rows), dtype=torch.int64)
+    block = key_block(key, tiles) if width == options["WIDTH"] and has_tma(query.device) else None
+    inner_candidates_kernel[(count, batch * heads)](
+        query, key, key if block is None else block, lse, *bias_and_table, maxima, records, **options,
+        SLOTS=maxima.shape[3], LISTED=listed, ROWS=tiles.rows, COLUMNS=tiles.columns,
+        WHOLE=width == options["WIDTH"], TMA=block is not None, PACK=PACKED, CONSTRAINTS=CONSTRAINTS,
+        ASSEMBLY="" if interpreting() else listing_assembly(tiles.rows, listed),
+        num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
+    )  # fmt: skip
+    inner_sort_kernel[(count * tiles.rows // SORTED, batch * heads)](
+        records, lse, weights, chosen, queries, top, count,
+        LISTED=listed, ROWS=tiles.rows, SORTED=SORTED, num_warps=1,
+    )  # fmt: skip
+    return records

@@ -125,11 +125,13 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
 def _looks(arguments: tuple[Any, ...], wanted: tuple[bool, bool, bool, int], top: int) -> _Looks:
     """Run the kernels. arguments: the first arguments of inner_look() and inner_top()."""
     from regard.kernels.inner_look_pass import inner_look
-    from regard.kernels.inner_top_pass import inner_top
+    from regard.kernels.inner_top_pass import inner_top, needs_maxima
 
-    looks = inner_look(*arguments, *wanted) if any(wanted) else [None] * 4
-    tops = inner_top(*arguments, top) if top else [None] * 2
-    return _Looks(*(each if asked else None for each, asked in zip(looks, wanted, strict=True)), *tops)
+    query: Tensor = arguments[0]
+    maxima = top > 0 and needs_maxima(query.shape[3], query.dtype, top)
+    looks = inner_look(*arguments, *wanted, maxima) if any(wanted) or maxima else [None] * 5
+    tops = inner_top(*arguments, top, looks[4] if maxima else None) if top else [None] * 2
+    return _Looks(*(each if asked else None for each, asked in zip(looks[:4], wanted, strict=True)), *tops)
 
 
 def _joined(chunks: list[_Looks]) -> _Looks:

@@ -1,0 +1,286 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Looking pass for inner products: find the few keys that can be among the k largest weights of a query.
+
+inner_look_kernel finds the largest weight of each slot (a set of keys). The k-th largest of these maxima is a
+lower bound, the threshold, of the k-th largest weight: at least k keys have a weight that is not below it. A
+second pass over all scores lists the keys that reach the threshold (inner_candidates_kernel). In random
+order, these are about 9 keys for k = 8 and 32 slots. A third kernel sorts the lists (inner_sort_kernel).
+
+If a list is too short for all these keys, inner_top_kernel computes the query again. The result is exact in
+every case: if at least k keys reach the threshold, the k largest weights are among them.
+
+The list of a query is a column of a record, (1 + LISTED, ROWS), for each tile of queries. Its first element
+is the number of keys; the others are pairs: log2 of the weight, and the index of the key.
+
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from regard.kernels.inner_look import HIDDEN, NO_KEY, hide, log_weights, place_of_program, tile_ranges
+from regard.kernels.kernel_mask import end_of
+from regard.kernels.matrix_product import product
+from regard.kernels.tanh import LOG2E
+
+__all__ = [
+    "CONSTRAINTS",
+    "PACKED",
+    "inner_candidates_kernel",
+    "inner_sort_kernel",
+    "listing_assembly",
+]
+
+LOWEST = tl.constexpr(-9e29)
+"""Lower than log2 of every weight, but greater than HIDDEN: all visible keys reach this threshold."""
+
+PACKED = 16
+"""Number of scores that one block of inline assembly compares."""
+
+CONSTRAINTS = ",".join(["=r"] * (PACKED // 4) + ["f"] * 2 * PACKED + ["r"] * 2 * PACKED + ["l"] * PACKED)
+"""The registers of this assembly: results, which are not used, and the arguments of listing_assembly()."""
+
+
+def listing_assembly(rows: int, listed: int) -> str:
+    """Return the assembly that adds keys to the lists, for PACKED scores of a thread.
+
+    A warp branches around groups of four scores if none of them reaches its threshold. All positions in the
+    lists are requested before the first one is used, so that the warp waits for memory only once.
+    """
+    results, groups = PACKED // 4, PACKED // 4
+    first = (results + i * PACKED for i in range(5))
+    logs, thresholds, keys, columns, records = (range(each, each + PACKED) for each in first)
+    lines = [f".reg .pred hit, fits, any, group<{groups}>;", ".reg .f32 above;", ".reg .b64 list, at;"]
+    lines += [f".reg .u32 offset, place<{PACKED}>;"]
+    for i in range(PACKED):
+        chain = "" if i % 4 == 0 else f", group{i // 4}"
+        compare = "setp.ge.f32" if i % 4 == 0 else "setp.ge.or.f32"
+        lines.append(f"{compare} group{i // 4}, ${logs[i]}, ${thresholds[i]}{chain};")
+    lines += ["or.pred any, group0, group1;", *(f"or.pred any, any, group{i};" for i in range(2, groups))]
+    lines += ["vote.sync.any.pred any, any, 0xffffffff;", "@!any bra DONE;"]
+    for group in range(groups):
+        lines += [f"mov.u32 place{i}, {listed};" for i in range(4 * group, 4 * group + 4)]
+        lines.append(f"vote.sync.any.pred group{group}, group{group}, 0xffffffff;")
+        lines.append(f"@!group{group} bra A{group};")
+        for i in range(4 * group, 4 * group + 4):
+            lines += [
+                f"sub.f32 above, ${logs[i]}, ${thresholds[i]};",
+                "setp.ge.f32 hit, above, 0f00000000;",
+                f"mad.wide.u32 list, ${columns[i]}, 8, ${records[i]};",
+                f"@hit atom.global.add.u32 place{i}, [list], 1;",
+            ]
+        lines.append(f"A{group}:")
+    for group in range(groups):
+        lines.append(f"@!group{group} bra B{group};")
+        for i in range(4 * group, 4 * group + 4):
+            lines += [
+                f"setp.lt.u32 fits, place{i}, {listed};",
+                f"mad.lo.u32 offset, place{i}, {rows}, {rows};",
+                f"add.u32 offset, offset, ${columns[i]};",
+                f"mad.wide.u32 at, offset, 8, ${records[i]};",
+                f"@fits st.global.v2.b32 [at], {{${logs[i]}, ${keys[i]}}};",
+            ]
+        lines.append(f"B{group}:")
+    return "{ " + " ".join(lines) + " DONE: " + " ".join(f"mov.u32 ${i}, 0;" for i in range(results)) + " }"
+
+
+@triton.jit
+def _list_keys(
+    logs, threshold, columns, record,
+    ROWS: tl.constexpr, LISTED: tl.constexpr, PACK: tl.constexpr, CONSTRAINTS: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
+):  # fmt: skip
+    """Add the keys whose log2 of the weight reaches the threshold to the lists of their queries.
+
+    logs: (COLUMNS, ROWS). threshold: (ROWS,). columns: (COLUMNS,), the indices of the keys.
+    record: the record of this tile of queries.
+    ASSEMBLY: the text of listing_assembly(), or "" to use no inline assembly.
+    """
+    places = tl.arange(0, ROWS)
+    if ASSEMBLY != "":
+        tl.inline_asm_elementwise(
+            ASSEMBLY, CONSTRAINTS,
+            [logs, threshold[None, :], columns[:, None], places[None, :], record.to(tl.int64)],
+            dtype=tl.int8, is_pure=False, pack=PACK,
+        )  # fmt: skip
+    else:
+        hits = logs >= threshold[None, :]
+        lists = record + places[None, :] + columns[:, None] * 0
+        place = tl.atomic_add(lists, 1, mask=hits, sem="relaxed")
+        bits = logs.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+        pairs = (columns[:, None].to(tl.int64) << 32) | bits
+        tl.store(lists + (place + 1) * ROWS, pairs, mask=hits & (place < LISTED))
+
+
+@triton.jit
+def _with_tiles(
+    first_tile, last_tile, row, query, level, threshold, low, high, key, block, block_row, block_column,
+    record, bias, table, document_of_query, document_of_key, start, scale, cap, bias_scale, queries, end,
+    width, key_row, bias_row, bias_column, table_row, table_column,
+    LEFT: tl.constexpr, DOCUMENTS: tl.constexpr, CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr,
+    MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    WHOLE: tl.constexpr, TMA: tl.constexpr, LISTED: tl.constexpr, PRECISION: tl.constexpr,
+    PACK: tl.constexpr, CONSTRAINTS: tl.constexpr, ASSEMBLY: tl.constexpr,
+):  # fmt: skip
+    """List keys of the tiles first_tile to last_tile - 1, for one tile of queries.
+
+    threshold: (ROWS,). For the other arguments, see _with_tiles() in inner_look.py.
+    """
+    rows, channels, places = row + tl.arange(0, ROWS), tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
+    of_tile = places[:, None] * key_row + channels[None, :]
+    for tile in range(first_tile, last_tile):
+        columns = tile * COLUMNS + places
+        keys = key + tl.cast(tile, tl.int64) * (COLUMNS * key_row)
+        if TMA:
+            keys_CD = block.load([block_row + tile * COLUMNS, block_column])
+        elif WHOLE and not MASKED:
+            keys_CD = tl.load(keys + of_tile)
+        else:
+            inside = (columns < end)[:, None] & (channels < width)[None, :]
+            keys_CD = tl.load(keys + of_tile, mask=inside, other=0.0)
+        products = product(keys_CD, tl.trans(query), tl.zeros([COLUMNS, ROWS], tl.float32), PRECISION)
+        logs = log_weights(
+            products, level[None, :], columns[:, None], rows[None, :], scale, cap, bias_scale, bias, bias_row,
+            bias_column, queries, end, CAP, BIAS,
+        )  # fmt: skip
+        if MASKED:
+            logs = hide(
+                logs, columns[:, None], rows[None, :], start, low[None, :], high[None, :], table,
+                document_of_query, document_of_key, queries, end, table_row, table_column, LEFT, DOCUMENTS,
+                TABLE,
+            )  # fmt: skip
+        _list_keys(logs, threshold, columns, record, ROWS, LISTED, PACK, CONSTRAINTS, ASSEMBLY)
+
+
+@triton.jit
+def _threshold(maxima, rows, queries, top, SLOTS: tl.constexpr):
+    """Return the k-th largest of the maxima of each query, (ROWS,), but at least LOWEST.
+
+    maxima: (T, SLOTS), of one sequence and head. Equal maxima count once: the result is lower then.
+    """
+    values = tl.load(
+        maxima + rows[:, None].to(tl.int64) * SLOTS + tl.arange(0, SLOTS)[None, :],
+        mask=(rows < queries)[:, None], other=HIDDEN,
+    )  # fmt: skip
+    threshold = tl.max(values, 1)
+    for _ in range(1, top):
+        values = tl.where(values < threshold[:, None], values, HIDDEN)
+        threshold = tl.max(values, 1)
+    return tl.where(rows < queries, tl.maximum(threshold, LOWEST), -HIDDEN)
+
+
+@triton.jit
+def inner_candidates_kernel(
+    query, key, block, lse, bias, table, maxima, records, lengths, document_of_query, document_of_key,
+    length_step, start, left, right, documents_query_step, documents_key_step, scale, cap, bias_scale, heads,
+    groups, queries, keys, width, top, query_batch, query_head, query_row, key_batch, key_head, key_row,
+    bias_batch, bias_head, bias_row, bias_column, table_batch, table_head, table_row, table_column,
+    LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
+    CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr, SLOTS: tl.constexpr, LISTED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
+    EIGHTS: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, PACK: tl.constexpr,
+    CONSTRAINTS: tl.constexpr, ASSEMBLY: tl.constexpr,
+):  # fmt: skip
+    """Write the record of one tile of queries: the keys that reach the threshold.
+
+    Launch grid: (tiles of queries, B H). If fewer than `top` keys were listed although more are visible (the
+    scores were rounded in another way than in inner_look_kernel), the number of keys is set to LISTED + 1,
+    as if the list were too short.
+
+    maxima: (B, H, T, SLOTS), from inner_look_kernel. records: (B, H, tiles of queries, 1 + LISTED, ROWS).
+    For the other arguments, see inner_look_kernel.
+    """
+    if EIGHTS:
+        width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8
+        query_batch, query_head = query_batch // 8 * 8, query_head // 8 * 8
+        key_batch, key_head = key_batch // 8 * 8, key_head // 8 * 8
+    both, query_tile = place_of_program(RIGHT)
+    batch, head = (both // heads).to(tl.int64), (both % heads).to(tl.int64)
+    both = both.to(tl.int64)
+    query += batch * query_batch + head * query_head
+    first_key = batch * key_batch + head // groups * key_head
+    key += first_key
+    block_row, block_column = 0, 0
+    if TMA:
+        block_row, block_column = (first_key // key_row).to(tl.int32), (first_key % key_row).to(tl.int32)
+    bias += batch * bias_batch + head * bias_head
+    table += batch * table_batch + head * table_head
+    document_of_query += batch * documents_query_step
+    document_of_key += batch * documents_key_step
+    end = end_of(lengths, length_step, batch, keys, LENGTHS)
+    row = query_tile * ROWS
+    rows, channels = row + tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    record = records + (both * tl.num_programs(0) + query_tile) * (1 + LISTED) * ROWS
+    counts = record + tl.arange(0, ROWS)
+    tl.store(counts, tl.zeros([ROWS], tl.int64))
+    threshold = _threshold(maxima + both * queries * SLOTS, rows, queries, top, SLOTS)
+    queries_RD = tl.load(
+        query + rows.to(tl.int64)[:, None] * query_row + channels[None, :],
+        mask=(rows < queries)[:, None] & (channels < width)[None, :], other=0.0,
+    )  # fmt: skip
+    sums = tl.load(lse + both * queries + rows, mask=rows < queries, other=float("-inf"))
+    level = tl.where(sums == float("-inf"), -HIDDEN, sums * LOG2E)
+    low = rows + (start - left)
+    high = rows * 0 + end
+    if RIGHT:
+        high = tl.minimum(high, rows + (start + right + 1))
+    first, full_first, full_last, last = tile_ranges(
+        row, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
+    )
+    tl.debug_barrier()  # the numbers of keys are 0
+    for part in tl.static_range(3):  # keys at the left edge of the mask, between the edges, and the rest
+        first_tile, last_tile = first, full_first
+        if part == 1:
+            first_tile, last_tile = full_first, full_last
+        if part == 2:
+            first_tile, last_tile = full_last, last
+        if (part == 0 and LEFT) or (part == 1 and not (DOCUMENTS or TABLE)) or part == 2:
+            _with_tiles(
+                first_tile, last_tile, row, queries_RD, level, threshold, low, high, key, block, block_row,
+                block_column, record, bias, table, document_of_query, document_of_key, start, scale, cap,
+                bias_scale, queries, end, width, key_row, bias_row, bias_column, table_row, table_column,
+                LEFT, DOCUMENTS, CAP, BIAS, TABLE, part != 1, ROWS, COLUMNS, WIDTH, WHOLE, TMA, LISTED,
+                PRECISION, PACK, CONSTRAINTS, ASSEMBLY,
+            )  # fmt: skip
+    tl.debug_barrier()  # all keys are listed
+    count = tl.load(counts, cache_modifier=".cg")
+    missing = (count < top) & (threshold > LOWEST) & (rows < queries)
+    tl.store(counts, tl.full([ROWS], LISTED + 1, tl.int64), mask=missing)
+
+
+@triton.jit
+def inner_sort_kernel(
+    records, lse, weights, chosen, queries, top, tiles,
+    LISTED: tl.constexpr, ROWS: tl.constexpr, SORTED: tl.constexpr,
+):  # fmt: skip
+    """Sort the lists of SORTED queries: largest weight first; of equal weights, smallest key first.
+
+    Launch grid: (tiles of queries * ROWS / SORTED, B H). Stores the `top` first weights and keys of each list
+    in `weights` and `chosen`, (B, H, T, top); weight 0 and key -1 if the list is shorter. If lse is NaN, all
+    weights are NaN.
+
+    tiles: number of tiles of queries, of ROWS queries each.
+    """
+    both = tl.program_id(1).to(tl.int64)
+    row = tl.program_id(0) * SORTED
+    rows, places = row + tl.arange(0, SORTED), tl.arange(0, LISTED)
+    record = records + (both * tiles + row // ROWS) * (1 + LISTED) * ROWS + row % ROWS + tl.arange(0, SORTED)
+    count = tl.load(record)
+    pairs = tl.load(
+        record[None, :] + (1 + places)[:, None] * ROWS, mask=places[:, None] < count[None, :], other=0
+    )
+    logs = pairs.to(tl.int32).to(tl.float32, bitcast=True)
+    logs = tl.where(places[:, None] < count[None, :], logs, HIDDEN)
+    keys = (pairs >> 32).to(tl.int32)
+    sums = tl.load(lse + both * queries + rows, mask=rows < queries, other=0.0)
+    at = (both * queries + rows) * top
+    for rank in range(top):
+        best = tl.max(logs, 0)
+        first = tl.min(tl.where(logs == best[None, :], keys, NO_KEY), 0)
+        some = best > HIDDEN
+        weight = tl.where(sums == sums, tl.where(some, tl.exp2(best), 0.0), sums)
+        tl.store(weights + at + rank, weight, mask=rows < queries)
+        tl.store(chosen + at + rank, tl.where(some, first, -1).to(tl.int64), mask=rows < queries)
+        logs = tl.where(keys == first[None, :], HIDDEN, logs)
