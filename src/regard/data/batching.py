@@ -144,10 +144,11 @@ class Batches:
         """
         if epoch < 0:
             raise ArgumentError(message("Batches.plan()", f"epoch is {epoch}", expected="0 or more"))
-        if self._planned is None or self._planned[0] != epoch:
-            self._planned = None  # free the memory of the old plan before the new one is computed
-            self._planned = epoch, self._plan(epoch)
-        return self._planned[1]
+        planned = self._planned  # another thread may replace it
+        if planned is None or planned[0] != epoch:
+            planned = self._planned = None  # free the memory of the old plan before the new one is computed
+            planned = self._planned = epoch, self._plan(epoch)
+        return planned[1]
 
     def _plan(self, epoch: int) -> Plan:
         # Shuffle with raw random bits, which are the same in every numpy version; the result of numpy's

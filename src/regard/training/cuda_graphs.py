@@ -50,9 +50,7 @@ def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) 
     >>> capture_chosen(Training(capture=False), Task, "cuda")
     Capture(chosen=False, problem='')
     """
-    if settings.capture is False or (
-        settings.capture == "auto" and not (device == "cuda" and task.small_steps)
-    ):
+    if settings.capture is False or (settings.capture == "auto" and device != "cuda"):
         return Capture(False)
     reasons = {
         f"CUDA graphs need the device cuda, not {device}": device != "cuda",

@@ -88,6 +88,7 @@ class ClassificationTask(RunTask):
     metrics = MappingProxyType({"loss": "lower", "accuracy": "higher", "macro_f1": "higher"})
     best = "accuracy"
     counted = "texts"
+    ahead = True
     files = (TOKENIZER, LABELS)
     paths = ("train_file", "valid_file")
     fixed = ("task", "model", *(f"data.{name}" for name in TOKENS))
@@ -117,7 +118,8 @@ class ClassificationTask(RunTask):
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
         rows, tokens, longest = training.batch_size, training.batch_tokens, settings.data.max_length + 1
-        self._shapes = Shapes(tokens, longest, rows or 1) if few_shapes else None
+        shapes = Shapes(tokens, longest, rows or 1, fine=not model.small_steps)
+        self._shapes = shapes if few_shapes else None
         self.shapes = Task.shapes if self._shapes is None else self._shapes.most
         options: dict[str, Any] = {} if tokens is None else {"tokens": tokens}
         self._train = LabelledBatches(

@@ -70,6 +70,7 @@ class LanguageTask(RunTask):
     model: LanguageModel
     settings_type = LanguageSettings
     counted = "tokens"
+    ahead = True
     has_perplexity = True
     metrics = MappingProxyType(
         {"loss": "lower", "perplexity": "lower", "word_perplexity": "lower", "bits_per_character": "lower"}
@@ -131,7 +132,8 @@ class LanguageTask(RunTask):
         self.capture = capture_chosen(training, self, device, processes.world)
         if not self.capture.chosen:
             return None
-        shapes = Shapes(training.batch_tokens, data.max_length + 1, training.batch_size or 1)
+        rows, fine = training.batch_size or 1, not self.small_steps
+        shapes = Shapes(training.batch_tokens, data.max_length + 1, rows, fine=fine)
         self.shapes = shapes.most
         return shapes
 

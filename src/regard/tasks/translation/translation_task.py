@@ -87,6 +87,7 @@ class TranslationTask(RunTask):
     settings_type = TranslationSettings
     counted = "target tokens"
     has_perplexity = True
+    ahead = True
     metrics = MappingProxyType(
         {"loss": "lower", "perplexity": "lower", "bleu": "higher", "chrf": "higher", "exact": "higher"}
     )
@@ -123,7 +124,8 @@ class TranslationTask(RunTask):
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
         rows, longest = training.batch_size, settings.data.max_length + 1
-        self._shapes = Shapes(training.batch_tokens, longest, rows or 1) if few_shapes else None
+        shapes = Shapes(training.batch_tokens, longest, rows or 1, fine=not model.small_steps)
+        self._shapes = shapes if few_shapes else None
         self.shapes = Task.shapes if self._shapes is None else self._shapes.most
         self._train = Batches(
             corpus.train,
@@ -232,7 +234,8 @@ class TranslationTask(RunTask):
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         for batch in self._train.epoch(epoch, start):
-            yield self._sampled(batch, epoch) if self._lines is not None else batch
+            sampled = batch if self._lines is None else self._sampled(batch, epoch)
+            yield sampled if self._shapes is None else self._shapes.filled(sampled)
 
     def _sampled(self, batch: Batch, epoch: int) -> Batch:
         """Split the texts of a batch into random subwords. The result depends on seed, epoch and pair."""
@@ -258,7 +261,6 @@ class TranslationTask(RunTask):
 
     def prepare(self, batch: Batch, device: Any) -> tuple[Batch, Tensor | None]:
         wanted = None if self._guide is None else self._guide.wanted(batch).to(device)
-        batch = batch if self._shapes is None else self._shapes.filled(batch)
         return batch.to(device), wanted
 
     def padded_sizes(self, ready: tuple[Batch, Tensor | None]) -> tuple[int, ...]:
