@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from regard.data import Batches
 from regard.data.batch import EOS, UNK, Batch
+from regard.data.sampled_epochs import Sampler
 from regard.decoding import Beam, Greedy, Translation, Translator
 from regard.decoding.forced_decoding import pieces_of
 from regard.evaluation import bleu, chrf, exact_match
@@ -35,6 +35,7 @@ from regard.tasks.translation.evaluate_translation import (
 from regard.tasks.translation.guided_alignment import build_guide, guided_site, joined_weights
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
 from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
+from regard.tasks.translation.sampled_batches import SampledBatches, can_sample_epochs, sampled_epochs
 from regard.tasks.translation.speed_trial import epoch_tokens, plan_run
 from regard.tasks.translation.translation_checks import FIXED, PATHS, check_evaluation, check_same_format
 from regard.tasks.translation.translation_data import (
@@ -127,23 +128,44 @@ class TranslationTask(RunTask):
         shapes = Shapes(training.batch_tokens, longest, rows or 1, fine=not model.small_steps)
         self._shapes = shapes if few_shapes else None
         self.shapes = Task.shapes if self._shapes is None else self._shapes.most
-        self._train = Batches(
-            corpus.train,
-            training.batch_tokens,
-            sentences=rows,
-            rounded=() if self._shapes is None else self._shapes.lengths,
-            seed=settings.seed,
-            rank=processes.rank,
-            world=processes.world,
-        )
+        self._train, self._sampler, self._lines = self._training_batches(processes)
         self._valid = Batches(corpus.valid, training.batch_tokens, sentences=rows, shuffle=False)
         self._texts = list(texts(corpus.split.valid, settings.evaluation.sentences))
         self._sample_places = spread_by_length(
             [source for source, _ in self._texts], settings.evaluation.samples
         )
-        self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if self._samples else None
         self._guide = build_guide(corpus, settings, sampled=self._estimator is not None)
         self._site = CROSS if self._guide is None else guided_site(model)
+
+    def _training_batches(
+        self, processes: Processes
+    ) -> tuple[Batches | SampledBatches, Sampler | None, list[tuple[str, str]]]:
+        """Return the batches. If subwords are sampled in batches(), also return the sampler and the texts.
+
+        If steps are captured in CUDA graphs, subwords are sampled before the batches are formed.
+        """
+        training, data, corpus = self.settings.training, self.settings.data, self.corpus
+        options: dict[str, Any] = {
+            "tokens": training.batch_tokens,
+            "sentences": training.batch_size,
+            "rounded": () if self._shapes is None else self._shapes.lengths,
+            "seed": self.settings.seed,
+            "rank": processes.rank,
+            "world": processes.world,
+        }
+        if not data.subword_sampling:
+            return Batches(corpus.train, **options), None, []
+        sampler = Sampler(
+            corpus.source,
+            corpus.target,
+            sample=data.subword_sampling,
+            seed=self.settings.seed,
+            longest=data.max_length,
+        )
+        if self.capture is not None and self.capture.chosen and can_sample_epochs(corpus):
+            return SampledBatches(sampled_epochs(corpus, sampler), **options), None, []
+        lines = [(pair.source, pair.target) for pair in corpus.split.train]
+        return Batches(corpus.train, **options), sampler, lines
 
     @classmethod
     def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
@@ -228,26 +250,14 @@ class TranslationTask(RunTask):
     def corpus_notes(self) -> Sequence[str]:
         return self.corpus.notes
 
-    @property
-    def _samples(self) -> float:
-        return self.settings.data.subword_sampling
-
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         for batch in self._train.epoch(epoch, start):
-            sampled = batch if self._lines is None else self._sampled(batch, epoch)
-            yield sampled if self._shapes is None else self._shapes.filled(sampled)
-
-    def _sampled(self, batch: Batch, epoch: int) -> Batch:
-        """Split the texts of a batch into random subwords. The result depends on seed, epoch and pair."""
-        assert self._lines is not None
-        numbers, longest = batch.index.tolist(), self.settings.data.max_length
-        sources, targets = [], []
-        for number in numbers:
-            draw = random.Random(f"{self.settings.seed} {epoch} {number}")
-            source, target = self._lines[number]
-            sources.append(self.corpus.source.encode(source, sample=self._samples, generator=draw)[:longest])
-            targets.append(self.corpus.target.encode(target, sample=self._samples, generator=draw)[:longest])
-        return Batch.collate(sources, targets, numbers)
+            if self._sampler is not None:
+                numbers = batch.index.tolist()
+                pairs = [self._sampler.pair(epoch, number, self._lines[number]) for number in numbers]
+                sources, targets = zip(*pairs, strict=True)
+                batch = Batch.collate(sources, targets, numbers)
+            yield batch if self._shapes is None else self._shapes.filled(batch)
 
     def largest_batch(self) -> Batch:
         """Return the batch of the first epoch that has the most tokens, including padding."""
