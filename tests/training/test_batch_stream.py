@@ -52,6 +52,8 @@ def test_batches_and_positions_are_those_without_a_thread(ahead: None):
             assert not threads()
             threaded.start(torch.device("cpu"))
     assert plain.position == Position(3, 1)
+    with threaded.paused():
+        assert threads()
     threaded.close()
     assert not threads()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from queue import Empty, Full, Queue
 from typing import Any, NamedTuple
@@ -49,6 +50,7 @@ class BatchStream:
         self._queue: Queue[tuple[Any, Position] | Exception] = Queue()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
+        self._pinning = threading.Lock()
         self._ahead, self._device = 0, torch.device("cpu")
 
     def start(self, device: torch.device) -> None:
@@ -72,7 +74,7 @@ class BatchStream:
         if self._thread is None:
             self._queue = Queue(self._ahead)
             self._closed = threading.Event()
-            arguments = self._batches(self.position), self._queue, self._closed, self._device
+            arguments = self._batches(self.position), self._queue, self._closed, self._device, self._pinning
             self._thread = threading.Thread(target=_fill, args=arguments, daemon=True, name="batches")
             self._thread.start()
         received = self._queue.get()
@@ -81,6 +83,15 @@ class BatchStream:
             raise received
         batch, self.position = received
         return batch
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside the `with` block, the thread does not allocate pinned memory.
+
+        This would be an error while another part of the program captures a CUDA graph, as decoding does.
+        """
+        with self._pinning:
+            yield
 
     def close(self) -> None:
         """End the thread. The batches that it has prepared ahead are dropped; next() computes them again."""
@@ -109,6 +120,7 @@ def _fill(
     queue: Queue[tuple[Any, Position] | Exception],
     closed: threading.Event,
     device: torch.device,
+    pinning: threading.Lock,
 ) -> None:
     """Put batches into a queue until it is closed. An error is put into the queue, too."""
     pins = device.type == "cuda"
@@ -118,7 +130,8 @@ def _fill(
         item: tuple[Any, Position] | Exception
         try:
             batch, position = next(source)
-            item = (pinned(batch) if pins else batch), position
+            with pinning:
+                item = (pinned(batch) if pins else batch), position
         except Exception as error:  # raised again by BatchStream.__next__()
             item = error
         while not closed.is_set():

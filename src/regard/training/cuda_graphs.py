@@ -206,8 +206,10 @@ def recorded(
             step()
     main.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    # Without stream(main), the stream of a failed capture would stay the current stream.
-    with uncollected(), torch.cuda.stream(main), torch.cuda.graph(graph, pool=pool):
+    # Without stream(main), the stream of a failed capture would stay the current stream. "thread_local": the
+    # thread that prepares batches may allocate pinned memory during the capture.
+    capture = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
+    with uncollected(), torch.cuda.stream(main), capture:
         results = step()
     return graph.replay, results
 

@@ -116,9 +116,8 @@ class Trainer:
         self._stream = BatchStream(task, Position(0, 0))
         self._began = self._last_save = clock()
         self._stop, self._out_of_time, self._save_wanted, self._replan_wanted = False, 0, 0, 0
-        self._budget, self._slowdown = WallClock(settings), Slowdown()
+        self._budget, self._slowdown, self._unread = WallClock(settings), Slowdown(), UnreadSteps(clock)
         self._captured = captured_steps(self.gradients, self.optimizer, self.average, settings.max_grad_norm)
-        self._unread = UnreadSteps(clock)
 
     def resume(self, checkpoint: Checkpoint | None = None) -> Checkpoint | None:
         """Load the newest undamaged checkpoint and return it. Return None if the run has no checkpoint.
@@ -317,9 +316,9 @@ class Trainer:
         if not isinstance(sent, StepLate):
             self._log_step(taken, done, self.clock() - began)
         self._read_steps(LATE if moved is None else 0)
-        if moved is not None and not self._saver.nonfinite():
-            self._saver.write(at, self._surroundings())
         if moved is not None:
+            if not self._saver.nonfinite():
+                self._saver.write(at, self._surroundings())
             raise moved
 
     def _read_steps(self, left: int = 0) -> None:
@@ -336,11 +335,11 @@ class Trainer:
     def _log_step(self, taken: UnreadStep, done: StepDone, seconds: float) -> None:
         """Log a step and its duration in seconds."""
         means = {name: value / taken.tokens for name, value in done.losses.items()}
-        loss = means.pop("loss")
         self._budget.add_step(seconds)
         slower = self._slowdown.add_step(taken.tokens, seconds)
         step, _, tokens, rate = taken
         if self.processes.first:
+            loss = means.pop("loss")
             self.log.step(step, loss=loss, tokens=tokens, rate=rate, norm=done.norm, parts=means)
         if slower is not None:
             threads = torch.get_num_threads() if self.device.type == "cpu" else 1
@@ -392,7 +391,8 @@ class Trainer:
         at.ended, began = ended, self.clock()
         if self.processes.first:
             self.model.eval()
-            with self.average.applied() if self.average is not None else nullcontext():
+            averaged = nullcontext() if self.average is None else self.average.applied()
+            with averaged, self._stream.paused():
                 try:
                     evaluation = self.task.evaluate(requested)
                 except Stopped:
