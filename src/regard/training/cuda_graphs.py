@@ -54,7 +54,6 @@ def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) 
         return Capture(False)
     reasons = {
         f"CUDA graphs need the device cuda, not {device}": device != "cuda",
-        "with training.compile, a step already launches few kernels": settings.compile,
         "several processes exchange gradients within a step": world > 1,
         task.uncapturable: bool(task.uncapturable),
     }

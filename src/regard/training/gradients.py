@@ -40,7 +40,8 @@ class Gradients:
     half: whether to use autocast with bfloat16.
     coarse: whether to compute float32 matrix products in TF32, on GPUs that support it.
     compiled: whether to use torch.compile. The model is compiled once for each batch shape. More than
-        task.shapes shapes are an error.
+        task.shapes shapes are an error. With `captured`, it is compiled once for all shapes, because the
+        graphs already have one shape each.
     captured: whether to capture one CUDA graph per batch shape. The graph is replayed for later batches of
         this shape.
     say: a function that is called once with a message if a CUDA graph cannot be captured. From then on, no
@@ -71,7 +72,7 @@ class Gradients:
             # not compile the other shapes, and their batches would be slow.
             torch._dynamo.config.fail_on_recompile_limit_hit = True
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, task.shapes)
-            objective = torch.compile(objective, dynamic=False)
+            objective = torch.compile(objective, dynamic=captured)
         self._objective = objective
         self._say = say
         self.captures = captured

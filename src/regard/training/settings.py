@@ -147,6 +147,8 @@ class Training(Section):
     ema: decay of the moving average of the weights (0 disables it).
     estimator: for models with hard attention: "reinforce", or its options (see EstimatorSettings).
     precision: "tf32" is float32 with TF32 matrix products. "auto" is bfloat16 on GPUs that support it.
+    compile: whether to use torch.compile. Without CUDA graphs (`capture`), the model is compiled again for
+        each batch shape, which takes minutes.
     capture: whether to take training steps as CUDA graphs, one for each batch shape. "auto": on GPUs, if the
         loss can be captured.
     keep: number of checkpoints to keep.
