@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
+from regard.tasks.translation import Machine, train_translation
+from regard.training import batch_stream
+from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import Interruption
 from regard.training.nonfinite_steps import NonFinite
 from regard.training.step_results import StepDone, StepLate
+from regard.training.task import Capture
 from regard.training.unread_steps import LATE, UnreadStep, UnreadSteps
 from tests.training.fake_graphs import FakeGraphs, choose, install
 from tests.training.test_compiled import Uneven
@@ -110,6 +116,37 @@ def test_compiled_steps_are_captured(tmp_path: Path, graphs: FakeGraphs, monkeyp
     weights = [last(tmp_path / name).tensors("weights") for name in ("compiled", "plain")]
     for name, plain in weights[1].items():
         torch.testing.assert_close(weights[0][name], plain)
+
+
+def test_resumed_translation_run_has_the_same_bits(
+    tmp_path: Path, graphs: FakeGraphs, monkeypatch: pytest.MonkeyPatch
+):
+    """Subwords are sampled in processes, a thread prepares batches ahead, and steps are captured."""
+    monkeypatch.setattr(batch_stream, "AHEAD", {"cpu": 3})
+    monkeypatch.setattr(
+        "regard.tasks.translation.translation_task.capture_chosen", lambda *_: Capture(True, "")
+    )
+    settings = {
+        "data": {
+            "built_in": "korean",
+            "pairs": 90,
+            "held_out": 2,
+            "tokenizer": "bpe",
+            "subword_sampling": 0.2,
+        },
+        "model": {"name": "transformer", "width": 8, "heads": 2, "inner": 8, "layers": 1, "dropout": 0.1},
+        "training": {"batch_tokens": 200, "steps": 16, "ema": 0.9, "save_every": 5, "keep": 9},
+        "evaluation": {"sentences": 1, "samples": 0},
+    }
+    place: dict[str, Any] = {"machine": Machine("cpu", 1), "console": Console(quiet=True)}
+    train_translation(settings, tmp_path / "whole", **place)
+    shutil.copytree(tmp_path / "whole", tmp_path / "resumed")
+    for checkpoint in Checkpoints(tmp_path / "resumed").all():
+        if checkpoint.step > 5:
+            shutil.rmtree(checkpoint.path)
+    train_translation(settings, tmp_path / "resumed", resume=True, **place)
+    assert last(tmp_path / "resumed").step == 16 and last(tmp_path / "resumed").state["epoch"] > 0
+    assert bits(tmp_path / "whole") == bits(tmp_path / "resumed")
 
 
 def test_stop_is_obeyed_at_once_and_saves_all_steps(tmp_path: Path, graphs: FakeGraphs):

@@ -141,7 +141,7 @@ class SampledEpochs:
 
     def _receive(self) -> None:
         """Read the requested epoch from all processes, and keep it."""
-        epoch = self._requested
+        epoch, self._requested = self._requested, None
         assert epoch is not None
         lengths: tuple[list[Any], list[Any]] = [], []
         tokens: tuple[list[Any], list[Any]] = [], []
@@ -158,7 +158,6 @@ class SampledEpochs:
             for side in range(2):
                 own, values = numpy.split(values, [int(lengths[side][-1].sum())])
                 tokens[side].append(own)
-        self._requested = None
         source, target = map(_side, tokens, lengths)
         self._epochs[epoch] = EncodedPairs(source, target, self.numbers)
         while len(self._epochs) > KEPT:

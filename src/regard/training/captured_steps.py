@@ -123,7 +123,7 @@ class CapturedSteps:
             self._graphs.clear()
             self._update_graphs.clear()
             cuda_graphs.release_generator(self._device)
-            raise Uncaptured(f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]) from error
+            raise Uncaptured.after(error) from error
         self.count += 1
         return graph
 

@@ -34,6 +34,9 @@ def sampled_epochs(corpus: Corpus, sampler: Sampler) -> SampledEpochs:
     key = sampler.sample, sampler.seed, sampler.longest
     if key not in shared:
         texts = [(pair.source, pair.target) for pair in corpus.split.train]
+        if len(corpus.train):  # raise an error here if a tokenizer does not support sampling
+            number = int(corpus.train.numbers[0])
+            sampler.pair(0, number, texts[number])
         workers = min(max(available_cores() - 2, 1), MOST_WORKERS)
         shared[key] = SampledEpochs(sampler, texts, corpus.train.numbers, workers)
         shared[key].begin(0)  # while the model is moved to the device
