@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +89,7 @@ def test_resumed_run_has_the_same_bits(tmp_path: Path, monkeypatch: pytest.Monke
         if checkpoint.step > 15:
             shutil.rmtree(checkpoint.path)
     train(resumed, tmp_path / "cache", monkeypatch, accumulation_steps=accumulate, precision="bfloat16")
-    assert last(resumed).step == 40
+    assert last(resumed).step == 40 and records(resumed, "capture") == []
     assert bits(resumed) == bits(whole)
 
 
@@ -114,6 +117,7 @@ def test_nonfinite_step_is_found_and_not_applied(tmp_path: Path, capture: Any):
     run = toy_trainer(tmp_path, task, capture=capture)
     with pytest.raises(NonFinite, match="step 4: "):
         run.run()
+    assert (run._captured is not None) == (capture == "auto")
     assert (tmp_path / "nonfinite-000004").exists() and run.progress.step == 4
     good = OnDevice()
     good.x[int(torch.randperm(24, generator=torch.Generator().manual_seed(0))[13]), 0] = 101.0
@@ -125,16 +129,25 @@ def test_nonfinite_step_is_found_and_not_applied(tmp_path: Path, capture: Any):
     torch.testing.assert_close(run.average.tensors()["0.weight"], reference.average.tensors()["0.weight"])
 
 
+@contextmanager
+def synchronisation(mode: str) -> Iterator[None]:
+    """Let torch raise an error for synchronisations inside the `with` block, if mode is "error"."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the mode is a prototype
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
 def test_step_does_not_synchronise(tmp_path: Path):
     run = toy_trainer(tmp_path, OnDevice())
     steps = run.steps(Interruption())
     request = next(steps)
     assert run._captured is not None
     for number in range(7):
-        torch.cuda.set_sync_debug_mode("error" if number > 0 else "default")  # the first step is captured
-        try:
+        with synchronisation("error" if number else "default"):  # the first step is captured
             result = run._captured.take(request)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         request = steps.send(result)
     assert run._captured.count == 1

@@ -68,19 +68,26 @@ class DeviceUpdate:
         norm = nn.utils.get_total_norm(gradients)
         finite = total.isfinite() & norm.isfinite()
         self.failed.copy_(torch.maximum(self.failed, (~finite).float()))
-        if not math.isinf(self.limit):
+        divisor = None
+        if not math.isinf(self.limit) and norm.is_cuda:  # the fused kernels divide the gradients
+            divisor = torch.clamp((norm + 1e-6) / self.limit, min=1.0)
+        elif not math.isinf(self.limit):
             torch._foreach_mul_(list(gradients), torch.clamp(self.limit / (norm + 1e-6), max=1.0))
         by_parameter = dict(zip(map(id, parameters), gradients, strict=True))
         for group in self.optimizer.param_groups:
             members = [each for each in group["params"] if id(each) in by_parameter]
             if members:
-                self._update_group(group, members, [by_parameter[id(each)] for each in members])
+                self._update_group(group, members, [by_parameter[id(each)] for each in members], divisor)
         if self.average is not None:
             self.average.update_by(self._average_rate * (1 - self.failed))
         return norm, self.failed
 
     def _update_group(
-        self, group: dict[str, Any], parameters: list[nn.Parameter], gradients: list[Tensor]
+        self,
+        group: dict[str, Any],
+        parameters: list[nn.Parameter],
+        gradients: list[Tensor],
+        divisor: Tensor | None,
     ) -> None:
         states = [self._state(each, group) for each in parameters]
         weights = [each.detach() for each in parameters]
@@ -97,10 +104,12 @@ class DeviceUpdate:
                 maximize=False,
                 is_first_step=False,
                 found_inf=self.failed,
+                grad_scale=divisor,
             )
             return
         steps = [state["step"] for state in states]
-        torch._foreach_add_(steps, 1 - self.failed)
+        # With a single tensor instead of a list, _foreach_add_() would read it on the host.
+        torch._foreach_add_(steps, [1 - self.failed] * len(steps))
         beta1, beta2 = group["betas"]
         torch._fused_adamw_(
             weights,
@@ -117,6 +126,7 @@ class DeviceUpdate:
             amsgrad=False,
             maximize=False,
             found_inf=self.failed,
+            grad_scale=divisor,
         )
 
     def _state(self, parameter: nn.Parameter, group: dict[str, Any]) -> dict[str, Tensor]:
