@@ -10,8 +10,8 @@ import numpy
 import pytest
 import torch
 
-from regard.data import korean_english, train_tokenizers
-from regard.data.sampled_epochs import SampledEpochs, Sampler
+from regard.data import korean_english, sampled_epochs, train_tokenizers
+from regard.data.sampled_epochs import SampledEpochs, Sampler, start_workers
 from regard.data.tokenizers.lowercased import Lowercased
 from regard.errors import DataError
 from regard.tasks.translation import TranslationTask
@@ -30,6 +30,8 @@ def sampler() -> Sampler:
 
 def test_epochs_are_those_of_one_process(sampler: Sampler):
     numbers = numpy.array([0, 2, 3, 5, 7, 9, 11, 58])
+    start_workers(2)
+    early = list(sampled_epochs._IDLE)
     epochs = SampledEpochs(sampler, TEXTS, numbers, workers=3)
     epochs.begin(0)
     for epoch in (0, 1, 5, 0):
@@ -41,7 +43,7 @@ def test_epochs_are_those_of_one_process(sampler: Sampler):
             assert encoded.target(row).tolist() == target
     assert epochs.encoded(1).source_lengths.max() == 6
     workers = list(epochs._workers)
-    assert len(workers) == 3
+    assert len(workers) == 3 and len(early) == 2 and set(early) < set(workers)
     epochs.close()
     assert all(each.poll() is not None for each in workers)
 

@@ -31,13 +31,34 @@ from regard.data.tokenizers.lowercased import Lowercased
 from regard.data.tokenizers.tokenizer import Tokenizer
 from regard.errors import DataError, message
 
-__all__ = ["SampledEpochs", "Sampler"]
+__all__ = ["SampledEpochs", "Sampler", "start_workers"]
 
 HEADER = 8
 """Number of bytes before each message between processes: the length of the message."""
 
 KEPT = 2
 """Number of epochs that are kept in memory."""
+
+
+_IDLE: list[subprocess.Popen[bytes]] = []
+"""Processes that were started early and have no pairs yet."""
+
+
+def start_workers(count: int) -> None:
+    """Start processes for the next SampledEpochs early, because their imports take seconds."""
+    _IDLE.extend(_started() for _ in range(count - len(_IDLE)))
+
+
+def _started() -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen(
+        [sys.executable, "-m", "regard.data.sampled_epochs"],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # it does not receive the Ctrl-C of the terminal
+    )
 
 
 class Sampler:
@@ -168,15 +189,7 @@ class SampledEpochs:
         return numpy.array_split(self.numbers, self._count)
 
     def _start(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        command = [sys.executable, "-m", "regard.data.sampled_epochs"]
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        pipes["stderr"] = subprocess.DEVNULL
-        # In a session of its own, a process does not receive the Ctrl-C of the terminal.
-        self._workers = [
-            subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
-            for _ in range(self._count)
-        ]
+        self._workers = [_IDLE.pop() if _IDLE else _started() for _ in range(self._count)]
         weakref.finalize(self, _close, self._workers)
         for numbers, worker in zip(self._parts(), self._workers, strict=True):
             pairs = [(number, *self._texts[number]) for number in numbers.tolist()]

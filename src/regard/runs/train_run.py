@@ -71,6 +71,8 @@ def train_run(
     with joined(device) as processes:
         run = check_run(task, settings, folder, processes, resume=resume, change=change)
         start_device(device, processes.local)
+        if processes.world == 1:
+            task.start_processes(run.settings, device)
         if run.settings.seeds is not None and processes.world > 1:
             problem = f"several seeds are trained in one process, but there are {processes.world} processes"
             raise ArgumentError(message("--seeds", problem, hint="start regard train without torchrun"))

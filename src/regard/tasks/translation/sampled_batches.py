@@ -12,7 +12,7 @@ from regard.data.sampled_epochs import SampledEpochs, Sampler
 from regard.data.tokenizers.subwords import available_cores
 from regard.tasks.translation.translation_data import Corpus
 
-__all__ = ["SampledBatches", "can_sample_epochs", "sampled_epochs"]
+__all__ = ["SampledBatches", "can_sample_epochs", "sampled_epochs", "worker_count"]
 
 MOST_PAIRS = 2**18
 """Maximum number of pairs of an epoch that are sampled before its first batch."""
@@ -28,6 +28,11 @@ def can_sample_epochs(corpus: Corpus) -> bool:
     return len(corpus.train) <= MOST_PAIRS
 
 
+def worker_count() -> int:
+    """Return the number of processes that sample subwords on this machine."""
+    return min(max(available_cores() - 2, 1), MOST_WORKERS)
+
+
 def sampled_epochs(corpus: Corpus, sampler: Sampler) -> SampledEpochs:
     """Return the sampled epochs of a corpus. All tasks with the same corpus and options share them."""
     shared = _SHARED.setdefault(corpus, {})
@@ -37,8 +42,7 @@ def sampled_epochs(corpus: Corpus, sampler: Sampler) -> SampledEpochs:
         if len(corpus.train):  # raise an error here if a tokenizer does not support sampling
             number = int(corpus.train.numbers[0])
             sampler.pair(0, number, texts[number])
-        workers = min(max(available_cores() - 2, 1), MOST_WORKERS)
-        shared[key] = SampledEpochs(sampler, texts, corpus.train.numbers, workers)
+        shared[key] = SampledEpochs(sampler, texts, corpus.train.numbers, worker_count())
         shared[key].begin(0)  # while the model is moved to the device
     return shared[key]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.data import Batches
 from regard.data.batch import EOS, UNK, Batch
-from regard.data.sampled_epochs import Sampler
+from regard.data.sampled_epochs import Sampler, start_workers
 from regard.decoding import Beam, Greedy, Translation, Translator
 from regard.decoding.forced_decoding import pieces_of
 from regard.evaluation import bleu, chrf, exact_match
@@ -35,7 +35,12 @@ from regard.tasks.translation.evaluate_translation import (
 from regard.tasks.translation.guided_alignment import build_guide, guided_site, joined_weights
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
 from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
-from regard.tasks.translation.sampled_batches import SampledBatches, can_sample_epochs, sampled_epochs
+from regard.tasks.translation.sampled_batches import (
+    SampledBatches,
+    can_sample_epochs,
+    sampled_epochs,
+    worker_count,
+)
 from regard.tasks.translation.speed_trial import epoch_tokens, plan_run
 from regard.tasks.translation.translation_checks import FIXED, PATHS, check_evaluation, check_same_format
 from regard.tasks.translation.translation_data import (
@@ -172,6 +177,13 @@ class TranslationTask(RunTask):
         if fingerprints is None:  # only for a new run: a resumed run keeps its pairs
             check_header_lines(settings.data)
         return read_split(settings.data, fingerprints)
+
+    @classmethod
+    def start_processes(cls, settings: TranslationSettings, device: str) -> None:
+        training = settings.training
+        plain = not (training.guided_alignment or training.estimator or training.capture is False)
+        if device.startswith("cuda") and settings.data.subword_sampling and plain:
+            start_workers(worker_count())
 
     @classmethod
     def encode_data(
