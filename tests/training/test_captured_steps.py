@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,21 +100,6 @@ def test_nonfinite_step_is_found_late_and_kept_as_in_a_plain_run(
     assert graphs.replayed > (4 if accumulate == 1 else 6)  # later steps were launched before it was found
     assert weights[0][0].equal(weights[1][0])
     torch.testing.assert_close(weights[0][1], weights[1][1])
-
-
-def test_compiled_steps_are_captured(tmp_path: Path, graphs: FakeGraphs, monkeypatch: pytest.MonkeyPatch):
-    """With graphs, the model is compiled for batches of any size; more shapes than the limit are no error."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    for name in ("recompile_limit", "fail_on_recompile_limit_hit"):  # changed by the trainer
-        monkeypatch.setattr(torch._dynamo.config, name, getattr(torch._dynamo.config, name))
-    for name, compiled in (("compiled", True), ("plain", False)):
-        torch._dynamo.reset()
-        trainer(tmp_path / name, Uneven(12, shapes=3), steps=12, compile=compiled).run()
-    torch._dynamo.reset()
-    assert graphs.captured == 24 and graphs.replayed == 24
-    weights = [last(tmp_path / name).tensors("weights") for name in ("compiled", "plain")]
-    for name, plain in weights[1].items():
-        torch.testing.assert_close(weights[0][name], plain)
 
 
 def test_resumed_translation_run_has_the_same_bits(
