@@ -14,12 +14,17 @@ from regard.data import korean_english, sampled_epochs, train_tokenizers
 from regard.data.sampled_epochs import SampledEpochs, Sampler, start_workers
 from regard.data.tokenizers.lowercased import Lowercased
 from regard.errors import DataError
-from regard.tasks.translation import TranslationTask
+from regard.tasks.translation import TranslationTask, sampled_pairs
 from regard.tasks.translation.translation_settings import TranslationSettings
 from regard.training.settings import build
 from regard.training.task import Capture
 
 TEXTS = [(each.source, each.target) for each in korean_english("train", 60)]
+
+
+@pytest.fixture(autouse=True)
+def no_processes_of_other_tests() -> None:
+    sampled_pairs._SHARED.clear()
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +33,12 @@ def sampler() -> Sampler:
     return Sampler(Lowercased(source), Lowercased(target), sample=0.1, seed=4, longest=6)
 
 
-def test_epochs_are_those_of_one_process(sampler: Sampler):
+@pytest.mark.parametrize("workers", [0, 3])
+def test_epochs_are_those_of_one_process(sampler: Sampler, workers: int):
     numbers = numpy.array([0, 2, 3, 5, 7, 9, 11, 58])
-    start_workers(2)
+    start_workers(2 if workers else 0)
     early = list(sampled_epochs._IDLE)
-    epochs = SampledEpochs(sampler, TEXTS, numbers, workers=3)
+    epochs = SampledEpochs(sampler, TEXTS, numbers, workers)
     epochs.begin(0)
     for epoch in (0, 1, 5, 0):
         encoded = epochs.encoded(epoch)
@@ -42,10 +48,10 @@ def test_epochs_are_those_of_one_process(sampler: Sampler):
             assert encoded.source(row).tolist() == source
             assert encoded.target(row).tolist() == target
     assert epochs.encoded(1).source_lengths.max() == 6
-    workers = list(epochs._workers)
-    assert len(workers) == 3 and len(early) == 2 and set(early) < set(workers)
+    started = list(epochs._workers)
+    assert len(started) == workers and set(early) <= set(started)
     epochs.close()
-    assert all(each.poll() is not None for each in workers)
+    assert all(each.poll() is not None for each in started)
 
 
 def test_process_that_ends_is_an_error(sampler: Sampler):
@@ -118,3 +124,39 @@ def test_batches_for_cuda_graphs_have_the_same_pairs_and_few_shapes(
             }
         )
     assert pairs[0] == pairs[1] and len(pairs[0]) == 300
+
+
+def test_batches_on_a_gpu_are_those_on_a_cpu(tmp_path: Path):
+    settings = build(
+        TranslationSettings,
+        {
+            "data": {
+                "built_in": "korean",
+                "pairs": 300,
+                "held_out": 4,
+                "tokenizer": "bpe",
+                "subword_sampling": 0.1,
+            },
+            "model": {"name": "transformer", "width": 8, "heads": 2, "inner": 8, "layers": 1},
+            "training": {"batch_tokens": 300, "steps": 1, "capture": False},
+        },
+        "test",
+    )
+    corpus = TranslationTask.encode_data(
+        TranslationTask.read_data(settings), settings, tmp_path, tmp_path / "cache"
+    )
+    with torch.device("meta"):
+        model = TranslationTask.build_model(settings.model, TranslationTask.sizes(corpus))
+    here, there, also_there = (
+        TranslationTask(model, corpus, settings, None, device) for device in ("cpu", "cuda", "cuda")
+    )
+    assert here._epochs is None and there._epochs is not None and there._epochs is also_there._epochs
+    other = TranslationTask(model, corpus, settings.model_copy(update={"seed": 7}), None, "cuda")
+    assert other._epochs is not None and not other._epochs._count  # it has no processes of its own
+    for epoch, start in ((0, 0), (1, 3)):
+        pairs = zip(here.batches(epoch, start), there.batches(epoch, start), strict=True)
+        for number, (one, two) in enumerate(pairs, start):
+            for name, tensor in one.named_tensors().items():
+                assert tensor.equal(two.named_tensors()[name]), (epoch, number, name)
+        assert number + 1 == there.len_epoch(epoch)
+    there._epochs.close()

@@ -35,12 +35,8 @@ from regard.tasks.translation.evaluate_translation import (
 from regard.tasks.translation.guided_alignment import build_guide, guided_site, joined_weights
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
 from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
-from regard.tasks.translation.sampled_batches import (
-    SampledBatches,
-    can_sample_epochs,
-    sampled_epochs,
-    worker_count,
-)
+from regard.tasks.translation.sampled_batches import SampledBatches
+from regard.tasks.translation.sampled_pairs import sampled_epochs, worker_count
 from regard.tasks.translation.speed_trial import epoch_tokens, plan_run
 from regard.tasks.translation.translation_checks import FIXED, PATHS, check_evaluation, check_same_format
 from regard.tasks.translation.translation_data import (
@@ -64,7 +60,7 @@ from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
-from regard.training.losses import cross_entropy, guided_alignment, sequence_losses
+from regard.training.losses import cross_entropy, guided_alignment, model_loss, sequence_losses
 from regard.training.sampled_loss import (
     SAMPLED,
     RowLosses,
@@ -78,8 +74,9 @@ from regard.training.task import Evaluation, Loss, Stopped, Task
 __all__ = ["TranslationTask"]
 
 AT_ONCE = {"cpu": 32}
-MANY_AT_ONCE = 256
-"""Number of sentences translated between two checks for Ctrl-C (AT_ONCE["cpu"] on a CPU)."""
+MANY_AT_ONCE = 1024
+"""Number of sentences translated between two checks for Ctrl-C (AT_ONCE["cpu"] on a CPU). On a GPU, the
+sentences of a batch have more similar lengths if there are many at once."""
 
 
 class TranslationTask(RunTask):
@@ -133,7 +130,12 @@ class TranslationTask(RunTask):
         shapes = Shapes(training.batch_tokens, longest, rows or 1, fine=not model.small_steps)
         self._shapes = shapes if few_shapes else None
         self.shapes = Task.shapes if self._shapes is None else self._shapes.most
-        self._train, self._sampler, self._lines = self._training_batches(processes)
+        self._sampler = self._build_sampler()
+        alone = processes.world == 1 and (device.startswith("cuda") or self.capture.chosen)
+        self._epochs = sampled_epochs(corpus, self._sampler) if self._sampler and alone else None
+        sampled_here = self._sampler is not None and self._epochs is None
+        self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if sampled_here else []
+        self._train = self._training_batches(processes)
         self._valid = Batches(corpus.valid, training.batch_tokens, sentences=rows, shuffle=False)
         self._texts = list(texts(corpus.split.valid, settings.evaluation.sentences))
         self._sample_places = spread_by_length(
@@ -142,14 +144,9 @@ class TranslationTask(RunTask):
         self._guide = build_guide(corpus, settings, sampled=self._estimator is not None)
         self._site = CROSS if self._guide is None else guided_site(model)
 
-    def _training_batches(
-        self, processes: Processes
-    ) -> tuple[Batches | SampledBatches, Sampler | None, list[tuple[str, str]]]:
-        """Return the batches. If subwords are sampled in batches(), also return the sampler and the texts.
-
-        If steps are captured in CUDA graphs, subwords are sampled before the batches are formed.
-        """
-        training, data, corpus = self.settings.training, self.settings.data, self.corpus
+    def _training_batches(self, processes: Processes) -> Batches | SampledBatches:
+        """Return the batches. For CUDA graphs, they are formed from the lengths of the sampled subwords."""
+        training = self.settings.training
         options: dict[str, Any] = {
             "tokens": training.batch_tokens,
             "sentences": training.batch_size,
@@ -158,19 +155,9 @@ class TranslationTask(RunTask):
             "rank": processes.rank,
             "world": processes.world,
         }
-        if not data.subword_sampling:
-            return Batches(corpus.train, **options), None, []
-        sampler = Sampler(
-            corpus.source,
-            corpus.target,
-            sample=data.subword_sampling,
-            seed=self.settings.seed,
-            longest=data.max_length,
-        )
-        if self.capture is not None and self.capture.chosen and can_sample_epochs(corpus):
-            return SampledBatches(sampled_epochs(corpus, sampler), **options), None, []
-        lines = [(pair.source, pair.target) for pair in corpus.split.train]
-        return Batches(corpus.train, **options), sampler, lines
+        if self._epochs is not None and self._shapes is not None:
+            return SampledBatches(self._epochs, **options)
+        return Batches(self.corpus.train, **options)
 
     @classmethod
     def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
@@ -180,9 +167,7 @@ class TranslationTask(RunTask):
 
     @classmethod
     def start_processes(cls, settings: TranslationSettings, device: str) -> None:
-        training = settings.training
-        plain = not (training.guided_alignment or training.estimator or training.capture is False)
-        if device.startswith("cuda") and settings.data.subword_sampling and plain:
+        if device.startswith("cuda") and settings.data.subword_sampling:
             start_workers(worker_count())
 
     @classmethod
@@ -262,9 +247,20 @@ class TranslationTask(RunTask):
     def corpus_notes(self) -> Sequence[str]:
         return self.corpus.notes
 
+    def _build_sampler(self) -> Sampler | None:
+        data, corpus = self.settings.data, self.corpus
+        if not data.subword_sampling:
+            return None
+        options = {"sample": data.subword_sampling, "seed": self.settings.seed, "longest": data.max_length}
+        return Sampler(corpus.source, corpus.target, **options)
+
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        for batch in self._train.epoch(epoch, start):
-            if self._sampler is not None:
+        if self._epochs is None or isinstance(self._train, SampledBatches):
+            batches = self._train.epoch(epoch, start)
+        else:  # the same tokens as below, sampled by other processes
+            batches = self._train.epoch(epoch, start, self._epochs.encoded(epoch))
+        for batch in batches:
+            if self._lines and self._sampler is not None:
                 numbers = batch.index.tolist()
                 pairs = [self._sampler.pair(epoch, number, self._lines[number]) for number in numbers]
                 sources, targets = zip(*pairs, strict=True)
@@ -310,7 +306,7 @@ class TranslationTask(RunTask):
             return self._sampled_loss(pairs, self._estimator)
         read = self._dropped(pairs) if self.model.training and training.word_dropout else pairs
         if wanted is None:
-            total, plain = cross_entropy(self.model(read), pairs.labels, training.label_smoothing)
+            total, plain = model_loss(self.model, read, pairs.labels, training.label_smoothing)
             return Loss(total, {"loss": plain})
         with record(Look(weights=True, gradient=True), at=self._site) as seen:
             logits = self.model(read)
