@@ -76,7 +76,7 @@ def summary(records: Sequence[dict[str, Any]], began: float, ended: float) -> di
         for before, after in itertools.pairwise(records)
         if after["kind"] == "evaluation" and before["kind"] == "training"
     ]
-    last = next((each for each in reversed(records) if each["kind"] == "evaluation"), {})
+    last: dict[str, Any] = next((each for each in reversed(records) if each["kind"] == "evaluation"), {})
     later = steps[len(steps) // 4 :]
     return {
         "seconds": ended - began,
@@ -135,8 +135,9 @@ def main() -> None:
         "date": f"{datetime.date.today()}",
         "recipe": str(arguments.recipe),
         "environment": environment(),
+        "rows": rows,
+        "difference": difference,
     }
-    found |= {"rows": rows, "difference": difference}
     if difference > TOLERANCE:
         sys.exit(f"the losses of the ways differ by {difference:.1%}")
     arguments.into.mkdir(parents=True, exist_ok=True)

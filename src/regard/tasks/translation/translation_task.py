@@ -126,8 +126,9 @@ class TranslationTask(RunTask):
             self.uncapturable = SAMPLED
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
+        fine = self.capture.chosen and not model.small_steps
         rows, longest = training.batch_size, settings.data.max_length + 1
-        shapes = Shapes(training.batch_tokens, longest, rows or 1, fine=not model.small_steps)
+        shapes = Shapes(training.batch_tokens, longest, rows or 1, fine=fine)
         self._shapes = shapes if few_shapes else None
         self.shapes = Task.shapes if self._shapes is None else self._shapes.most
         self._sampler = self._build_sampler()
