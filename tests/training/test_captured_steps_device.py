@@ -59,8 +59,9 @@ def train(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, **changed:
 def test_captured_run_is_close_to_a_plain_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int
 ):
-    """The models have no dropout: padding to few shapes changes which random numbers a token gets."""
+    """Without random numbers: captured batches have other shapes, so a token would get other numbers."""
     monkeypatch.setitem(SETTINGS, "model", {**SETTINGS["model"], "dropout": 0.0})
+    monkeypatch.setitem(SETTINGS, "data", {**SETTINGS["data"], "subword_sampling": 0.0})
     logged, weights = [], []
     for capture in ("auto", False):
         folder = tmp_path / str(capture)
@@ -74,10 +75,10 @@ def test_captured_run_is_close_to_a_plain_run(
         weights.append(last(folder).tensors("raw"))
     assert len(logged[0]) == 40
     for captured, plain in zip(*logged, strict=True):
-        assert captured == pytest.approx(plain, rel=2e-3)
-    for name, plain in weights[1].items():
-        difference = (weights[0][name] - plain).norm() / plain.norm()
-        assert difference < 0.02, (name, difference)
+        assert captured == pytest.approx(plain, rel=1e-3)
+    # Not for each tensor: the gradient of a key bias is rounding error, from which AdamW makes large steps.
+    captured, plain = (torch.cat([each.flatten() for each in named.values()]) for named in weights)
+    assert (captured - plain).norm() <= 5e-3 * plain.norm()
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
